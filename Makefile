@@ -1,0 +1,42 @@
+# make demo | test | check | bench | servers
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test check bench servers format clean
+
+$(VENV)/.ready: pyproject.toml
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "python3-venv is missing: apt-get install python3-venv"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Python 3.11 or newer is needed; this is $$($(PYTHON) --version). Try: make PYTHON=python3.12 …"; exit 1; }
+	@printf 'Setting up $(VENV) … '; begin=$$(date +%s); \
+	  $(PYTHON) -m venv $(VENV) && $(BIN)/pip install -q --disable-pip-version-check -e '.[dev]' >$(VENV)/setup.log 2>&1 \
+	  || { echo "failed:"; tail -20 $(VENV)/setup.log; exit 1; }; \
+	  echo "done ($$(( $$(date +%s) - begin )) s)"
+	@touch $@
+
+demo: $(VENV)/.ready
+	@$(BIN)/spade-coreason demo
+
+test: $(VENV)/.ready
+	@$(BIN)/pytest
+
+check: $(VENV)/.ready
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+format: $(VENV)/.ready
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.ready
+	@$(BIN)/python -m benchmarks
+
+# Installs from Debian what the tests run against; a policy file keeps the system services from starting.
+servers:
+	@sh tests/servers/install.sh
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache dist build

@@ -1,0 +1,40 @@
+"""Stanza to request, events to stanza: pure, in both directions."""
+
+from .events import (
+    Completed,
+    Failed,
+    Refused,
+    Said,
+    StreamAborted,
+    StreamChunk,
+    StreamEnded,
+    StreamStarted,
+    TurnEvent,
+)
+from .incoming import RESERVED, Bounce, Decoded, Incoming, Malformed, Reply, decode, owner_of
+from .voices import Voice, malformed_answer, receipt, request_stanza, voice_for
+
+__all__ = [
+    "RESERVED",
+    "Bounce",
+    "Completed",
+    "Decoded",
+    "Failed",
+    "Incoming",
+    "Malformed",
+    "Refused",
+    "Reply",
+    "Said",
+    "StreamAborted",
+    "StreamChunk",
+    "StreamEnded",
+    "StreamStarted",
+    "TurnEvent",
+    "Voice",
+    "decode",
+    "malformed_answer",
+    "owner_of",
+    "receipt",
+    "request_stanza",
+    "voice_for",
+]

@@ -1,0 +1,301 @@
+"""A message stanza that came in, as values: a request, an answer to one of ours, a bounce, or nothing for us.
+
+Works on the bare element (RFC 6121): slixmpp's own message event knows only stanzas with a body.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+from uuid import UUID
+from xml.etree.ElementTree import Element
+
+from pydantic import ValidationError
+from pydantic_core import from_json, to_json
+
+from ..contracts import ClientCapabilities
+from ..names import bare
+from .namespaces import (
+    BODY,
+    CHAT_STATES,
+    DATA_FORM,
+    DELAY,
+    ERROR,
+    FORM_FIELD,
+    FORM_TITLE,
+    FORM_VALUE,
+    JSON,
+    MARKER,
+    OOB,
+    OOB_DESC,
+    OOB_URL,
+    RECEIPT_REQUEST,
+    REPLY,
+    REQUEST,
+    SPADE_FORM,
+    SPADE_THREAD,
+    STANZA_ERRORS,
+    THREAD,
+    TYPE_PREFIX,
+)
+
+# What the platform says about a request; nobody else may.
+RESERVED = frozenset({"conversation_id", "redelivered", "sender", "attachments", "reply_to", "thread", "language"})
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A request and where it came from. `language` is what it is answered in: "person", "program" or "spade"."""
+
+    language: str
+    sender: str
+    stanza_id: str
+    thread: str | None
+    payload: dict[str, Any]
+    content: str
+    """What makes it another message than one with the same id."""
+    message_type: str = "chat"
+    metadata: dict[str, Any] = field(default_factory=dict)
+    request_id: UUID | None = None
+    root_request_id: UUID | None = None
+    parent_request_id: UUID | None = None
+    capabilities: ClientCapabilities | None = None
+    wants_receipt: bool = False
+    uses_chat_states: bool = False
+
+    def to_json(self) -> bytes:
+        """For the inbox; `from_json` reads it again. Without `content`, which only the key needs."""
+        row: dict[str, Any] = {
+            "language": self.language,
+            "sender": self.sender,
+            "stanza_id": self.stanza_id,
+            "payload": self.payload,
+        }
+        if self.thread is not None:
+            row["thread"] = self.thread
+        if self.message_type != "chat":
+            row["message_type"] = self.message_type
+        if self.metadata:
+            row["metadata"] = self.metadata
+        if self.request_id is not None:
+            row["request_id"] = self.request_id
+            row["root_request_id"] = self.root_request_id
+            row["parent_request_id"] = self.parent_request_id
+        if self.capabilities is not None:
+            row["capabilities"] = self.capabilities.dump()
+        if self.uses_chat_states:
+            row["uses_chat_states"] = True
+        return to_json(row)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Incoming:
+        """What `to_json` wrote."""
+        row = from_json(text)
+        for name in ("request_id", "root_request_id", "parent_request_id"):
+            if row.get(name) is not None:
+                row[name] = UUID(row[name])
+        if "capabilities" in row:
+            row["capabilities"] = ClientCapabilities.model_validate(row["capabilities"])
+        row.setdefault("thread", None)
+        return cls(content="", **row)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An event that answers a request of ours, from whoever sent it. `type` is without the prefix `ai.coreason.`."""
+
+    sender: str
+    request_id: str
+    type: str
+    event_id: str
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounce:
+    """The server, or the other side, sent a message of ours back."""
+
+    sender: str
+    stanza_id: str
+    condition: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """Something that claims to be a request and cannot be read."""
+
+    sender: str
+    stanza_id: str
+    thread: str | None
+    problem: str
+    request_id: str | None = None
+
+
+Decoded: TypeAlias = Incoming | Reply | Bounce | Malformed | None
+
+
+def decode(message: Element) -> Decoded:
+    """Reads one `<message/>`; None where it asks nothing of an agent (chat states, receipts, room messages, answers)."""
+    kind = message.get("type", "normal")
+    sender = message.get("from", "")
+    if kind == "error":
+        return _bounce(message, sender)
+    if kind in ("headline", "groupchat") or not sender:
+        return None
+    parts: dict[str, Element] = {}
+    uses_chat_states = False
+    for child in message:
+        tag = child.tag
+        parts.setdefault(tag, child)
+        if tag.startswith(CHAT_STATES):
+            uses_chat_states = True
+    stanza_id = message.get("id", "")
+    thread_element = parts.get(THREAD)
+    thread = (thread_element.text or None) if thread_element is not None else None
+    body = parts.get(BODY)
+    text = "".join(body.itertext()) if body is not None else ""
+    container = parts.get(JSON)
+    if container is not None:
+        from_program = _container(container.text or "", sender, stanza_id, thread, MARKER in parts, bool(text.strip()))
+        if from_program is not _NOT_OURS:
+            return from_program
+    if MARKER in parts:
+        return None
+    form = parts.get(DATA_FORM)
+    fields = _spade_fields(form) if form is not None else None
+    if fields is not None:
+        thread = thread or fields.pop(SPADE_THREAD, None)
+        return Incoming(
+            language="spade",
+            sender=sender,
+            stanza_id=stanza_id,
+            thread=thread,
+            payload={"query": text},
+            content=f"{thread}\n{text}\n{json.dumps(fields)}",
+            message_type=kind,
+            metadata={"spade": fields, **{k: v for k, v in fields.items() if k not in RESERVED}},
+        )
+    if not text.strip():
+        return None
+    payload: dict[str, Any] = {"query": text}
+    metadata: dict[str, Any] = {}
+    if (oob := parts.get(OOB)) is not None:
+        payload["attachments"] = [{"url": oob.findtext(OOB_URL, ""), "description": oob.findtext(OOB_DESC)}]
+    if (reply := parts.get(REPLY)) is not None and reply.get("id"):
+        metadata["reply_to"] = reply.get("id")
+    if (delay := parts.get(DELAY)) is not None and delay.get("stamp"):
+        metadata["delayed_since"] = delay.get("stamp")
+    return Incoming(
+        "person",
+        sender,
+        stanza_id,
+        thread,
+        payload,
+        f"{thread}\n{text}",
+        kind,
+        metadata,
+        wants_receipt=RECEIPT_REQUEST in parts,
+        uses_chat_states=uses_chat_states,
+    )
+
+
+def _bounce(message: Element, sender: str) -> Bounce | None:
+    error = message.find(ERROR)
+    if error is None:
+        return None
+    condition, text = "undefined-condition", ""
+    for child in error:
+        namespace, _, name = child.tag[1:].rpartition("}")
+        if namespace == STANZA_ERRORS:
+            if name == "text":
+                text = child.text or ""
+            else:
+                condition = name
+    return Bounce(sender, message.get("id", ""), condition, text)
+
+
+_NOT_OURS = Malformed("", "", None, "a container of another application")
+
+
+def _container(text: str, sender: str, stanza_id: str, thread: str | None, marked: bool, has_body: bool) -> Decoded:
+    """What a JSON container (XEP-0335) says. Of other applications' containers only the body beside them counts."""
+    try:
+        event = from_json(text)
+    except ValueError:
+        event = None
+    kind = event.get("type") if isinstance(event, dict) else None
+    if not isinstance(event, dict) or not isinstance(kind, str) or not kind.startswith(TYPE_PREFIX):
+        if has_body or marked or (isinstance(event, dict) and kind is not None):
+            return _NOT_OURS
+        return Malformed(sender, stanza_id, thread, "the JSON container holds no CloudEvent of a request")
+    data = event.get("data")
+    if kind != REQUEST:
+        request_id, event_id = event.get("requestid"), event.get("id")
+        if not isinstance(request_id, str) or not isinstance(data, dict):
+            return None
+        return Reply(sender, request_id, kind.removeprefix(TYPE_PREFIX), str(event_id), data)
+    if marked:
+        return None
+    return _request(data, text, sender, stanza_id, thread)
+
+
+def _request(data: Any, text: str, sender: str, stanza_id: str, thread: str | None) -> Incoming | Malformed:
+    """Of the envelope only payload, capabilities, lineage and unreserved metadata are taken, as data."""
+
+    def malformed(problem: str) -> Malformed:
+        named = data.get("request_id") if isinstance(data, dict) else None
+        return Malformed(sender, stanza_id, thread, problem, named if isinstance(named, str) else None)
+
+    if not isinstance(data, dict) or not isinstance(data.get("payload"), dict):
+        return malformed("data.payload is no object")
+    metadata = data.get("metadata") or {}
+    if not isinstance(metadata, dict):
+        return malformed("data.metadata is no object")
+    try:
+        ids = [
+            UUID(data[name]) if data.get(name) is not None else None
+            for name in ("request_id", "root_request_id", "parent_request_id")
+        ]
+        capabilities = data.get("capabilities")
+        if capabilities is not None:
+            capabilities = ClientCapabilities.model_validate(capabilities)
+    except (ValueError, TypeError, AttributeError) as error:
+        problem = "data.capabilities is wrong" if isinstance(error, ValidationError) else "an id in data is no UUID"
+        return malformed(problem)
+    request_id, root, parent = ids
+    if parent is not None and root is None:
+        return malformed("Broken Trace: Root ID missing while Parent ID is present")
+    return Incoming(
+        "program",
+        sender,
+        stanza_id,
+        thread,
+        data["payload"],
+        f"{thread}\n{text}",
+        "normal",
+        {k: v for k, v in metadata.items() if k not in RESERVED},
+        request_id,
+        root,
+        parent,
+        capabilities,
+    )
+
+
+def _spade_fields(form: Element) -> dict[str, str] | None:
+    """The metadata of a SPADE message, None where the form is another one."""
+    if form.findtext(FORM_TITLE) != SPADE_FORM:
+        return None
+    fields: dict[str, str] = {}
+    for entry in form.iter(FORM_FIELD):
+        name, value = entry.get("var"), entry.findtext(FORM_VALUE)
+        if name and value is not None:
+            fields[name] = value
+    return fields
+
+
+def owner_of(incoming: Incoming) -> str:
+    """Whose conversation it is: the bare JID of the sender (a full one changes with every reconnect)."""
+    return bare(incoming.sender)

@@ -1,0 +1,37 @@
+"""The names on the wire: element tags in ElementTree's form, and the types of events."""
+
+from __future__ import annotations
+
+BODY = "{jabber:client}body"
+THREAD = "{jabber:client}thread"
+ERROR = "{jabber:client}error"
+STANZA_ERRORS = "urn:ietf:params:xml:ns:xmpp-stanzas"
+
+JSON_NAMESPACE = "urn:xmpp:json:0"  # XEP-0335
+JSON = f"{{{JSON_NAMESPACE}}}json"
+CHAT_STATES_NAMESPACE = "http://jabber.org/protocol/chatstates"  # XEP-0085
+CHAT_STATES = f"{{{CHAT_STATES_NAMESPACE}}}"
+RECEIPTS_NAMESPACE = "urn:xmpp:receipts"  # XEP-0184
+RECEIPT_REQUEST = f"{{{RECEIPTS_NAMESPACE}}}request"
+ORIGIN_ID_NAMESPACE = "urn:xmpp:sid:0"  # XEP-0359
+OOB = "{jabber:x:oob}x"  # XEP-0066
+OOB_URL = "{jabber:x:oob}url"
+OOB_DESC = "{jabber:x:oob}desc"
+REPLY = "{urn:xmpp:reply:0}reply"  # XEP-0461
+DELAY = "{urn:xmpp:delay}delay"  # XEP-0203
+
+FORM_NAMESPACE = "jabber:x:data"  # XEP-0004
+DATA_FORM = f"{{{FORM_NAMESPACE}}}x"
+FORM_TITLE = f"{{{FORM_NAMESPACE}}}title"
+FORM_FIELD = f"{{{FORM_NAMESPACE}}}field"
+FORM_VALUE = f"{{{FORM_NAMESPACE}}}value"
+SPADE_FORM = "spade:x:metadata"  # how SPADE 4 carries the metadata of a message
+SPADE_THREAD = "_thread_node"
+
+# Stands in every answer of ours; a host of ours never answers a message that carries it.
+MARKER_NAMESPACE = "urn:spade-coreason:answer:0"
+MARKER = f"{{{MARKER_NAMESPACE}}}answer"
+
+TYPE_PREFIX = "ai.coreason."
+REQUEST = "ai.coreason.request"
+FRAGMENT = "ai.coreason.fragment"

@@ -1,0 +1,325 @@
+"""What an agent says, as stanzas: events to a program, text to a person, SPADE's form to a SPADE agent.
+
+A voice serves one turn. It is pure: an event goes in, stanzas come out as strings, in order. The ids of what it makes derive
+from the inbox key of the request, so that an answer sent twice is recognised; each id is also the origin-id (XEP-0359).
+"""
+
+from __future__ import annotations
+
+
+from datetime import UTC, datetime
+from typing import Any, Protocol
+from uuid import UUID
+
+from pydantic_core import to_json
+
+from ..names import bare
+from .events import (
+    Completed,
+    Failed,
+    Refused,
+    Said,
+    StreamAborted,
+    StreamChunk,
+    StreamEnded,
+    StreamStarted,
+    TurnEvent,
+)
+from .incoming import Incoming, Malformed
+from .namespaces import (
+    CHAT_STATES_NAMESPACE,
+    FORM_NAMESPACE,
+    FRAGMENT,
+    JSON_NAMESPACE,
+    MARKER_NAMESPACE,
+    ORIGIN_ID_NAMESPACE,
+    RECEIPTS_NAMESPACE,
+    SPADE_FORM,
+    SPADE_THREAD,
+    TYPE_PREFIX,
+)
+from .rendering import block_text
+from .xml import attribute, escape, split, wire_size
+
+_MARKER = f"<answer xmlns='{MARKER_NAMESPACE}'/>"
+# What a stanza has besides the text of its body or container, at most; a thread or a JID may take some of it.
+_ENVELOPE_BYTES = 2048
+
+
+class Voice(Protocol):
+    """The language of one turn."""
+
+    def say(self, event: TurnEvent) -> list[str]:
+        """The stanzas that `event` becomes now; none where it waits for more, or is not for this listener."""
+        ...
+
+    def composing(self) -> str | None:
+        """The stanza that says "typing…", where the other side uses chat states (XEP-0085)."""
+        ...
+
+
+def voice_for(incoming: Incoming, key: UUID, agent: str, stanza_bytes: int) -> Voice:
+    """The voice for whoever sent `incoming` to the bare JID `agent`. No stanza it makes exceeds `stanza_bytes`."""
+    if incoming.language == "program":
+        return ProgramVoice(incoming, key, agent, stanza_bytes)
+    if incoming.language == "spade":
+        return SpadeVoice(incoming, key, stanza_bytes)
+    return PersonVoice(incoming, key, stanza_bytes)
+
+
+def receipt(incoming: Incoming) -> str:
+    """The delivery receipt (XEP-0184) for a request."""
+    return (
+        f"<message to='{attribute(bare(incoming.sender))}' id='{attribute('receipt-' + incoming.stanza_id)}'>"
+        f"<received xmlns='{RECEIPTS_NAMESPACE}' id='{attribute(incoming.stanza_id)}'/></message>"
+    )
+
+
+def thread_element(thread: str | None) -> str:
+    """The native thread, echoed."""
+    return f"<thread>{escape(thread)}</thread>" if thread else ""
+
+
+class PersonVoice:
+    """Text for people: every block a message, a stream one message at its end."""
+
+    def __init__(self, incoming: Incoming, key: UUID, stanza_bytes: int) -> None:
+        self._incoming = incoming
+        self._key = str(key)
+        self._made = 0
+        self._body_bytes = stanza_bytes - _ENVELOPE_BYTES - len(incoming.thread or "") * 6
+        self._streams: dict[str, list[str]] = {}
+        self._typing = False
+
+    def say(self, event: TurnEvent) -> list[str]:
+        match event:
+            case StreamChunk(stream_id, _, chunk):
+                self._streams[stream_id].append(chunk)
+                return []
+            case StreamStarted(stream_id):
+                self._streams[stream_id] = []
+                return []
+            case StreamEnded(stream_id):
+                return self._text("".join(self._streams.pop(stream_id)))
+            case StreamAborted(stream_id, reason):
+                said = "".join(self._streams.pop(stream_id)).rstrip()
+                return self._text(f"{said}… (interrupted: {reason})") if said else []
+            case Said(block):
+                return self._text(block_text(block))
+            case Failed(message) | Refused(message):
+                return self._text(message)
+            case Completed():
+                return [self._chat_state("active")] if self._typing else []
+        return []
+
+    def composing(self) -> str | None:
+        if not self._incoming.uses_chat_states:
+            return None
+        self._typing = True
+        return self._chat_state("composing")
+
+    def _chat_state(self, state: str) -> str:
+        self._typing = state == "composing"
+        to = attribute(bare(self._incoming.sender))
+        return (
+            f"<message to='{to}' type='chat'><{state} xmlns='{CHAT_STATES_NAMESPACE}'/>{_MARKER}"
+            f"{thread_element(self._incoming.thread)}<no-store xmlns='urn:xmpp:hints'/></message>"
+        )
+
+    def _text(self, text: str) -> list[str]:
+        text = text.strip()
+        if not text:
+            return []
+        if len(text) * 12 <= self._body_bytes or wire_size(text) <= self._body_bytes:
+            return [self._message(text)]
+        return [self._message(part) for part in split(text, self._body_bytes)]
+
+    def _message(self, text: str) -> str:
+        incoming = self._incoming
+        stanza_id = f"{self._key}-{self._made}"
+        self._made += 1
+        active = ""
+        if incoming.uses_chat_states:
+            active, self._typing = f"<active xmlns='{CHAT_STATES_NAMESPACE}'/>", False
+        return (
+            f"<message to='{attribute(bare(incoming.sender))}' type='{attribute(incoming.message_type)}'"
+            f" id='{stanza_id}'><body>{escape(text)}</body>{thread_element(incoming.thread)}{active}{_MARKER}"
+            f"<origin-id xmlns='{ORIGIN_ID_NAMESPACE}' id='{stanza_id}'/></message>"
+        )
+
+
+class SpadeVoice(PersonVoice):
+    """SPADE's metadata form, with what the sender's own templates look for (performative, in-reply-to, thread)."""
+
+    _PERFORMATIVES: dict[type, str] = {Failed: "failure", Refused: "refuse"}
+
+    def __init__(self, incoming: Incoming, key: UUID, stanza_bytes: int) -> None:
+        super().__init__(incoming, key, stanza_bytes)
+        self._fields: dict[str, str] = dict(incoming.metadata.get("spade", {}))
+        self._body_bytes -= sum(wire_size(f"{name}{value}") + 80 for name, value in self._fields.items())
+        self._body_bytes = max(self._body_bytes, 1024)
+        self._performative = "inform"
+
+    def say(self, event: TurnEvent) -> list[str]:
+        self._performative = self._PERFORMATIVES.get(type(event), "inform")
+        return super().say(event)
+
+    def composing(self) -> str | None:
+        return None
+
+    def _message(self, text: str) -> str:
+        incoming = self._incoming
+        stanza_id = f"{self._key}-{self._made}"
+        self._made += 1
+        fields = {**self._fields, "performative": self._performative}
+        asked_as = fields.pop("reply-with", incoming.stanza_id)
+        if asked_as:
+            fields["in-reply-to"] = asked_as
+        if incoming.thread:
+            fields[SPADE_THREAD] = incoming.thread
+        form = "".join(
+            f"<field var='{attribute(name)}' type='text-single'><value>{escape(value)}</value></field>"
+            for name, value in fields.items()
+        )
+        return (
+            f"<message to='{attribute(incoming.sender)}' type='chat' id='{stanza_id}'><body>{escape(text)}</body>"
+            f"{thread_element(incoming.thread)}<x xmlns='{FORM_NAMESPACE}' type='form'><title>{SPADE_FORM}</title>{form}</x>"
+            f"{_MARKER}<origin-id xmlns='{ORIGIN_ID_NAMESPACE}' id='{stanza_id}'/></message>"
+        )
+
+
+class ProgramVoice:
+    """CloudEvents in JSON containers (XEP-0335), at full speed, to the full JID that asked."""
+
+    def __init__(self, incoming: Incoming, key: UUID, agent: str, stanza_bytes: int) -> None:
+        self._events = EventWriter(
+            to=incoming.sender,
+            source=f"xmpp:{agent}",
+            thread=incoming.thread,
+            id_prefix=str(key),
+            request_id=str(incoming.request_id or key),
+            stanza_bytes=stanza_bytes,
+        )
+
+    def say(self, event: TurnEvent) -> list[str]:
+        return self._events.write(*_event(event))
+
+    def composing(self) -> str | None:
+        return None
+
+
+def _event(event: TurnEvent) -> tuple[str, dict[str, Any]]:
+    """The type (without its prefix) and the data of an event."""
+    match event:
+        case StreamChunk(stream_id, seq, chunk):
+            return "stream.chunk", {"stream_id": stream_id, "seq": seq, "chunk": chunk}
+        case StreamStarted(stream_id, title):
+            return "stream.start", {"stream_id": stream_id, "title": title}
+        case StreamEnded(stream_id):
+            return "stream.end", {"stream_id": stream_id}
+        case StreamAborted(stream_id, reason):
+            return "stream.abort", {"stream_id": stream_id, "reason": reason}
+        case Said(block):
+            return f"block.{block.block_type.lower()}", block.dump()
+        case Completed(conversation_id, state):
+            return "request.completed", {"conversation_id": conversation_id, "state": state}
+        case Failed(message, code, recoverable, incident):
+            failed = {"message": message, "code": code, "recoverable": recoverable, "incident": incident}
+            return "request.failed", failed
+        case Refused(message, code, retry_after_s):
+            return "request.refused", {"message": message, "code": code, "retry_after_s": retry_after_s}
+
+
+class EventWriter:
+    """CloudEvents 1.0 as stanzas. An event too long for one is sent as ordered fragments of its JSON."""
+
+    def __init__(
+        self, *, to: str, source: str, thread: str | None, id_prefix: str, request_id: str, stanza_bytes: int
+    ) -> None:
+        self._to = attribute(to)
+        self._source = source
+        self._tail = f"</json>{thread_element(thread)}{_MARKER}</message>"
+        self._id_prefix = id_prefix
+        self._request_id = request_id
+        self._json_bytes = stanza_bytes - _ENVELOPE_BYTES - len(self._tail.encode())
+        self._made = 0
+
+    def write(self, kind: str, data: dict[str, Any]) -> list[str]:
+        """The stanzas of one event; more than one only where it is too long."""
+        stanza_id = f"{self._id_prefix}-{self._made}"
+        self._made += 1
+        text = escape(self._json(kind, stanza_id, data))
+        if len(text) * 4 <= self._json_bytes or len(text.encode()) <= self._json_bytes:
+            return [self._stanza(stanza_id, text)]
+        whole = self._json(kind, stanza_id, data)
+        # A fragment is quoted JSON again: a quote or a backslash takes two bytes more, and a third of the room is enough.
+        parts = list(split(whole, self._json_bytes // 3, sensibly=False))
+        fragments = []
+        for index, part in enumerate(parts):
+            fragment_id = f"{stanza_id}.{index}"
+            fragment = {"event_id": stanza_id, "index": index, "count": len(parts), "chunk": part}
+            text = self._json(FRAGMENT.removeprefix(TYPE_PREFIX), fragment_id, fragment)
+            fragments.append(self._stanza(fragment_id, escape(text)))
+        return fragments
+
+    def _json(self, kind: str, event_id: str, data: dict[str, Any]) -> str:
+        event = {
+            "specversion": "1.0",
+            "type": TYPE_PREFIX + kind,
+            "source": self._source,
+            "id": event_id,
+            "time": datetime.now(UTC),
+            "datacontenttype": "application/json",
+            "requestid": self._request_id,
+            "data": data,
+        }
+        try:
+            return to_json(event).decode()
+        except ValueError:  # lone surrogates, which no UTF-8 has
+            return to_json(_printable(event)).decode()
+
+    def _stanza(self, stanza_id: str, text: str) -> str:
+        return f"<message to='{self._to}' id='{stanza_id}'><json xmlns='{JSON_NAMESPACE}'>{text}{self._tail}"
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_printable(name): _printable(item) for name, item in value.items()}
+    return [_printable(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def malformed_answer(malformed: Malformed, agent: str, stanza_bytes: int) -> list[str]:
+    """Says once to whoever sent it why a request cannot be read."""
+    writer = EventWriter(
+        to=malformed.sender,
+        source=f"xmpp:{agent}",
+        thread=malformed.thread,
+        id_prefix=f"malformed-{malformed.stanza_id}"[:100].replace("'", ""),
+        request_id=malformed.request_id or malformed.stanza_id,
+        stanza_bytes=stanza_bytes,
+    )
+    return writer.write(*_event(Failed(f"not a request: {malformed.problem}", 400, False)))
+
+
+def request_stanza(
+    to: str, request_json: dict[str, Any], *, source: str, thread: str | None, stanza_id: str
+) -> str:
+    """A program's request (event type `ai.coreason.request`); `request_json` is the dump of an AgentRequest."""
+    event = {
+        "specversion": "1.0",
+        "type": f"{TYPE_PREFIX}request",
+        "source": source,
+        "id": stanza_id,
+        "time": datetime.now(UTC),
+        "datacontenttype": "application/json",
+        "data": request_json,
+    }
+    text = escape(to_json(event).decode())
+    return (
+        f"<message to='{attribute(to)}' id='{attribute(stanza_id)}'>"
+        f"<json xmlns='{JSON_NAMESPACE}'>{text}</json>{thread_element(thread)}</message>"
+    )
+
+

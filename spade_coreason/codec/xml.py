@@ -1,0 +1,71 @@
+"""Text on its way into XML: what may stand there, what it costs on the wire, and where it may be cut."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+# XML 1.0, production [2]: everything but these. Lone surrogates are among them, and could not be encoded either.
+_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_SPECIAL = re.compile("[&<>\r]")
+_SPECIAL_ATTRIBUTE = re.compile("[&<>\r\n\t'\"]")
+_BOUNDARIES = ("\n\n", "\n", ". ", " ")
+
+
+def clean(text: str) -> str:
+    """`text` without the characters that XML 1.0 forbids."""
+    return text if text.isascii() and text.isprintable() else _FORBIDDEN.sub("", text)
+
+
+def escape(text: str) -> str:
+    """`text` as XML character data, forbidden characters removed."""
+    text = clean(text)
+    if _SPECIAL.search(text) is None:
+        return text
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def attribute(text: str) -> str:
+    """`text` as the value of an attribute in single quotes."""
+    text = clean(text)
+    if _SPECIAL_ATTRIBUTE.search(text) is None:
+        return text
+    text = escape(text).replace("'", "&apos;").replace('"', "&quot;")
+    return text.replace("\n", "&#10;").replace("\t", "&#9;")
+
+
+def wire_size(text: str) -> int:
+    """The bytes that `text` takes as character data."""
+    escaped = escape(text)
+    return len(escaped) if escaped.isascii() else len(escaped.encode())
+
+
+def split(text: str, limit_bytes: int, *, sensibly: bool = True) -> Iterator[str]:
+    """Parts of `text` in order, none over `limit_bytes` on the wire.
+
+    Cut at the end of a paragraph, line, sentence or word where there is one in the last half of a part (and the white
+    space there is dropped), else between two characters. Not `sensibly`: the parts joined are `text` again.
+    """
+    begin = 0
+    while begin < len(text):
+        part = text[begin : begin + limit_bytes]
+        while (size := wire_size(part)) > limit_bytes:
+            part = part[: max(1, min(len(part) - 1, len(part) * limit_bytes // size))]
+            if len(part) == 1:
+                break
+        end = begin + len(part)
+        if sensibly and end < len(text):
+            end = _boundary(text, begin, end)
+        part = text[begin:end]
+        begin = end
+        if not sensibly or part.strip():
+            yield part.strip() if sensibly else part
+
+
+def _boundary(text: str, begin: int, end: int) -> int:
+    for mark in _BOUNDARIES:
+        found = text.rfind(mark, begin + (end - begin) // 2, end)
+        if found > begin:
+            return found + len(mark)
+    return end

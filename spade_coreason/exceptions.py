@@ -1,0 +1,124 @@
+"""The tree of errors: each carries its data, and its text names the cause and the remedy in one line.
+
+    CoReasonError
+    ├── ConfigError             a setting, an option or an agent named in one is wrong          (exit code 2)
+    │   └── DataDirectoryInUse  another process owns the data directory
+    ├── ServerError             a local server did not start, or ended                          (exit code 4)
+    ├── ConnectError            the XMPP server cannot be reached or refuses the connection     (exit code 4)
+    │   └── LoginError          it was reached, and refuses the account
+    ├── StoreError              what lasts cannot be read or written
+    │   └── MemoryFileError     an interaction memory file is damaged; it is kept as it is
+    ├── CodecError              a stanza that claims to be ours and is not
+    └── PeerError               a request to another agent had no good answer
+        ├── PeerTimeout         none within the time given
+        ├── PeerUnavailable     the server says that nobody is there
+        ├── PeerRefused         it will not talk with us
+        └── PeerFailed          it answered with an error
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class CoReasonError(Exception):
+    """Everything this package raises on purpose."""
+
+    exit_code = 1
+
+
+class ConfigError(CoReasonError):
+    """A setting is wrong. `place` is where: a file and the key in it, an option, or an environment variable."""
+
+    exit_code = 2
+
+    def __init__(self, place: str, problem: str) -> None:
+        super().__init__(f"{place}: {problem}" if place else problem)
+        self.place = place
+        self.problem = problem
+
+
+class DataDirectoryInUse(ConfigError):
+    """Another running process owns the data directory."""
+
+    def __init__(self, directory: Path, pid: int | None = None) -> None:
+        who = f"process {pid}" if pid else "another process"
+        super().__init__(str(directory), f"in use by {who}; stop it first, or name another data directory")
+        self.directory = directory
+        self.pid = pid
+
+
+class ServerError(CoReasonError):
+    """A local XMPP server did not start, or ended before its time."""
+
+    exit_code = 4
+
+
+class ConnectError(CoReasonError):
+    """The XMPP server cannot be reached, or ends the connection before a session is there."""
+
+    exit_code = 4
+
+    def __init__(self, jid: str, address: str, problem: str) -> None:
+        super().__init__(f"{jid}: cannot connect to {address}: {problem}")
+        self.jid = jid
+        self.address = address
+        self.problem = problem
+
+
+class LoginError(ConnectError):
+    """The server was reached and refuses the account."""
+
+    def __init__(self, jid: str, address: str, problem: str) -> None:
+        super().__init__(jid, address, problem)
+        self.args = (f"{jid}: {address} refuses the login: {problem}",)
+
+
+class StoreError(CoReasonError):
+    """What lasts cannot be read or written."""
+
+
+class MemoryFileError(StoreError):
+    """An interaction memory file cannot be read. It is kept, never emptied."""
+
+    def __init__(self, path: Path, problem: str, remedy: str) -> None:
+        super().__init__(f"{path}: {problem}; the file is kept as it is; {remedy}")
+        self.path = path
+        self.problem = problem
+
+
+class CodecError(CoReasonError):
+    """A stanza carries something of ours in a form that cannot be read."""
+
+
+class PeerError(CoReasonError):
+    """A request to the agent `jid` had no good answer."""
+
+    def __init__(self, jid: str, problem: str) -> None:
+        super().__init__(f"{jid} {problem}")
+        self.jid = jid
+        self.problem = problem
+
+
+class PeerTimeout(PeerError):
+    """No answer within the time given."""
+
+    def __init__(self, jid: str, timeout_s: float) -> None:
+        super().__init__(jid, f"did not answer in {timeout_s:g} s")
+        self.timeout_s = timeout_s
+
+
+class PeerUnavailable(PeerError):
+    """The server says that nobody is there."""
+
+
+class PeerRefused(PeerError):
+    """The agent will not talk with us now; its notice says why and until when."""
+
+
+class PeerFailed(PeerError):
+    """The agent answered with an error. `code` is its code, if it gave one (contracts, error codes)."""
+
+    def __init__(self, jid: str, problem: str, code: int | None = None) -> None:
+        super().__init__(jid, f"reports: {problem}")
+        self.code = code

@@ -1,0 +1,78 @@
+"""The names of conversations, sessions and requests: pure functions of who, where and what.
+
+A thread id is chosen by its sender, so it is neither a secret nor a key: the plain thread belongs to the first who uses it
+with an agent, everybody else's conversation of that thread is `{thread}_{sender}` (seed: Memory API, Conversation Threading).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
+
+SESSIONS = uuid5(NAMESPACE_URL, "urn:spade-coreason:session")
+INBOX = uuid5(NAMESPACE_URL, "urn:spade-coreason:inbox")
+THREADS = uuid5(NAMESPACE_URL, "urn:spade-coreason:thread")
+
+
+def bare(jid: str) -> str:
+    """The bare JID (RFC 7622): without its resource."""
+    return jid.split("/", 1)[0]
+
+
+def local_part(jid: str) -> str:
+    """What stands before the @, or the whole domain of a JID without one."""
+    return bare(jid).split("@", 1)[0]
+
+
+def domain(jid: str) -> str:
+    """The domain of a JID."""
+    return bare(jid).rpartition("@")[2]
+
+
+def session_id(agent: str, owner: str, conversation_id: str) -> UUID:
+    """The session of a conversation: version 5, the same after a restart."""
+    return uuid5(SESSIONS, json.dumps([agent, owner, conversation_id], ensure_ascii=False))
+
+
+def inbox_key(agent: str, sender: str, stanza_id: str, content: str) -> UUID:
+    """What makes two stanzas the same one: agent, bare sender, id and content. Without an id no two are the same."""
+    if not stanza_id:
+        return uuid4()
+    return uuid5(INBOX, json.dumps([agent, sender, stanza_id, content], ensure_ascii=False))
+
+
+def derived_thread(session: UUID, peer: str) -> str:
+    """The thread on which an agent asks `peer` for the conversation of `session`.
+
+    Two people behind one agent are two conversations at the next.
+    """
+    return str(uuid5(THREADS, json.dumps([str(session), peer])))
+
+
+def is_reserved(thread: str, agent: str) -> bool:
+    """Whether a thread equals, or reads as, an id that is made here: `{x}_{agent}` or `{thread}_{jid}`."""
+    if thread.endswith(f"_{agent}"):
+        return True
+    head, at, host = thread.rpartition("@")
+    return bool(at and host) and "_" in head and not any(c.isspace() for c in host)
+
+
+def possible_ids(thread: str | None, sender: str, agent: str) -> list[str]:
+    """The ids that the conversation of `sender` on `thread` may have, first choice first. Both JIDs are bare."""
+    own = f"{thread}_{sender}" if thread else f"{sender}_{agent}"
+    contested = f"{own}_{hashlib.sha256(sender.encode()).hexdigest()[:16]}"
+    if thread and not is_reserved(thread, agent):
+        return [thread, own, contested]
+    return [own, contested]
+
+
+def choose(possible: Sequence[str], sender: str, owners: Mapping[str, str]) -> str | None:
+    """The id among `possible` for `sender`, where `owners` says who has which; None if all are taken by others.
+
+    Who once had to take a later choice keeps it, also when the first has become free.
+    """
+    kept = [name for name in possible if owners.get(name) == sender]
+    free = [name for name in possible if name not in owners]
+    return kept[-1] if kept else free[0] if free else None

@@ -1,0 +1,84 @@
+"""The memory tools that a language model may call, each bound to one conversation when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+class ConversationMemory(Protocol):
+    """What the tools need of an interaction memory."""
+
+    def add_information(self, conversation_id: str, information: str) -> str: ...
+
+    def get_context_summary(self, conversation_id: str) -> str | None: ...
+
+    async def aadd_information(self, conversation_id: str, information: str) -> str: ...
+
+    async def aget_context_summary(self, conversation_id: str) -> str | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTool:
+    """A function for a language model (seed: Memory API, Memory Tools).
+
+    Calling it works on the conversation it was made for and on no other: no argument of the model leads elsewhere.
+    `acall` is the same without blocking the event loop. TypeError for arguments that `parameters` does not name,
+    ValueError for a value that cannot be remembered.
+    """
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    """The JSON Schema of its arguments."""
+    call: Callable[..., str]
+    acall: Callable[..., Awaitable[str]]
+
+    def __call__(self, *args: str, **arguments: str) -> str:
+        return self.call(*args, **arguments)
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """What a model is shown: name, description and parameters."""
+        return {"name": self.name, "description": self.description, "parameters": self.parameters}
+
+
+def tools_for(memory: ConversationMemory, conversation_id: str) -> tuple[MemoryTool, MemoryTool]:
+    """`remember_interaction_info` and `get_interaction_history` for one conversation."""
+
+    def remember(information: str) -> str:
+        return memory.add_information(conversation_id, information)
+
+    async def aremember(information: str) -> str:
+        return await memory.aadd_information(conversation_id, information)
+
+    def history() -> str:
+        return memory.get_context_summary(conversation_id) or NOTHING
+
+    async def ahistory() -> str:
+        return await memory.aget_context_summary(conversation_id) or NOTHING
+
+    return (
+        MemoryTool(
+            name="remember_interaction_info",
+            description="Store important information for future reference",
+            parameters={
+                "type": "object",
+                "properties": {"information": {"type": "string", "description": "Important information to remember"}},
+                "required": ["information"],
+            },
+            call=remember,
+            acall=aremember,
+        ),
+        MemoryTool(
+            name="get_interaction_history",
+            description="Get previous interaction information",
+            parameters={"type": "object", "properties": {}, "required": []},
+            call=history,
+            acall=ahistory,
+        ),
+    )
+
+
+NOTHING = "No previous interactions."

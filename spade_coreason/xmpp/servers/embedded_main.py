@@ -1,0 +1,75 @@
+"""The embedded server's own process: pyjabber, listening on one loopback port and nowhere else.
+
+    python -P embedded_main.py DIRECTORY DOMAIN PORT
+
+DIRECTORY holds DOMAIN_cert.pem and DOMAIN_key.pem. Accounts are made in-band and live in memory, as everything else does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import ssl
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import attrs
+from loguru import logger
+from pyjabber import AppConfig
+from pyjabber.server import Server
+from pyjabber.server_parameters import Parameters
+
+# Without the upload service and its item pyjabber opens no HTTP port (9090, with an administration page). Items are services
+# of which it offers only Pub-Sub.
+UPLOAD = "urn:xmpp:http:upload:0"
+IDLE_TIMEOUT_S = 10 * 365 * 24 * 3600
+"""pyjabber's own 60 s would end every quiet client's connection; 0 makes it fail at the end of each connection."""
+
+
+async def serve(directory: str, domain: str, port: int) -> None:
+    defaults = Parameters()
+    server = Server(
+        Parameters(
+            host=domain,
+            client_port=port,
+            server_port=0,
+            connection_timeout=IDLE_TIMEOUT_S,
+            database_in_memory=True,
+            cert_path=directory,
+            plugins=[plugin for plugin in defaults.plugins if plugin != UPLOAD],
+            items={jid: item for jid, item in defaults.items.items() if item["var"] != UPLOAD},
+        )
+    )
+    server._public_ip = None  # else it listens on the machine's address in the local network too
+    # Passwords are hashed by C code that releases the interpreter's lock: threads do, and no processes are forked.
+    AppConfig.app_config = attrs.evolve(AppConfig.app_config, process_pool_exe=ThreadPoolExecutor(2))
+    _close_the_race_after_starttls(AppConfig.app_config.ssl_context)
+    running = asyncio.create_task(server.start())
+    ready = asyncio.create_task(server.ready.wait())
+    await asyncio.wait({running, ready}, return_when=asyncio.FIRST_COMPLETED)
+    if server._server_listener is not None:
+        server._server_listener.close()  # it talks with no other server
+    for number in (signal.SIGTERM, signal.SIGINT):  # pyjabber's handlers wait for clients; there is nothing to save
+        signal.signal(number, signal.SIG_DFL)
+    await running
+
+
+def _close_the_race_after_starttls(context: ssl.SSLContext) -> None:
+    """Without this about one connection in fifty hangs, and every one of a client that is quick.
+
+    pyjabber prepares for the new stream a moment after the handshake. In TLS 1.3, and where a session is resumed, the client
+    speaks last in it and may send the stream's header in the same breath; in a full TLS 1.2 handshake the server does.
+    """
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_TICKET
+
+
+def main(arguments: list[str]) -> None:
+    directory, domain, port = arguments
+    logger.remove()
+    logger.add(sys.stderr, level="WARNING", format="{level} {message}")
+    asyncio.run(serve(directory, domain, int(port)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,87 @@
+"""A tiny program that runs a server and ends it when whoever started it is gone, even by `kill -9`.
+
+    python lifeline.py LOG PROGRAM ARGUMENT…
+
+Its standard input is a pipe of which the starter holds the other end: end of file means that the starter is gone, or wants
+the server to stop. Its first line of output is the server's process id; its exit status is the server's. The server has a
+process group of its own, of which nothing is left in the end. Standard library only, and run as a file: it starts in
+milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+from types import FrameType
+
+TERM_GRACE_MS = 3_000
+"""A server that has not ended this long after SIGTERM is killed: together well under five seconds."""
+
+
+def main(arguments: list[str]) -> int:
+    log_path, *command = arguments
+    wake_read, wake_write = os.pipe()
+    os.set_blocking(wake_write, False)
+    signal.set_wakeup_fd(wake_write)
+    signal.signal(signal.SIGCHLD, _wake)
+    signal.signal(signal.SIGTERM, _wake)  # whoever ends us ends the server
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    starter = os.getppid()
+    with open(log_path, "ab", buffering=0) as log:
+        try:
+            server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0)
+        except OSError as error:
+            log.write(f"{command[0]}: {error.strerror}\n".encode())
+            return 127
+    try:
+        print(server.pid, flush=True)
+        _wait_for_an_end(server, starter, wake_read)
+        return _end(server, wake_read)
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # forked workers, should the server have left any
+            os.killpg(server.pid, signal.SIGKILL)
+
+
+def _wait_for_an_end(server: subprocess.Popen[bytes], starter: int, wake: int) -> None:
+    """Returns when the server has ended, the starter is gone, or somebody told us to stop."""
+    poll = select.poll()
+    poll.register(0, select.POLLIN)
+    poll.register(wake, select.POLLIN)
+    watch = -1
+    # A process that the starter forked may hold its end of the pipe after the starter's death; the pid tells even then.
+    with contextlib.suppress(AttributeError, OSError):
+        watch = os.pidfd_open(starter)
+        poll.register(watch, select.POLLIN)
+    if os.getppid() != starter:
+        return
+    while server.poll() is None:
+        for descriptor, _ in poll.poll():
+            if descriptor == watch or (descriptor == 0 and not os.read(0, 1024)):
+                return
+            if descriptor == wake and signal.SIGTERM in os.read(wake, 1024):
+                return
+
+
+def _end(server: subprocess.Popen[bytes], wake: int) -> int:
+    """Stops what still runs of the server's group, politely first."""
+    if server.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGTERM)
+        try:
+            server.wait(TERM_GRACE_MS / 1_000)
+        except subprocess.TimeoutExpired:
+            os.killpg(server.pid, signal.SIGKILL)
+    return server.wait()
+
+
+def _wake(number: int, frame: FrameType | None) -> None:
+    """Nothing to do: the signal's number is in the wake-up pipe."""
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.exit(code if code >= 0 else 128 - code)

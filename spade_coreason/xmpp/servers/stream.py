@@ -1,0 +1,111 @@
+"""A bare XMPP stream, as far as TLS and in-band registration: enough to see that a server serves, and to make an account."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from xml.etree import ElementTree as ET
+from xml.sax.saxutils import escape
+
+STREAM = "http://etherx.jabber.org/streams"
+TLS = "urn:ietf:params:xml:ns:xmpp-tls"
+STANZAS = "urn:ietf:params:xml:ns:xmpp-stanzas"
+
+
+class StreamError(Exception):
+    """The server said something else than the protocol asks for, or ended the stream."""
+
+
+class AccountExists(StreamError):
+    """The account is there already, perhaps with another password."""
+
+
+class BareStream:
+    """One connection; `certificate_der` is what the server presented."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, domain: str) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._domain = domain
+        self._parser: ET.XMLPullParser[ET.Element] = ET.XMLPullParser(("start", "end"))
+        self._depth = 0
+        self.certificate_der = b""
+
+    async def open(self) -> ET.Element:
+        """Sends a stream header and returns the server's features."""
+        self._parser = ET.XMLPullParser(("start", "end"))
+        self._depth = 0
+        # Without `<?xml …?>`: pyjabber goes on with the same parser after TLS, to which a second one is an error.
+        self._send(
+            f"<stream:stream to='{self._domain}' version='1.0' xml:lang='en' "
+            f"xmlns='jabber:client' xmlns:stream='{STREAM}'>"
+        )
+        return await self._expect(f"{{{STREAM}}}features")
+
+    async def start_tls(self, context: ssl.SSLContext) -> None:
+        """STARTTLS; errors of verification come as `ssl.SSLCertVerificationError`."""
+        self._send(f"<starttls xmlns='{TLS}'/>")
+        await self._expect(f"{{{TLS}}}proceed")
+        await self._writer.start_tls(context, server_hostname=self._domain)
+        self.certificate_der = self._writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+
+    async def register(self, user: str, password: str) -> None:
+        """Makes an account (XEP-0077), after TLS and `open`. Raises AccountExists, or StreamError with the server's reason."""
+        ident = secrets.token_hex(4)
+        self._send(
+            f"<iq type='set' id='{ident}' to='{self._domain}'><query xmlns='jabber:iq:register'>"
+            f"<username>{escape(user)}</username><password>{escape(password)}</password></query></iq>"
+        )
+        answer = await self._next()
+        if answer.get("type") == "result":
+            return
+        if answer.find(f".//{{{STANZAS}}}conflict") is not None:
+            raise AccountExists(f"the account {user}@{self._domain} is there already")
+        raise StreamError(f"the server does not register {user}@{self._domain}: {_reason(answer)}")
+
+    def _send(self, text: str) -> None:
+        self._writer.write(text.encode())
+
+    async def _expect(self, tag: str) -> ET.Element:
+        element = await self._next()
+        if element.tag != tag:
+            raise StreamError(f"the server answered {_reason(element)}")
+        return element
+
+    async def _next(self) -> ET.Element:
+        """The next whole child of the stream."""
+        while True:
+            for event, element in self._parser.read_events():
+                assert isinstance(element, ET.Element)
+                self._depth += 1 if event == "start" else -1
+                if event == "end" and self._depth == 1:
+                    return element
+            data = await self._reader.read(65536)
+            if not data:
+                raise StreamError("the server closed the connection")
+            try:
+                self._parser.feed(data)
+            except ET.ParseError as error:
+                raise StreamError(f"what answers is no XMPP server ({error})") from None
+
+
+@asynccontextmanager
+async def bare_stream(host: str, port: int, domain: str, context: ssl.SSLContext) -> AsyncIterator[BareStream]:
+    """A stream over TLS, its second header exchanged, ready to register. Raises OSError, ssl.SSLError or StreamError."""
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        stream = BareStream(reader, writer, domain)
+        await stream.open()
+        await stream.start_tls(context)
+        await stream.open()
+        yield stream
+    finally:
+        writer.transport.abort()  # nothing is left to say, and some servers never answer a closing stream
+
+
+def _reason(element: ET.Element) -> str:
+    names = [child.tag.rpartition("}")[2] for child in element.iter() if child.tag.startswith(f"{{{STANZAS}}}")]
+    return ", ".join(names) or element.tag.rpartition("}")[2]

@@ -1,0 +1,100 @@
+"""Fixtures of the whole suite: real XMPP servers, each started once a session, and the rule for those that are missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.servers import ejabberd as ejabberd_server
+from tests.servers import embedded as embedded_server
+from tests.servers import prosody as prosody_server
+from tests.servers.server import XmppServer
+
+RAISED_STANZA_BYTES = 4 * 1024 * 1024
+
+
+def require(name: str, is_there: bool) -> None:
+    """Skips the test where a program is missing. Where everything has to run (CI), it fails instead."""
+    if is_there:
+        return
+    reason = f"{name} is not installed; `make servers` enables this test"
+    if os.environ.get("CI", "").lower() in ("1", "true") or os.environ.get("SPADE_COREASON_REQUIRE_SERVERS") == "1":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def prosody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[XmppServer]:
+    """Prosody with its own default limits, stream management, registration open, no archive."""
+    require("Prosody", prosody_server.installed())
+    with prosody_server.prosody(tmp_path_factory.mktemp("prosody")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def prosody_large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[XmppServer]:
+    """Prosody that takes stanzas of 4 MiB."""
+    require("Prosody", prosody_server.installed())
+    directory = tmp_path_factory.mktemp("prosody-large")
+    with prosody_server.prosody(directory, stanza_bytes=RAISED_STANZA_BYTES) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def prosody_archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[XmppServer]:
+    """Prosody that archives every message (XEP-0313) in SQLite."""
+    require("Prosody", prosody_server.installed())
+    with prosody_server.prosody(tmp_path_factory.mktemp("prosody-archive"), archive=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def ejabberd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[XmppServer]:
+    """ejabberd with Debian's stanza limit, stream management, registration open, no archive."""
+    require("ejabberd", ejabberd_server.installed())
+    with ejabberd_server.ejabberd(tmp_path_factory.mktemp("ejabberd")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[XmppServer]:
+    """The embedded server (pyjabber). A test that may end it starts one of its own, by `start_server`."""
+    with embedded_server.embedded(tmp_path_factory.mktemp("embedded")) as server:
+        yield server
+
+
+@pytest.fixture(params=["prosody", "ejabberd"])
+def real_server(request: pytest.FixtureRequest) -> XmppServer:
+    """The test runs on Prosody and on ejabberd."""
+    server = request.getfixturevalue(request.param)
+    assert isinstance(server, XmppServer)
+    return server
+
+
+@pytest.fixture(params=["prosody", "embedded"])
+def our_server(request: pytest.FixtureRequest) -> XmppServer:
+    """The test runs on Prosody and on the embedded server."""
+    server = request.getfixturevalue(request.param)
+    assert isinstance(server, XmppServer)
+    return server
+
+
+@pytest.fixture
+def start_server(tmp_path: Path) -> Iterator[Callable[[XmppServer], XmppServer]]:
+    """Starts servers of this test's own, to stop, kill and start again: `start_server(prosody(tmp_path / "a", queue=5))`."""
+    with ExitStack() as stack:
+        yield stack.enter_context
+
+
+@pytest.fixture(scope="session")
+def go_sendxmpp() -> str:
+    """The path of the command-line client go-sendxmpp."""
+    program = shutil.which("go-sendxmpp")
+    require("go-sendxmpp", program is not None)
+    assert program is not None
+    return program

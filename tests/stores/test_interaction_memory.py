@@ -1,0 +1,419 @@
+"""Interaction memory: the seed's API and file, and what becomes of them under accidents, threads and processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from spade_coreason.exceptions import MemoryFileError, StoreError
+from spade_coreason.stores.memory import AgentInteractionMemory
+from spade_coreason.stores.memory_format import file_name
+
+AGENT = "support_agent@example.com"
+
+
+def memory_in(directory: Path, agent: str = AGENT) -> AgentInteractionMemory:
+    return AgentInteractionMemory(agent, str(directory))
+
+
+# The seed's API
+
+
+def test_the_example_of_the_seed(tmp_path: Path) -> None:
+    memory = memory_in(tmp_path)
+    confirmation = memory.add_information("customer_123", "Customer prefers email notifications")
+    memory.add_information("customer_123", "Account type: premium")
+
+    assert "Customer prefers email notifications" in confirmation
+    assert memory.get_information("customer_123") == ["Customer prefers email notifications", "Account type: premium"]
+    assert memory.get_context_summary("customer_123") == (
+        "Previous interactions:\n- Customer prefers email notifications\n- Account type: premium"
+    )
+    assert memory.get_all_conversations() == ["customer_123"]
+    assert memory.clear_conversation("customer_123") is True
+    assert memory.clear_conversation("customer_123") is False
+    assert memory.get_information("customer_123") == []
+    assert memory.get_context_summary("customer_123") is None
+    assert memory.get_all_conversations() == []
+
+
+def test_conversations_are_apart_and_in_the_order_in_which_they_began(tmp_path: Path) -> None:
+    memory = memory_in(tmp_path)
+    for conversation in ("b", "a", "c", "a"):
+        memory.add_information(conversation, f"said in {conversation}")
+    assert memory.get_all_conversations() == ["b", "a", "c"]
+    assert memory.get_information("a") == ["said in a", "said in a"]
+    assert memory.get_information("nobody") == []
+
+
+def test_the_file_is_exactly_the_seeds(tmp_path: Path) -> None:
+    moments = iter(
+        [
+            datetime(2025, 1, 9, 10, 30, tzinfo=UTC),
+            datetime(2025, 1, 9, 11, 35, 0, 1999, tzinfo=timezone(timedelta(hours=1))),
+        ]
+    )
+    memory = AgentInteractionMemory("agent@example.com", tmp_path, clock=lambda: next(moments))
+    memory.add_information("conversation_id", "User prefers JSON responses")
+    memory.add_information("conversation_id", "Ärger mit «Umlauten» 🙂")
+
+    text = (tmp_path / "agent@example.com.json").read_text(encoding="utf-8")
+    assert json.loads(text) == {
+        "agent_id": "agent@example.com",
+        "interactions": {
+            "conversation_id": [
+                {"content": "User prefers JSON responses", "timestamp": "2025-01-09T10:30:00.000Z"},
+                {"content": "Ärger mit «Umlauten» 🙂", "timestamp": "2025-01-09T10:35:00.001Z"},
+            ]
+        },
+    }
+    assert "«Umlauten» 🙂" in text
+    assert text.startswith('{\n    "agent_id": "agent@example.com",\n    "interactions": {\n')
+
+
+def test_the_default_directory_is_data_memory_and_is_made_with_the_first_information(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    memory = AgentInteractionMemory("agent@example.com")
+    assert memory.get_information("c") == []
+    assert memory.clear_conversation("c") is False
+    assert list(tmp_path.iterdir()) == []
+    memory.add_information("c", "x")
+    assert (tmp_path / "data" / "memory" / "agent@example.com.json").is_file()
+
+
+def test_only_the_owner_can_read_what_an_agent_remembers(tmp_path: Path) -> None:
+    memory = memory_in(tmp_path / "memory")
+    memory.add_information("c", "secret")
+    assert memory.path.parent.stat().st_mode & 0o777 == 0o700
+    assert memory.path.stat().st_mode & 0o777 == 0o600
+    memory.path.chmod(0o640)
+    memory.add_information("c", "who chose other rights keeps them")
+    assert memory.path.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("text", ["\x00\x1b[31m", "line\nbreak\r\n\u2028", "𝔘𝔫𝔦𝔠𝔬𝔡𝔢 🏳️‍🌈", "שלום", '"}]', "\\ud800"])
+def test_any_unicode_comes_back_as_it_was(tmp_path: Path, text: str) -> None:
+    memory_in(tmp_path).add_information(text, text)
+    again = memory_in(tmp_path)
+    assert again.get_information(text) == [text]
+    assert again.get_all_conversations() == [text]
+
+
+@pytest.mark.parametrize("information", ["", "  \n", None, 7, ["x"], "half \ud83d a character"])
+def test_what_is_no_text_is_refused_with_a_clear_sentence(tmp_path: Path, information: object) -> None:
+    memory = memory_in(tmp_path)
+    with pytest.raises(ValueError, match=r"^information (must|holds)"):
+        memory.add_information("c", information)  # type: ignore[arg-type]  # the point of the test
+    with pytest.raises(ValueError, match=r"^conversation_id (must|holds)"):
+        memory.add_information(information, "x")  # type: ignore[arg-type]
+    assert not memory.path.exists()
+
+
+def test_an_agent_without_a_name_is_refused() -> None:
+    with pytest.raises(ValueError, match="agent_id must not be empty"):
+        AgentInteractionMemory("")
+
+
+# Names
+
+
+def test_two_agents_never_share_a_file_not_even_where_case_does_not_count() -> None:
+    long = "x" * 1000
+    ids = ["a_b@c", "a@b_c", "a-b@c", "A@b", "a@b", "%41@b", "%2541@b", "a@b/", "a/b", "a b", "é@b", "e\u0301@b", "É@b"]
+    ids += [".", "..", "%2e", ".a", "a.json", "a", "a.json.lock", "~", long, long + "y", long.upper(), "x" * 190 + "A"]
+    names = [file_name(agent_id) for agent_id in ids]
+    assert len({name.casefold() for name in names}) == len(ids)
+    # A hash stands only behind a "~", which no other name contains.
+    assert file_name(file_name(long).removesuffix(".json")) != file_name(long)
+    for name in names:
+        assert len(name.encode()) <= 200
+        assert name.isascii()
+        assert "/" not in name
+        assert not name.startswith(".")
+
+
+def test_an_ordinary_jid_keeps_its_looks() -> None:
+    assert file_name("my-notes_2@chat.example.org") == "my-notes_2@chat.example.org.json"
+
+
+def test_the_longest_jid_has_a_memory(tmp_path: Path) -> None:
+    agent = f"{'é' * 500}@{'d' * 63}.example"
+    memory_in(tmp_path, agent).add_information("c", "x")
+    assert memory_in(tmp_path, agent).get_information("c") == ["x"]
+
+
+# Accidents
+
+GOOD = {"agent_id": AGENT, "interactions": {"c": [{"content": "x", "timestamp": "2025-01-09T10:30:00.000Z"}]}}
+DAMAGED = {
+    "truncated": json.dumps(GOOD)[:-20],
+    "empty": "",
+    "not UTF-8": b"\xff\xfe\x00",
+    "no object": "[]",
+    "too deep": "[" * 100_000,
+    "no interactions": json.dumps({"agent_id": AGENT}),
+    "another agent's": json.dumps({**GOOD, "agent_id": "other@example.com"}),
+    "entries that are no list": json.dumps({"agent_id": AGENT, "interactions": {"c": "x"}}),
+    "an entry that is no object": json.dumps({"agent_id": AGENT, "interactions": {"c": ["x"]}}),
+    "no content": json.dumps({"agent_id": AGENT, "interactions": {"c": [{"timestamp": "x"}]}}),
+    "no timestamp": json.dumps({"agent_id": AGENT, "interactions": {"c": [{"content": "x"}]}}),
+    "a conversation twice": f'{{"agent_id": "{AGENT}", "interactions": {{"c": [], "c": []}}}}',
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED.values(), ids=DAMAGED.keys())
+def test_a_damaged_file_is_named_and_kept(tmp_path: Path, damage: str | bytes) -> None:
+    data = damage.encode() if isinstance(damage, str) else damage
+    path = tmp_path / f"{AGENT}.json"
+    path.write_bytes(data)
+    with pytest.raises(MemoryFileError, match="move it aside") as caught:
+        memory_in(tmp_path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+    assert caught.value.path == path
+    assert path.read_bytes() == data
+
+
+def test_a_file_that_is_damaged_while_the_agent_runs_is_kept_too(tmp_path: Path) -> None:
+    memory = memory_in(tmp_path)
+    memory.add_information("c", "x")
+    memory.path.write_text('{"agent_id"')
+    for attempt in (
+        lambda: memory.add_information("c", "y"),
+        lambda: memory.get_information("c"),
+        lambda: memory.clear_conversation("c"),
+    ):
+        with pytest.raises(MemoryFileError, match="is not complete JSON"):
+            attempt()
+    assert memory.path.read_text() == '{"agent_id"'
+    memory.path.rename(tmp_path / "aside")
+    memory.add_information("c", "went on")
+    assert memory.get_information("c") == ["went on"]
+
+
+def test_what_others_added_to_the_document_is_kept(tmp_path: Path) -> None:
+    entry = {"content": "x", "timestamp": "2025-01-09T10:30:00", "by": "hand", "half": "\ud83d"}
+    (tmp_path / f"{AGENT}.json").write_text(
+        json.dumps({"agent_id": AGENT, "interactions": {"c": [entry]}, "version": 2})
+    )
+    memory = memory_in(tmp_path)
+    memory.add_information("c", "y")
+    document = json.loads(memory.path.read_text())
+    assert document["version"] == 2
+    assert document["interactions"]["c"][0] == entry
+
+
+def test_a_change_by_hand_is_seen(tmp_path: Path) -> None:
+    memory = memory_in(tmp_path)
+    memory.add_information("c", "mistyped")
+    memory.path.write_text(memory.path.read_text().replace("mistyped", "corrected by hand"))
+    assert memory.get_information("c") == ["corrected by hand"]
+
+
+def test_a_full_disk_loses_nothing_and_says_so(tmp_path: Path) -> None:
+    # A limit on the size of files is to a writer what a full disk is; it needs a process of its own.
+    result = python(
+        tmp_path,
+        """
+        import resource, signal
+        memory.add_information("c", "before")
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+        try:
+            memory.add_information("c", "x" * 2000)
+        except StoreError as error:
+            print(error)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        assert memory.get_information("c") == ["before"]
+        memory.add_information("c", "after")
+        """,
+    )
+    assert result.startswith(f"{tmp_path}/{AGENT}.json: cannot be written: File too large")
+    assert memory_in(tmp_path).get_information("c") == ["before", "after"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{AGENT}.json", f"{AGENT}.json.lock"]
+
+
+def test_a_directory_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot be read: Not a directory"):
+        memory_in(tmp_path / "file" / "memory")
+
+
+def test_what_a_killed_process_left_beside_the_file_does_no_harm(tmp_path: Path) -> None:
+    (tmp_path / f".{AGENT}.json.tmp").write_text("half a docum")
+    memory = memory_in(tmp_path)
+    memory.add_information("c", "x")
+    assert memory_in(tmp_path).get_information("c") == ["x"]
+    assert not (tmp_path / f".{AGENT}.json.tmp").exists()
+
+
+def test_killed_at_any_moment_the_file_is_whole_and_has_what_was_acknowledged(tmp_path: Path) -> None:
+    for number in range(8):
+        with start(
+            tmp_path, f'n = 0\nwhile True: memory.add_information("{number}", str(n)); print(n); n += 1'
+        ) as child:
+            assert child.stdout is not None
+            for _ in range(1 + number * 3):
+                child.stdout.readline()
+            child.kill()
+            rest = child.stdout.read().split()
+        kept = memory_in(tmp_path).get_information(str(number))
+        assert kept == [str(n) for n in range(len(kept))]
+        assert len(kept) >= 1 + number * 3 + len(rest)
+
+
+# Many at once
+
+
+def test_threads_lose_nothing(tmp_path: Path) -> None:
+    shared, other = memory_in(tmp_path), memory_in(tmp_path)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: (shared, other)[n % 2].add_information(str(n % 5), str(n)), range(100)))
+    for memory in (shared, other, memory_in(tmp_path)):
+        told = [memory.get_information(conversation) for conversation in memory.get_all_conversations()]
+        assert sorted(int(text) for texts in told for text in texts) == list(range(100))
+
+
+def test_processes_lose_nothing_and_see_what_the_others_added(tmp_path: Path) -> None:
+    code = (
+        'for n in range(40): memory.add_information("c", f"{sys.argv[1]} {n}")\nprint(len(memory.get_information("c")))'
+    )
+    children = [start(tmp_path, code, name) for name in ("one", "two", "three")]
+    watcher = memory_in(tmp_path)
+    while any(child.poll() is None for child in children):
+        before = watcher.get_information("c")
+        assert watcher.get_information("c")[: len(before)] == before
+    counts = [int(child.communicate()[0]) for child in children]
+    assert max(counts) == 120
+    told = watcher.get_information("c")
+    for name in ("one", "two", "three"):
+        assert [text for text in told if text.startswith(name)] == [f"{name} {n}" for n in range(40)]
+
+
+def test_a_change_of_the_same_size_in_the_same_instant_is_seen(tmp_path: Path) -> None:
+    reader, writer = memory_in(tmp_path), memory_in(tmp_path)
+    for number in range(100, 300):
+        writer.add_information("c", str(number))
+        assert reader.get_information("c") == [str(number)]
+        writer.clear_conversation("c")
+
+
+def test_a_clock_that_goes_back_hides_no_change(tmp_path: Path) -> None:
+    reader, writer = memory_in(tmp_path), memory_in(tmp_path)
+    writer.add_information("c", "x")
+    tomorrow = writer.path.stat().st_mtime_ns + 86_400 * 10**9
+    os.utime(writer.path, ns=(tomorrow, tomorrow))
+    assert reader.get_information("c") == ["x"]
+    writer.add_information("c", "y")
+    assert writer.path.stat().st_mtime_ns > tomorrow
+    assert reader.get_information("c") == ["x", "y"]
+
+
+async def test_the_awaitable_twins_do_the_same_in_the_order_in_which_they_were_called(tmp_path: Path) -> None:
+    memory = memory_in(tmp_path)
+    confirmations = await asyncio.gather(*(memory.aadd_information("c", str(n)) for n in range(30)))
+    assert all(str(n) in confirmation for n, confirmation in enumerate(confirmations))
+    assert await memory.aget_information("c") == [str(n) for n in range(30)]
+    assert await memory.aget_context_summary("c") == memory.get_context_summary("c")
+    assert await memory.aget_all_conversations() == ["c"]
+    assert await memory.aclear_conversation("c") is True
+    assert await memory.aclear_conversation("c") is False
+    with pytest.raises(ValueError, match="information must not be empty"):
+        await memory.aadd_information("c", "")
+
+
+def test_one_memory_serves_several_event_loops_one_after_the_other(tmp_path: Path) -> None:
+    memory = memory_in(tmp_path)
+
+    async def add_two() -> None:
+        await asyncio.gather(memory.aadd_information("c", "x"), memory.aadd_information("c", "x"))
+
+    asyncio.run(add_two())
+    asyncio.run(add_two())
+    assert len(memory.get_information("c")) == 4
+
+
+def test_reading_an_unchanged_file_does_not_read_it_again(tmp_path: Path) -> None:
+    memory = memory_in(tmp_path)
+    memory.add_information("c", "x" * 5_000_000)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_utime
+    for _ in range(1000):
+        memory.get_information("c")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_utime - before < 1
+
+
+# Tools for language models
+
+
+def test_the_tools_have_the_seeds_schemas(tmp_path: Path) -> None:
+    remember, history = memory_in(tmp_path).tools("c")
+    assert remember.schema == {
+        "name": "remember_interaction_info",
+        "description": "Store important information for future reference",
+        "parameters": {
+            "type": "object",
+            "properties": {"information": {"type": "string", "description": "Important information to remember"}},
+            "required": ["information"],
+        },
+    }
+    assert history.schema == {
+        "name": "get_interaction_history",
+        "description": "Get previous interaction information",
+        "parameters": {"type": "object", "properties": {}, "required": []},
+    }
+
+
+async def test_each_tool_works_on_its_own_conversation_only(tmp_path: Path) -> None:
+    memory = memory_in(tmp_path)
+    remember_a, history_a = memory.tools("a")
+    remember_b, history_b = memory.tools("b")
+    assert "likes tea" in remember_a(information="likes tea")
+    assert "likes coffee" in await remember_b.acall(information="likes coffee")
+    assert history_a() == "Previous interactions:\n- likes tea"
+    assert await history_b.acall() == "Previous interactions:\n- likes coffee"
+    assert memory.get_all_conversations() == ["a", "b"]
+
+
+def test_a_tool_says_when_there_is_nothing_and_refuses_what_it_does_not_know(tmp_path: Path) -> None:
+    remember, history = memory_in(tmp_path).tools("c")
+    assert history() == "No previous interactions."
+    with pytest.raises(ValueError, match="information must not be empty"):
+        remember(information=" ")
+    with pytest.raises(TypeError, match="conversation_id"):
+        remember(information="x", conversation_id="another")
+
+
+# Processes of our own
+
+PRELUDE = f"""
+import sys
+sys.stdout.reconfigure(line_buffering=True)
+from spade_coreason.exceptions import StoreError
+from spade_coreason.stores.memory import AgentInteractionMemory
+memory = AgentInteractionMemory("{AGENT}", sys.argv[-1])
+"""
+
+
+def start(directory: Path, code: str, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", PRELUDE + code, *arguments, str(directory)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def python(directory: Path, code: str) -> str:
+    lines = code.strip("\n").splitlines()
+    indent = len(lines[0]) - len(lines[0].lstrip())
+    with start(directory, "\n".join(line[indent:] for line in lines)) as child:
+        output, _ = child.communicate(timeout=30)
+    assert child.returncode == 0
+    return output
