@@ -1,19 +1,19 @@
 """The tree of errors: each carries its data, and its text names the cause and the remedy in one line.
 
-    CoReasonError
-    ├── ConfigError             a setting, an option or an agent named in one is wrong          (exit code 2)
-    │   └── DataDirectoryInUse  another process owns the data directory
-    ├── ServerError             a local server did not start, or ended                          (exit code 4)
-    ├── ConnectError            the XMPP server cannot be reached or refuses the connection     (exit code 4)
-    │   └── LoginError          it was reached, and refuses the account
-    ├── StoreError              what lasts cannot be read or written
-    │   └── MemoryFileError     an interaction memory file is damaged; it is kept as it is
-    ├── CodecError              a stanza that claims to be ours and is not
-    └── PeerError               a request to another agent had no good answer
-        ├── PeerTimeout         none within the time given
-        ├── PeerUnavailable     the server says that nobody is there
-        ├── PeerRefused         it will not talk with us
-        └── PeerFailed          it answered with an error
+CoReasonError
+├── ConfigError             a setting, an option or an agent named in one is wrong          (exit code 2)
+│   └── DataDirectoryInUse  another process owns the data directory
+├── ServerError             a local server did not start, or ended                          (exit code 4)
+├── ConnectError            the XMPP server cannot be reached or refuses the connection     (exit code 4)
+│   └── LoginError          it was reached, and refuses the account
+├── StoreError              what lasts cannot be read or written
+│   └── MemoryFileError     an interaction memory file is damaged; it is kept as it is
+├── CodecError              a stanza that claims to be ours and is not
+└── PeerError               a request to another agent had no good answer
+    ├── PeerTimeout         none within the time given
+    ├── PeerUnavailable     the server says that nobody is there
+    ├── PeerRefused         it will not talk with us
+    └── PeerFailed          it answered with an error
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ from the inbox key of the request, so that an answer sent twice is recognised; e
 
 from __future__ import annotations
 
-
 from datetime import UTC, datetime
 from typing import Any, Protocol
 from uuid import UUID
@@ -303,9 +302,7 @@ def malformed_answer(malformed: Malformed, agent: str, stanza_bytes: int) -> lis
     return writer.write(*_event(Failed(f"not a request: {malformed.problem}", 400, False)))
 
 
-def request_stanza(
-    to: str, request_json: dict[str, Any], *, source: str, thread: str | None, stanza_id: str
-) -> str:
+def request_stanza(to: str, request_json: dict[str, Any], *, source: str, thread: str | None, stanza_id: str) -> str:
     """A program's request (event type `ai.coreason.request`); `request_json` is the dump of an AgentRequest."""
     event = {
         "specversion": "1.0",
@@ -321,5 +318,3 @@ def request_stanza(
         f"<message to='{attribute(to)}' id='{attribute(stanza_id)}'>"
         f"<json xmlns='{JSON_NAMESPACE}'>{text}</json>{thread_element(thread)}</message>"
     )
-
-

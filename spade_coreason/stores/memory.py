@@ -67,7 +67,7 @@ class AgentInteractionMemory:
         return [entry["content"] for entry in self._file.interactions().get(conversation_id, ())]
 
     def get_context_summary(self, conversation_id: str) -> str | None:
-        """The same as one text for a prompt: "Previous interactions:" and a line "- …" each. None if there is nothing."""
+        """The same as one text for a prompt: "Previous interactions:" and a line "- …" each. None if there is none."""
         information = self.get_information(conversation_id)
         if not information:
             return None

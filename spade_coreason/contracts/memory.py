@@ -1,0 +1,33 @@
+"""What a manifest says about memory (seed: Memory Governance)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import Field, model_validator
+
+from .base import CoReasonBaseModel
+
+
+class MemoryStrategy(StrEnum):
+    """What happens to turns that are too many. The limit N counts turns, for TOKEN_BUFFER tokens."""
+
+    ALL = "all"
+    SLIDING_WINDOW = "sliding_window"
+    TOKEN_BUFFER = "token_buffer"
+    SUMMARY = "summary"
+    VECTOR_STORE = "vector_store"
+
+
+class MemoryConfig(CoReasonBaseModel):
+    """The memory policy of an agent."""
+
+    strategy: MemoryStrategy = MemoryStrategy.SLIDING_WINDOW
+    limit: int = Field(default=20, gt=0)
+    summary_prompt: str | None = None
+
+    @model_validator(mode="after")
+    def _summary_needs_its_prompt(self) -> MemoryConfig:
+        if self.strategy is MemoryStrategy.SUMMARY and not self.summary_prompt:
+            raise ValueError("summary_prompt is required when strategy is SUMMARY")
+        return self
