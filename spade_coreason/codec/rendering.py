@@ -45,9 +45,7 @@ def _table(data: dict[str, Any]) -> str:
         return _fenced(data)
     lines = [[str(c) for c in columns]] + [[_scalar(row.get(c, "")) for c in columns] for row in rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
-    aligned = [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    ]
+    aligned = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
     return "```\n" + "\n".join(aligned) + "\n```"
 
 

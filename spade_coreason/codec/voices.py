@@ -232,9 +232,7 @@ def _event(event: TurnEvent) -> tuple[str, dict[str, Any]]:
 class EventWriter:
     """CloudEvents 1.0 as stanzas. An event too long for one is sent as ordered fragments of its JSON."""
 
-    def __init__(
-        self, *, to: str, source: str, thread: str | None, id_prefix: str, request_id: str, stanza_bytes: int
-    ) -> None:
+    def __init__(self, *, to: str, source: str, thread: str | None, id_prefix: str, request_id: str, stanza_bytes: int) -> None:
         self._to = attribute(to)
         self._source = source
         self._tail = f"</json>{thread_element(thread)}{_MARKER}</message>"

@@ -200,9 +200,7 @@ class AgentDefinition(StrictModel):
         except OSError as error:
             raise ConfigError(str(path), f"cannot be read: {error.strerror or error}") from error
         except (ValueError, yaml.YAMLError) as error:
-            raise ConfigError(
-                str(path), f"is no {path.suffix[1:] or 'YAML'}: {' '.join(str(error).split())}"
-            ) from error
+            raise ConfigError(str(path), f"is no {path.suffix[1:] or 'YAML'}: {' '.join(str(error).split())}") from error
         if not isinstance(data, dict):
             raise ConfigError(str(path), "holds no manifest: an object with metadata and capabilities is expected")
         try:

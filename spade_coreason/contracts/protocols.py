@@ -108,9 +108,7 @@ class ResponseHandler(EventSink, Protocol):
         """Emits an error that concerns the whole request."""
         ...
 
-    def create_stream(
-        self, title: str | None = None, metadata: dict[str, Any] | None = None
-    ) -> Awaitable[StreamHandle]:
+    def create_stream(self, title: str | None = None, metadata: dict[str, Any] | None = None) -> Awaitable[StreamHandle]:
         """Opens a stream."""
         ...
 

@@ -1,0 +1,16 @@
+"""What lasts: sessions in SQL, interaction memory in JSON."""
+
+from .database import Database
+from .lock import lock_directory
+from .sessions import AgentStore, ConversationRow, ForgetReport, PendingRow, Turn, Variable
+
+__all__ = [
+    "AgentStore",
+    "ConversationRow",
+    "Database",
+    "ForgetReport",
+    "PendingRow",
+    "Turn",
+    "Variable",
+    "lock_directory",
+]

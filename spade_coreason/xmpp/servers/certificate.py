@@ -79,12 +79,8 @@ def _make(files: Certificate, domains: Sequence[str], now: dt.datetime) -> None:
         .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
     )
-    _write(
-        files.ca_file, authority.sign(authority_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), 0o644
-    )
-    _write(
-        files.certificate, server.sign(authority_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), 0o644
-    )
+    _write(files.ca_file, authority.sign(authority_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), 0o644)
+    _write(files.certificate, server.sign(authority_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), 0o644)
     _write(
         files.key,
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),

@@ -19,15 +19,12 @@ from pyjabber import AppConfig
 from pyjabber.server import Server
 from pyjabber.server_parameters import Parameters
 
-# Without the upload service and its item pyjabber opens no HTTP port (9090, with an administration page). Items are services
-# of which it offers only Pub-Sub.
 UPLOAD = "urn:xmpp:http:upload:0"
 IDLE_TIMEOUT_S = 10 * 365 * 24 * 3600
 """pyjabber's own 60 s would end every quiet client's connection; 0 makes it fail at the end of each connection."""
 
 
 async def serve(directory: str, domain: str, port: int) -> None:
-    defaults = Parameters()
     server = Server(
         Parameters(
             host=domain,
@@ -36,13 +33,18 @@ async def serve(directory: str, domain: str, port: int) -> None:
             connection_timeout=IDLE_TIMEOUT_S,
             database_in_memory=True,
             cert_path=directory,
-            plugins=[plugin for plugin in defaults.plugins if plugin != UPLOAD],
-            items={jid: item for jid, item in defaults.items.items() if item["var"] != UPLOAD},
         )
     )
     server._public_ip = None  # else it listens on the machine's address in the local network too
-    # Passwords are hashed by C code that releases the interpreter's lock: threads do, and no processes are forked.
-    AppConfig.app_config = attrs.evolve(AppConfig.app_config, process_pool_exe=ThreadPoolExecutor(2))
+    server._http_server = None  # else on port 9090, with an administration page
+    AppConfig.app_config = attrs.evolve(
+        AppConfig.app_config,
+        # Passwords are hashed by C code that releases the interpreter's lock: threads do, and no processes are forked.
+        process_pool_exe=ThreadPoolExecutor(2),
+        # Uploads went with the HTTP port. Left out only now: without them from the start every session dies at its beginning.
+        plugins=[plugin for plugin in AppConfig.app_config.plugins if plugin != UPLOAD],
+        items={jid: item for jid, item in AppConfig.app_config.items.items() if item["var"] != UPLOAD},
+    )
     _close_the_race_after_starttls(AppConfig.app_config.ssl_context)
     running = asyncio.create_task(server.start())
     ready = asyncio.create_task(server.ready.wait())

@@ -4,13 +4,15 @@
 
 Its standard input is a pipe of which the starter holds the other end: end of file means that the starter is gone, or wants
 the server to stop. Its first line of output is the server's process id; its exit status is the server's. The server has a
-process group of its own, of which nothing is left in the end. Standard library only, and run as a file: it starts in
-milliseconds.
+process group of its own, of which nothing is left in the end. LOG takes the server's output and is the lock: while an
+earlier server is still ending, the next one with the same LOG waits. Standard library only, and run as a file: it starts
+in milliseconds.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import select
 import signal
@@ -20,18 +22,21 @@ from types import FrameType
 
 TERM_GRACE_MS = 3_000
 """A server that has not ended this long after SIGTERM is killed: together well under five seconds."""
+LOCK_RETRY_MS = 50
 
 
 def main(arguments: list[str]) -> int:
     log_path, *command = arguments
-    wake_read, wake_write = os.pipe()
+    starter = os.getppid()
+    wake, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write)
     signal.signal(signal.SIGCHLD, _wake)
     signal.signal(signal.SIGTERM, _wake)  # whoever ends us ends the server
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    starter = os.getppid()
-    with open(log_path, "ab", buffering=0) as log:
+    with open(os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "wb", buffering=0) as log:
+        if not _lock(log.fileno()):
+            return 0
         try:
             server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0)
         except OSError as error:
@@ -39,11 +44,24 @@ def main(arguments: list[str]) -> int:
             return 127
     try:
         print(server.pid, flush=True)
-        _wait_for_an_end(server, starter, wake_read)
-        return _end(server, wake_read)
+        _wait_for_an_end(server, starter, wake)
+        return _end(server)
     finally:
         with contextlib.suppress(ProcessLookupError):  # forked workers, should the server have left any
             os.killpg(server.pid, signal.SIGKILL)
+
+
+def _lock(log: int) -> bool:
+    """Waits for the lock, which the server shares with us. False: the starter gave up first."""
+    poll = select.poll()
+    poll.register(0, select.POLLIN)
+    while True:
+        try:
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if poll.poll(LOCK_RETRY_MS):
+                return False
 
 
 def _wait_for_an_end(server: subprocess.Popen[bytes], starter: int, wake: int) -> None:
@@ -66,7 +84,7 @@ def _wait_for_an_end(server: subprocess.Popen[bytes], starter: int, wake: int) -
                 return
 
 
-def _end(server: subprocess.Popen[bytes], wake: int) -> int:
+def _end(server: subprocess.Popen[bytes]) -> int:
     """Stops what still runs of the server's group, politely first."""
     if server.poll() is None:
         with contextlib.suppress(ProcessLookupError):

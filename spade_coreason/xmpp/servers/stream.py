@@ -40,8 +40,7 @@ class BareStream:
         self._depth = 0
         # Without `<?xml …?>`: pyjabber goes on with the same parser after TLS, to which a second one is an error.
         self._send(
-            f"<stream:stream to='{self._domain}' version='1.0' xml:lang='en' "
-            f"xmlns='jabber:client' xmlns:stream='{STREAM}'>"
+            f"<stream:stream to='{self._domain}' version='1.0' xml:lang='en' xmlns='jabber:client' xmlns:stream='{STREAM}'>"
         )
         return await self._expect(f"{{{STREAM}}}features")
 

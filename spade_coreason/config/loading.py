@@ -1,0 +1,95 @@
+"""Settings from a file and the environment, read once, or the one line that says what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr, ValidationError
+
+from ..exceptions import ConfigError
+from ..names import domain
+from .checks import problems, warnings
+from .environment import Path as Key
+from .environment import expand, merge, overrides, variable_of, written
+from .files import read_file
+from .problems import first_problem
+from .settings import AgentSettings, Origin, Settings
+
+
+def load_settings(path: Path | None, project: Path, environ: Mapping[str, str]) -> Settings:
+    """Settings from the file at `path` (none: the defaults), overridden by the environment.
+
+    A relative `path`, and every relative path in the file, counts from `project`. A variable `SPADE_COREASON_SECTION__KEY`
+    overrides section.key. Every mistake is a ConfigError whose text is one line: file, key, cause, remedy.
+    """
+    project = project.expanduser().absolute()
+    shown = None if path is None else _shown(path, project)
+    raw = {} if path is None or shown is None else read_file(project / path, shown)
+    found = overrides(environ)
+
+    def place(key: Key) -> str:
+        for length in range(len(key), 0, -1):
+            if key[:length] in found:
+                variable = variable_of(key[:length])
+                return variable if length == len(key) else f"{variable}: {written(key)}"
+        return f"{shown}: {written(key)}" if shown else written(key)
+
+    try:
+        values = merge(expand(raw, environ, shown or ""), found)
+    except RecursionError as error:
+        raise ConfigError(shown or "", "an anchor (&) contains itself; write it out") from error
+    try:
+        settings = Settings.model_validate(values, context={"project": project})
+    except ValidationError as error:
+        key, problem = first_problem(error, merge(raw, found))
+        raise ConfigError(place(key), problem) from error
+    settings = _external_domain(settings)
+    for key, problem in problems(settings):
+        raise ConfigError(place(key), problem)
+    agents = tuple(_with_password(agent, place(("agents", n))) for n, agent in enumerate(settings.agents))
+    settings = settings.model_copy(update={"agents": agents})
+    literal = [] if ("agents",) in found else _literal_passwords(raw)
+    said = tuple(f"{place(key)}: {text}" for key, text in warnings(settings, literal))
+    settings._origin = Origin(project, shown, said)
+    return settings
+
+
+def _shown(path: Path, project: Path) -> str:
+    absolute = project / path
+    return str(absolute.relative_to(project)) if path.is_absolute() and absolute.is_relative_to(project) else str(path)
+
+
+def _external_domain(settings: Settings) -> Settings:
+    """On an external server the domain is the agents' own, where none is named."""
+    server = settings.server
+    if server.is_local or "domain" in server.model_fields_set or not settings.agents:
+        return settings
+    named = server.model_copy(update={"domain": domain(settings.agents[0].jid)})
+    return settings.model_copy(update={"server": named})
+
+
+def _with_password(agent: AgentSettings, place: str) -> AgentSettings:
+    if agent.password_file is None:
+        return agent
+    try:
+        password = agent.password_file.read_text("utf-8").strip("\r\n")
+    except OSError as error:
+        problem = f"{agent.password_file} cannot be read: {error.strerror}"
+        raise ConfigError(f"{place}.password_file", f"{problem}; correct the name or its rights") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{place}.password_file", f"{agent.password_file} is not UTF-8; save it as UTF-8") from error
+    if not password or "\n" in password:
+        problem = f"{agent.password_file} must hold the password in one line, and nothing else"
+        raise ConfigError(f"{place}.password_file", problem)
+    return agent.model_copy(update={"password": SecretStr(password)})
+
+
+def _literal_passwords(raw: Mapping[str, Any]) -> list[Key]:
+    agents = raw.get("agents")
+    return [
+        ("agents", number, "password")
+        for number, agent in enumerate(agents if isinstance(agents, list) else ())
+        if isinstance(agent, Mapping) and "${" not in str(agent.get("password") or "${")
+    ]

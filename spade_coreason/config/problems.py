@@ -1,0 +1,115 @@
+"""What is wrong with a setting, said in one sentence with its remedy."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from .environment import Path, written
+from .settings import Settings, keys_of, section_in
+
+# Messages by pydantic's error types. `{given}` is the value, where it is no secret.
+MESSAGES = {
+    "missing": "is missing; every agent needs it",
+    "int_type": "must be a whole number{given}",
+    "int_parsing": "must be a whole number{given}",
+    "int_parsing_size": "must be a smaller number{given}",
+    "int_from_float": "must be a whole number{given}",
+    "float_type": "must be a number{given}",
+    "float_parsing": "must be a number{given}",
+    "finite_number": "must be a finite number{given}",
+    "bool_type": "must be true or false{given}",
+    "bool_parsing": "must be true or false{given}",
+    "greater_than": "must be more than {gt:g}{given}",
+    "greater_than_equal": "must be at least {ge}{given}",
+    "less_than_equal": "must be at most {le}{given}",
+    "string_type": "must be a text; put it into quotes",
+    "string_too_short": "must not be empty",
+    "path_type": "must be the name of a file or directory{given}",
+    "tuple_type": "must be a list, like [one, two]{given}",
+    "mapping_type": "must hold keys with values, like {{key: value}}{given}",
+    "model_type": "must hold keys with values, like {{key: value}}{given}",
+    "model_attributes_type": "must hold keys with values, like {{key: value}}{given}",
+}
+SECRET = re.compile(r"\b(password|options|url)\b")
+
+
+def first_problem(error: ValidationError, raw: Any) -> tuple[Path, str]:
+    """The place and the sentence of the mistake to correct first. `raw` are the values before `${VAR}` was replaced."""
+    # A mistyped key is also a missing one; the former says more.
+    details = sorted(error.errors(include_url=False), key=lambda found: found["type"] != "extra_forbidden")[0]
+    path: Path = details["loc"]
+    return path, _sentence(details, path, raw)
+
+
+def _sentence(details: ErrorDetails, path: Path, raw: Any) -> str:
+    context = details.get("ctx", {})
+    match details["type"]:
+        case "extra_forbidden":
+            return _unknown_key(path)
+        case "value_error":
+            return str(context["error"])
+        case "literal_error":
+            return _unknown_choice(re.findall(r"'([^']*)'", context["expected"]), _value_at(raw, path), path)
+        case kind if kind in MESSAGES:
+            return MESSAGES[kind].format(**context, given=_given(_value_at(raw, path), path))
+        case _:
+            return details["msg"][:1].lower() + details["msg"][1:]
+
+
+def _given(value: Any, path: Path) -> str:
+    # A text is shown as it was written, so that what came from a variable stays where it is.
+    if value is None or isinstance(value, dict | list) or SECRET.search(written(path)):
+        return ""
+    if isinstance(value, bool):
+        return f", not {str(value).lower()}"
+    return f', not "{value}"' if isinstance(value, str) else f", not {value}"
+
+
+def _value_at(raw: Any, path: Path) -> Any:
+    for step in path:
+        try:
+            raw = raw[step]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return raw
+
+
+def _unknown_choice(choices: list[str], value: Any, path: Path) -> str:
+    near = difflib.get_close_matches(str(value).lower(), choices, n=1)
+    hint = f'; did you mean "{near[0]}"?' if near else ""
+    return f"must be {', '.join(choices[:-1])} or {choices[-1]}{_given(value, path)}{hint}"
+
+
+def _unknown_key(path: Path) -> str:
+    *above, key = path
+    section = _section_at(tuple(above))
+    keys = list(keys_of(section))
+    near = difflib.get_close_matches(str(key).lower().replace("-", "_"), keys, n=1)
+    if near:
+        return f'unknown key; did you mean "{near[0]}"?'
+    elsewhere = [other for other in _all_keys(Settings) if other[-1] == key]
+    if elsewhere:
+        return f'unknown key here; did you mean "{".".join(elsewhere[0])}"?'
+    return f"unknown key; there are {', '.join(keys)}"
+
+
+def _section_at(path: Path) -> type[BaseModel]:
+    section: type[BaseModel] = Settings
+    for step in path:
+        inner = None if isinstance(step, int) else section_in(keys_of(section).get(step))
+        section = inner or section
+    return section
+
+
+def _all_keys(section: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for key, annotation in keys_of(section).items():
+        yield (*above, key)
+        inner = section_in(annotation)
+        if inner is not None and key != "agents":
+            yield from _all_keys(inner, (*above, key))

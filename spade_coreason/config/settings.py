@@ -1,0 +1,247 @@
+"""The settings as frozen values: every key, its default and what it may be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    ValidationInfo,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
+
+from .jid import parse_domain, parse_jid
+
+Mode = Literal["auto", "embedded", "prosody", "external"]
+SQLITE = "sqlite+aiosqlite:///"
+AGENT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+def _no_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError(f"must be a number, not {str(value).lower()}")
+    return value
+
+
+def _in_project(path: Path, info: ValidationInfo) -> Path:
+    project = (info.context or {}).get("project", Path.cwd())
+    return Path(project, path.expanduser())
+
+
+Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1)]
+CountOrNone = Annotated[int, BeforeValidator(_no_bool), Field(ge=0)]
+Seconds = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, allow_inf_nan=False)]
+ProjectPath = Annotated[Path, AfterValidator(_in_project)]
+
+
+class Section(BaseModel):
+    """A part of the settings. A key without a value is as good as absent; an unknown one is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, hide_input_in_errors=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _unset(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        return {key: value for key, value in values.items() if value is not None or key not in keys_of(cls)}
+
+
+class TlsSettings(Section):
+    """How the server's certificate is verified. Local servers are verified by their own certificate."""
+
+    verify: bool = True
+    ca_file: ProjectPath | None = None
+
+
+class ServerSettings(Section):
+    """The XMPP server. `auto` is a managed Prosody where the program is there, else the embedded server."""
+
+    mode: Mode = "auto"
+    domain: Annotated[str, AfterValidator(parse_domain)] = "localhost"
+    host: Annotated[str, AfterValidator(lambda host: host.strip("[]"))] | None = Field(None, min_length=1)
+    """None: external, what the domain resolves to; local, the loopback address."""
+    port: Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=65535)] | None = None
+    """None: external, 5222 or what the domain's SRV record says; local, any free one."""
+    tls: TlsSettings = TlsSettings()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the server is ours to start (embedded or managed)."""
+        return self.mode != "external"
+
+
+class StorageSettings(Section):
+    """Where what lasts is kept. `durability` full survives a power cut, normal a crash of the program."""
+
+    url: str = Field(f"{SQLITE}data/platform.db", repr=False)
+    memory_dir: ProjectPath = Path("data/memory")
+    durability: Literal["full", "normal"] = "full"
+
+    @field_validator("url")
+    @classmethod
+    def _file(cls, url: str, info: ValidationInfo) -> str:
+        if not url.startswith(SQLITE):
+            raise ValueError(f"must be a SQLite file: {SQLITE}data/platform.db")
+        file, question, query = url.removeprefix(SQLITE).partition("?")
+        if file in ("", ":memory:"):
+            raise ValueError(f"would keep nothing; name a file: {SQLITE}data/platform.db")
+        return f"{SQLITE}{_in_project(Path(file), info)}{question}{query}"
+
+    @field_serializer("url")
+    def _hide_password(self, url: str) -> str:
+        return re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:**********@", url)
+
+
+class ConversationSettings(Section):
+    """The rules of conversations, for all agents or for one. 0: `max_interactions` no limit, `timeout_s` never."""
+
+    max_interactions: CountOrNone = 100
+    cooldown_s: Seconds = 300
+    timeout_s: Seconds = 3600
+    assist_timeout_s: Annotated[Seconds, Field(gt=0)] = 120
+    lifecycle: Literal["eager", "on_demand"] = "eager"
+    idle_shutdown_s: Seconds = 300
+    on_restart: Literal["rerun", "report"] = "rerun"
+    max_failures: Count = 3
+
+
+class LimitSettings(Section):
+    """`concurrency` is how many turns of one agent run at once, `queue` how many messages wait per conversation."""
+
+    stanza_bytes: Annotated[int, BeforeValidator(_no_bool), Field(ge=1024)] = 65536
+    concurrency: Count = 64
+    queue: Count = 1000
+    grace_s: Seconds = 10
+
+
+class AccessSettings(Section):
+    """Who may talk to an agent: JIDs, domains or `*` for everybody. None is the agent's own domain."""
+
+    allow: tuple[str, ...] | None = None
+
+    @field_validator("allow")
+    @classmethod
+    def _addresses(cls, allow: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if allow is None:
+            return None
+        return tuple(who if who == "*" else parse_jid(who) if "@" in who else parse_domain(who) for who in allow)
+
+
+class AgentSettings(Section):
+    """One agent: its account, its class and what its constructor is given."""
+
+    jid: Annotated[str, AfterValidator(parse_jid)]
+    agent: str
+    """`module:attribute`: a class, a factory or an instance."""
+    password: SecretStr | None = None
+    """Also what `password_file` holds. None on a local server: the platform makes one up."""
+    password_file: ProjectPath | None = None
+    register_account: bool = Field(False, alias="register")
+    options: Annotated[Mapping[str, Any], AfterValidator(MappingProxyType)] = Field({}, repr=False)
+    """Further keyword arguments of the constructor. They may hold secrets and are never shown."""
+    manifest: ProjectPath | None = None
+    conversation: ConversationSettings | None = None
+    """Only what differs for this agent; see `Settings.conversation_of`."""
+    access: AccessSettings | None = None
+
+    @field_validator("agent")
+    @classmethod
+    def _module_and_attribute(cls, agent: str) -> str:
+        if not AGENT.fullmatch(agent):
+            raise ValueError(f'{agent!r} does not name an agent; write it like "agents.echo:EchoAgent"')
+        return agent
+
+    @field_serializer("options")
+    def _hide_options(self, options: Mapping[str, Any]) -> dict[str, str]:
+        return dict.fromkeys(options, "**********")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where settings come from. `file` is as a person would write it."""
+
+    project: Path
+    file: str | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class Settings(Section):
+    """Everything that is configured. All paths are absolute; a secret is in no text or dump of it.
+
+    Read by `load_settings`, which also checks what concerns several keys at once.
+    """
+
+    server: ServerSettings = ServerSettings()
+    data_dir: ProjectPath = Path("data")
+    storage: StorageSettings = Field(default_factory=StorageSettings)
+    conversation: ConversationSettings = ConversationSettings()
+    limits: LimitSettings = LimitSettings()
+    access: AccessSettings = AccessSettings()
+    agents: tuple[AgentSettings, ...] = ()
+
+    _origin: Origin = PrivateAttr(default_factory=lambda: Origin(Path.cwd()))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _storage_in_data_dir(cls, values: Any) -> Any:
+        # Who names a data directory means everything that is kept.
+        if not isinstance(values, Mapping) or not isinstance(values.get("storage"), Mapping | None):
+            return values
+        directory = Path(str(values.get("data_dir") or "data")).expanduser()
+        storage = {"url": f"{SQLITE}{directory}/platform.db", "memory_dir": directory / "memory"}
+        given = {key: value for key, value in (values.get("storage") or {}).items() if value is not None}
+        return {**values, "storage": {**storage, **given}}
+
+    @property
+    def project(self) -> Path:
+        """The directory from which modules and relative paths are resolved."""
+        return self._origin.project
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What works and should be otherwise, one line each, for whoever talks to the person."""
+        return self._origin.warnings
+
+    def place(self, key: str) -> str:
+        """Where a key stands, for an error: `config/platform.yaml: agents[2].agent`."""
+        return f"{self._origin.file}: {key}" if self._origin.file else key
+
+    def conversation_of(self, agent: AgentSettings) -> ConversationSettings:
+        """The rules of an agent's conversations: its own where it has some, the common ones elsewhere."""
+        own = agent.conversation
+        if own is None:
+            return self.conversation
+        return self.conversation.model_copy(update={key: getattr(own, key) for key in own.model_fields_set})
+
+    def access_of(self, agent: AgentSettings) -> AccessSettings:
+        """Who may talk to an agent."""
+        own = agent.access
+        return self.access if own is None or "allow" not in own.model_fields_set else own
+
+
+def keys_of(model: type[BaseModel]) -> dict[str, Any]:
+    """The keys of a section as they are written, each with its annotation."""
+    return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
+
+
+def section_in(annotation: Any) -> type[BaseModel] | None:
+    """The section that an annotation speaks of: itself, one of a list, or one that may be absent."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if get_origin(annotation) in (tuple, Union, UnionType, Annotated):
+        return next(filter(None, map(section_in, get_args(annotation))), None)
+    return None

@@ -1,0 +1,219 @@
+"""What an agent answers through in one turn: every call becomes an event, and the event stanzas."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Literal, cast
+from uuid import uuid4
+
+from .codec import Said, StreamAborted, StreamChunk, StreamEnded, StreamStarted, TurnEvent, Voice
+from .contracts import (
+    AuditEntry,
+    CloudEvent,
+    DataBlock,
+    GraphEventBase,
+    MarkdownBlock,
+    ThinkingBlock,
+    UserErrorBlock,
+)
+from .tracked import Tracked
+
+# A block waits this long for the next event, so that a quick turn's only answer leaves with its commit.
+HOLD_S = 0.1
+# Typing is shown for work that lasts longer than this.
+TYPING_AFTER_S = 0.2
+_CHUNKS_UNTIL_YIELD = 64
+
+Send = Callable[[list[str]], None]
+
+agent_log = logging.getLogger("spade_coreason.agent")
+
+
+class Response:
+    """The ResponseHandler of one turn. After the turn every call is a `RuntimeError`."""
+
+    def __init__(self, voice: Voice, send: Send, agent: str) -> None:
+        self._voice = voice
+        self._send_now = send
+        self._agent = agent
+        self._loop = asyncio.get_running_loop()
+        self._held: list[str] = []
+        self._hold_timer: asyncio.TimerHandle | None = None
+        self._typing_timer = self._loop.call_later(TYPING_AFTER_S, self._show_typing)
+        self._streams: dict[str, Stream] = {}
+        self._is_over = False
+        self.stanzas: list[str] = []
+        """What the outbox keeps: everything that left or will leave, but thoughts and typing."""
+        self.last_sent: Tracked | None = None
+        self.texts: list[str] = []
+        self.data_blocks: list[dict[str, Any]] = []
+        self.reported_error: UserErrorBlock | None = None
+        self.events: list[dict[str, Any]] = []
+
+    # What an agent calls
+
+    async def thought(self, content: str, status: str = "IN_PROGRESS") -> None:
+        """Emits a thinking block."""
+        self._emit(Said(ThinkingBlock(content=content, status=cast(Literal["IN_PROGRESS", "COMPLETE"], status))))
+
+    async def markdown(self, content: str) -> None:
+        """Emits a markdown block."""
+        self._emit(Said(MarkdownBlock(content=content)))
+        self.texts.append(content)
+
+    async def data(self, data: dict[str, Any], title: str | None = None, view_hint: str = "JSON") -> None:
+        """Emits a data block; a value that is no JSON is a `ValueError` or `TypeError`, and nothing is sent."""
+        hint = cast(Literal["TABLE", "JSON", "LIST", "KEY_VALUE"], view_hint)
+        block = DataBlock(data=data, title=title, view_hint=hint)
+        dumped = block.dump()
+        self._emit(Said(block))
+        self.data_blocks.append(dumped)
+
+    async def error(self, message: str, details: dict[str, Any] | None = None, recoverable: bool = False) -> None:
+        """Emits an error that concerns the whole request. Only `message` is shown; `details` stay in the process."""
+        self.report(UserErrorBlock(user_message=message, technical_details=details, recoverable=recoverable))
+
+    async def create_stream(self, title: str | None = None, metadata: dict[str, Any] | None = None) -> Stream:
+        """Opens a stream."""
+        stream = Stream(self)
+        self._emit(StreamStarted(stream.stream_id, title))
+        self._streams[stream.stream_id] = stream
+        return stream
+
+    async def emit(self, event: CloudEvent[Any] | GraphEventBase) -> None:
+        """Records an internal event in the Interaction."""
+        self._record(event.model_dump(mode="json", by_alias=True, exclude_none=True))
+
+    async def log(self, level: str, message: str, metadata: dict[str, Any] | None = None) -> None:
+        """Writes to the log `spade_coreason.agent`, and records the line as a CloudEvent."""
+        number = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
+        agent_log.log(number, "%s: %s", self._agent, message)
+        data = {"level": level, "message": message, "metadata": metadata or {}}
+        await self.emit(CloudEvent(type="ai.coreason.log", source=f"xmpp:{self._agent}", data=data))
+
+    async def audit(self, actor: str, action: str, resource: str, success: bool) -> None:
+        """Records an audit entry in the Interaction."""
+        entry = AuditEntry(actor=actor, action=action, resource=resource, outcome="success" if success else "failure")
+        await self.emit(CloudEvent(type="ai.coreason.audit", source=f"xmpp:{self._agent}", data=entry.sealed().dump()))
+
+    # What the runner calls
+
+    def report(self, block: UserErrorBlock) -> None:
+        """Says an error, without its technical details."""
+        self._emit(Said(block.model_copy(update={"technical_details": None})))
+        self.reported_error = block
+
+    def close_streams(self, reason: str | None) -> None:
+        """Ends what is still open: closed, or aborted where there is a reason."""
+        for stream in list(self._streams.values()):
+            stream.finish(reason)
+
+    def conclude(self, event: TurnEvent) -> list[str]:
+        """Ends the turn with its last event. What it gives leaves when the turn is stored."""
+        self._is_over = True
+        self._typing_timer.cancel()
+        final = self._voice.say(event)
+        self.stanzas += final
+        held = self._take_held()
+        return held + final
+
+    def abandon(self) -> None:
+        """Ends the turn without a word: it runs again."""
+        self._is_over = True
+        self._typing_timer.cancel()
+        self._take_held()
+
+    def send(self, stanzas: list[str]) -> None:
+        """Sends, and remembers the last so that its acknowledgement can be waited for."""
+        if stanzas:
+            self.last_sent = Tracked(stanzas[-1])
+            self._send_now([*stanzas[:-1], self.last_sent])
+
+    def _emit(self, event: TurnEvent) -> None:
+        if self._is_over:
+            raise RuntimeError("nothing may be emitted after assist has returned")
+        stanzas = self._voice.say(event)
+        if isinstance(event, Said) and isinstance(event.block, ThinkingBlock):
+            if stanzas:
+                self.send(self._take_held() + stanzas)
+            return
+        if not stanzas:
+            return
+        self.stanzas += stanzas
+        held = self._take_held()
+        if isinstance(event, Said | StreamEnded | StreamAborted):
+            self._held = stanzas
+            self._hold_timer = self._loop.call_later(HOLD_S, self._release)
+            self.send(held)
+        else:
+            self.send(held + stanzas)
+
+    def _take_held(self) -> list[str]:
+        held, self._held = self._held, []
+        if self._hold_timer is not None:
+            self._hold_timer.cancel()
+            self._hold_timer = None
+        return held
+
+    def _release(self) -> None:
+        self.send(self._take_held())
+
+    def _show_typing(self) -> None:
+        if (stanza := self._voice.composing()) is not None:
+            self._send_now([stanza])
+
+    def _record(self, event: dict[str, Any]) -> None:
+        if self._is_over:
+            raise RuntimeError("nothing may be emitted after assist has returned")
+        self.events.append(event)
+
+
+class Stream:
+    """The StreamHandle: open, active, then closed or aborted."""
+
+    __slots__ = ("_chunks", "_response", "_stream_id")
+
+    def __init__(self, response: Response) -> None:
+        self._response = response
+        self._stream_id = str(uuid4())
+        self._chunks: list[str] = []
+
+    @property
+    def stream_id(self) -> str:
+        """A UUID."""
+        return self._stream_id
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it can be written to."""
+        return self._stream_id in self._response._streams
+
+    async def write(self, chunk: str) -> None:
+        """Emits a piece of text; `RuntimeError` after the end of the stream, `TypeError` for what is no text."""
+        if not isinstance(chunk, str):
+            raise TypeError(f"a stream takes text, not {type(chunk).__name__}")
+        if not self.is_active:
+            raise RuntimeError("this stream is closed")
+        self._response._emit(StreamChunk(self._stream_id, len(self._chunks), chunk))
+        self._chunks.append(chunk)
+        if len(self._chunks) % _CHUNKS_UNTIL_YIELD == 0:
+            await asyncio.sleep(0)  # a long answer written in one go holds up nobody else
+
+    async def close(self) -> None:
+        """Ends the stream; a second end does nothing."""
+        self.finish(None)
+
+    async def abort(self, reason: str) -> None:
+        """Ends the stream before its time; a second end does nothing."""
+        self.finish(reason)
+
+    def finish(self, reason: str | None) -> None:
+        """Closes, or aborts where there is a reason."""
+        if self._response._streams.pop(self._stream_id, None) is None:
+            return
+        ended = StreamEnded(self._stream_id) if reason is None else StreamAborted(self._stream_id, reason)
+        self._response._emit(ended)
+        if self._chunks:
+            self._response.texts.append("".join(self._chunks))

@@ -1,0 +1,36 @@
+"""One process owns a data directory."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..exceptions import DataDirectoryInUse
+
+
+@contextmanager
+def lock_directory(directory: Path) -> Iterator[None]:
+    """Owns `directory` for the time of the block; DataDirectoryInUse where another process does.
+
+    The kernel gives the lock back when its holder dies, however that happens.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DataDirectoryInUse(directory, _holder(descriptor)) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _holder(descriptor: int) -> int | None:
+    text = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
+    return int(text) if text.isdecimal() else None

@@ -1,0 +1,86 @@
+"""The tables. Times are integers, microseconds since 1970 in UTC; JSON is text."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+
+REVISION = "0001"
+"""The newest migration; what `metadata` describes."""
+
+metadata = MetaData()
+
+# A conversation and its session are one row: they are made, changed and deleted together.
+conversations = Table(
+    "conversations",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("agent", Text, nullable=False),
+    Column("conversation_id", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("session_id", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("interaction_count", Integer, nullable=False),
+    Column("max_interactions", Integer, nullable=False),
+    Column("created_at", Integer, nullable=False),
+    Column("last_interaction", Integer, nullable=False),
+    Column("failures", Integer, nullable=False),
+    Column("quiet_until", Integer),
+    Column("window_start", Integer, nullable=False),
+    Column("turns", Integer, nullable=False),
+    UniqueConstraint("agent", "conversation_id"),
+    Index("conversations_by_state", "agent", "state", "last_interaction"),
+    Index("conversations_by_owner", "agent", "owner"),
+)
+
+interactions = Table(
+    "interactions",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("conversation", Integer, ForeignKey("conversations.id", ondelete="CASCADE"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("interaction_id", Text, nullable=False),
+    Column("timestamp", Integer, nullable=False),
+    Column("body", Text, nullable=False),
+    Index("interactions_by_number", "conversation", "number"),
+)
+
+# `holder` is the conversation id in the scope "conversation", the owner's bare JID in the scope "person".
+variables = Table(
+    "variables",
+    metadata,
+    Column("agent", Text, nullable=False),
+    Column("scope", Text, nullable=False),
+    Column("holder", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("value", Text, nullable=False),
+    Column("updated_at", Integer, nullable=False),
+    PrimaryKeyConstraint("agent", "scope", "holder", "name"),
+)
+
+# state: 0 received, 1 answered, 2 closed. A closed row stays for seven days, to know a duplicate by.
+inbox = Table(
+    "inbox",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("agent", Text, nullable=False),
+    Column("key", LargeBinary, nullable=False),
+    Column("sender", Text, nullable=False),
+    Column("received_at", Integer, nullable=False),
+    Column("state", Integer, nullable=False),
+    Column("request", Text),
+    Column("answer", Text),
+    UniqueConstraint("agent", "key"),
+)
+Index("inbox_unfinished", inbox.c.agent, sqlite_where=text("state < 2"), postgresql_where=text("state < 2"))

@@ -1,0 +1,296 @@
+"""What lasts of one agent: conversations with their turns and variables, and the inbox of requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, delete, func, select, update
+
+from ..contracts import ConversationRecord, ConversationState
+from ..conversation import Life
+from .database import Database, micros, moment
+from .schema import conversations, inbox, interactions, variables
+from .statements import ADD_INTERACTION, ANSWER, CLOSE, DUPLICATE_DAYS, RECEIVE, SAVE_CONVERSATION, SAVE_VARIABLE
+
+RECEIVED, ANSWERED, CLOSED = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationRow:
+    """A conversation and its session, as stored. Turns are numbered from 1; the window begins with `window_start`."""
+
+    id: int
+    conversation_id: str
+    owner: str
+    session_id: str
+    life: Life
+    max_interactions: int
+    window_start: int = 1
+    turns: int = 0
+
+    @property
+    def record(self) -> ConversationRecord:
+        """The seed's record."""
+        life = self.life
+        return ConversationRecord(
+            conversation_id=self.conversation_id,
+            state=life.state,
+            interaction_count=life.interaction_count,
+            max_interactions=self.max_interactions,
+            created_at=life.created_at,
+            last_interaction=life.last_interaction,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A finished turn, ready to be stored."""
+
+    interaction_id: str
+    timestamp: datetime
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A variable of a conversation (its id is the holder) or of a person (their bare JID is). `value` is JSON."""
+
+    scope: str
+    holder: str
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRow:
+    """A request that is not closed: received, or answered with its answer."""
+
+    row: int
+    key: bytes
+    request: str | None
+    answer: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetReport:
+    """What was deleted."""
+
+    conversation_ids: tuple[str, ...]
+    interactions: int
+    variables: int
+    requests: int
+
+
+class AgentStore:
+    """The view of one agent (a bare JID) on the database."""
+
+    def __init__(self, database: Database, agent: str) -> None:
+        self._database = database
+        self.agent = agent
+
+    # The inbox
+
+    def receive(self, key: bytes, sender: str, request: str, now: datetime) -> tuple[int, asyncio.Future[bool]]:
+        """Keeps a request, gives its row and a future: done when it is durable, False for a duplicate."""
+        row = self._database.next_id("inbox")
+        values = (row, self.agent, key, sender, micros(now), RECEIVED, request)
+        return row, self._database.submit([(RECEIVE, values)], inbox_row=row)
+
+    def finish(
+        self,
+        row: int,
+        conversation: ConversationRow,
+        turn: Turn | None,
+        answer: str | None,
+        written: Sequence[Variable] = (),
+    ) -> asyncio.Future[bool]:
+        """Stores the end of a request in one transaction: its turn, its conversation, its variables, its answer.
+
+        Without an answer the request is closed at once.
+        """
+        rows: list[tuple[int, tuple[Any, ...]]] = [(SAVE_CONVERSATION, self._values(conversation))]
+        if turn is not None:
+            interaction = (
+                self._database.next_id("interactions"),
+                conversation.id,
+                conversation.turns,
+                turn.interaction_id,
+                micros(turn.timestamp),
+                turn.body,
+            )
+            rows.append((ADD_INTERACTION, interaction))
+        if written:
+            now = micros(conversation.life.last_interaction)
+            rows += [(SAVE_VARIABLE, (self.agent, v.scope, v.holder, v.name, v.value, now)) for v in written]
+        rows.append((ANSWER, (CLOSED if answer is None else ANSWERED, answer, row)))
+        return self._database.submit(rows)
+
+    def close(self, row: int) -> None:
+        """The server has the whole answer: it will not be sent again. Written with whatever is written next."""
+        self._database.submit_later([(CLOSE, (row,))])
+
+    async def pending(self) -> list[PendingRow]:
+        """The requests that are not closed, oldest first."""
+        query = (
+            select(inbox.c.id, inbox.c.key, inbox.c.request, inbox.c.answer, inbox.c.state)
+            .where(inbox.c.agent == self.agent, inbox.c.state < CLOSED)
+            .order_by(inbox.c.id)
+        )
+        return [PendingRow(r.id, r.key, r.request, r.answer) for r in await self._rows(query)]
+
+    async def purge(self, now: datetime) -> None:
+        """Drops the closed requests that are too old to be duplicates."""
+        before = micros(now - timedelta(days=DUPLICATE_DAYS))
+        old = delete(inbox).where(inbox.c.agent == self.agent, inbox.c.state == CLOSED, inbox.c.received_at < before)
+        await self._database.write(lambda connection: connection.execute(old))
+
+    # Conversations
+
+    def new_conversation_row(self) -> int:
+        """An id for a conversation that is new."""
+        return self._database.next_id("conversations")
+
+    def save_conversation(self, row: ConversationRow) -> asyncio.Future[bool]:
+        """Stores a conversation; the future is done when it is durable."""
+        return self._database.submit([(SAVE_CONVERSATION, self._values(row))])
+
+    async def find_conversations(self, ids: Iterable[str]) -> dict[str, ConversationRow]:
+        """Those of the conversations that exist, by their ids."""
+        rows = await self._conversations(self._select().where(conversations.c.conversation_id.in_(list(ids))))
+        return {row.conversation_id: row for row in rows}
+
+    async def conversations(
+        self, owner: str | None = None, state: ConversationState | None = None, limit: int = 100
+    ) -> list[ConversationRow]:
+        """Conversations, the newest first."""
+        query = self._select().order_by(conversations.c.last_interaction.desc()).limit(limit)
+        if owner is not None:
+            query = query.where(conversations.c.owner == owner)
+        if state is not None:
+            query = query.where(conversations.c.state == str(state))
+        return await self._conversations(query)
+
+    async def active_ids(self) -> set[str]:
+        """The ids of the active conversations."""
+        return set(await self._scalars(select(conversations.c.conversation_id).where(*self._is_active())))
+
+    async def expired(self, before: datetime) -> list[ConversationRow]:
+        """The active conversations in which nothing was said since `before`."""
+        return await self._conversations(
+            self._select().where(*self._is_active(), conversations.c.last_interaction <= micros(before))
+        )
+
+    async def oldest_active(self) -> datetime | None:
+        """When something was said last in the active conversation that has been silent for longest."""
+        found = await self._scalars(select(func.min(conversations.c.last_interaction)).where(*self._is_active()))
+        return moment(found[0]) if found[0] is not None else None
+
+    async def delete_conversation(self, row: ConversationRow) -> ForgetReport:
+        """Deletes a conversation with everything under its id."""
+        return await self._delete([row], person=None)
+
+    async def forget(self, person: str) -> ForgetReport:
+        """Deletes everything about a person (a bare JID): conversations, turns, variables, and requests that wait."""
+        rows = await self._conversations(self._select().where(conversations.c.owner == person))
+        return await self._delete(rows, person)
+
+    async def _delete(self, rows: Sequence[ConversationRow], person: str | None) -> ForgetReport:
+        owners = {row.owner for row in rows} if person is None else {person}
+
+        def work(connection: Connection) -> ForgetReport:
+            turns = values = requests = 0
+            for row in rows:
+                turns += connection.execute(delete(interactions).where(interactions.c.conversation == row.id)).rowcount
+                values += connection.execute(self._delete_variables("conversation", row.conversation_id)).rowcount
+                connection.execute(delete(conversations).where(conversations.c.id == row.id))
+            if person is not None:
+                values += connection.execute(self._delete_variables("person", person)).rowcount
+                # The keys stay, so that a message that comes twice is still known.
+                done = (
+                    update(inbox)
+                    .where(inbox.c.agent == self.agent, inbox.c.sender.in_(owners), inbox.c.state < CLOSED)
+                    .values(state=CLOSED, request=None, answer=None)
+                )
+                requests = connection.execute(done).rowcount
+            return ForgetReport(tuple(row.conversation_id for row in rows), turns, values, requests)
+
+        return await self._database.write(work)
+
+    def _delete_variables(self, scope: str, holder: str) -> Any:
+        return delete(variables).where(
+            variables.c.agent == self.agent, variables.c.scope == scope, variables.c.holder == holder
+        )
+
+    # Turns and variables
+
+    async def history(self, conversation: int, limit: int, offset: int = 0) -> list[str]:
+        """The newest `limit` turns, `offset` turns back, as JSON, in chronological order."""
+        query = (
+            select(interactions.c.body)
+            .where(interactions.c.conversation == conversation)
+            .order_by(interactions.c.number.desc())
+            .limit(limit)
+            .offset(offset)
+        )
+        return list(reversed(await self._scalars(query)))
+
+    async def variables(self, scope: str, holder: str) -> dict[str, str]:
+        """All variables of a holder, as JSON texts."""
+        query = select(variables.c.name, variables.c.value).where(
+            variables.c.agent == self.agent, variables.c.scope == scope, variables.c.holder == holder
+        )
+        return {row.name: row.value for row in await self._rows(query)}
+
+    # Helpers
+
+    def _select(self) -> Select[Any]:
+        return select(conversations).where(conversations.c.agent == self.agent)
+
+    def _is_active(self) -> tuple[Any, Any]:
+        return conversations.c.agent == self.agent, conversations.c.state == str(ConversationState.ACTIVE)
+
+    def _values(self, row: ConversationRow) -> tuple[Any, ...]:
+        life = row.life
+        return (
+            row.id,
+            self.agent,
+            row.conversation_id,
+            row.owner,
+            row.session_id,
+            life.state.value,
+            life.interaction_count,
+            row.max_interactions,
+            micros(life.created_at),
+            micros(life.last_interaction),
+            life.failures,
+            None if life.quiet_until is None else micros(life.quiet_until),
+            row.window_start,
+            row.turns,
+        )
+
+    async def _conversations(self, query: Select[Any]) -> list[ConversationRow]:
+        return [_conversation(row) for row in await self._rows(query)]
+
+    async def _rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
+        return await self._database.read(lambda connection: connection.execute(query).all())
+
+    async def _scalars(self, query: Select[Any]) -> Sequence[Any]:
+        return await self._database.read(lambda connection: connection.execute(query).scalars().all())
+
+
+def _conversation(row: Row[Any]) -> ConversationRow:
+    life = Life(
+        ConversationState(row.state),
+        row.interaction_count,
+        moment(row.created_at),
+        moment(row.last_interaction),
+        row.failures,
+        None if row.quiet_until is None else moment(row.quiet_until),
+    )
+    return ConversationRow(
+        row.id, row.conversation_id, row.owner, row.session_id, life, row.max_interactions, row.window_start, row.turns
+    )

@@ -1,0 +1,19 @@
+"""A stanza on its way out, whose arrival at the server somebody waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class Tracked(str):
+    """The text of a stanza. Whoever sends it calls `acknowledge` when the server has it (XEP-0198), or knows no better."""
+
+    acknowledged: bool = False
+    on_acknowledged: Callable[[], None] | None = None
+
+    def acknowledge(self) -> None:
+        """The server has it."""
+        self.acknowledged = True
+        if self.on_acknowledged is not None:
+            self.on_acknowledged()
+            self.on_acknowledged = None

@@ -1,0 +1,75 @@
+"""The embedded server: pyjabber in a process of its own, for a first run where there is no Prosody.
+
+For our own client only. It forgets everything when it ends, and a client may forge who it is; see the README for the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...exceptions import ServerError
+from .address import DOMAIN, LocalServer, started
+from .certificate import certificate_in
+from .process import START_TIMEOUT_S, Start
+from .stream import AccountExists, StreamError, bare_stream
+
+PROGRAM = Path(__file__).with_name("embedded_main.py")
+REGISTER_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedServer(LocalServer):
+    """Anyone on this machine may make accounts in-band (XEP-0077); they last as long as the server."""
+
+    kind = "embedded"
+    verify = False
+    registers_in_band = True
+
+    async def create_account(self, jid: str, password: str) -> None:
+        """Makes the account in-band. One that is there already stays as it is: its password cannot be changed."""
+        user = self.user_of(jid)
+        context = ssl.create_default_context(cafile=self.ca_file)
+        try:
+            async with (
+                asyncio.timeout(REGISTER_TIMEOUT_S),
+                bare_stream(self.host, self.port, self.domain, context) as stream,
+            ):
+                await stream.register(user, password)
+        except AccountExists:
+            return
+        except (OSError, StreamError) as error:
+            raise ServerError(f"the embedded server made no account {jid}: {error or 'no answer'}") from error
+
+
+@asynccontextmanager
+async def embedded_server(
+    directory: Path, *, port: int | None = None, timeout_s: float = START_TIMEOUT_S
+) -> AsyncIterator[EmbeddedServer]:
+    """Runs the embedded server while the block runs; its certificate and log are in `directory`.
+
+    Without a `port` it keeps that of the last time, if it is still free. Raises ServerError with the reason where it does
+    not start, within `timeout_s` for each attempt.
+    """
+    directory = directory.absolute()
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    certificate = certificate_in(directory / "certs", (DOMAIN,))
+
+    def start(ports: dict[str, int]) -> Start:
+        return Start(
+            name="the embedded server",
+            command=(sys.executable, "-P", str(PROGRAM), str(directory / "certs"), DOMAIN, str(ports["c2s"])),
+            directory=directory,
+            log=directory / "embedded.log",
+            port=ports["c2s"],
+            domain=DOMAIN,
+            certificate=certificate,
+        )
+
+    async with started(start, directory, ("c2s",), port, timeout_s) as (process, ports):
+        yield EmbeddedServer(port=ports["c2s"], ca_file=certificate.ca_file, process=process)

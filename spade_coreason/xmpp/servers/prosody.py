@@ -1,0 +1,169 @@
+"""The managed server: a private Prosody with rooms, commands, archive and WebSocket, on loopback, its data kept in a directory."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...exceptions import ServerError
+from . import prosody_accounts
+from .address import DOMAIN, LocalServer, started
+from .certificate import Certificate, certificate_in
+from .process import START_TIMEOUT_S, Start
+
+ROOMS = f"muc.{DOMAIN}"
+
+CONFIGURATION = """\
+-- Written at every start: changes are lost.
+run_as_root = {as_root}
+daemonize = false
+pidfile = {directory}.."/prosody.pid"
+data_path = {directory}.."/data"
+plugin_paths = {{ }}
+interfaces = {{ "127.0.0.1" }}
+local_interfaces = {{ "127.0.0.1" }}
+use_ipv6 = false
+c2s_ports = {{ {c2s} }}
+c2s_direct_tls_ports = {{ }}
+legacy_ssl_ports = {{ }}
+s2s_ports = {{ }}
+s2s_direct_tls_ports = {{ }}
+component_ports = {{ }}
+http_ports = {{ {http} }}
+http_interfaces = {{ "127.0.0.1" }}
+https_ports = {{ }}
+http_default_host = "{domain}"
+consider_websocket_secure = true  -- on loopback
+c2s_require_encryption = true
+authentication = "internal_hashed"
+password_hash = "SHA-1"
+allow_registration = false
+storage = {{ archive = "{archive}"; muc_log = "{archive}" }}
+sql = {{ driver = "SQLite3"; database = {directory}.."/data/archive.sqlite" }}
+sqlite_tune = "fast"
+archive_expires_after = "4w"
+smacks_max_queue_size = 5000  -- the default, 500, ends the resumption of a busy agent
+ssl = {{ key = {key}; certificate = {certificate} }}
+log = {{ {{ levels = {{ min = "warn" }}; to = "console"; timestamps = true }} }}
+modules_disabled = {{ "s2s" }}
+modules_enabled = {{
+  "disco"; "roster"; "saslauth"; "tls"; "posix"; "adhoc"; "mam"; "smacks"; "carbons"; "pep"; "offline"; "private";
+  "blocklist"; "vcard4"; "vcard_legacy"; "bookmarks"; "csi_simple"; "ping"; "time"; "version"; "websocket";
+}}
+
+VirtualHost "{domain}"
+Component "{rooms}" "muc"
+  modules_enabled = {{ "muc_mam" }}
+  restrict_room_creation = "local"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ProsodyServer(LocalServer):
+    """Accounts are ours to make: registration is closed. They, and everything else, last over restarts."""
+
+    kind = "prosody"
+    verify = True
+    registers_in_band = False
+
+    data: Path = Path()
+    websocket_url: str = ""
+    rooms: str = ROOMS
+
+    async def create_account(self, jid: str, password: str) -> None:
+        """Makes the account, or gives an existing one this password."""
+        await asyncio.to_thread(prosody_accounts.write, self.data, self.user_of(jid), self.domain, password)
+
+    async def has_account(self, jid: str) -> bool:
+        return prosody_accounts.exists(self.data, self.user_of(jid), self.domain)
+
+    async def delete_account(self, jid: str) -> None:
+        """Deletes the account and what the server keeps for it, but for the archive. Nothing happens where there is none."""
+        await asyncio.to_thread(prosody_accounts.delete, self.data, self.user_of(jid), self.domain)
+
+
+def prosody_program() -> str | None:
+    """The path of Prosody, or None. It is not run: `prosody --version`, for one, starts Debian's system server."""
+    return shutil.which("prosody")
+
+
+@asynccontextmanager
+async def prosody_server(
+    directory: Path,
+    *,
+    port: int | None = None,
+    program: str | None = None,
+    timeout_s: float = START_TIMEOUT_S,
+) -> AsyncIterator[ProsodyServer]:
+    """Runs a private Prosody while the block runs. Its data, certificate, configuration and log are in `directory`.
+
+    Without a `port` it keeps that of the last time, if it is still free. Raises ServerError with the reason where it does
+    not start, within `timeout_s` for each attempt.
+    """
+    program = program or prosody_program()
+    if program is None:
+        raise ServerError("the program `prosody` is not on the PATH: `apt install prosody`, or choose another server")
+    directory = directory.absolute()
+    (directory / "data").mkdir(parents=True, exist_ok=True, mode=0o700)
+    certificate = certificate_in(directory / "certs", (DOMAIN, ROOMS))
+    archive = "sql" if await asyncio.to_thread(_has_sqlite, program) else "internal"
+    configuration = directory / "prosody.cfg.lua"
+
+    def start(ports: dict[str, int]) -> Start:
+        configuration.write_text(_configuration(directory, certificate, ports, archive))
+        return Start(
+            name="Prosody",
+            command=(program, "--config", str(configuration), "-F"),
+            directory=directory,
+            log=directory / "prosody.log",
+            port=ports["c2s"],
+            domain=DOMAIN,
+            certificate=certificate,
+        )
+
+    async with started(start, directory, ("c2s", "http"), port, timeout_s) as (process, ports):
+        yield ProsodyServer(
+            port=ports["c2s"],
+            ca_file=certificate.ca_file,
+            process=process,
+            data=directory / "data",
+            websocket_url=f"ws://127.0.0.1:{ports['http']}/xmpp-websocket",
+        )
+
+
+def _configuration(directory: Path, certificate: Certificate, ports: dict[str, int], archive: str) -> str:
+    return CONFIGURATION.format(
+        as_root=str(os.getuid() == 0).lower(),  # Prosody refuses to run as root unless told; as anyone else it must not be
+        directory=_lua(directory),
+        key=_lua(certificate.key),
+        certificate=_lua(certificate.certificate),
+        archive=archive,
+        domain=DOMAIN,
+        rooms=ROOMS,
+        **ports,
+    )
+
+
+def _lua(path: Path) -> str:
+    """A path as a Lua string, whatever characters are in it."""
+    text = str(path).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{text}"'
+
+
+def _has_sqlite(program: str) -> bool:
+    """Whether this Prosody's Lua has SQLite; its own storage grows slow with the archive (36 messages/s after 10,000)."""
+    with open(program, "rb") as file:
+        first = file.readline(200)
+    if not first.startswith(b"#!") or b"lua" not in first:
+        return False
+    command = [*first[2:].decode().split(), "-e", 'require "DBI"; require "dbd.sqlite3"']
+    try:
+        return subprocess.run(command, capture_output=True, timeout=5.0, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
