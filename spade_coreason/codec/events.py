@@ -63,6 +63,8 @@ class Failed:
     code: int
     recoverable: bool
     incident: str | None = None
+    reported: bool = False
+    """Whether an error block has said so already."""
 
 
 @dataclass(frozen=True, slots=True)

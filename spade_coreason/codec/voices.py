@@ -105,10 +105,10 @@ class PersonVoice:
                 return self._text(f"{said}… (interrupted: {reason})") if said else []
             case Said(block):
                 return self._text(block_text(block))
+            case Failed(reported=True) | Completed():
+                return [self._chat_state("active")] if self._typing else []
             case Failed(message) | Refused(message):
                 return self._text(message)
-            case Completed():
-                return [self._chat_state("active")] if self._typing else []
         return []
 
     def composing(self) -> str | None:

@@ -38,9 +38,14 @@ def _toml(text: str, shown: str) -> Any:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         where = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
-        place = f"{shown}:{where[1]}:{where[2]}" if where else shown
+        line, column = (where[1], where[2]) if where else _end(text)
+        place = f"{shown}:{line}:{column}"
         problem = re.sub(r" \(at .*\)$", "", str(error))
         raise ConfigError(place, f"is not valid TOML: {_lower(problem)}; correct it there or just before") from error
+
+
+def _end(text: str) -> tuple[int, int]:
+    return text.count("\n") + 1, len(text) - text.rfind("\n")
 
 
 def _yaml(text: str, shown: str) -> Any:

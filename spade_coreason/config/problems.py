@@ -32,6 +32,8 @@ MESSAGES = {
     "string_too_short": "must not be empty",
     "path_type": "must be the name of a file or directory{given}",
     "tuple_type": "must be a list, like [one, two]{given}",
+    "invalid_key": "keys must be texts; put it into quotes",
+    "dict_type": "must hold keys with values, like {{key: value}}{given}",
     "mapping_type": "must hold keys with values, like {{key: value}}{given}",
     "model_type": "must hold keys with values, like {{key: value}}{given}",
     "model_attributes_type": "must hold keys with values, like {{key: value}}{given}",
@@ -43,7 +45,7 @@ def first_problem(error: ValidationError, raw: Any) -> tuple[Path, str]:
     """The place and the sentence of the mistake to correct first. `raw` are the values before `${VAR}` was replaced."""
     # A mistyped key is also a missing one; the former says more.
     details = sorted(error.errors(include_url=False), key=lambda found: found["type"] != "extra_forbidden")[0]
-    path: Path = details["loc"]
+    path: Path = tuple(step for step in details["loc"] if step != "[key]")
     return path, _sentence(details, path, raw)
 
 

@@ -36,6 +36,10 @@ def _no_bool(value: object) -> object:
     return value
 
 
+def _address(who: str) -> str:
+    return who if who == "*" else parse_jid(who) if "@" in who else parse_domain(who)
+
+
 def _in_project(path: Path, info: ValidationInfo) -> Path:
     project = (info.context or {}).get("project", Path.cwd())
     return Path(project, path.expanduser())
@@ -131,14 +135,7 @@ class LimitSettings(Section):
 class AccessSettings(Section):
     """Who may talk to an agent: JIDs, domains or `*` for everybody. None is the agent's own domain."""
 
-    allow: tuple[str, ...] | None = None
-
-    @field_validator("allow")
-    @classmethod
-    def _addresses(cls, allow: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        if allow is None:
-            return None
-        return tuple(who if who == "*" else parse_jid(who) if "@" in who else parse_domain(who) for who in allow)
+    allow: tuple[Annotated[str, AfterValidator(_address)], ...] | None = None
 
 
 class AgentSettings(Section):

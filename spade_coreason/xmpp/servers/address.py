@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from ...exceptions import ServerError
+from .certificate import Certificate, certificate_in
 from .ports import LOOPBACK, free_ports, is_free
 from .process import AddressInUse, ServerProcess, Start, server_process
 
@@ -77,6 +78,13 @@ async def started(
                     raise
         _file(directory).write_text(json.dumps(ports))  # so that clients can keep their settings
         yield process, ports
+
+
+def prepared(directory: Path, domains: Sequence[str]) -> tuple[Path, Certificate]:
+    """The directory, made where it is missing and open to nobody else, and its certificate."""
+    directory = directory.absolute()
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return directory, certificate_in(directory / "certs", domains)
 
 
 def _port_choices(directory: Path, names: tuple[str, ...], wanted: int | None) -> Iterator[dict[str, int]]:

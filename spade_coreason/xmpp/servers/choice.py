@@ -44,6 +44,6 @@ async def local_server(
     kind: Kind, directory: Path, *, port: int | None = None, timeout_s: float = START_TIMEOUT_S
 ) -> AsyncIterator[LocalServer]:
     """Runs the server of that kind while the block runs; each kind has its own folder in `directory`."""
-    run = {"embedded": embedded_server, "prosody": prosody_server}[kind]
+    run = prosody_server if kind == "prosody" else embedded_server
     async with run(directory / kind, port=port, timeout_s=timeout_s) as server:
         yield server

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...exceptions import ServerError
-from .address import DOMAIN, LocalServer, started
-from .certificate import certificate_in
+from .address import DOMAIN, LocalServer, prepared, started
 from .process import START_TIMEOUT_S, Start
+from .saslprep import saslprep
 from .stream import AccountExists, StreamError, bare_stream
 
 PROGRAM = Path(__file__).with_name("embedded_main.py")
@@ -40,7 +40,7 @@ class EmbeddedServer(LocalServer):
                 asyncio.timeout(REGISTER_TIMEOUT_S),
                 bare_stream(self.host, self.port, self.domain, context) as stream,
             ):
-                await stream.register(user, password)
+                await stream.register(user, saslprep(password))
         except AccountExists:
             return
         except (OSError, StreamError) as error:
@@ -56,9 +56,7 @@ async def embedded_server(
     Without a `port` it keeps that of the last time, if it is still free. Raises ServerError with the reason where it does
     not start, within `timeout_s` for each attempt.
     """
-    directory = directory.absolute()
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    certificate = certificate_in(directory / "certs", (DOMAIN,))
+    directory, certificate = await asyncio.to_thread(prepared, directory, (DOMAIN,))
 
     def start(ports: dict[str, int]) -> Start:
         return Start(

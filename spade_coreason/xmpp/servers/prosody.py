@@ -1,4 +1,4 @@
-"""The managed server: a private Prosody with rooms, commands, archive and WebSocket, on loopback, its data kept in a directory."""
+"""The managed server: a private Prosody on loopback, with rooms, commands, archive and WebSocket."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 
 from ...exceptions import ServerError
 from . import prosody_accounts
-from .address import DOMAIN, LocalServer, started
-from .certificate import Certificate, certificate_in
+from .address import DOMAIN, LocalServer, prepared, started
+from .certificate import Certificate
 from .process import START_TIMEOUT_S, Start
 
 ROOMS = f"muc.{DOMAIN}"
@@ -109,9 +109,8 @@ async def prosody_server(
     program = program or prosody_program()
     if program is None:
         raise ServerError("the program `prosody` is not on the PATH: `apt install prosody`, or choose another server")
-    directory = directory.absolute()
-    (directory / "data").mkdir(parents=True, exist_ok=True, mode=0o700)
-    certificate = certificate_in(directory / "certs", (DOMAIN, ROOMS))
+    directory, certificate = await asyncio.to_thread(prepared, directory, (DOMAIN, ROOMS))
+    (directory / "data").mkdir(exist_ok=True)
     archive = "sql" if await asyncio.to_thread(_has_sqlite, program) else "internal"
     configuration = directory / "prosody.cfg.lua"
 

@@ -11,11 +11,9 @@ import hashlib
 import hmac
 import os
 import secrets
-import stringprep
-import unicodedata
 from pathlib import Path
 
-from ...exceptions import ServerError
+from .saslprep import saslprep
 
 ITERATIONS = 10_000
 
@@ -25,7 +23,7 @@ def write(data: Path, user: str, domain: str, password: str) -> None:
     path = _path(data, user, domain)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     salt = secrets.token_hex(18)
-    salted = hashlib.pbkdf2_hmac("sha1", _prepared(password).encode(), salt.encode(), ITERATIONS)
+    salted = hashlib.pbkdf2_hmac("sha1", saslprep(password).encode(), salt.encode(), ITERATIONS)
     stored_key = hashlib.sha1(hmac.digest(salted, b"Client Key", "sha1")).hexdigest()
     server_key = hmac.digest(salted, b"Server Key", "sha1").hex()
     new = path.with_suffix(f".{secrets.token_hex(4)}.new")
@@ -60,12 +58,3 @@ def _path(data: Path, user: str, domain: str) -> Path:
 def _encoded(name: str) -> str:
     """As Prosody names its files: every byte that is no ASCII letter or digit as `%xx`."""
     return "".join(chr(byte) if chr(byte).isalnum() and byte < 128 else f"%{byte:02x}" for byte in name.encode())
-
-
-def _prepared(password: str) -> str:
-    """SASLprep (RFC 4013), as the client does it before it computes its side."""
-    kept = (" " if stringprep.in_table_c12(c) else c for c in password if not stringprep.in_table_b1(c))
-    prepared = unicodedata.ucd_3_2_0.normalize("NFKC", "".join(kept))
-    if not prepared or any(stringprep.in_table_c21_c22(c) for c in prepared):
-        raise ServerError("a password cannot be empty or contain control characters")
-    return prepared

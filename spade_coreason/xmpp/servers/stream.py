@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from typing import cast
 from xml.etree import ElementTree as ET
 from xml.sax.saxutils import escape
 
@@ -65,6 +66,11 @@ class BareStream:
             raise AccountExists(f"the account {user}@{self._domain} is there already")
         raise StreamError(f"the server does not register {user}@{self._domain}: {_reason(answer)}")
 
+    def _events(self) -> Iterator[tuple[str, ET.Element]]:
+        for event in self._parser.read_events():
+            name, element = cast("tuple[str, ET.Element]", event)  # of the two kinds of event that were asked for
+            yield name, element
+
     def _send(self, text: str) -> None:
         self._writer.write(text.encode())
 
@@ -77,8 +83,7 @@ class BareStream:
     async def _next(self) -> ET.Element:
         """The next whole child of the stream."""
         while True:
-            for event, element in self._parser.read_events():
-                assert isinstance(element, ET.Element)
+            for event, element in self._events():
                 self._depth += 1 if event == "start" else -1
                 if event == "end" and self._depth == 1:
                     return element

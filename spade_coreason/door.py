@@ -1,0 +1,83 @@
+"""The one door of an agent: every stanza for it enters here, whichever way it came."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from uuid import uuid4
+from xml.etree.ElementTree import Element
+
+from .access import Access
+from .codec import Bounce, Incoming, Malformed, Refused, Reply, decode, malformed_answer, receipt, voice_for
+from .contracts import ErrorCode
+from .names import bare
+from .peers import OpenRequests
+from .response import Send
+from .runner import Runner
+
+log = logging.getLogger(__name__)
+
+_REFUSED_REMEMBERED = 10_000
+
+
+class Door:
+    """Drops what is no request, refuses strangers once, routes answers to whoever asked, and hands requests to the runner."""
+
+    def __init__(self, runner: Runner, requests: OpenRequests, access: Access, send: Send) -> None:
+        self._runner = runner
+        self._requests = requests
+        self._access = access
+        self._send = send
+        self._refused: dict[str, None] = {}
+        self.dropped: Counter[str] = Counter()
+
+    def deliver(self, stanza: Element) -> asyncio.Future[bool] | None:
+        """Takes a `<message/>` in. The future, where there is one, is done when the message may be acknowledged."""
+        message = decode(stanza)
+        if isinstance(message, Incoming):
+            return self._request(message)
+        if isinstance(message, Reply):
+            self._requests.deliver(message)
+        elif isinstance(message, Bounce):
+            self._requests.bounce(message)
+        elif isinstance(message, Malformed):
+            self._malformed(message)
+        else:
+            self.dropped["no request"] += 1
+        return None
+
+    def _request(self, incoming: Incoming) -> asyncio.Future[bool] | None:
+        if bare(incoming.sender) == self._runner.jid:
+            self.dropped["from itself"] += 1
+            return None
+        if not self._access.admits(incoming.sender):
+            self._refuse(incoming)
+            return None
+        taken = self._runner.receive(incoming)
+        if incoming.wants_receipt and incoming.stanza_id:
+            taken.add_done_callback(lambda done: self._acknowledge(incoming, done))
+        return taken
+
+    def _acknowledge(self, incoming: Incoming, done: asyncio.Future[bool]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            self._send([receipt(incoming)])
+
+    def _refuse(self, incoming: Incoming) -> None:
+        stranger = bare(incoming.sender)
+        self.dropped["not admitted"] += 1
+        if stranger in self._refused:
+            return
+        if len(self._refused) >= _REFUSED_REMEMBERED:
+            self._refused.pop(next(iter(self._refused)))
+        self._refused[stranger] = None
+        log.info("%s: refuses %s (access.allow)", self._runner.jid, stranger)
+        refusal = Refused("I may not talk with you. Ask whoever runs me for access.", ErrorCode.FORBIDDEN)
+        voice = voice_for(incoming, uuid4(), self._runner.jid, self._runner.policy.stanza_bytes)
+        self._send(voice.say(refusal))
+
+    def _malformed(self, message: Malformed) -> None:
+        self.dropped["malformed"] += 1
+        if bare(message.sender) == self._runner.jid or not self._access.admits(message.sender):
+            return
+        self._send(malformed_answer(message, self._runner.jid, self._runner.policy.stanza_bytes))

@@ -1,0 +1,54 @@
+"""One conversation at work: the messages that wait, and what is held in memory while it is active."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from uuid import UUID
+
+from .codec import Incoming
+from .contracts import SessionState
+from .conversation import Life
+from .session import Variables
+from .stores import ConversationRow
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A request whose turn has not come. `is_new` is done when it is durable: False for a duplicate."""
+
+    incoming: Incoming
+    key: UUID
+    row: int
+    is_new: asyncio.Future[bool]
+    redelivered: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Memory:
+    """What a conversation holds in memory between its turns; the database has all of it."""
+
+    row: ConversationRow
+    state: SessionState
+    variables: Variables
+    person: Variables
+    last_answer: str = ""
+    echoes: int = 0
+
+    @property
+    def life(self) -> Life:
+        """Where the conversation is."""
+        return self.row.life
+
+
+class Lane:
+    """The messages of one sender on one thread, which is one conversation: one at a time, in order."""
+
+    __slots__ = ("key", "memory", "queue", "worker")
+
+    def __init__(self, sender: str, thread: str | None) -> None:
+        self.key = (sender, thread)
+        self.queue: deque[Waiting] = deque()
+        self.worker: asyncio.Task[None] | None = None
+        self.memory: Memory | None = None

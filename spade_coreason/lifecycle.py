@@ -1,0 +1,85 @@
+"""When an agent's optional `startup()` and `shutdown()` run (seed: Agent Behavior Protocols, LifecycleInterface)."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Literal
+
+log = logging.getLogger(__name__)
+
+Mode = Literal["eager", "on_demand"]
+
+
+class Lifecycle:
+    """Eager: with the platform. On demand: with the first active conversation, until none was active for `idle_s`."""
+
+    def __init__(self, agent: object, mode: Mode, idle_s: float) -> None:
+        self._agent = agent
+        self._mode = mode
+        self._idle_s = idle_s
+        self._is_up = False
+        self._lock = asyncio.Lock()
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Before the agent goes online."""
+        if self._mode == "eager":
+            await self.ensure_started()
+
+    async def ensure_started(self) -> None:
+        """Before a turn: `startup()` has run. What it raises travels on; the next turn tries again."""
+        self._cancel_timer()
+        if self._is_up:
+            return
+        async with self._lock:
+            if not self._is_up:
+                await _call(getattr(self._agent, "startup", None))
+                self._is_up = True
+
+    def nothing_active(self, is_still_idle: Callable[[], bool]) -> None:
+        """The last active conversation ended."""
+        if self._mode == "on_demand" and self._is_up and self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._idle_s, self._begin_shutdown, is_still_idle)
+
+    async def close(self) -> None:
+        """After the last turn."""
+        self._cancel_timer()
+        if self._task is not None:
+            await self._task
+        await self._shut_down(lambda: True)
+
+    def _begin_shutdown(self, is_still_idle: Callable[[], bool]) -> None:
+        self._timer = None
+        self._task = asyncio.create_task(self._shut_down(is_still_idle))
+
+    async def _shut_down(self, is_still_idle: Callable[[], bool]) -> None:
+        async with self._lock:
+            if not self._is_up or not is_still_idle():
+                return
+            self._is_up = False
+            try:
+                await _call(getattr(self._agent, "shutdown", None))
+            except Exception:
+                log.exception("shutdown() of %s failed", type(self._agent).__name__)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+async def _call(method: Callable[[], object] | None) -> None:
+    """Runs a coroutine function here, a plain one in a thread."""
+    if method is None:
+        return
+    if inspect.iscoroutinefunction(method):
+        await method()
+        return
+    result = await asyncio.to_thread(method)
+    if inspect.isawaitable(result):
+        await result

@@ -1,0 +1,221 @@
+"""Asking other agents: requests go out, their events come back to whoever asked.
+
+An event counts as an answer only from the JID that was asked, for a request that is still open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID, uuid4
+
+from pydantic_core import from_json
+
+from .codec import Bounce, Reply, request_stanza
+from .contracts import AgentRequest
+from .exceptions import PeerError, PeerFailed, PeerRefused, PeerTimeout, PeerUnavailable
+from .names import bare, derived_thread
+from .response import Send
+from .runner import CURRENT_REQUEST
+
+# The last event of a request.
+_ENDS = frozenset({"request.completed", "request.failed", "request.refused"})
+
+
+@dataclass(frozen=True, slots=True)
+class PeerEvent:
+    """One event of an answer: `type` without the prefix `ai.coreason.`, for example `block.markdown` or `stream.chunk`."""
+
+    type: str
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer: its text, its data blocks, and every event that made it."""
+
+    jid: str
+    text: str
+    data: tuple[Mapping[str, Any], ...] = ()
+    events: tuple[PeerEvent, ...] = ()
+    conversation_id: str | None = None
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """A request that is not answered yet."""
+
+    jid: str
+    arrivals: asyncio.Queue[Reply | PeerError] = field(default_factory=asyncio.Queue)
+    seen: set[str] = field(default_factory=set)
+    fragments: dict[str, dict[int, str]] = field(default_factory=dict)
+
+
+class OpenRequests:
+    """The requests of one JID that wait for an answer. Whatever answers none of them is dropped and counted."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, _Open] = {}
+        self.dropped = 0
+
+    def deliver(self, reply: Reply) -> None:
+        """Takes an event that came in."""
+        request = self._open.get(reply.request_id)
+        if request is None or bare(reply.sender) != request.jid or reply.event_id in request.seen:
+            self.dropped += 1
+            return
+        request.seen.add(reply.event_id)
+        if reply.type == "fragment":
+            whole = _assemble(request, reply)
+            if whole is not None:
+                self.deliver(whole)
+            return
+        request.arrivals.put_nowait(reply)
+
+    def bounce(self, bounce: Bounce) -> None:
+        """Takes a request that came back."""
+        request = self._open.get(bounce.stanza_id)
+        if request is None or bare(bounce.sender) != request.jid:
+            self.dropped += 1
+            return
+        problem = f"is not there: {bounce.text or bounce.condition.replace('-', ' ')}"
+        request.arrivals.put_nowait(PeerUnavailable(request.jid, problem))
+
+    @contextmanager
+    def _waiting(self, request_id: str, jid: str):  # type: ignore[no-untyped-def]  # a generator of one _Open
+        request = self._open[request_id] = _Open(bare(jid))
+        try:
+            yield request
+        finally:
+            del self._open[request_id]
+
+    async def events(self, jid: str, request_id: str, timeout_s: float, send: Callable[[], None]) -> AsyncIterator[PeerEvent]:
+        """Sends, and gives the events of the answer as they come, the last one included.
+
+        Raises PeerTimeout after `timeout_s` without a complete answer, PeerUnavailable, PeerRefused or PeerFailed.
+        """
+        with self._waiting(request_id, jid) as request:
+            send()
+            deadline = asyncio.get_running_loop().time() + timeout_s
+            while True:
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        arrival = await request.arrivals.get()
+                except TimeoutError:
+                    raise PeerTimeout(bare(jid), timeout_s) from None
+                if isinstance(arrival, PeerError):
+                    raise arrival
+                yield PeerEvent(arrival.type, arrival.data)
+                if arrival.type in _ENDS:
+                    _raise_for(bare(jid), arrival)
+                    return
+
+
+def _assemble(request: _Open, fragment: Reply) -> Reply | None:
+    data = fragment.data
+    event_id, index, count, chunk = (data.get(name) for name in ("event_id", "index", "count", "chunk"))
+    if not isinstance(event_id, str) or not isinstance(index, int) or not isinstance(chunk, str):
+        return None
+    parts = request.fragments.setdefault(event_id, {})
+    parts[index] = chunk
+    if len(parts) != count:
+        return None
+    del request.fragments[event_id]
+    try:
+        event = from_json("".join(parts[number] for number in range(len(parts))))
+        kind, inner = event["type"].removeprefix("ai.coreason."), event["data"]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    if kind == "fragment" or not isinstance(inner, dict):
+        return None
+    return Reply(fragment.sender, fragment.request_id, kind, event_id, inner)
+
+
+def _raise_for(jid: str, last: Reply) -> None:
+    message = str(last.data.get("message", "no reason given"))
+    if last.type == "request.refused":
+        raise PeerRefused(jid, f"refuses: {message}")
+    if last.type == "request.failed":
+        code = last.data.get("code")
+        raise PeerFailed(jid, message, code if isinstance(code, int) else None)
+
+
+def collect(jid: str, events: list[PeerEvent]) -> Answer:
+    """The answer that the events are: blocks and streams in the order in which they began, two line breaks between them."""
+    texts: dict[str, list[str]] = {}
+    data: list[Mapping[str, Any]] = []
+    conversation_id = None
+    for number, event in enumerate(events):
+        if event.type == "block.markdown":
+            texts[f"block {number}"] = [str(event.data.get("content", ""))]
+        elif event.type == "stream.chunk":
+            texts.setdefault(str(event.data.get("stream_id")), []).append(str(event.data.get("chunk", "")))
+        elif event.type == "block.data":
+            data.append(event.data)
+        elif event.type == "request.completed":
+            conversation_id = event.data.get("conversation_id")
+    text = "\n\n".join("".join(parts).strip() for parts in texts.values())
+    return Answer(bare(jid), text, tuple(data), tuple(events), conversation_id)
+
+
+class Peers:
+    """How an agent talks to others: a constructor argument named `peers`.
+
+    A request made with `request.create_child(...)` keeps its lineage. It travels on a thread of its own, derived from the
+    calling conversation and the peer, so that two people behind one agent are two conversations at the next.
+    """
+
+    def __init__(self, jid: str, requests: OpenRequests, send: Send) -> None:
+        self._jid = jid
+        self._requests = requests
+        self._send = send
+
+    async def ask(self, jid: str, request: AgentRequest | Mapping[str, Any] | str, timeout: float = 30.0) -> Answer:
+        """Asks the agent `jid` and waits for its whole answer, `timeout` seconds at most.
+
+        A text or a payload becomes a child of the request that is being answered. Raises PeerTimeout, PeerUnavailable,
+        PeerRefused or PeerFailed, each naming the agent.
+        """
+        return collect(jid, [event async for event in self.stream(jid, request, timeout)])
+
+    async def stream(
+        self, jid: str, request: AgentRequest | Mapping[str, Any] | str, timeout: float = 30.0
+    ) -> AsyncIterator[PeerEvent]:
+        """Asks, and gives the events of the answer as they come. Raises as `ask` does."""
+        child = as_request(request)
+        stanza = self._stanza(jid, child)
+        async for event in self._requests.events(jid, str(child.request_id), timeout, lambda: self._send([stanza])):
+            yield event
+
+    async def tell(self, jid: str, request: AgentRequest | Mapping[str, Any] | str) -> None:
+        """Sends a request and does not wait; what is answered is dropped."""
+        self._send([self._stanza(jid, as_request(request))])
+
+    def _stanza(self, jid: str, request: AgentRequest) -> str:
+        thread = derived_thread(request.session_id, bare(jid))
+        return write_request(self._jid, jid, request, thread)
+
+
+def as_request(request: AgentRequest | Mapping[str, Any] | str) -> AgentRequest:
+    """A request as it is; a payload or a text as a child of the request that this task answers, if there is one."""
+    if isinstance(request, AgentRequest):
+        return request
+    payload = {"query": request} if isinstance(request, str) else dict(request)
+    current = CURRENT_REQUEST.get()
+    return current.create_child(payload) if current is not None else AgentRequest(session_id=uuid4(), payload=payload)
+
+
+def write_request(source: str, to: str, request: AgentRequest, thread: str | None) -> str:
+    """The stanza of a request; its id is the request's, so that a bounce names it. The session stays at home."""
+    dumped = request.dump(exclude={"session_id"})
+    return request_stanza(to, dumped, source=f"xmpp:{source}", thread=thread, stanza_id=_stanza_id(request.request_id))
+
+
+def _stanza_id(request_id: UUID) -> str:
+    return str(request_id)

@@ -1,0 +1,533 @@
+"""One request through one agent: load, execute, update, prune, save (seed: Session Management, Runtime Behavior).
+
+Needs no network: requests come in by `receive`, stanzas go out by the `send` given to `open`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+import weakref
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Literal
+from uuid import UUID, uuid4
+
+from pydantic_core import to_json
+
+from . import conversation
+from .codec import Completed, Failed, Incoming, Refused, TurnEvent, voice_for
+from .contracts import (
+    AgentInterface,
+    AgentRequest,
+    ConversationState,
+    ErrorCode,
+    Identity,
+    Interaction,
+    LineageMetadata,
+    MemoryConfig,
+    SessionState,
+    UserErrorBlock,
+)
+from .contracts.base import utc_now
+from .conversation import Life, Received, Rules, Verdict
+from .exceptions import CoReasonError, StoreError
+from .lane import Lane, Memory, Waiting
+from .lifecycle import Lifecycle, Mode
+from .names import bare, choose, inbox_key, local_part, possible_ids, session_id
+from .pruning import window
+from .response import Response, Send
+from .session import Session, Variables
+from .stores import AgentStore, ConversationRow, Turn
+from .tracked import Tracked
+
+log = logging.getLogger(__name__)
+
+CURRENT_REQUEST: ContextVar[AgentRequest | None] = ContextVar("current_request", default=None)
+"""The request whose turn runs in this task."""
+
+OnConversationEnd = Callable[[str, str], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How one agent is run; the configuration's keys of the same names say more."""
+
+    rules: Rules = field(default_factory=Rules)
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
+    assist_timeout_s: float = 120.0
+    lifecycle: Mode = "eager"
+    idle_shutdown_s: float = 300.0
+    on_restart: Literal["rerun", "report"] = "rerun"
+    concurrency: int = 256
+    queue: int = 1000
+    stanza_bytes: int = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """How a turn ended: its last event, and whether it counts as a failed turn."""
+
+    event: TurnEvent
+    failed: bool = False
+    interrupted: bool = False
+
+
+class Runner:
+    """Runs one agent: one turn at a time within a conversation, many conversations at once."""
+
+    def __init__(
+        self,
+        agent: AgentInterface,
+        jid: str,
+        store: AgentStore,
+        policy: Policy | None = None,
+        *,
+        clock: Callable[[], datetime] = utc_now,
+        on_conversation_end: tuple[OnConversationEnd, ...] = (),
+    ) -> None:
+        self.agent = agent
+        self.jid = bare(jid)
+        self.store = store
+        self.policy = policy or Policy()
+        self._clock = clock
+        own = getattr(agent, "on_conversation_end", None)
+        self._on_end = (*on_conversation_end, own) if callable(own) else on_conversation_end
+        self._send: Send = _nowhere
+        self._lanes: dict[tuple[str, str | None], Lane] = {}
+        self._by_id: dict[str, Lane] = {}
+        self._owners: dict[str, str] = {}
+        self._persons: weakref.WeakValueDictionary[str, Variables] = weakref.WeakValueDictionary()
+        self._slots = asyncio.Semaphore(self.policy.concurrency)
+        self._lifecycle = Lifecycle(agent, self.policy.lifecycle, self.policy.idle_shutdown_s)
+        self._active: set[str] = set()
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._idle_task: asyncio.Task[None] | None = None
+        self._is_accepting = False
+        self._unsent: list[tuple[int, list[str]]] = []
+
+    # Opening and closing
+
+    async def open(self, send: Send) -> None:
+        """Takes up what the last run left, and begins to accept. `send` gets stanzas in order and never fails."""
+        self._send = send
+        await self.store.purge(self._clock())
+        self._active = await self.store.active_ids()
+        await self._lifecycle.open()
+        self._is_accepting = True
+        for pending in await self.store.pending():
+            if pending.answer is not None:
+                self._unsent.append((pending.row, json.loads(pending.answer)))
+            elif pending.request is not None:
+                self._take_up(Incoming.from_json(pending.request), UUID(bytes=pending.key), pending.row)
+        if self._active:
+            self._set_idle_timer(await self.store.oldest_active())
+
+    def send_unsent(self) -> None:
+        """Sends the answers that the last run had stored and the server had not acknowledged; with the same ids."""
+        unsent, self._unsent = self._unsent, []
+        for row, stanzas in unsent:
+            self._send_final(row, stanzas)
+
+    async def drain(self, grace_s: float) -> bool:
+        """Takes no new work, and waits for the turns that run. False if some took longer and were given up.
+
+        What was not begun, or given up, is still in the inbox and runs after the next start.
+        """
+        self._is_accepting = False
+        for lane in self._lanes.values():
+            lane.queue.clear()
+        workers = [lane.worker for lane in self._lanes.values() if lane.worker is not None]
+        if not workers:
+            return True
+        _, late = await asyncio.wait(workers, timeout=grace_s)
+        for worker in late:
+            worker.cancel()
+        if late:
+            await asyncio.wait(late, timeout=2.0)
+        return not late
+
+    async def close(self) -> None:
+        """After `drain`: closes the agent."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        if self._idle_task is not None:
+            await asyncio.gather(self._idle_task, return_exceptions=True)
+        await self._lifecycle.close()
+
+    # The way of a request
+
+    def receive(self, incoming: Incoming) -> asyncio.Future[bool]:
+        """Takes a request in. The future is done when it is durable; False for a duplicate, which goes no further."""
+        sender = bare(incoming.sender)
+        key = inbox_key(self.jid, sender, incoming.stanza_id, incoming.content)
+        row, is_new = self.store.receive(key.bytes, sender, incoming.to_json().decode(), self._clock())
+        if self._is_accepting:
+            self._enqueue(Waiting(incoming, key, row, is_new))
+        return is_new
+
+    @property
+    def turns_in_flight(self) -> int:
+        """How many conversations have a turn running or waiting."""
+        return sum(lane.worker is not None for lane in self._lanes.values())
+
+    def _enqueue(self, waiting: Waiting) -> None:
+        incoming = waiting.incoming
+        lane_key = (bare(incoming.sender), incoming.thread)
+        lane = self._lanes.get(lane_key)
+        if lane is None:
+            lane = self._lanes[lane_key] = Lane(*lane_key)
+        lane.queue.append(waiting)
+        if lane.worker is None:
+            lane.worker = asyncio.create_task(self._work(lane))
+
+    async def _work(self, lane: Lane) -> None:
+        try:
+            while lane.queue:
+                waiting = lane.queue.popleft()
+                try:
+                    if await waiting.is_new:
+                        async with self._slots:
+                            await self._turn(lane, waiting)
+                except StoreError as error:
+                    # Nothing is stored, so nobody may believe that it is: the sender hears of it.
+                    log.error("%s: a request of %s is not stored: %s", self.jid, bare(waiting.incoming.sender), error)
+                    lane.memory = None
+                    busy = Failed("I cannot store anything at the moment. Please try again later.", 503, True)
+                    voice = voice_for(waiting.incoming, waiting.key, self.jid, self.policy.stanza_bytes)
+                    self._send(voice.say(busy))
+        finally:
+            lane.worker = None
+            self._forget_quiet_lane(lane)
+
+    async def _turn(self, lane: Lane, waiting: Waiting) -> None:
+        incoming = waiting.incoming
+        memory = lane.memory or await self._load(lane, incoming)
+        now = self._clock()
+        received = self._decide(memory, incoming, now, len(lane.queue))
+        if received.ended is not None:
+            await self._ended(lane, memory, received.ended)
+        memory.row = _with_life(memory.row, received.life)
+        response = Response(voice_for(incoming, waiting.key, self.jid, self.policy.stanza_bytes), self._send, self.jid)
+        if received.verdict is not Verdict.RUN:
+            await self._refuse(memory, waiting, response, received)
+            return
+        self._count_active(memory.row)
+        request = self._request(memory, waiting)
+        session = Session(
+            memory.state,
+            Identity(
+                id=memory.row.owner,
+                name=local_part(memory.row.owner),
+                role="agent" if incoming.language in ("program", "spade") else "user",
+            ),
+            self.store,
+            memory.row.id,
+            memory.row.turns,
+            memory.variables,
+            memory.person,
+        )
+        outcome = await self._execute(request, session, response, memory.row.conversation_id)
+        await self._finish(lane, memory, waiting, request, session, response, outcome, now)
+
+    async def _execute(self, request: AgentRequest, session: Session, response: Response, conversation_id: str) -> _Outcome:
+        """Runs `assist`. The one place that catches whatever an agent raises: an agent that fails fails alone."""
+        token = CURRENT_REQUEST.set(request)
+        limit_s = self.policy.assist_timeout_s
+        deadline = asyncio.timeout(limit_s or None)
+        try:
+            await self._lifecycle.ensure_started()
+            async with deadline:
+                await self.agent.assist(request, session, response)
+            response.close_streams(None)
+        except asyncio.CancelledError:
+            response.abandon()
+            raise
+        except Exception as error:
+            incident = secrets.token_hex(4)
+            late = isinstance(error, TimeoutError) and deadline.expired()
+            code: int = ErrorCode.TIMEOUT if late else ErrorCode.INTERNAL
+            if late:
+                log.error("%s: incident %s: assist took longer than %g s", self.jid, incident, limit_s)
+                text = f"I could not finish this within {limit_s:g} s (incident {incident})."
+            else:
+                log.error("%s: incident %s", self.jid, incident, exc_info=error)
+                text = f"Something went wrong on my side (incident {incident})."
+            response.close_streams("the turn failed")
+            response.report(UserErrorBlock(user_message=text, recoverable=True, code=code))
+            return _Outcome(Failed(text, code, True, incident, reported=True), failed=True)
+        finally:
+            CURRENT_REQUEST.reset(token)
+        if (reported := response.reported_error) is not None:
+            code = reported.code or ErrorCode.INTERNAL
+            return _Outcome(Failed(reported.user_message, int(code), reported.recoverable, reported=True))
+        return _Outcome(Completed(conversation_id, "completed" if session.is_ended else "active"))
+
+    async def _finish(
+        self,
+        lane: Lane,
+        memory: Memory,
+        waiting: Waiting,
+        request: AgentRequest,
+        session: Session,
+        response: Response,
+        outcome: _Outcome,
+        began: datetime,
+    ) -> None:
+        life = conversation.fail(memory.life, self.policy.rules) if outcome.failed else conversation.succeed(memory.life)
+        if session.is_ended:
+            life = conversation.end(life)
+        final = response.conclude(outcome.event)
+        interaction = self._interaction(request, response, began, waiting.incoming.language)
+        row = memory.row
+        state, window_start = window(memory.state.add_interaction(interaction), self.policy.memory, row.turns + 1)
+        row = ConversationRow(
+            row.id,
+            row.conversation_id,
+            row.owner,
+            row.session_id,
+            life,
+            self.policy.rules.max_interactions,
+            max(window_start, row.window_start),
+            row.turns + 1,
+        )
+        turn = Turn(str(interaction.interaction_id), interaction.timestamp, _interaction_json(interaction))
+        answer = to_json(response.stanzas).decode() if response.stanzas else None
+        await self.store.finish(waiting.row, row, turn, answer, session.written())
+        session.settle()
+        memory.row, memory.state = row, state
+        memory.last_answer = interaction.output.get("text", "").strip()
+        if final:
+            self._send_final(waiting.row, final)
+        elif answer is not None:
+            self._close_when_acknowledged(waiting.row, response.last_sent)
+        if life.state is not ConversationState.ACTIVE:
+            await self._ended(lane, memory, life.state)
+
+    async def _refuse(self, memory: Memory, waiting: Waiting, response: Response, received: Received) -> None:
+        final: list[str] = []
+        if received.verdict is Verdict.NOTICE:
+            cooldown_s = self.policy.rules.cooldown.total_seconds()
+            text = (
+                "I pause here: this conversation goes round in circles."
+                if memory.echoes >= conversation.ECHOES_UNTIL_PAUSE
+                else f"That is all for now: {self.policy.rules.max_interactions} messages are the limit of a conversation."
+            )
+            text += f" Write again in {_duration(cooldown_s)}, or begin another thread."
+            memory.echoes = 0
+            final = response.conclude(Refused(text, ErrorCode.TOO_MANY_REQUESTS, cooldown_s))
+        else:
+            response.abandon()
+        answer = to_json(final).decode() if final else None
+        await self.store.finish(waiting.row, memory.row, None, answer)
+        if final:
+            self._send_final(waiting.row, final)
+
+    # Decisions
+
+    def _decide(self, memory: Memory, incoming: Incoming, now: datetime, waiting: int) -> Received:
+        rules = self.policy.rules
+        received = conversation.receive(memory.life, now, rules)
+        if incoming.language == "program":
+            return received
+        text = str(incoming.payload.get("query", ""))
+        memory.echoes = memory.echoes + 1 if memory.last_answer and memory.last_answer in text else 0
+        if received.verdict is Verdict.RUN and memory.echoes >= conversation.ECHOES_UNTIL_PAUSE:
+            return conversation.pause(received.life, now, rules)
+        return received
+
+    def _request(self, memory: Memory, waiting: Waiting) -> AgentRequest:
+        incoming = waiting.incoming
+        metadata: dict[str, Any] = {
+            **incoming.metadata,
+            "conversation_id": memory.row.conversation_id,
+            "sender": incoming.sender,
+            "language": incoming.language,
+        }
+        if incoming.thread:
+            metadata["thread"] = incoming.thread
+        if waiting.redelivered:
+            metadata["redelivered"] = True
+        return AgentRequest(
+            request_id=incoming.request_id or waiting.key,
+            session_id=UUID(memory.row.session_id),
+            root_request_id=incoming.root_request_id,
+            parent_request_id=incoming.parent_request_id,
+            created_at=self._clock(),
+            payload=incoming.payload,
+            capabilities=incoming.capabilities,
+            metadata=metadata,
+        )
+
+    def _interaction(self, request: AgentRequest, response: Response, began: datetime, language: str) -> Interaction:
+        output: dict[str, Any] = {"text": "\n\n".join(response.texts)}
+        if response.data_blocks:
+            output["data"] = response.data_blocks
+        if response.reported_error is not None:
+            output["error"] = response.reported_error.dump()
+        return Interaction.model_construct(
+            interaction_id=uuid4(),
+            timestamp=began,
+            input=request.payload,
+            output=output,
+            events=response.events,
+            meta={
+                "request_id": str(request.request_id),
+                "language": language,
+                "duration_ms": round((self._clock() - began) / timedelta(milliseconds=1), 3),
+            },
+            lineage=LineageMetadata(root_request_id=str(request.root_request_id)),
+        )
+
+    # Loading
+
+    async def _load(self, lane: Lane, incoming: Incoming) -> Memory:
+        """The conversation of a lane: from the database, or new."""
+        sender, thread = lane.key
+        possible = possible_ids(thread, sender, self.jid)
+        found = await self.store.find_conversations(possible)
+        owners = {name: row.owner for name, row in found.items()}
+        owners.update((name, self._owners[name]) for name in possible if name in self._owners)
+        name = choose(possible, sender, owners)
+        if name is None:
+            raise StoreError(f"every id for the thread {thread!r} of {sender} belongs to others")
+        # From here to the first save nobody else of this process may take the id.
+        self._owners[name] = sender
+        row = found.get(name)
+        if row is None:
+            session = str(session_id(self.jid, sender, name))
+            life = conversation.begin(self._clock())
+            limit = self.policy.rules.max_interactions
+            row = ConversationRow(self.store.new_conversation_row(), name, sender, session, life, limit)
+            history: list[Interaction] = []
+        else:
+            turns = min(self.policy.memory.limit, row.turns - row.window_start + 1)
+            stored = await self.store.history(row.id, turns) if turns > 0 else []
+            history = [Interaction.model_validate_json(text) for text in stored]
+        state = SessionState(id=row.session_id, agent_id=self.jid, user_id=sender, history=history)
+        variables = Variables("conversation", name, await self.store.variables("conversation", name) if row.turns else {})
+        person = self._persons.get(sender)
+        if person is None:
+            values = await self.store.variables("person", sender)
+            person = self._persons.setdefault(sender, Variables("person", sender, values))
+        memory = Memory(row, state, variables, person)
+        if history:
+            memory.last_answer = str(history[-1].output.get("text", "")).strip()
+        lane.memory = memory
+        self._by_id[name] = lane
+        return memory
+
+    def _take_up(self, incoming: Incoming, key: UUID, row: int) -> None:
+        """A request that was received and not finished before the restart."""
+        is_new: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        is_new.set_result(True)
+        if self.policy.on_restart == "rerun":
+            self._enqueue(Waiting(incoming, key, row, is_new, redelivered=True))
+            return
+        text = "I was interrupted before I could answer this. Please ask again."
+        stanzas = voice_for(incoming, key, self.jid, self.policy.stanza_bytes).say(Failed(text, 503, True))
+        self._unsent.append((row, stanzas))
+
+    # Ends
+
+    async def _ended(self, lane: Lane, memory: Memory, state: ConversationState) -> None:
+        name = memory.row.conversation_id
+        self._active.discard(name)
+        for callback in self._on_end:
+            try:
+                result = callback(name, state.value)
+                if asyncio.iscoroutine(result):
+                    await result
+            except Exception:
+                log.exception("%s: on_conversation_end of %s failed", self.jid, name)
+        if not self._active:
+            self._lifecycle.nothing_active(lambda: not self._active)
+
+    def _count_active(self, row: ConversationRow) -> None:
+        if row.conversation_id not in self._active:
+            self._active.add(row.conversation_id)
+            if self._idle_timer is None:
+                self._set_idle_timer(self._clock())
+
+    def _forget_quiet_lane(self, lane: Lane) -> None:
+        """Frees what a conversation held that is over, or was never begun."""
+        memory = lane.memory
+        if memory is not None and memory.life.state is ConversationState.ACTIVE and len(self._lanes) < _LANES_IN_MEMORY:
+            return
+        if lane.queue:
+            return
+        self._lanes.pop(lane.key, None)
+        if memory is not None:
+            self._by_id.pop(memory.row.conversation_id, None)
+            self._owners.pop(memory.row.conversation_id, None)
+
+    def _set_idle_timer(self, oldest: datetime | None) -> None:
+        timeout = self.policy.rules.timeout
+        if oldest is None or not timeout or not self._is_accepting:
+            return
+        delay_s = max(0.05, (oldest + timeout - self._clock()).total_seconds())
+        self._idle_timer = asyncio.get_running_loop().call_later(delay_s, self._begin_expiry)
+
+    def _begin_expiry(self) -> None:
+        self._idle_timer = None
+        self._idle_task = asyncio.create_task(self.expire_idle())
+
+    async def expire_idle(self) -> None:
+        """Ends the conversations in which nothing was said for the idle timeout."""
+        now = self._clock()
+        for row in await self.store.expired(now - self.policy.rules.timeout):
+            lane = self._by_id.get(row.conversation_id)
+            if lane is not None and (lane.worker is not None or lane.memory is None):
+                continue  # it is being answered
+            memory = lane.memory if lane is not None else None
+            row = memory.row if memory is not None else row
+            life = conversation.idle(row.life, now, self.policy.rules)
+            if life is row.life:
+                continue
+            row = _with_life(row, life)
+            if memory is None:
+                state = SessionState(id=row.session_id, agent_id=self.jid, user_id=row.owner)
+                none = Variables("conversation", row.conversation_id, {})
+                memory = Memory(row, state, none, none)
+            memory.row = row
+            await self.store.save_conversation(row)
+            await self._ended(lane or Lane(row.owner, None), memory, life.state)
+            if lane is not None and lane.worker is None:
+                self._forget_quiet_lane(lane)
+        self._set_idle_timer(await self.store.oldest_active())
+
+    # Sending
+
+    def _send_final(self, row: int, stanzas: list[str]) -> None:
+        last = Tracked(stanzas[-1])
+        last.on_acknowledged = lambda: self.store.close(row)
+        self._send([*stanzas[:-1], last])
+
+    def _close_when_acknowledged(self, row: int, last: Tracked | None) -> None:
+        if last is None or last.acknowledged:
+            self.store.close(row)
+        else:
+            last.on_acknowledged = lambda: self.store.close(row)
+
+
+_LANES_IN_MEMORY = 10_000
+
+
+def _with_life(row: ConversationRow, life: Life) -> ConversationRow:
+    return row if row.life is life else replace(row, life=life)
+
+
+def _interaction_json(interaction: Interaction) -> str:
+    return interaction.__pydantic_serializer__.to_json(interaction, by_alias=True, exclude_none=True).decode()
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
+
+
+def _nowhere(stanzas: list[str]) -> None:
+    raise CoReasonError("the runner is not open")
