@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,19 +12,10 @@ import pytest
 from tests.servers import ejabberd as ejabberd_server
 from tests.servers import embedded as embedded_server
 from tests.servers import prosody as prosody_server
+from tests.servers.requirements import require
 from tests.servers.server import XmppServer
 
 RAISED_STANZA_BYTES = 4 * 1024 * 1024
-
-
-def require(name: str, is_there: bool) -> None:
-    """Skips the test where a program is missing. Where everything has to run (CI), it fails instead."""
-    if is_there:
-        return
-    reason = f"{name} is not installed; `make servers` enables this test"
-    if os.environ.get("CI", "").lower() in ("1", "true") or os.environ.get("SPADE_COREASON_REQUIRE_SERVERS") == "1":
-        pytest.fail(reason, pytrace=False)
-    pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import logging
 import secrets
 import ssl
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol
 from xml.sax.saxutils import escape, quoteattr
@@ -82,13 +82,13 @@ class StockClient:
         """Logs in; raises PermissionError where the account is refused, ConnectionError where nothing else helped."""
         for _ in range(ATTEMPTS):  # a connection to the embedded server can hang; the others need one attempt
             self.xmpp = self._client()
-            outcome: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+            outcome: asyncio.Queue[bool] = asyncio.Queue()
             for event, is_good in (("session_start", True), ("failed_all_auth", False)):
-                self.xmpp.add_event_handler(event, lambda _, good=is_good: outcome.done() or outcome.set_result(good))
+                self.xmpp.add_event_handler(event, partial(_put, outcome, is_good))
             self.xmpp.connect(self._server.host, self._server.port)
             try:
                 async with asyncio.timeout(CONNECT_S):
-                    if not await outcome:
+                    if not await outcome.get():
                         raise PermissionError(f"{self.jid} cannot log in")
             except TimeoutError:
                 await self._drop()
@@ -176,6 +176,10 @@ class StockClient:
         if filters is not None:
             filters.cancel()
             await asyncio.gather(filters, return_exceptions=True)
+
+
+def _put(queue: asyncio.Queue[bool], value: bool, _event: object) -> None:
+    queue.put_nowait(value)
 
 
 @cache

@@ -157,12 +157,12 @@ def _lua(path: Path) -> str:
 
 def _has_sqlite(program: str) -> bool:
     """Whether this Prosody's Lua has SQLite; its own storage grows slow with the archive (36 messages/s after 10,000)."""
-    with open(program, "rb") as file:
-        first = file.readline(200)
-    if not first.startswith(b"#!") or b"lua" not in first:
-        return False
-    command = [*first[2:].decode().split(), "-e", 'require "DBI"; require "dbd.sqlite3"']
     try:
+        with open(program, "rb") as file:
+            first = file.readline(200)
+        if not first.startswith(b"#!") or b"lua" not in first:
+            return False
+        command = [*first[2:].decode().split(), "-e", 'require "DBI"; require "dbd.sqlite3"']
         return subprocess.run(command, capture_output=True, timeout=5.0, check=False).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False

@@ -1,0 +1,328 @@
+"""One XMPP session that lasts: connected within a time or a clear error, resumed or renewed when it is cut, honest about it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import socket
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
+from xml.etree.ElementTree import Element
+
+# Before slixmpp is imported: it expands XML entities otherwise.
+os.environ.setdefault("SLIXMPP_ENABLE_DEFUSEDXML", "true")
+
+from slixmpp import JID, Message
+from spade.xmpp_client import XMPPClient
+
+from ..exceptions import ConnectError, LoginError
+from ..tracked import Tracked
+from .endpoint import Endpoint
+from .sm import DurableStreamManagement
+
+log = logging.getLogger(__name__)
+
+OnMessage: TypeAlias = Callable[[Element], asyncio.Future[Any] | None]
+State: TypeAlias = Literal["offline", "connecting", "online"]
+
+_ACK_AFTER_S = 1.0
+_BACK_OFF_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+# What a network that silently vanished may take until the connection counts as cut, milliseconds.
+_USER_TIMEOUT_MS = 30_000
+
+
+class Client(XMPPClient):  # type: ignore[misc]  # SPADE comes without types
+    """SPADE's client, with our TLS and stream management, and presence only when we are ready."""
+
+    def __init__(self, jid: str, password: str, endpoint: Endpoint, register: bool) -> None:
+        super().__init__(JID(jid), password, True, register)
+        self.ssl_context = endpoint.context
+        # slixmpp's own remedy for a lost connection would connect beside ours.
+        self.plugin["xep_0199"].disable_keepalive()
+        self.register_plugin("xep_0198")
+        # SPADE approves every subscription although it says that it does not.
+        self.roster.auto_authorize = None
+        self.roster.auto_subscribe = False
+
+    def session_start(self, event: Any) -> None:
+        """SPADE announces itself here, before anybody can answer."""
+
+    @property
+    def sm(self) -> DurableStreamManagement:
+        """Stream management (XEP-0198)."""
+        plugin: DurableStreamManagement = self.plugin["xep_0198"]
+        return plugin
+
+
+class Connection:
+    """Sends and receives stanzas for one JID, across reconnects.
+
+    What was sent and not acknowledged is sent again after a cut, resumed or not; what is sent meanwhile waits.
+    """
+
+    def __init__(
+        self,
+        jid: str,
+        password: str,
+        endpoint: Endpoint,
+        *,
+        register: bool = False,
+        on_message: OnMessage,
+        on_session: Callable[[bool], None] = lambda is_new: None,
+        takes: Callable[[Message], bool] = lambda message: False,
+    ) -> None:
+        self.client = Client(jid, password, endpoint, register)
+        self.jid = jid
+        self.state: State = "offline"
+        self.resumptions = 0
+        self.sessions = 0
+        self._endpoint = endpoint
+        self._on_message = on_message
+        self._on_session = on_session
+        self._takes = takes
+        self._loop = asyncio.get_running_loop()
+        self._outcome: asyncio.Future[bool] | None = None
+        self._is_closing = False
+        self._supervisor: asyncio.Task[None] | None = None
+        self._outgoing: list[str] = []
+        self._unacknowledged: list[str] = []
+        self._ack_timer: asyncio.TimerHandle | None = None
+        self._is_flushing = False
+        self._settled = asyncio.Event()
+        client = self.client
+        client.add_filter("in", self._filter)
+        client.add_event_handler("stream_negotiated", self._session_begins)
+        client.add_event_handler("session_resumed", self._session_resumed)
+        client.add_event_handler("disconnected", self._disconnected)
+        client.add_event_handler("failed_all_auth", self._login_failed)
+        client.add_event_handler("connection_failed", self._connection_failed)
+        client.add_event_handler("ssl_invalid_chain", self._certificate_wrong)
+        client.add_event_handler("stream_error", self._stream_error)
+        client.add_event_handler("stanza_acked", self._acknowledged)
+        self._ended_by = "the server closed the connection"
+
+    @property
+    def address(self) -> str:
+        """Where the server is."""
+        return self._endpoint.address(self.client.boundjid.host)
+
+    async def open(self) -> None:
+        """Connects and logs in. ConnectError or LoginError within the endpoint's timeout for each attempt."""
+        for attempt in range(self._endpoint.attempts):
+            try:
+                await self._attempt()
+                return
+            except LoginError:
+                raise
+            except ConnectError:
+                if attempt + 1 == self._endpoint.attempts:
+                    raise
+
+    async def close(self) -> None:
+        """Ends the session, what is queued sent before."""
+        self._is_closing = True
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            await asyncio.gather(self._supervisor, return_exceptions=True)
+        if self._ack_timer is not None:
+            self._ack_timer.cancel()
+        self._flush()
+        if self.client.is_connected():
+            await self.client.disconnect(wait=1.0)
+        self.client.cancel_connection_attempt()
+        self.state = "offline"
+        if self.client._run_out_filters is not None:
+            self.client._run_out_filters.cancel()
+
+    async def settle(self, timeout_s: float) -> bool:
+        """Waits until the server has acknowledged everything; whether it has."""
+        self._flush()
+        deadline = self._loop.time() + timeout_s
+        while self.state == "online" and self.client.sm.enabled_out and self.client.sm.unacked_queue:
+            self.client.sm.request_ack()
+            self._settled.clear()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._settled.wait()
+            except TimeoutError:
+                return False
+        return not self._outgoing
+
+    def send(self, stanzas: list[str]) -> None:
+        """Sends stanzas in order; all that is sent in one round of the event loop leaves in one write."""
+        self._outgoing += stanzas
+        if not self._is_flushing:
+            self._is_flushing = True
+            self._loop.call_soon(self._flush)
+
+    # Sending
+
+    def _flush(self) -> None:
+        self._is_flushing = False
+        if self.state != "online" or not self._outgoing or not self.client.is_connected():
+            return
+        stanzas, self._outgoing = self._outgoing, []
+        sm = self.client.sm
+        sm.count(stanzas)
+        self.client.send_raw("".join(stanzas))
+        if not sm.enabled_out:
+            for stanza in stanzas:  # without stream management nobody will say more
+                if isinstance(stanza, Tracked):
+                    stanza.acknowledge()
+            return
+        sm.window_counter -= len(stanzas)
+        if sm.window_counter <= 0:
+            sm.window_counter = sm.window
+            sm.request_ack()
+        elif self._ack_timer is None:
+            self._ack_timer = self._loop.call_later(_ACK_AFTER_S, self._ask_for_ack)
+
+    def _ask_for_ack(self) -> None:
+        self._ack_timer = None
+        if self.state == "online" and self.client.is_connected() and self.client.sm.unacked_queue:
+            self.client.sm.request_ack()
+
+    def _acknowledged(self, stanza: Any) -> None:
+        if isinstance(stanza, Tracked):
+            stanza.acknowledge()
+        if not self.client.sm.unacked_queue:
+            self._settled.set()
+
+    # Receiving
+
+    def _filter(self, stanza: Any) -> Any:
+        # After stream management's own filter, which has counted the stanza. slixmpp's event "message" knows only
+        # stanzas with a body, and builds a task for each.
+        if not isinstance(stanza, Message):
+            return stanza
+        if self._takes(stanza):
+            return None
+        try:
+            durable = self._on_message(stanza.xml)
+        except Exception:
+            log.exception("%s: a message from %s could not be read", self.jid, stanza["from"])
+            return None
+        if durable is not None:
+            self.client.sm.hold(durable)
+        return None
+
+    # Connecting
+
+    async def _attempt(self) -> bool:
+        self._outcome = self._loop.create_future()
+        self.state = "connecting"
+        endpoint = self._endpoint
+        host = endpoint.host or (self.client.boundjid.host if endpoint.port else None)
+        self.client.enable_direct_tls = False  # it would cost one failed attempt on a STARTTLS port
+        self.client.connect(host, (endpoint.port or 5222) if host else None)
+        try:
+            async with asyncio.timeout(endpoint.timeout_s):
+                return await self._outcome
+        except TimeoutError:
+            self._abort()
+            raise ConnectError(
+                self.jid, self.address, f"no answer within {endpoint.timeout_s:g} s; is it the right host and port?"
+            ) from None
+        except ConnectError:
+            self._abort()
+            raise
+        except asyncio.CancelledError:
+            self._abort()
+            raise
+        finally:
+            self._outcome = None
+            if self.state == "connecting":
+                self.state = "offline"
+
+    def _abort(self) -> None:
+        self.client.cancel_connection_attempt()
+        self.client.abort()
+
+    def _fail(self, error: ConnectError) -> None:
+        if self._outcome is not None and not self._outcome.done():
+            self._outcome.set_exception(error)
+
+    def _connection_failed(self, problem: Any) -> None:
+        # slixmpp would try again by itself, for ever.
+        self._loop.call_soon(self.client.cancel_connection_attempt)
+        text = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
+        self._fail(ConnectError(self.jid, self.address, text))
+
+    def _certificate_wrong(self, problem: Any) -> None:
+        text = getattr(problem, "verify_message", "") or str(problem)
+        remedy = "set tls.ca_file to the authority that signed it"
+        self._fail(ConnectError(self.jid, self.address, f"its certificate is not trusted ({text}); {remedy}"))
+
+    def _login_failed(self, _event: Any) -> None:
+        self._fail(LoginError(self.jid, self.address, "wrong password, or no such account"))
+
+    def _stream_error(self, error: Any) -> None:
+        condition = error["condition"]
+        if condition == "conflict":
+            self._ended_by = "another client took over this account and resource"
+        else:
+            self._ended_by = f"{condition} {error['text'] or ''}".strip()
+        log.warning("%s: the server ends the stream: %s", self.jid, self._ended_by)
+
+    def _session_begins(self, _event: Any) -> None:
+        if not self.client.bound:
+            return  # the features before the login
+        self.sessions += 1
+        # A resumption that failed cleared slixmpp's queue; what was in it is sent again, with the same ids.
+        self._outgoing = self._unacknowledged + self._outgoing
+        self._unacknowledged = []
+        self._online(is_new=True)
+
+    async def _session_resumed(self, _event: Any) -> None:
+        self.resumptions += 1
+        self._unacknowledged = []
+        # slixmpp sends again what was not acknowledged, through its queue; ours must not overtake it, or the counts lie.
+        await self.client.waiting_queue.join()
+        self._online(is_new=False)
+
+    def _online(self, is_new: bool) -> None:
+        self.state = "online"
+        self._watch_socket()
+        self._on_session(is_new)
+        self._flush()
+        if self._outcome is not None and not self._outcome.done():
+            self._outcome.set_result(is_new)
+
+    def _watch_socket(self) -> None:
+        transport = self.client.transport
+        sock = transport.get_extra_info("socket") if transport is not None else None
+        if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+            return
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+
+    def _disconnected(self, reason: Any) -> None:
+        was_online = self.state == "online"
+        if was_online:
+            self._unacknowledged = [stanza for _, stanza in self.client.sm.unacked_queue if isinstance(stanza, str)]
+        self.state = "offline"
+        self._fail(ConnectError(self.jid, self.address, str(reason or self._ended_by)))
+        if was_online and not self._is_closing:
+            log.warning("%s: connection lost (%s); reconnecting", self.jid, reason or self._ended_by)
+            self._supervisor = asyncio.create_task(self._reconnect())
+
+    async def _reconnect(self) -> None:
+        attempt = 0
+        while True:
+            delay_s = _BACK_OFF_S[min(attempt, len(_BACK_OFF_S) - 1)]
+            await asyncio.sleep(delay_s * random.uniform(0.8, 1.2))
+            attempt += 1
+            try:
+                is_new = await self._attempt()
+            except ConnectError as error:
+                log.warning("%s", error)
+                continue
+            log.info("%s: %s", self.jid, "a new session" if is_new else "resumed")
+            return

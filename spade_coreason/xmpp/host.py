@@ -1,0 +1,166 @@
+"""An agent on an XMPP server: a SPADE agent whose messages go through our door."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from slixmpp import JID, Message
+from spade.agent import Agent
+from spade.behaviour import FSMBehaviour
+from spade.container import Container
+from spade.message import Message as SpadeMessage
+from spade.presence import PresenceManager
+
+from ..door import Door
+from ..runner import Runner
+from .connection import Connection
+from .endpoint import Endpoint
+
+log = logging.getLogger(__name__)
+
+DEFAULT_RESOURCE = "agent"
+
+
+class NoTraces:
+    """SPADE keeps the last 1,000 whole messages of every agent; we keep none."""
+
+    def reset(self) -> None:
+        """Nothing to reset."""
+
+    def append(self, event: Any, category: str | None = None) -> None:
+        """Keeps nothing."""
+
+    def len(self) -> int:
+        """Always 0."""
+        return 0
+
+    def all(self, limit: int | None = None) -> list[Any]:
+        """Nothing."""
+        return []
+
+    def received(self, limit: int | None = None) -> list[Any]:
+        """Nothing."""
+        return []
+
+    def filter(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """Nothing."""
+        return []
+
+
+class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
+    """A `spade.agent.Agent`: SPADE behaviours and templates can be added as to any other.
+
+    A message that matches the template of a behaviour goes to that behaviour; a behaviour without a template hears every
+    message beside the agent; everything else goes through the door to `assist`.
+    """
+
+    def __init__(self, jid: str, password: str, endpoint: Endpoint, *, register: bool = False) -> None:
+        container = Container()
+        if container.loop is not asyncio.get_running_loop():
+            container.reset()  # it is a singleton that keeps its first event loop
+        if not JID(jid).resource:
+            # Always the same one: after a kill -9 the server has unacknowledged mail for this resource only.
+            jid = f"{jid}/{DEFAULT_RESOURCE}"
+        super().__init__(jid, password, endpoint.port or 5222, endpoint.verify)
+        # SPADE agents of this process would hand us their messages past the door.
+        self.container.unregister(jid)
+        self.traces = NoTraces()
+        self._endpoint = endpoint
+        self._register = register
+        self._door: Door | None = None
+        self._runner: Runner | None = None
+        self.connection = Connection(
+            jid,
+            password,
+            endpoint,
+            register=register,
+            on_message=self._on_message,
+            on_session=self._on_session,
+            takes=self._behaviours_take,
+        )
+
+    def send(self, stanzas: list[str]) -> None:
+        """Sends stanzas; while the connection is cut they wait."""
+        self.connection.send(stanzas)
+
+    def serve(self, runner: Runner, door: Door) -> None:
+        """Says who answers; before `start`."""
+        self._runner, self._door = runner, door
+
+    async def _async_start(self, auto_register: bool = True) -> None:
+        """Connects, opens the runner, and only then announces the agent. ConnectError or LoginError if it cannot."""
+        if self._runner is None:
+            raise RuntimeError("serve(runner, door) comes before start()")
+        await self._hook_plugin_before_connection()
+        self.client = self.connection.client
+        self.presence = PresenceManager(agent=self, approve_all=False)
+        await self.connection.open()
+        await self._hook_plugin_after_connection()
+        try:
+            await self._runner.open(self.send)
+        except BaseException:
+            await self.connection.close()
+            raise
+        await self.setup()
+        self._alive.set()
+        for behaviour in self.behaviours:
+            if not behaviour.is_running:
+                behaviour.set_agent(self)
+                if isinstance(behaviour, FSMBehaviour):
+                    for state in behaviour.get_states().values():
+                        state.set_agent(self)
+                behaviour.start()
+        self._runner.send_unsent()
+        self._announce()
+
+    async def _async_stop(self, grace_s: float = 10.0) -> None:
+        """Says goodbye, lets running turns finish within `grace_s`, and disconnects."""
+        if self._runner is None or self.client is None:
+            return
+        if self.connection.state == "online":
+            self.client.send_presence(ptype="unavailable")
+        for behaviour in self.behaviours:
+            behaviour.kill()
+        await self._runner.drain(grace_s)
+        await self.connection.settle(2.0)
+        await self._runner.close()
+        await self.connection.close()
+        self._alive.clear()
+
+    async def stop(self, grace_s: float = 10.0) -> None:
+        """As `_async_stop`."""
+        await self._async_stop(grace_s)
+
+    def is_alive(self) -> bool:
+        """Whether the agent is started and its connection stands."""
+        return bool(self._alive.is_set() and self.connection.state == "online")
+
+    def _announce(self) -> None:
+        self.client.send_presence()
+        self.client.get_roster()
+
+    def _on_session(self, is_new: bool) -> None:
+        if is_new and self._alive.is_set():
+            self._announce()
+
+    def _on_message(self, stanza: Any) -> asyncio.Future[bool] | None:
+        return self._door.deliver(stanza) if self._door is not None else None
+
+    def _behaviours_take(self, stanza: Message) -> bool:
+        """Gives a message to SPADE's behaviours; True where one claims it by its template."""
+        if not self.behaviours or stanza["type"] in ("error", "headline", "groupchat"):
+            return False
+        message = SpadeMessage.from_node(stanza)
+        if message.thread is None and stanza["thread"]:
+            message.thread = stanza["thread"]
+        is_claimed = False
+        for behaviour in list(self.behaviours):
+            if behaviour.is_killed() or not behaviour.match(message):
+                continue
+            is_claimed = is_claimed or behaviour.template is not None
+            self.submit(behaviour.enqueue(message))
+        if is_claimed and self._door is not None:
+            self._door.dropped["claimed by a behaviour"] += 1
+        return is_claimed
