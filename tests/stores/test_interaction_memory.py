@@ -9,6 +9,7 @@ import resource
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 
 from spade_coreason.exceptions import MemoryFileError, StoreError
 from spade_coreason.stores.memory import AgentInteractionMemory
-from spade_coreason.stores.memory_format import file_name
+from spade_coreason.stores.memory_format import dump, file_name
 
 AGENT = "support_agent@example.com"
 
@@ -125,6 +126,17 @@ def test_an_agent_without_a_name_is_refused() -> None:
         AgentInteractionMemory("")
 
 
+def test_the_text_is_that_of_pythons_json(tmp_path: Path) -> None:
+    document = {
+        "agent_id": "a",
+        "interactions": {"c": [{"content": '\x7f\x00\u2028/"\\é🙂\n'}]},
+        "x": [],
+        "y": {},
+        "z": [1.5, None],
+    }
+    assert dump(document).decode() == json.dumps(document, ensure_ascii=False, indent=4) + "\n"
+
+
 # Names
 
 
@@ -204,9 +216,7 @@ def test_a_file_that_is_damaged_while_the_agent_runs_is_kept_too(tmp_path: Path)
 
 def test_what_others_added_to_the_document_is_kept(tmp_path: Path) -> None:
     entry = {"content": "x", "timestamp": "2025-01-09T10:30:00", "by": "hand", "half": "\ud83d"}
-    (tmp_path / f"{AGENT}.json").write_text(
-        json.dumps({"agent_id": AGENT, "interactions": {"c": [entry]}, "version": 2})
-    )
+    (tmp_path / f"{AGENT}.json").write_text(json.dumps({"agent_id": AGENT, "interactions": {"c": [entry]}, "version": 2}))
     memory = memory_in(tmp_path)
     memory.add_information("c", "y")
     document = json.loads(memory.path.read_text())
@@ -260,9 +270,7 @@ def test_what_a_killed_process_left_beside_the_file_does_no_harm(tmp_path: Path)
 
 def test_killed_at_any_moment_the_file_is_whole_and_has_what_was_acknowledged(tmp_path: Path) -> None:
     for number in range(8):
-        with start(
-            tmp_path, f'n = 0\nwhile True: memory.add_information("{number}", str(n)); print(n); n += 1'
-        ) as child:
+        with start(tmp_path, f'n = 0\nwhile True: memory.add_information("{number}", str(n)); print(n); n += 1') as child:
             assert child.stdout is not None
             for _ in range(1 + number * 3):
                 child.stdout.readline()
@@ -286,19 +294,34 @@ def test_threads_lose_nothing(tmp_path: Path) -> None:
 
 
 def test_processes_lose_nothing_and_see_what_the_others_added(tmp_path: Path) -> None:
-    code = (
-        'for n in range(40): memory.add_information("c", f"{sys.argv[1]} {n}")\nprint(len(memory.get_information("c")))'
-    )
-    children = [start(tmp_path, code, name) for name in ("one", "two", "three")]
-    watcher = memory_in(tmp_path)
-    while any(child.poll() is None for child in children):
-        before = watcher.get_information("c")
-        assert watcher.get_information("c")[: len(before)] == before
-    counts = [int(child.communicate()[0]) for child in children]
-    assert max(counts) == 120
+    names = ("one", "two", "three")
+    code = """
+print("ready")
+sys.stdin.readline()
+for n in range(100):
+    memory.add_information("c", f"{sys.argv[1]} {n}")
+    print(n)
+"""
+    with ExitStack() as stack:
+        children = [stack.enter_context(start(tmp_path, code, name)) for name in names]
+        for child in children:
+            assert child.stdout is not None
+            child.stdout.readline()
+        watcher, before = memory_in(tmp_path), list[str]()
+        for child in children:
+            assert child.stdin is not None
+            child.stdin.write("go\n")
+            child.stdin.flush()
+        assert children[0].stdout is not None
+        for line in children[0].stdout:
+            now = watcher.get_information("c")
+            assert now[: len(before)] == before
+            assert f"one {line.strip()}" in now
+            before = now
     told = watcher.get_information("c")
-    for name in ("one", "two", "three"):
-        assert [text for text in told if text.startswith(name)] == [f"{name} {n}" for n in range(40)]
+    assert len(told) == 300
+    for name in names:
+        assert [text for text in told if text.startswith(name)] == [f"{name} {n}" for n in range(100)]
 
 
 def test_a_change_of_the_same_size_in_the_same_instant_is_seen(tmp_path: Path) -> None:
@@ -407,7 +430,7 @@ memory = AgentInteractionMemory("{AGENT}", sys.argv[-1])
 
 def start(directory: Path, code: str, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", PRELUDE + code, *arguments, str(directory)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def python(directory: Path, code: str) -> str:

@@ -109,12 +109,11 @@ async def _until_it_serves(start: Start, server: ServerProcess, process: asyncio
     ended = asyncio.create_task(server.died())
     try:
         while not await _serves(start, context):
-            words = server.last_words()
-            # Prosody says so, and runs on without listening.
-            if "address already in use" in words.lower():
-                raise AddressInUse(f"{start.name} cannot start: {words}")
             # Nothing tells when a port begins to listen; the process's end is told.
             await asyncio.wait({ended}, timeout=PROBE_EVERY_S)
+            words = server.last_words()
+            if "address already in use" in words.lower():  # Prosody says so, and runs on without listening
+                raise AddressInUse(f"{start.name} cannot start: {words}")
             if ended.done():
                 raise ServerError(ended.result())
     finally:

@@ -1,0 +1,251 @@
+"""The composition root: builds everything once, runs until a signal, drains, closes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import signal
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+
+from .access import Access
+from .config import AgentSettings, Settings
+from .contracts import AgentInterface, MemoryConfig
+from .conversation import Rules
+from .door import Door
+from .exceptions import ConfigError, CoReasonError, ServerError
+from .loading import AgentParts, load_agent
+from .names import bare
+from .peers import OpenRequests, Peers
+from .runfile import RunFile, write_run_file
+from .runner import OnConversationEnd, Policy, Runner
+from .stores import AgentStore, Database, lock_directory
+from .stores.memory import AgentInteractionMemory
+from .xmpp.endpoint import Endpoint
+from .xmpp.host import HostedAgent
+from .xmpp.servers import LocalServer, choose, local_server
+
+GUEST = "guest"
+_CONNECTING_AT_ONCE = 8
+
+
+class Platform:
+    """Everything that a configuration names: `async with Platform(settings) as platform: await platform.wait()`.
+
+    Entering takes the data directory, opens the database, starts the server where it is ours, and brings every agent
+    online; leaving says goodbye, lets running answers finish within `limits.grace_s`, and closes all of it.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        on_status: Callable[[str], None] | None = None,
+        on_conversation_end: tuple[OnConversationEnd, ...] = (),
+    ) -> None:
+        self.settings = settings
+        self.server: LocalServer | None = None
+        self.server_line = ""
+        self.agents: dict[str, HostedAgent] = {}
+        self.runners: dict[str, Runner] = {}
+        self.agents_described: list[tuple[str, str]] = []
+        self.guest: tuple[str, str] | None = None
+        self.endpoint = Endpoint()
+        self.database: Database | None = None
+        self._say = on_status or (lambda line: None)
+        self._on_end = on_conversation_end
+        self._stack = AsyncExitStack()
+        self._passwords: dict[str, str] = {}
+
+    async def __aenter__(self) -> Platform:
+        try:
+            await self._open()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def wait(self) -> None:
+        """Until SIGINT or SIGTERM; ServerError if a local server dies before."""
+        loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop.set)
+        waiting = [asyncio.create_task(stop.wait())]
+        try:
+            if self.server is not None:
+                waiting.append(asyncio.create_task(self._server_died(self.server)))
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in waiting:
+                task.cancel()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    async def _server_died(self, server: LocalServer) -> None:
+        raise ServerError(f"the {server.kind} server ended: {await server.died()}")
+
+    # Opening, in this order; closing goes the other way
+
+    async def _open(self) -> None:
+        settings = self.settings
+        self._stack.enter_context(lock_directory(settings.data_dir))
+        prepared = [self._prepare(number, agent) for number, agent in enumerate(settings.agents)]
+        self.database = await Database.open(settings.storage.url, settings.storage.durability)
+        self._stack.push_async_callback(self.database.close)
+        await self._open_server()
+        for place, agent in prepared:
+            self._build(place, agent)
+        await self._bring_online()
+        self._write_run_file()
+
+    def _prepare(self, number: int, agent: AgentSettings) -> tuple[str, AgentSettings]:
+        return self.settings.place(f"agents[{number}]"), agent
+
+    async def _open_server(self) -> None:
+        server = self.settings.server
+        if server.mode == "external":
+            self.endpoint = Endpoint(server.host, server.port, server.tls.verify, server.tls.ca_file)
+            self.server_line = f"external, {self.endpoint.address(server.domain)}"
+            return
+        choice = choose(server.mode)
+        local = await self._stack.enter_async_context(
+            local_server(choice.kind, self.settings.data_dir / "server", port=server.port)
+        )
+        self.server = local
+        self.server_line = f"{choice.kind}, {local.host}:{local.port}"
+        if choice.notice:
+            self.server_line += f" ({choice.notice})"
+        # About one connection in fifty to the embedded server hangs in its beginning.
+        timeout_s, attempts = (3.0, 5) if local.kind == "embedded" else (10.0, 1)
+        self.endpoint = Endpoint(local.host, local.port, local.verify, local.ca_file, timeout_s, attempts)
+        self._passwords = self._local_passwords()
+        guest = f"{GUEST}@{local.domain}"
+        self.guest = (guest, self._passwords[guest])
+        for jid, password in self._passwords.items():
+            await local.create_account(jid, password)
+
+    def _local_passwords(self) -> dict[str, str]:
+        """The passwords of a local server's accounts: the configured ones, else made up once and kept (0600)."""
+        path = self.settings.data_dir / "accounts.json"
+        try:
+            kept: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            kept = {}
+        except ValueError as error:
+            raise ConfigError(str(path), f"is no JSON ({error}); remove it, and new passwords are made up") from error
+        passwords = {}
+        for agent in self.settings.agents:
+            given = agent.password.get_secret_value() if agent.password is not None else None
+            passwords[bare(agent.jid)] = given or kept.get(bare(agent.jid)) or secrets.token_urlsafe(24)
+        guest = f"{GUEST}@{self.server.domain if self.server else 'localhost'}"
+        passwords.setdefault(guest, kept.get(guest) or secrets.token_urlsafe(24))
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            json.dump({**kept, **passwords}, file, indent=2)
+        return passwords
+
+    def _build(self, place: str, settings: AgentSettings) -> None:
+        jid = bare(settings.jid)
+        if self.database is None:
+            raise CoReasonError("the database is opened before the agents")
+        given = settings.password.get_secret_value() if settings.password is not None else None
+        password = given or self._passwords.get(jid, "")
+        is_registered_here = settings.register_account and self.server is None
+        host = HostedAgent(settings.jid, password, self.endpoint, register=is_registered_here)
+        requests = OpenRequests()
+        agent = self._load(place, settings, jid, Peers(jid, requests, host.send))
+        runner = Runner(
+            agent,
+            jid,
+            AgentStore(self.database, jid),
+            policy_of(self.settings, settings, agent.manifest.config.memory),
+            on_conversation_end=self._on_end,
+        )
+        access = Access(jid, self.settings.access_of(settings).allow)
+        host.serve(runner, Door(runner, requests, access, host.send))
+        self.agents[jid] = host
+        self.runners[jid] = runner
+        self.agents_described.append((jid, agent.manifest.capabilities[0].description or agent.manifest.metadata.name))
+
+    def _load(self, place: str, settings: AgentSettings, jid: str, peers: Peers) -> AgentInterface:
+        parts = AgentParts(
+            manifest_file=settings.manifest,
+            peers=lambda: peers,
+            memory=lambda: AgentInteractionMemory(jid, self.settings.storage.memory_dir),
+        )
+        return load_agent(settings.agent, place=place, project=self.settings.project, parts=parts, options=settings.options)
+
+    async def _bring_online(self) -> None:
+        at_once = asyncio.Semaphore(_CONNECTING_AT_ONCE)
+
+        async def start(jid: str, host: HostedAgent) -> None:
+            async with at_once:
+                await host.start()
+            self._say(f"{jid} is online")
+
+        self._stack.push_async_callback(self._stop_agents)
+        tasks = [asyncio.create_task(start(jid, host)) for jid, host in self.agents.items()]
+        try:
+            await asyncio.gather(*tasks)
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
+
+    async def _stop_agents(self) -> None:
+        grace_s = self.settings.limits.grace_s
+        await asyncio.gather(*(host.stop(grace_s) for host in self.agents.values()))
+
+    def _write_run_file(self) -> None:
+        guest = {"jid": self.guest[0], "password": self.guest[1]} if self.guest else None
+        run = RunFile(
+            pid=os.getpid(),
+            mode=self.server.kind if self.server else "external",
+            host=self.endpoint.host,
+            port=self.endpoint.port,
+            domain=self.server.domain if self.server else self.settings.server.domain,
+            verify=self.endpoint.verify,
+            ca_file=str(self.endpoint.ca_file) if self.endpoint.ca_file else None,
+            guest=guest,
+            agents=[{"jid": jid, "description": description} for jid, description in self.agents_described],
+        )
+        path = write_run_file(self.settings.data_dir, run)
+        self._stack.callback(_remove, path)
+
+
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+def policy_of(settings: Settings, agent: AgentSettings, memory: MemoryConfig | None) -> Policy:
+    """How an agent is run: its own keys where it has some, the common ones elsewhere, the manifest's memory policy."""
+    rules = settings.conversation_of(agent)
+    return Policy(
+        rules=Rules(
+            max_interactions=rules.max_interactions,
+            cooldown=timedelta(seconds=rules.cooldown_s),
+            timeout=timedelta(seconds=rules.timeout_s),
+            max_failures=rules.max_failures,
+        ),
+        memory=memory or MemoryConfig(),
+        assist_timeout_s=rules.assist_timeout_s,
+        lifecycle=rules.lifecycle,
+        idle_shutdown_s=rules.idle_shutdown_s,
+        on_restart=rules.on_restart,
+        concurrency=settings.limits.concurrency,
+        queue=settings.limits.queue,
+        stanza_bytes=settings.limits.stanza_bytes,
+    )

@@ -1,0 +1,102 @@
+"""Calling agents from any Python program, over XMPP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from xml.etree.ElementTree import Element
+
+from ..codec import Bounce, Reply, decode
+from ..contracts import AgentRequest
+from ..names import bare
+from ..peers import Answer, OpenRequests, PeerEvent, as_request, collect, write_request
+from .connection import Connection
+from .endpoint import Endpoint
+
+
+class AgentClient:
+    """An account that asks agents: `async with AgentClient("me@example.org", password) as client: await client.ask(…)`.
+
+    Without a thread all that one account asks an agent is one conversation. Entering connects, and raises ConnectError or
+    LoginError within `timeout_s`; a cut connection comes back by itself.
+    """
+
+    def __init__(
+        self,
+        jid: str,
+        password: str,
+        *,
+        host: str | None = None,
+        port: int | None = None,
+        ca_file: Path | None = None,
+        verify: bool = True,
+        timeout_s: float = 10.0,
+        attempts: int = 1,
+        register: bool = False,
+    ) -> None:
+        self.jid = jid
+        self._password = password
+        self._endpoint = Endpoint(host, port, verify, ca_file, timeout_s, attempts)
+        self._register = register
+        self._requests = OpenRequests()
+        self._connection: Connection | None = None
+
+    async def __aenter__(self) -> AgentClient:
+        self._connection = Connection(
+            self.jid, self._password, self._endpoint, register=self._register, on_message=self._on_message
+        )
+        try:
+            await self._connection.open()
+        except BaseException:
+            await self._connection.close()
+            raise
+        self._connection.client.send_presence()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+
+    async def ask(
+        self,
+        jid: str,
+        request: AgentRequest | Mapping[str, Any] | str,
+        *,
+        thread: str | None = None,
+        timeout: float = 30.0,
+    ) -> Answer:
+        """Asks the agent `jid` and waits for its whole answer, `timeout` seconds at most.
+
+        Raises PeerTimeout, PeerUnavailable, PeerRefused or PeerFailed, each naming the agent.
+        """
+        return collect(jid, [event async for event in self.stream(jid, request, thread=thread, timeout=timeout)])
+
+    async def stream(
+        self,
+        jid: str,
+        request: AgentRequest | Mapping[str, Any] | str,
+        *,
+        thread: str | None = None,
+        timeout: float = 30.0,
+    ) -> AsyncIterator[PeerEvent]:
+        """Asks, and gives the events of the answer as they come. Raises as `ask` does."""
+        connection = self._connection
+        if connection is None:
+            raise RuntimeError("use the client in `async with`")
+        asked = as_request(request)
+        stanza = write_request(bare(self.jid), jid, asked, thread)
+        async for event in self._requests.events(jid, str(asked.request_id), timeout, lambda: connection.send([stanza])):
+            yield event
+
+    def _on_message(self, stanza: Element) -> asyncio.Future[Any] | None:
+        message = decode(stanza)
+        if isinstance(message, Reply):
+            self._requests.deliver(message)
+        elif isinstance(message, Bounce):
+            self._requests.bounce(message)
+        return None
