@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from .codec import Incoming
@@ -35,6 +35,10 @@ class Memory:
     person: Variables
     last_answer: str = ""
     echoes: int = 0
+    session_uuid: UUID = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.session_uuid = UUID(self.row.session_id)
 
     @property
     def life(self) -> Life:

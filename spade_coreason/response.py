@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any, Literal, cast
-from uuid import uuid4
+from uuid import UUID, uuid5
 
 from .codec import Said, StreamAborted, StreamChunk, StreamEnded, StreamStarted, TurnEvent, Voice
 from .contracts import (
@@ -34,14 +34,16 @@ agent_log = logging.getLogger("spade_coreason.agent")
 class Response:
     """The ResponseHandler of one turn. After the turn every call is a `RuntimeError`."""
 
-    def __init__(self, voice: Voice, send: Send, agent: str) -> None:
+    def __init__(self, voice: Voice, send: Send, agent: str, key: UUID) -> None:
         self._voice = voice
+        self._key = key
         self._send_now = send
         self._agent = agent
         self._loop = asyncio.get_running_loop()
         self._held: list[str] = []
         self._hold_timer: asyncio.TimerHandle | None = None
-        self._typing_timer = self._loop.call_later(TYPING_AFTER_S, self._show_typing)
+        self._typing_timer = self._loop.call_later(TYPING_AFTER_S, self._show_typing) if voice.shows_typing else None
+        self._named = 0
         self._streams: dict[str, Stream] = {}
         self._is_over = False
         self.stanzas: list[str] = []
@@ -56,28 +58,28 @@ class Response:
 
     async def thought(self, content: str, status: str = "IN_PROGRESS") -> None:
         """Emits a thinking block."""
-        self._emit(Said(ThinkingBlock(content=content, status=cast(Literal["IN_PROGRESS", "COMPLETE"], status))))
+        self._emit(Said(ThinkingBlock(id=self._id(), content=content, status=cast(Literal["IN_PROGRESS", "COMPLETE"], status))))
 
     async def markdown(self, content: str) -> None:
         """Emits a markdown block."""
-        self._emit(Said(MarkdownBlock(content=content)))
+        self._emit(Said(MarkdownBlock(id=self._id(), content=content)))
         self.texts.append(content)
 
     async def data(self, data: dict[str, Any], title: str | None = None, view_hint: str = "JSON") -> None:
         """Emits a data block; a value that is no JSON is a `ValueError` or `TypeError`, and nothing is sent."""
         hint = cast(Literal["TABLE", "JSON", "LIST", "KEY_VALUE"], view_hint)
-        block = DataBlock(data=data, title=title, view_hint=hint)
+        block = DataBlock(id=self._id(), data=data, title=title, view_hint=hint)
         dumped = block.dump()
         self._emit(Said(block))
         self.data_blocks.append(dumped)
 
     async def error(self, message: str, details: dict[str, Any] | None = None, recoverable: bool = False) -> None:
         """Emits an error that concerns the whole request. Only `message` is shown; `details` stay in the process."""
-        self.report(UserErrorBlock(user_message=message, technical_details=details, recoverable=recoverable))
+        self.report(UserErrorBlock(id=self._id(), user_message=message, technical_details=details, recoverable=recoverable))
 
     async def create_stream(self, title: str | None = None, metadata: dict[str, Any] | None = None) -> Stream:
         """Opens a stream."""
-        stream = Stream(self)
+        stream = Stream(self, str(self._id()))
         self._emit(StreamStarted(stream.stream_id, title))
         self._streams[stream.stream_id] = stream
         return stream
@@ -113,7 +115,8 @@ class Response:
     def conclude(self, event: TurnEvent) -> list[str]:
         """Ends the turn with its last event. What it gives leaves when the turn is stored."""
         self._is_over = True
-        self._typing_timer.cancel()
+        if self._typing_timer is not None:
+            self._typing_timer.cancel()
         final = self._voice.say(event)
         self.stanzas += final
         held = self._take_held()
@@ -122,7 +125,8 @@ class Response:
     def abandon(self) -> None:
         """Ends the turn without a word: it runs again."""
         self._is_over = True
-        self._typing_timer.cancel()
+        if self._typing_timer is not None:
+            self._typing_timer.cancel()
         self._take_held()
 
     def send(self, stanzas: list[str]) -> None:
@@ -130,6 +134,11 @@ class Response:
         if stanzas:
             self.last_sent = Tracked(stanzas[-1])
             self._send_now([*stanzas[:-1], self.last_sent])
+
+    def _id(self) -> UUID:
+        """Blocks and streams have ids that derive from the request's, so that a turn that runs again is recognised."""
+        self._named += 1
+        return uuid5(self._key, str(self._named))
 
     def _emit(self, event: TurnEvent) -> None:
         if self._is_over:
@@ -175,9 +184,9 @@ class Stream:
 
     __slots__ = ("_chunks", "_response", "_stream_id")
 
-    def __init__(self, response: Response) -> None:
+    def __init__(self, response: Response, stream_id: str) -> None:
         self._response = response
-        self._stream_id = str(uuid4())
+        self._stream_id = stream_id
         self._chunks: list[str] = []
 
     @property

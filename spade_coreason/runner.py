@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from pydantic_core import to_json
 
@@ -212,7 +212,8 @@ class Runner:
         if received.ended is not None:
             await self._ended(lane, memory, received.ended)
         memory.row = _with_life(memory.row, received.life)
-        response = Response(voice_for(incoming, waiting.key, self.jid, self.policy.stanza_bytes), self._send, self.jid)
+        voice = voice_for(incoming, waiting.key, self.jid, self.policy.stanza_bytes)
+        response = Response(voice, self._send, self.jid, waiting.key)
         if received.verdict is not Verdict.RUN:
             await self._refuse(memory, waiting, response, received)
             return
@@ -282,7 +283,7 @@ class Runner:
         if session.is_ended:
             life = conversation.end(life)
         final = response.conclude(outcome.event)
-        interaction = self._interaction(request, response, began, waiting.incoming.language)
+        interaction = self._interaction(waiting.key, request, response, began, waiting.incoming.language)
         row = memory.row
         state, window_start = window(memory.state.add_interaction(interaction), self.policy.memory, row.turns + 1)
         row = ConversationRow(
@@ -354,7 +355,7 @@ class Runner:
             metadata["redelivered"] = True
         return AgentRequest(
             request_id=incoming.request_id or waiting.key,
-            session_id=UUID(memory.row.session_id),
+            session_id=memory.session_uuid,
             root_request_id=incoming.root_request_id,
             parent_request_id=incoming.parent_request_id,
             created_at=self._clock(),
@@ -363,14 +364,14 @@ class Runner:
             metadata=metadata,
         )
 
-    def _interaction(self, request: AgentRequest, response: Response, began: datetime, language: str) -> Interaction:
+    def _interaction(self, key: UUID, request: AgentRequest, response: Response, began: datetime, language: str) -> Interaction:
         output: dict[str, Any] = {"text": "\n\n".join(response.texts)}
         if response.data_blocks:
             output["data"] = response.data_blocks
         if response.reported_error is not None:
             output["error"] = response.reported_error.dump()
         return Interaction.model_construct(
-            interaction_id=uuid4(),
+            interaction_id=key,
             timestamp=began,
             input=request.payload,
             output=output,

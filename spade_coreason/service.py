@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from .access import Access
 from .config import AgentSettings, Settings
@@ -81,7 +82,7 @@ class Platform:
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
-        waiting = [asyncio.create_task(stop.wait())]
+        waiting: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
         try:
             if self.server is not None:
                 waiting.append(asyncio.create_task(self._server_died(self.server)))

@@ -48,12 +48,17 @@ _ENVELOPE_BYTES = 2048
 class Voice(Protocol):
     """The language of one turn."""
 
+    @property
+    def shows_typing(self) -> bool:
+        """Whether the other side uses chat states (XEP-0085)."""
+        ...
+
     def say(self, event: TurnEvent) -> list[str]:
         """The stanzas that `event` becomes now; none where it waits for more, or is not for this listener."""
         ...
 
     def composing(self) -> str | None:
-        """The stanza that says "typing…", where the other side uses chat states (XEP-0085)."""
+        """The stanza that says "typing…", where `shows_typing`."""
         ...
 
 
@@ -89,6 +94,7 @@ class PersonVoice:
         self._body_bytes = stanza_bytes - _ENVELOPE_BYTES - len(incoming.thread or "") * 6
         self._streams: dict[str, list[str]] = {}
         self._typing = False
+        self.shows_typing = incoming.uses_chat_states
 
     def say(self, event: TurnEvent) -> list[str]:
         match event:
@@ -158,13 +164,11 @@ class SpadeVoice(PersonVoice):
         self._body_bytes -= sum(wire_size(f"{name}{value}") + 80 for name, value in self._fields.items())
         self._body_bytes = max(self._body_bytes, 1024)
         self._performative = "inform"
+        self.shows_typing = False
 
     def say(self, event: TurnEvent) -> list[str]:
         self._performative = self._PERFORMATIVES.get(type(event), "inform")
         return super().say(event)
-
-    def composing(self) -> str | None:
-        return None
 
     def _message(self, text: str) -> str:
         incoming = self._incoming
@@ -189,6 +193,8 @@ class SpadeVoice(PersonVoice):
 
 class ProgramVoice:
     """CloudEvents in JSON containers (XEP-0335), at full speed, to the full JID that asked."""
+
+    shows_typing = False
 
     def __init__(self, incoming: Incoming, key: UUID, agent: str, stanza_bytes: int) -> None:
         self._events = EventWriter(

@@ -65,15 +65,26 @@ async def test_default_limits_end_the_stream_that_exceeds_them(
                 await asyncio.wait_for(client.disconnected.wait(), 5)
 
 
-@pytest.mark.parametrize("make", [prosody, ejabberd])
-async def test_a_killed_server_starts_again_on_the_same_port_with_the_same_accounts(
-    make: Callable[[Path], XmppServer], start_server: StartServer, tmp_path: Path
+async def test_a_killed_prosody_starts_again_on_the_same_port_with_the_same_accounts(
+    start_server: StartServer, tmp_path: Path
 ) -> None:
-    require(*("ejabberd", ejabberd_installed()) if make is ejabberd else ("Prosody", prosody_installed()))
-    server = start_server(make(tmp_path))
+    require("Prosody", prosody_installed())
+    server = start_server(prosody(tmp_path))
+    await _again(server, server.kill)
+
+
+async def test_a_stopped_ejabberd_starts_again_on_the_same_port_with_the_same_accounts(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    require("ejabberd", ejabberd_installed())
+    server = start_server(ejabberd(tmp_path))
+    await _again(server, server.stop)
+
+
+async def _again(server: XmppServer, end: Callable[[], None]) -> None:
     account = await server.account()
     pid = server.pid
-    await asyncio.to_thread(server.kill)
+    await asyncio.to_thread(end)
     assert group(pid) == []
     await asyncio.to_thread(server.start)
     assert server.pid != pid

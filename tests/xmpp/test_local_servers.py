@@ -18,7 +18,6 @@ import pytest
 from spade_coreason.exceptions import ServerError
 from spade_coreason.xmpp.servers import (
     Kind,
-    LocalServer,
     ProsodyServer,
     choose,
     embedded_server,
@@ -26,7 +25,10 @@ from spade_coreason.xmpp.servers import (
     prosody_program,
     prosody_server,
 )
-from spade_coreason.xmpp.servers.ports import LOOPBACK, free_ports, is_free
+from spade_coreason.xmpp.servers.certificate import certificate_in
+from spade_coreason.xmpp.servers.embedded import PROGRAM
+from spade_coreason.xmpp.servers.ports import LOOPBACK, is_free
+from spade_coreason.xmpp.servers.process import AddressInUse, Start, server_process
 from spade_coreason.xmpp.servers.stream import StreamError, bare_stream
 from tests.servers.clients import StockClient
 from tests.servers.processes import ended, group, listens_on
@@ -115,8 +117,8 @@ STARTER = """
         async with local_server(sys.argv[1], pathlib.Path(sys.argv[2])) as server:
             child = os.fork() if len(sys.argv) > 3 else -1
             if child == 0:
-                os.write(1, b"")
-                signal_never_comes = os.read(os.pipe()[0], 1)
+                os.close(1)
+                os.read(os.pipe()[0], 1)  # for ever
             print(server.process.pid, child, flush=True)
             await server.died()
 
@@ -194,16 +196,46 @@ async def test_a_program_that_ends_at_once_is_an_error_that_says_why(text: str, 
     assert "\n" not in str(caught.value)
 
 
-async def test_a_server_that_answers_in_its_place_is_not_taken_for_it(kind: Kind, tmp_path: Path) -> None:
-    """The port is free when it is chosen; this one is taken before the program starts."""
-    async with local_server(kind, tmp_path / "one") as other:
-        program = script(tmp_path / "silent", "#!/bin/sh\nexec sleep 60")
-        (tmp_path / "two").mkdir()
-        with socket.socket() as _:
-            (tmp_path / "two" / "ports.json").write_text(f'{{"c2s": {other.port}, "http": {free_ports(1)[0]}}}')
-            with pytest.raises(ServerError, match="did not answer"):
-                async with prosody_server(tmp_path / "two", program=program, timeout_s=0.3) as server:
-                    assert server.port != other.port
+async def test_another_server_that_answers_on_its_port_is_not_taken_for_it(kind: Kind, tmp_path: Path) -> None:
+    async with local_server(kind, tmp_path / "other") as other:
+        ours = Start(
+            name="Prosody",
+            command=("sleep", "60"),
+            directory=tmp_path,
+            log=tmp_path / "prosody.log",
+            port=other.port,
+            domain="localhost",
+            certificate=certificate_in(tmp_path / "certs", ("localhost",)),
+        )
+        with pytest.raises(AddressInUse, match=f"another server answers on port {other.port}"):
+            async with server_process(ours):
+                pass
+
+
+async def test_where_somebody_takes_the_port_meanwhile_it_tries_another(tmp_path: Path) -> None:
+    require("Prosody", prosody_program() is not None)
+    unlucky_once = script(
+        tmp_path / "unlucky",
+        f"""#!/bin/sh
+        [ -e {tmp_path}/tried ] && exec prosody "$@"
+        touch {tmp_path}/tried
+        echo "error: Failed to open server port on 127.0.0.1, Address already in use"
+        exec sleep 60
+        """,
+    )
+    async with prosody_server(tmp_path / "server", program=unlucky_once):
+        pass
+
+
+async def test_the_embedded_server_says_that_its_port_is_taken(tmp_path: Path) -> None:
+    with socket.create_server((LOOPBACK, 0)) as other:
+        certificate = certificate_in(tmp_path, ("localhost",))
+        port = str(other.getsockname()[1])
+        command = (sys.executable, "-P", str(PROGRAM), str(tmp_path), "localhost", port)
+        start = Start("it", command, tmp_path, tmp_path / "log", int(port), "localhost", certificate)
+        with pytest.raises(AddressInUse, match="address already in use"):
+            async with server_process(start):
+                pass
 
 
 # Prosody, managed
@@ -289,13 +321,14 @@ async def test_prosody_archives_without_sqlite_too(tmp_path: Path) -> None:
             assert "keep this" in kept
 
 
-@pytest.mark.parametrize(
-    "jid", ["a@example.org", "localhost", "@localhost", "a b@localhost", "../a@localhost", "a\0@localhost"]
-)
-async def test_only_jids_that_the_server_can_have_become_accounts(jid: str, kind: Kind, tmp_path: Path) -> None:
-    server = await _without_process(kind, tmp_path)
-    with pytest.raises(ServerError):
-        await server.create_account(jid, "secret")
+async def test_only_jids_that_the_server_can_have_become_accounts(kind: Kind, tmp_path: Path) -> None:
+    async with local_server(kind, tmp_path) as server:
+        for jid in ("a@example.org", "localhost", "@localhost", "a b@localhost", "../a@localhost", "a\0@localhost"):
+            with pytest.raises(ServerError):
+                await server.create_account(jid, "secret")
+        for password in ("", "\0", "\N{SOFT HYPHEN}"):
+            with pytest.raises(ServerError, match="password"):
+                await server.create_account("a@localhost", password)
 
 
 # The embedded server
@@ -336,8 +369,3 @@ def test_auto_takes_prosody_where_it_is_and_says_how_to_get_it_where_not(
     assert choose("auto").kind == choose("prosody").kind == "prosody"
     assert choose("auto").notice is None
     assert choose("embedded").kind == "embedded"
-
-
-async def _without_process(kind: Kind, directory: Path) -> LocalServer:
-    async with local_server(kind, directory) as server:
-        return server
