@@ -52,6 +52,7 @@ class Platform:
         self.settings = settings
         self.server: LocalServer | None = None
         self.server_line = ""
+        self.notice: str | None = None
         self.agents: dict[str, HostedAgent] = {}
         self.runners: dict[str, Runner] = {}
         self.agents_described: list[tuple[str, str]] = []
@@ -127,8 +128,9 @@ class Platform:
         )
         self.server = local
         self.server_line = f"{choice.kind}, {local.host}:{local.port}"
-        if choice.notice:
-            self.server_line += f" ({choice.notice})"
+        self.notice = choice.notice
+        if choice.kind == "embedded":
+            self.server_line += " (for demonstrations; `apt install prosody` gives you a real one)"
         # About one connection in fifty to the embedded server hangs in its beginning.
         timeout_s, attempts = (3.0, 5) if local.kind == "embedded" else (10.0, 1)
         self.endpoint = Endpoint(local.host, local.port, local.verify, local.ca_file, timeout_s, attempts)

@@ -12,7 +12,7 @@ import pytest
 from tests.servers import ejabberd as ejabberd_server
 from tests.servers import embedded as embedded_server
 from tests.servers import prosody as prosody_server
-from tests.servers.requirements import require
+from tests.servers.requirements import missing_programs, require
 from tests.servers.server import XmppServer
 
 RAISED_STANZA_BYTES = 4 * 1024 * 1024
@@ -88,3 +88,8 @@ def go_sendxmpp() -> str:
     require("go-sendxmpp", program is not None)
     assert program is not None
     return program
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for line in missing_programs(terminalreporter.getreports("skipped")):
+        terminalreporter.write_line(line, yellow=True)

@@ -49,6 +49,16 @@ class NoTraces:
         return []
 
 
+def _prepare_container() -> None:
+    """SPADE's container is a singleton that keeps its first event loop, and sets uvloop's policy for the whole process."""
+    policy = asyncio.get_event_loop_policy()
+    container = Container()
+    if container.loop is not asyncio.get_running_loop():
+        container.reset()
+    # With uvloop's policy and a loop of another kind, Python 3.11 can start no child process.
+    asyncio.set_event_loop_policy(policy)
+
+
 class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
     """A `spade.agent.Agent`: SPADE behaviours and templates can be added as to any other.
 
@@ -57,9 +67,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
     """
 
     def __init__(self, jid: str, password: str, endpoint: Endpoint, *, register: bool = False) -> None:
-        container = Container()
-        if container.loop is not asyncio.get_running_loop():
-            container.reset()  # it is a singleton that keeps its first event loop
+        _prepare_container()
         if not JID(jid).resource:
             # Always the same one: after a kill -9 the server has unacknowledged mail for this resource only.
             jid = f"{jid}/{DEFAULT_RESOURCE}"

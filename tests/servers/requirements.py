@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Iterable
 
 import pytest
+
+REMEDY = "`make servers` enables this test"
 
 
 def require(name: str, is_there: bool) -> None:
     """Skips the test where a program is missing. In CI, or with SPADE_COREASON_REQUIRE_SERVERS=1, it fails instead."""
     if is_there:
         return
-    reason = f"{name} is not installed; `make servers` enables this test"
+    reason = f"{name} is not installed; {REMEDY}"
     if os.environ.get("CI", "").lower() in ("1", "true") or os.environ.get("SPADE_COREASON_REQUIRE_SERVERS") == "1":
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
+
+
+def missing_programs(skipped: Iterable[pytest.TestReport]) -> list[str]:
+    """One line for each program that was missing, with the number of tests that were skipped for it."""
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped if isinstance(report.longrepr, tuple))
+    return [
+        f"{count} skipped: {reason.replace(REMEDY, '`make servers` enables them')}"
+        for reason, count in sorted(reasons.items())
+        if reason.endswith(REMEDY)
+    ]
