@@ -11,31 +11,33 @@ from .contracts import __all__ as _contracts
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .authoring import agent
-    from .config import Settings, load_settings
-    from .exceptions import (
-        CodecError,
-        ConfigError,
-        ConnectError,
-        CoReasonError,
-        DataDirectoryInUse,
-        LoginError,
-        MemoryFileError,
-        PeerError,
-        PeerFailed,
-        PeerRefused,
-        PeerTimeout,
-        PeerUnavailable,
-        ServerError,
-        StoreError,
-    )
-    from .peers import Answer, PeerEvent, Peers
-    from .runner import Policy, Runner
-    from .service import Platform
-    from .stores.memory import AgentInteractionMemory
-    from .testing import AgentTester
-    from .xmpp.client import AgentClient
-    from .xmpp.host import HostedAgent
+    from .authoring import agent as agent
+    from .config import Settings as Settings
+    from .config import load_settings as load_settings
+    from .exceptions import CodecError as CodecError
+    from .exceptions import ConfigError as ConfigError
+    from .exceptions import ConnectError as ConnectError
+    from .exceptions import CoReasonError as CoReasonError
+    from .exceptions import DataDirectoryInUse as DataDirectoryInUse
+    from .exceptions import LoginError as LoginError
+    from .exceptions import MemoryFileError as MemoryFileError
+    from .exceptions import PeerError as PeerError
+    from .exceptions import PeerFailed as PeerFailed
+    from .exceptions import PeerRefused as PeerRefused
+    from .exceptions import PeerTimeout as PeerTimeout
+    from .exceptions import PeerUnavailable as PeerUnavailable
+    from .exceptions import ServerError as ServerError
+    from .exceptions import StoreError as StoreError
+    from .peers import Answer as Answer
+    from .peers import PeerEvent as PeerEvent
+    from .peers import Peers as Peers
+    from .runner import Policy as Policy
+    from .runner import Runner as Runner
+    from .service import Platform as Platform
+    from .stores.memory import AgentInteractionMemory as AgentInteractionMemory
+    from .testing import AgentTester as AgentTester
+    from .xmpp.client import AgentClient as AgentClient
+    from .xmpp.host import HostedAgent as HostedAgent
 
 # Imported when first used: SPADE alone takes half a second, and who writes an agent or a test needs none of it.
 _LAZY = {

@@ -1,16 +1,31 @@
-"""The base of every model: how it is read and written."""
+"""The base of every model: how it is read and written, and what a time is."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
 
 def utc_now() -> datetime:
     """The time in UTC, which every timestamp here is in."""
     return datetime.now(UTC)
+
+
+def _in_utc(moment: datetime) -> datetime:
+    if moment.tzinfo is UTC:
+        return moment
+    if moment.tzinfo is None:
+        return moment.replace(tzinfo=UTC)
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError("this time is outside of the years 1 to 9999 in UTC") from error
+
+
+UtcDatetime = Annotated[datetime, AfterValidator(_in_utc)]
+"""A time in UTC. Another zone is converted; a time without a zone is taken as UTC."""
 
 
 class CoReasonBaseModel(BaseModel):
@@ -19,11 +34,11 @@ class CoReasonBaseModel(BaseModel):
     model_config = ConfigDict(frozen=True, populate_by_name=True)
 
     def dump(self, **options: Any) -> dict[str, Any]:
-        """`model_dump` in mode "json", by alias, without None; each of it may be overridden."""
+        """`model_dump` in mode "json", by alias, without fields that are None; each of it may be overridden."""
         return self.model_dump(**{"mode": "json", "by_alias": True, "exclude_none": True, **options})
 
     def to_json(self, **options: Any) -> str:
-        """`model_dump_json` by alias, without None; each of it may be overridden."""
+        """`model_dump_json` by alias, without fields that are None; each of it may be overridden."""
         return self.model_dump_json(**{"by_alias": True, "exclude_none": True, **options})
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import timedelta
+from typing import Annotated, Any
 from uuid import UUID, uuid4
 
-from pydantic import Field, JsonValue
+from pydantic import BeforeValidator, Field, JsonValue, ValidationError
 
-from .base import CoReasonBaseModel, utc_now
+from .base import CoReasonBaseModel, UtcDatetime, utc_now
 from .memory import MemoryStrategy
 
 
@@ -30,7 +30,7 @@ class ContentPart(CoReasonBaseModel):
     """One part of an input: text, files, or both."""
 
     text: str | None = None
-    attachments: list[AttachedFile] = []
+    attachments: list[AttachedFile] = Field(default_factory=list)
 
 
 class MultiModalInput(CoReasonBaseModel):
@@ -39,12 +39,23 @@ class MultiModalInput(CoReasonBaseModel):
     parts: list[ContentPart]
 
 
+def _multi_modal(value: Any) -> Any:
+    # An agent's payload may have "parts" of its own. It is taken for ours only where nothing of it would change or get lost.
+    if not isinstance(value, dict) or value.keys() != {"parts"}:
+        return value
+    try:
+        found = MultiModalInput.model_validate(value)
+    except ValidationError:
+        return value
+    return found if value in (found.dump(), found.model_dump()) else value
+
+
 class Interaction(CoReasonBaseModel):
-    """One turn: what was asked and what was answered."""
+    """One turn: what was asked and what was answered. `input` is any JSON value, or a MultiModalInput."""
 
     interaction_id: UUID = Field(default_factory=uuid4)
-    timestamp: datetime = Field(default_factory=utc_now)
-    input: MultiModalInput | JsonValue
+    timestamp: UtcDatetime = Field(default_factory=utc_now)
+    input: Annotated[JsonValue | MultiModalInput, Field(union_mode="left_to_right"), BeforeValidator(_multi_modal)]
     output: dict[str, Any] = Field(default_factory=dict)
     events: list[Any] = Field(default_factory=list)
     meta: dict[str, Any] = Field(default_factory=dict)
@@ -62,8 +73,8 @@ class SessionState(CoReasonBaseModel):
     id: str = Field(default_factory=lambda: str(uuid4()))
     agent_id: str
     user_id: str
-    created_at: datetime = Field(default_factory=utc_now)
-    updated_at: datetime = Field(default_factory=utc_now)
+    created_at: UtcDatetime = Field(default_factory=utc_now)
+    updated_at: UtcDatetime = Field(default_factory=utc_now)
     history: list[Interaction] = Field(default_factory=list)
     variables: dict[str, Any] = Field(default_factory=dict)
 
@@ -75,13 +86,17 @@ class SessionState(CoReasonBaseModel):
         """A new state with the history that `strategy` keeps; deterministic (seed: Memory Governance).
 
         ALL returns this object; SLIDING_WINDOW keeps `history[-limit:]`, nothing for a limit of 0 or less. The strategies
-        that need a tokenizer, a model or an index are applied by the engine and change nothing here.
+        that need a tokenizer, a model or an index are applied by the engine and change nothing here. `ValueError` for a
+        text that names no strategy.
         """
-        if strategy is not MemoryStrategy.SLIDING_WINDOW:
+        if MemoryStrategy(strategy) is not MemoryStrategy.SLIDING_WINDOW:
             return self
         return self._with_history(self.history[-limit:] if limit > 0 else [])
 
     def _with_history(self, history: list[Interaction]) -> SessionState:
-        # Strictly later, also where the clock did not move between two changes.
-        updated_at = max(utc_now(), self.updated_at + timedelta(microseconds=1))
-        return self.model_copy(update={"history": history, "updated_at": updated_at})
+        updated_at = utc_now()
+        if updated_at <= self.updated_at:  # the clock did not move between two changes, or moved back
+            updated_at = self.updated_at + timedelta(microseconds=1)
+        # The turns are frozen and may be shared; a dict is not, and what one state writes must not be seen in another.
+        changed = {"history": history, "updated_at": updated_at, "variables": dict(self.variables)}
+        return self.model_copy(update=changed)

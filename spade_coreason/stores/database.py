@@ -223,7 +223,7 @@ class Database:
                 if stored != schema.REVISION:
                     from .migrations import upgrade  # Alembic is slow to import
 
-                    upgrade(connection, self._path, str(stored))
+                    upgrade(connection, self._path, stored)
             connection.commit()
             for table in (schema.inbox, schema.interactions, schema.conversations):
                 self._next_ids[table.name] = connection.execute(select(func.max(table.c.id))).scalar() or 0

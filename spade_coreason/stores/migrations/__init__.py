@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from ...exceptions import StoreError
 
 
-def upgrade(connection: Connection, name: str, stored: str) -> None:
+def upgrade(connection: Connection, name: str, stored: str | None) -> None:
     """Brings the database on `connection` up to date. StoreError where `stored` is a revision that this program lacks."""
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent))

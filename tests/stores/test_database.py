@@ -1,0 +1,307 @@
+"""The database: what is durable, what fails alone, what is known again after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, text
+
+from spade_coreason import ConversationState, DataDirectoryInUse, StoreError
+from spade_coreason.conversation import Life
+from spade_coreason.stores import AgentStore, ConversationRow, Database, Turn, Variable, lock_directory, schema
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def url(directory: Path) -> str:
+    return f"sqlite+aiosqlite:///{directory}/platform.db"
+
+
+@pytest.fixture
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
+    database = await Database.open(url(tmp_path), "off")
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+def store(database: Database) -> AgentStore:
+    return AgentStore(database, "echo@localhost")
+
+
+def conversation(store: AgentStore, name: str = "t", owner: str = "alice@localhost", turns: int = 0) -> ConversationRow:
+    life = Life(ConversationState.ACTIVE, turns, NOW, NOW)
+    return ConversationRow(store.new_conversation_row(), name, owner, f"session-{name}", life, 100, turns=turns)
+
+
+async def a_turn(store: AgentStore, row: ConversationRow, number: int, *variables: Variable) -> ConversationRow:
+    request, is_new = store.receive(os.urandom(16), row.owner, "{}", NOW)
+    assert await is_new
+    row = ConversationRow(row.id, row.conversation_id, row.owner, row.session_id, row.life, 100, 1, number)
+    await store.finish(request, row, Turn(f"i{number}", NOW, f'{{"n": {number}}}'), '["<message/>"]', variables)
+    store.close(request)
+    return row
+
+
+async def test_a_request_is_kept_once(store: AgentStore) -> None:
+    first = store.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
+    within_the_batch = store.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
+    other = store.receive(b"o" * 16, "alice@localhost", "{}", NOW)[1]
+    assert [await first, await within_the_batch, await other] == [True, False, True]
+    assert not await store.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
+
+
+async def test_the_same_key_of_another_agent_is_another_request(store: AgentStore, database: Database) -> None:
+    assert await store.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
+    assert await AgentStore(database, "notes@localhost").receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
+
+
+async def test_a_duplicate_after_seven_days_is_a_new_message(store: AgentStore) -> None:
+    row, is_new = store.receive(b"k" * 16, "alice@localhost", "{}", NOW)
+    assert await is_new
+    await store.finish(row, conversation(store), None, None)
+    assert not await store.receive(b"k" * 16, "alice@localhost", "{}", NOW + timedelta(days=6))[1]
+    assert await store.receive(b"k" * 16, "alice@localhost", "{}", NOW + timedelta(days=7, seconds=1))[1]
+
+
+async def test_what_is_not_closed_is_pending_in_order(store: AgentStore) -> None:
+    rows = []
+    for number in range(4):
+        row, is_new = store.receive(bytes([number]) * 16, "alice@localhost", f'{{"n":{number}}}', NOW)
+        assert await is_new
+        rows.append(row)
+    talk = conversation(store)
+    await store.finish(rows[1], talk, None, '["<message/>"]')
+    await store.finish(rows[2], talk, None, None)
+    pending = await store.pending()
+    assert [(p.row, p.request, p.answer) for p in pending] == [
+        (rows[0], '{"n":0}', None),
+        (rows[1], None, '["<message/>"]'),
+        (rows[3], '{"n":3}', None),
+    ]
+
+
+async def test_a_closed_answer_is_not_sent_again(tmp_path: Path) -> None:
+    database = await Database.open(url(tmp_path), "off")
+    store = AgentStore(database, "echo@localhost")
+    await a_turn(store, conversation(store), 1)
+    await database.close()
+    database = await Database.open(url(tmp_path), "off")
+    assert await AgentStore(database, "echo@localhost").pending() == []
+    await database.close()
+
+
+async def test_history_pages_back_from_the_newest(store: AgentStore) -> None:
+    row = conversation(store)
+    for number in range(1, 11):
+        row = await a_turn(store, row, number)
+    assert await store.history(row.id, 3) == ['{"n": 8}', '{"n": 9}', '{"n": 10}']
+    assert await store.history(row.id, 3, 8) == ['{"n": 1}', '{"n": 2}']
+    assert await store.history(row.id, 3, 10) == []
+
+
+async def test_a_turn_is_stored_whole_or_not_at_all(store: AgentStore, database: Database) -> None:
+    row = conversation(store)
+    request, is_new = store.receive(b"k" * 16, "alice@localhost", "{}", NOW)
+    assert await is_new
+    broken = Variable("conversation", "t", "n", None)  # type: ignore[arg-type]  # what the table refuses
+    with pytest.raises(StoreError, match="NOT NULL"):
+        await store.finish(request, row, Turn("i", NOW, "{}"), None, [broken])
+    assert await store.find_conversations(["t"]) == {}
+    assert await store.history(row.id, 10) == []
+    assert len(await store.pending()) == 1
+
+
+async def test_a_write_that_fails_harms_no_other_of_its_batch(store: AgentStore, database: Database) -> None:
+    def wrong(connection: Connection) -> None:
+        connection.execute(text("INSERT INTO nowhere VALUES (1)"))
+
+    requests = [store.receive(bytes([n]) * 16, "alice@localhost", "{}", NOW)[1] for n in range(20)]
+    failing = asyncio.ensure_future(database.write(wrong))
+    requests += [store.receive(bytes([n]) * 16, "alice@localhost", "{}", NOW)[1] for n in range(20, 40)]
+    assert all(await asyncio.gather(*requests))
+    with pytest.raises(StoreError, match="nowhere"):
+        await failing
+    assert len(await store.pending()) == 40
+
+
+async def test_a_waiter_that_is_cancelled_breaks_nothing(store: AgentStore) -> None:
+    first, second = (store.receive(bytes([n]) * 16, "alice@localhost", "{}", NOW)[1] for n in range(2))
+    first.cancel()
+    assert await second
+    assert len(await store.pending()) == 2
+
+
+async def test_reading_sees_what_was_written_and_is_not_held_up_by_writing(store: AgentStore) -> None:
+    row = conversation(store)
+    for number in range(1, 30):
+        row = await a_turn(store, row, number)
+        assert await store.history(row.id, 1) == [f'{{"n": {number}}}']
+
+
+async def test_variables_of_two_agents_and_scopes_are_apart(store: AgentStore, database: Database) -> None:
+    row = conversation(store)
+    await a_turn(
+        store,
+        row,
+        1,
+        Variable("conversation", "t", "city", '"Valencia"'),
+        Variable("person", "alice@localhost", "city", '"Berlin"'),
+    )
+    assert await store.variables("conversation", "t") == {"city": '"Valencia"'}
+    assert await store.variables("person", "alice@localhost") == {"city": '"Berlin"'}
+    assert await AgentStore(database, "notes@localhost").variables("conversation", "t") == {}
+
+
+async def test_forgetting_a_person_leaves_everybody_else(store: AgentStore) -> None:
+    for owner in ("alice@localhost", "bob@localhost"):
+        row = conversation(store, f"t-{owner}", owner)
+        await a_turn(
+            store,
+            row,
+            1,
+            Variable("conversation", f"t-{owner}", "n", "1"),
+            Variable("person", owner, "n", "1"),
+        )
+        assert await store.receive(owner.encode()[:3] + b"waiting.waits", owner, '{"secret": 1}', NOW)[1]
+    report = await store.forget("alice@localhost")
+    assert (report.conversation_ids, report.interactions, report.variables, report.requests) == (
+        ("t-alice@localhost",),
+        1,
+        2,
+        1,
+    )
+    assert [row.owner for row in await store.conversations()] == ["bob@localhost"]
+    assert await store.variables("person", "alice@localhost") == {}
+    assert await store.variables("person", "bob@localhost") == {"n": "1"}
+    assert [p.key[:3] for p in await store.pending()] == [b"bob"]
+
+
+async def test_deleting_a_conversation_takes_its_turns_and_variables(store: AgentStore) -> None:
+    row = await a_turn(store, conversation(store), 1, Variable("conversation", "t", "n", "1"))
+    report = await store.delete_conversation(row)
+    assert (report.interactions, report.variables) == (1, 1)
+    assert await store.conversations() == []
+    assert await store.history(row.id, 10) == []
+
+
+async def test_silent_conversations_are_found_by_time(store: AgentStore) -> None:
+    for number in range(3):
+        life = Life(ConversationState.ACTIVE, 1, NOW, NOW + timedelta(minutes=number))
+        row = ConversationRow(store.new_conversation_row(), f"t{number}", "alice@localhost", "s", life, 100)
+        await store.save_conversation(row)
+    assert await store.oldest_active() == NOW
+    assert {r.conversation_id for r in await store.expired(NOW + timedelta(minutes=1))} == {"t0", "t1"}
+    assert await store.active_ids() == {"t0", "t1", "t2"}
+
+
+async def test_migrating_from_nothing_gives_the_schema_of_today(tmp_path: Path) -> None:
+    await (await Database.open(url(tmp_path), "off")).close()
+    made = _schema(tmp_path / "platform.db")
+    old = tmp_path / "old.db"
+    with sqlite3.connect(old) as connection:
+        connection.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
+    database = await Database.open(f"sqlite+aiosqlite:///{old}", "off")
+    await database.close()
+    assert _schema(old) == made
+    with sqlite3.connect(old) as connection:
+        assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [(schema.REVISION,)]
+
+
+def _schema(path: Path) -> dict[str, list[object]]:
+    with sqlite3.connect(path) as connection:
+        tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        found: dict[str, list[object]] = {}
+        for table in sorted(tables):
+            found[table] = [
+                connection.execute(f"PRAGMA table_info({table})").fetchall(),
+                connection.execute(f"PRAGMA foreign_key_list({table})").fetchall(),
+                sorted(
+                    (name, unique, origin, partial, tuple(connection.execute(f"PRAGMA index_info({name})").fetchall()))
+                    for _, name, unique, origin, partial in connection.execute(f"PRAGMA index_list({table})").fetchall()
+                ),
+            ]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("prepare", "problem"),
+    [
+        ("CREATE TABLE alembic_version (version_num TEXT); INSERT INTO alembic_version VALUES ('9999')", "newer version"),
+        ("CREATE TABLE songs (title TEXT)", "another program"),
+    ],
+)
+async def test_a_database_that_is_not_ours_is_one_clear_line(tmp_path: Path, prepare: str, problem: str) -> None:
+    with sqlite3.connect(tmp_path / "platform.db") as connection:
+        connection.executescript(prepare)
+    with pytest.raises(StoreError, match=problem) as caught:
+        await Database.open(url(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+async def test_a_file_that_is_no_database_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "platform.db").write_text("this is a letter, and no database" * 100)
+    with pytest.raises(StoreError, match="not a database") as caught:
+        await Database.open(url(tmp_path))
+    assert "\n" not in str(caught.value)
+    assert (tmp_path / "platform.db").read_text().startswith("this is a letter")
+
+
+WRITER = """
+import asyncio, os, sys
+from datetime import UTC, datetime
+from spade_coreason.stores import AgentStore, Database
+
+async def main(url):
+    store = AgentStore(await Database.open(url, "full"), "echo@localhost")
+    async def one(n):
+        await store.receive(n.to_bytes(16, "big"), "a@localhost", "{}", datetime.now(UTC))[1]
+        os.write(1, f"{n}\\n".encode())
+    for base in range(0, 1_000_000, 50):
+        await asyncio.gather(*(one(base + n) for n in range(50)))
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+def _start(program: str, argument: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", program, argument], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+async def test_what_was_confirmed_survives_kill_9(tmp_path: Path) -> None:
+    for attempt in range(3):
+        directory = tmp_path / str(attempt)
+        directory.mkdir()
+        child = _start(WRITER, url(directory))
+        assert child.stdout is not None
+        confirmed = [int(child.stdout.readline()) for _ in range(120 + attempt * 130)]
+        child.send_signal(signal.SIGKILL)
+        confirmed += [int(line) for line in child.stdout.read().splitlines() if line]
+        child.communicate()
+        database = await Database.open(url(directory))
+        stored = {int.from_bytes(p.key, "big") for p in await AgentStore(database, "echo@localhost").pending()}
+        await database.close()
+        assert set(confirmed[:-1]) <= stored  # the last line may be cut in the middle of its number
+
+
+async def test_one_process_owns_a_data_directory(tmp_path: Path) -> None:
+    hold = "import sys; from pathlib import Path; from spade_coreason.stores import lock_directory\n"
+    hold += "with lock_directory(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    child = _start(hold, str(tmp_path))
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"held\n"
+    with pytest.raises(DataDirectoryInUse, match=f"in use by process {child.pid}"), lock_directory(tmp_path):
+        pass
+    child.kill()
+    child.communicate()
+    with lock_directory(tmp_path):
+        pass
