@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from .codec import Incoming
-from .contracts import SessionState
+from .contracts import Identity, SessionState
 from .conversation import Life
+from .names import local_part
 from .session import Variables
 from .stores import ConversationRow
 
@@ -36,9 +37,13 @@ class Memory:
     last_answer: str = ""
     echoes: int = 0
     session_uuid: UUID = field(init=False)
+    identities: dict[str, Identity] = field(init=False)
 
     def __post_init__(self) -> None:
+        owner = self.row.owner
         self.session_uuid = UUID(self.row.session_id)
+        name = local_part(owner)
+        self.identities = {role: Identity(id=owner, name=name, role=role) for role in ("user", "agent")}
 
     @property
     def life(self) -> Life:

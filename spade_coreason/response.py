@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any, Literal, cast
-from uuid import UUID, uuid5
+from uuid import UUID
 
 from .codec import Said, StreamAborted, StreamChunk, StreamEnded, StreamStarted, TurnEvent, Voice
 from .contracts import (
@@ -138,7 +138,7 @@ class Response:
     def _id(self) -> UUID:
         """Blocks and streams have ids that derive from the request's, so that a turn that runs again is recognised."""
         self._named += 1
-        return uuid5(self._key, str(self._named))
+        return UUID(int=self._key.int ^ self._named)
 
     def _emit(self, event: TurnEvent) -> None:
         if self._is_over:

@@ -26,7 +26,6 @@ from .contracts import (
     AgentRequest,
     ConversationState,
     ErrorCode,
-    Identity,
     Interaction,
     LineageMetadata,
     MemoryConfig,
@@ -38,7 +37,7 @@ from .conversation import Life, Received, Rules, Verdict
 from .exceptions import CoReasonError, StoreError
 from .lane import Lane, Memory, Waiting
 from .lifecycle import Lifecycle, Mode
-from .names import bare, choose, inbox_key, local_part, possible_ids, session_id
+from .names import bare, choose, inbox_key, possible_ids, session_id
 from .pruning import window
 from .response import Response, Send
 from .session import Session, Variables
@@ -221,11 +220,7 @@ class Runner:
         request = self._request(memory, waiting)
         session = Session(
             memory.state,
-            Identity(
-                id=memory.row.owner,
-                name=local_part(memory.row.owner),
-                role="agent" if incoming.language in ("program", "spade") else "user",
-            ),
+            memory.identities["agent" if incoming.language in ("program", "spade") else "user"],
             self.store,
             memory.row.id,
             memory.row.turns,
@@ -381,7 +376,7 @@ class Runner:
                 "language": language,
                 "duration_ms": round((self._clock() - began) / timedelta(milliseconds=1), 3),
             },
-            lineage=LineageMetadata(root_request_id=str(request.root_request_id)),
+            lineage=LineageMetadata.model_construct(root_request_id=str(request.root_request_id)),
         )
 
     # Loading

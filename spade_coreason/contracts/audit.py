@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
 
 from pydantic import Field
+from pydantic_core import from_json
 
-from .base import CoReasonBaseModel, utc_now
+from .base import CoReasonBaseModel, UtcDatetime, utc_now
 
 GENESIS_HASH = "0" * 64
 
 
 class AuditEntry(CoReasonBaseModel):
-    """Who did what to what. `integrity_hash` is SHA-256 over the canonical JSON of the rest."""
+    """Who did what to what. `integrity_hash` is SHA-256 over the canonical JSON of the rest, 64 hex digits.
+
+    `sealed()` gives an entry its hash. `previous_hash` is that of the entry before, `GENESIS_HASH` for the first.
+    """
 
     id: UUID = Field(default_factory=uuid4)
     request_id: UUID | None = None
     root_request_id: UUID | None = None
-    timestamp: datetime = Field(default_factory=utc_now)
+    timestamp: UtcDatetime = Field(default_factory=utc_now)
     actor: str
     action: str
     resource: str
@@ -31,8 +34,9 @@ class AuditEntry(CoReasonBaseModel):
     integrity_hash: str = ""
 
     def compute_hash(self) -> str:
-        """The hash that this entry must have."""
-        rest = self.model_dump(mode="json", exclude={"integrity_hash"})
+        """The hash that this entry must have: of JSON in UTF-8 with sorted keys and no spaces."""
+        # Through the JSON that is stored, so that the hash of an entry is the same when it is read again.
+        rest = from_json(self.model_dump_json(exclude={"integrity_hash"}))
         canonical = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(canonical.encode()).hexdigest()
 

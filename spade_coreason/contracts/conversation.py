@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from enum import StrEnum
 
-from .base import CoReasonBaseModel
+from .base import CoReasonBaseModel, UtcDatetime
 
 
 class ConversationState(StrEnum):
@@ -25,5 +24,5 @@ class ConversationRecord(CoReasonBaseModel):
     state: ConversationState
     interaction_count: int
     max_interactions: int
-    created_at: datetime
-    last_interaction: datetime
+    created_at: UtcDatetime
+    last_interaction: UtcDatetime

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any, Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 from uuid import uuid4
 
 from pydantic import ConfigDict, Field
 
-from .base import CoReasonBaseModel, utc_now
+from .base import CoReasonBaseModel, UtcDatetime, utc_now
 
 T = TypeVar("T")
 
@@ -22,7 +21,7 @@ class CloudEvent(CoReasonBaseModel, Generic[T]):
     type: str
     source: str
     id: str = Field(default_factory=lambda: str(uuid4()))
-    time: datetime = Field(default_factory=utc_now)
+    time: UtcDatetime = Field(default_factory=utc_now)
     datacontenttype: str = "application/json"
     data: T | None = None
     traceparent: str | None = None
@@ -55,6 +54,3 @@ class StreamAbort(CoReasonBaseModel):
 
     stream_id: str
     reason: str
-
-
-AnyCloudEvent = CloudEvent[Any]

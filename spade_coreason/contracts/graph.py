@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import cache
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
@@ -18,7 +19,7 @@ class GraphEventBase(CoReasonBaseModel):
     node_id: str
     timestamp: float = Field(default_factory=time.time)
     sequence_id: int | None = None
-    visual_metadata: dict[str, str] = Field(default_factory=dict)
+    visual_metadata: dict[str, Any] = Field(default_factory=dict)
     payload: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -97,7 +98,12 @@ GraphEvent = Annotated[
 ]
 
 
+@cache
+def _reader() -> TypeAdapter[GraphEventBase]:
+    # Built when first needed: it costs as much as importing half of this package.
+    return TypeAdapter(GraphEvent)
+
+
 def read_graph_event(data: Any) -> GraphEventBase:
     """The event that `data` is, by its `event_type`; `ValueError` where it is none."""
-    event: GraphEventBase = TypeAdapter(GraphEvent).validate_python(data)
-    return event
+    return _reader().validate_python(data)

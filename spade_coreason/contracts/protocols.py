@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Awaitable
 from typing import Any, Protocol, runtime_checkable
 
 from .events import CloudEvent
-from .graph import GraphEventBase
+from .graph import GraphEvent
 from .identity import Identity
 from .manifest import AgentDefinition
 from .request import AgentRequest
@@ -48,14 +49,17 @@ class SessionHandle(Protocol):
 class EventSink(Protocol):
     """Where internal events go."""
 
-    def emit(self, event: CloudEvent[Any] | GraphEventBase) -> Awaitable[None]:
+    @abstractmethod
+    def emit(self, event: CloudEvent[Any] | GraphEvent) -> Awaitable[None]:
         """Takes any event."""
         ...
 
+    @abstractmethod
     def log(self, level: str, message: str, metadata: dict[str, Any] | None = None) -> Awaitable[None]:
         """Takes a log line, wrapped in a CloudEvent."""
         ...
 
+    @abstractmethod
     def audit(self, actor: str, action: str, resource: str, success: bool) -> Awaitable[None]:
         """Takes an audit entry."""
         ...
@@ -92,22 +96,27 @@ class StreamHandle(Protocol):
 class ResponseHandler(EventSink, Protocol):
     """Where an agent's answer goes. Nothing may be emitted after `assist` has returned."""
 
+    @abstractmethod
     def thought(self, content: str, status: str = "IN_PROGRESS") -> Awaitable[None]:
         """Emits a thinking block."""
         ...
 
+    @abstractmethod
     def markdown(self, content: str) -> Awaitable[None]:
         """Emits a markdown block."""
         ...
 
+    @abstractmethod
     def data(self, data: dict[str, Any], title: str | None = None, view_hint: str = "JSON") -> Awaitable[None]:
         """Emits a data block; `view_hint` is TABLE, JSON, LIST or KEY_VALUE."""
         ...
 
+    @abstractmethod
     def error(self, message: str, details: dict[str, Any] | None = None, recoverable: bool = False) -> Awaitable[None]:
         """Emits an error that concerns the whole request."""
         ...
 
+    @abstractmethod
     def create_stream(self, title: str | None = None, metadata: dict[str, Any] | None = None) -> Awaitable[StreamHandle]:
         """Opens a stream."""
         ...
@@ -118,10 +127,12 @@ class AgentInterface(Protocol):
     """An agent: a manifest, and one coroutine."""
 
     @property
+    @abstractmethod
     def manifest(self) -> AgentDefinition:
         """What it is and can do."""
         ...
 
+    @abstractmethod
     async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         """Processes one request; the answer goes through `response`."""
         ...
