@@ -7,6 +7,8 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import aiofiles
+
 
 @dataclass(frozen=True)
 class RunFile:
@@ -23,13 +25,22 @@ class RunFile:
     agents: list[dict[str, str]]
 
 
-def write_run_file(data_dir: Path, run: RunFile) -> Path:
-    """Writes `run.json`; whoever reads it sees all of it or nothing."""
-    path = data_dir / "run.json"
-    part = data_dir / "run.json.part"
-    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        json.dump(asdict(run), file, indent=2)
+async def write_private(path: Path, content: object) -> None:
+    """Writes JSON that only its owner may read (0600); whoever reads it sees all of it or nothing."""
+    part = path.with_name(f"{path.name}.part")
+    async with aiofiles.open(part, "w", encoding="utf-8", opener=_private) as file:
+        await file.write(json.dumps(content, indent=2))
     part.replace(path)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+async def write_run_file(data_dir: Path, run: RunFile) -> Path:
+    """Writes `run.json` in the data directory and gives its path."""
+    path = data_dir / "run.json"
+    await write_private(path, asdict(run))
     return path
 
 

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from pydantic_core import to_json
 
@@ -163,11 +163,23 @@ class Runner:
     def receive(self, incoming: Incoming) -> asyncio.Future[bool]:
         """Takes a request in. The future is done when it is durable; False for a duplicate, which goes no further."""
         sender = bare(incoming.sender)
+        lane = self._lanes.get((sender, incoming.thread))
+        if lane is not None and len(lane.queue) >= self.policy.queue:
+            return self._overflow(incoming)
         key = inbox_key(self.jid, sender, incoming.stanza_id, incoming.content)
         row, is_new = self.store.receive(key.bytes, sender, incoming.to_json().decode(), self._clock())
         if self._is_accepting:
             self._enqueue(Waiting(incoming, key, row, is_new))
         return is_new
+
+    def _overflow(self, incoming: Incoming) -> asyncio.Future[bool]:
+        """Refuses a message of a conversation in which too many wait already. It is not kept, and the sender hears so."""
+        text = f"{self.policy.queue} messages of this conversation wait for an answer already; this one is not kept."
+        voice = voice_for(incoming, uuid4(), self.jid, self.policy.stanza_bytes)
+        self._send(voice.say(Refused(text, ErrorCode.TOO_MANY_REQUESTS, 60.0)))
+        refused: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        refused.set_result(False)
+        return refused
 
     @property
     def turns_in_flight(self) -> int:

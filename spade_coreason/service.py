@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import aiofiles
+
 from .access import Access
 from .config import AgentSettings, Settings
 from .contracts import AgentInterface, MemoryConfig
@@ -23,7 +25,7 @@ from .exceptions import ConfigError, CoReasonError, ServerError
 from .loading import AgentParts, load_agent
 from .names import bare
 from .peers import OpenRequests, Peers
-from .runfile import RunFile, write_run_file
+from .runfile import RunFile, write_private, write_run_file
 from .runner import OnConversationEnd, Policy, Runner
 from .stores import AgentStore, Database, lock_directory
 from .stores.memory import AgentInteractionMemory
@@ -111,7 +113,7 @@ class Platform:
         for place, agent in prepared:
             self._build(place, agent)
         await self._bring_online()
-        self._write_run_file()
+        await self._write_run_file()
 
     def _prepare(self, number: int, agent: AgentSettings) -> tuple[str, AgentSettings]:
         return self.settings.place(f"agents[{number}]"), agent
@@ -134,17 +136,18 @@ class Platform:
         # About one connection in fifty to the embedded server hangs in its beginning.
         timeout_s, attempts = (3.0, 5) if local.kind == "embedded" else (10.0, 1)
         self.endpoint = Endpoint(local.host, local.port, local.verify, local.ca_file, timeout_s, attempts)
-        self._passwords = self._local_passwords()
+        self._passwords = await self._local_passwords()
         guest = f"{GUEST}@{local.domain}"
         self.guest = (guest, self._passwords[guest])
         for jid, password in self._passwords.items():
             await local.create_account(jid, password)
 
-    def _local_passwords(self) -> dict[str, str]:
+    async def _local_passwords(self) -> dict[str, str]:
         """The passwords of a local server's accounts: the configured ones, else made up once and kept (0600)."""
         path = self.settings.data_dir / "accounts.json"
         try:
-            kept: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
+            async with aiofiles.open(path, encoding="utf-8") as file:
+                kept: dict[str, str] = json.loads(await file.read())
         except FileNotFoundError:
             kept = {}
         except ValueError as error:
@@ -155,8 +158,7 @@ class Platform:
             passwords[bare(agent.jid)] = given or kept.get(bare(agent.jid)) or secrets.token_urlsafe(24)
         guest = f"{GUEST}@{self.server.domain if self.server else 'localhost'}"
         passwords.setdefault(guest, kept.get(guest) or secrets.token_urlsafe(24))
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            json.dump({**kept, **passwords}, file, indent=2)
+        await write_private(path, {**kept, **passwords})
         return passwords
 
     def _build(self, place: str, settings: AgentSettings) -> None:
@@ -212,7 +214,7 @@ class Platform:
         grace_s = self.settings.limits.grace_s
         await asyncio.gather(*(host.stop(grace_s) for host in self.agents.values()))
 
-    def _write_run_file(self) -> None:
+    async def _write_run_file(self) -> None:
         guest = {"jid": self.guest[0], "password": self.guest[1]} if self.guest else None
         run = RunFile(
             pid=os.getpid(),
@@ -225,7 +227,7 @@ class Platform:
             guest=guest,
             agents=[{"jid": jid, "description": description} for jid, description in self.agents_described],
         )
-        path = write_run_file(self.settings.data_dir, run)
+        path = await write_run_file(self.settings.data_dir, run)
         self._stack.callback(_remove, path)
 
 

@@ -22,22 +22,18 @@ from .graph import (
     read_graph_event,
 )
 from .identity import Identity
-from .manifest import (
-    AgentCapability,
-    AgentDefinition,
+from .manifest import AgentCapability, AgentDefinition, AgentMetadata, AgentRuntimeConfig, ModelConfig
+from .memory import MemoryConfig, MemoryStrategy
+from .protocols import AgentInterface, EventSink, LifecycleInterface, ResponseHandler, SessionHandle, StreamHandle
+from .request import AgentRequest, ClientCapabilities
+from .requirements import (
     AgentDependencies,
-    AgentMetadata,
-    AgentRuntimeConfig,
     InlineToolDefinition,
-    ModelConfig,
     ObservabilityConfig,
     PolicyConfig,
     RiskLevel,
     ToolRequirement,
 )
-from .memory import MemoryConfig, MemoryStrategy
-from .protocols import AgentInterface, EventSink, LifecycleInterface, ResponseHandler, SessionHandle, StreamHandle
-from .request import AgentRequest, ClientCapabilities
 from .session import AttachedFile, ContentPart, Interaction, LineageMetadata, MultiModalInput, SessionState
 
 __all__ = [

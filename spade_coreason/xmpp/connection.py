@@ -139,15 +139,15 @@ class Connection:
     async def settle(self, timeout_s: float) -> bool:
         """Waits until the server has acknowledged everything; whether it has."""
         self._flush()
-        deadline = self._loop.time() + timeout_s
-        while self.state == "online" and self.client.sm.enabled_out and self.client.sm.unacked_queue:
-            self.client.sm.request_ack()
-            self._settled.clear()
-            try:
-                async with asyncio.timeout_at(deadline):
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.client.waiting_queue.join()  # slixmpp's own stanzas are counted when they leave
+                while self.state == "online" and self.client.sm.enabled_out and self.client.sm.unacked_queue:
+                    self._settled.clear()
+                    self.client.sm.request_ack()
                     await self._settled.wait()
-            except TimeoutError:
-                return False
+        except TimeoutError:
+            return False
         return not self._outgoing
 
     def send(self, stanzas: list[str]) -> None:
@@ -187,8 +187,7 @@ class Connection:
     def _acknowledged(self, stanza: Any) -> None:
         if isinstance(stanza, Tracked):
             stanza.acknowledge()
-        if not self.client.sm.unacked_queue:
-            self._settled.set()
+        self._settled.set()
 
     # Receiving
 
@@ -305,6 +304,7 @@ class Connection:
 
     def _disconnected(self, reason: Any) -> None:
         was_online = self.state == "online"
+        self._settled.set()
         if was_online:
             self._unacknowledged = [stanza for _, stanza in self.client.sm.unacked_queue if isinstance(stanza, str)]
         self.state = "offline"
