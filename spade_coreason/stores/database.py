@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -23,7 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from ..exceptions import StoreError
 from . import schema
-from .statements import RECEIVE, STATEMENTS
+from .statements import MAX_ROWS, RECEIVE, STATEMENTS, sql
 
 T = TypeVar("T")
 Row: TypeAlias = tuple[Any, ...]
@@ -63,7 +65,9 @@ class Database:
             raise StoreError(f"{parsed.render_as_string()}: only sqlite+aiosqlite:/// is supported")
         self._path = parsed.database or ""
         self._durability = durability
-        self._writer_engine: Engine = create_engine(parsed.set(drivername="sqlite"))
+        self._writer_engine: Engine = create_engine(
+            parsed.set(drivername="sqlite"), connect_args={"cached_statements": len(STATEMENTS) * MAX_ROWS + 128}
+        )
         self._readers: AsyncEngine = create_async_engine(parsed.set(drivername="sqlite+aiosqlite"))
         for engine in (self._writer_engine, self._readers.sync_engine):
             event.listen(engine, "connect", self._prepare)
@@ -179,7 +183,7 @@ class Database:
         except Exception as error:  # noqa: BLE001 - of whatever kind, it belongs to whoever asked for the write
             connection.rollback()
             if len(batch) == 1:
-                problem = self._error(error) if isinstance(error, SQLAlchemyError) else error
+                problem = self._error(error) if isinstance(error, SQLAlchemyError | sqlite3.Error) else error
                 return [(write.future, problem) for write in batch if write.future is not None]
             # Only the write that cannot be done fails; the others are done each for itself.
             return [result for write in batch for result in self._commit(connection, [write])]
@@ -190,14 +194,20 @@ class Database:
         for write in batch:
             for statement, row in write.rows:
                 groups[statement].append(row)
+        # The prepared statements go to the driver as they are: SQLAlchemy's own way to it costs more than SQLite's work.
+        driver: Any = connection.connection.driver_connection
+        connection.begin()
         new_rows: set[int] | None = None
         for statement, rows in enumerate(groups):
             if not rows:
                 continue
-            done = connection.exec_driver_sql(STATEMENTS[statement], rows)
-            if statement == RECEIVE and done.rowcount < len(rows):
+            done = 0
+            for begin in range(0, len(rows), MAX_ROWS):
+                part = rows[begin : begin + MAX_ROWS]
+                done += driver.execute(sql(statement, len(part)), list(chain.from_iterable(part))).rowcount
+            if statement == RECEIVE and done < len(rows):
                 first = min(row[0] for row in rows)
-                new_rows = set(connection.execute(select(schema.inbox.c.id).where(schema.inbox.c.id >= first)).scalars())
+                new_rows = {row[0] for row in driver.execute("SELECT id FROM inbox WHERE id >= ?", (first,))}
         results = [
             write.work(connection)
             if write.work is not None
@@ -237,7 +247,7 @@ class Database:
         cursor.execute("PRAGMA foreign_keys=ON")
         cursor.close()
 
-    def _error(self, error: SQLAlchemyError) -> StoreError:
+    def _error(self, error: SQLAlchemyError | sqlite3.Error) -> StoreError:
         cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
         return StoreError(f"{self._path}: {' '.join(str(cause).split())}")
 

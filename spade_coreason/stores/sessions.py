@@ -126,7 +126,7 @@ class AgentStore:
         if written:
             now = micros(conversation.life.last_interaction)
             rows += [(SAVE_VARIABLE, (self.agent, v.scope, v.holder, v.name, v.value, now)) for v in written]
-        rows.append((ANSWER, (CLOSED if answer is None else ANSWERED, answer, row)))
+        rows.append((ANSWER, (row, CLOSED if answer is None else ANSWERED, answer)))
         return self._database.submit(rows)
 
     def close(self, row: int) -> None:

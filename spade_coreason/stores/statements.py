@@ -1,8 +1,13 @@
-"""The statements of a turn, compiled once to SQL; a transaction runs them in this order."""
+"""The statements of a turn for many rows at once; a transaction runs them in this order.
+
+Python's sqlite3 gives the interpreter lock away at every row of an `executemany`, and has to win it back from the event loop
+each time. So the rows of a batch are the VALUES of one statement; SQLAlchemy writes it for one row, and it is repeated here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 from sqlalchemy import ClauseElement, Table, bindparam, literal_column, null, update
 from sqlalchemy.dialects import sqlite
@@ -52,19 +57,35 @@ def _receive() -> str:
     return _compiled(statement, names)
 
 
-STATEMENTS: dict[int, str] = {
+# What the VALUES of an update are called in it.
+_ROWS = "batch"
+
+
+def _update(assignments: dict[str, str], names: Sequence[str]) -> str:
+    """An update of the inbox from rows of (id, …)."""
+    statement = update(inbox).values({name: literal_column(value) for name, value in assignments.items()})
+    statement = statement.where(inbox.c.id == literal_column(f"{_ROWS}.id"))
+    changes, _, condition = str(statement.compile(dialect=sqlite.dialect())).partition(" WHERE ")
+    marks = ", ".join("?" for _ in names)
+    return f"WITH {_ROWS} ({', '.join(names)}) AS (VALUES ({marks})) {changes} FROM {_ROWS} WHERE {condition}"
+
+
+_ONE_ROW: dict[int, str] = {
     RECEIVE: _receive(),
     SAVE_CONVERSATION: _upsert(conversations, ["id"]),
     ADD_INTERACTION: _compiled(_insert(interactions, _names(interactions)), _names(interactions)),
     SAVE_VARIABLE: _upsert(variables, ["agent", "scope", "holder", "name"]),
-    ANSWER: _compiled(
-        update(inbox)
-        .values(state=bindparam("new_state"), answer=bindparam("new_answer"), request=null())
-        .where(inbox.c.id == bindparam("row")),
-        ["new_state", "new_answer", "row"],
-    ),
-    CLOSE: _compiled(
-        update(inbox).values(state=literal_column("2"), answer=null(), request=null()).where(inbox.c.id == bindparam("row")),
-        ["row"],
-    ),
+    ANSWER: _update({"state": f"{_ROWS}.state", "answer": f"{_ROWS}.answer", "request": "NULL"}, ["id", "state", "answer"]),
+    CLOSE: _update({"state": "2", "answer": "NULL", "request": "NULL"}, ["id"]),
 }
+STATEMENTS = range(len(_ONE_ROW))
+MAX_ROWS = 64
+"""Of one statement; SQLite takes 32,766 parameters."""
+
+
+@cache
+def sql(statement: int, rows: int) -> str:
+    """The SQL of a statement for so many rows, whose values it takes one after the other."""
+    before, values, rest = _ONE_ROW[statement].partition("VALUES (")
+    marks, closing, after = rest.partition(")")
+    return before + values + marks + closing + f", ({marks})" * (rows - 1) + after

@@ -1,0 +1,307 @@
+"""Agents on the test servers: in this process with `hosted`, or in a child process that can be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from spade_coreason.access import Access
+from spade_coreason.codec import Incoming
+from spade_coreason.config import load_settings
+from spade_coreason.contracts import AgentDefinition, AgentRequest
+from spade_coreason.conversation import Rules
+from spade_coreason.door import Door
+from spade_coreason.names import bare
+from spade_coreason.peers import OpenRequests, Peers
+from spade_coreason.runner import OnConversationEnd, Policy, Runner
+from spade_coreason.service import Platform
+from spade_coreason.stores import AgentStore, Database
+from spade_coreason.stores.memory import AgentInteractionMemory
+from spade_coreason.xmpp.endpoint import Endpoint
+from spade_coreason.xmpp.host import HostedAgent
+from tests.servers.server import XmppServer
+
+PROJECT = Path(__file__).parents[2]
+UNLIMITED = Policy(rules=Rules(max_interactions=0))
+
+Assist = Callable[[AgentRequest, Any, Any], Awaitable[None]]
+Make = Callable[[Peers], Any]
+
+
+class By:
+    """An agent of one coroutine: `By(assist)`."""
+
+    def __init__(self, assist: Assist, name: str = "by") -> None:
+        self.assist = assist
+        self.manifest = AgentDefinition.simple(name)
+
+
+class Echo:
+    """Says what it hears, and counts how often it ran."""
+
+    def __init__(self, name: str = "echo", prefix: str = "") -> None:
+        self.manifest = AgentDefinition.simple(name)
+        self.prefix = prefix
+        self.requests: list[AgentRequest] = []
+
+    async def assist(self, request: AgentRequest, session: Any, response: Any) -> None:
+        self.requests.append(request)
+        await response.markdown(f"{self.prefix}{request.payload.get('query', '')}")
+
+
+@dataclass(eq=False)
+class Hosted:
+    """One agent that is online, and everything under it."""
+
+    account: tuple[str, str]
+    server: XmppServer
+    url: str
+    make: Make
+    policy: Policy
+    allow: Sequence[str] | None
+    on_end: tuple[OnConversationEnd, ...] = ()
+    prepare: Callable[[HostedAgent], None] = field(default=lambda host: None)
+    agent: Any = None
+
+    database: Database = field(init=False)
+    requests: OpenRequests = field(init=False)
+    runner: Runner = field(init=False)
+    door: Door = field(init=False)
+    host: HostedAgent = field(init=False)
+    peers: Peers = field(init=False)
+
+    @property
+    def jid(self) -> str:
+        """The bare JID."""
+        return bare(self.account[0])
+
+    @property
+    def store(self) -> AgentStore:
+        """What lasts of the agent."""
+        return AgentStore(self.database, self.jid)
+
+    async def start(self) -> None:
+        """Online; what a run before left is taken up."""
+        self.database = await Database.open(self.url, "normal")
+        try:
+            self.host = HostedAgent(*self.account, endpoint_of(self.server))
+            self.requests = OpenRequests()
+            self.peers = Peers(self.jid, self.requests, self.host.send)
+            self.agent = self.make(self.peers)
+            self.runner = Runner(self.agent, self.jid, self.store, self.policy, on_conversation_end=self.on_end)
+            self.door = Door(self.runner, self.requests, Access(self.jid, self.allow), self.host.send)
+            self.host.serve(self.runner, self.door)
+            self.prepare(self.host)
+            await self.host.start()
+        except BaseException:
+            await self.database.close()
+            raise
+
+    async def stop(self, grace_s: float = 5.0) -> None:
+        """A clean end."""
+        await self.host.stop(grace_s)
+        await self.database.close()
+
+    async def restart(self) -> None:
+        """A clean end and a new beginning on the same database; a factory makes a new agent."""
+        await self.stop()
+        await self.start()
+
+    async def vanish(self) -> None:
+        """The connection is cut and does not come back, and no turn ends: for the server it is as after a `kill -9`."""
+        connection = self.host.connection
+        connection._is_closing = True
+        connection.client.abort()
+        await self.runner.drain(0)
+        await self.runner.close()
+        await connection.close()
+        await self.database.close()
+
+    def cut(self) -> None:
+        """The TCP connection ends without a word."""
+        self.host.connection.client.abort()
+
+    async def settled(self) -> None:
+        """The server has acknowledged everything, and the database knows."""
+        assert await self.host.connection.settle(5.0)
+        await self.database.write(lambda connection: None)
+
+
+@asynccontextmanager
+async def hosted(
+    agent: Any,
+    server: XmppServer,
+    tmp_path: Path,
+    *,
+    name: str | None = None,
+    policy: Policy = UNLIMITED,
+    access: Sequence[str] | None = None,
+    on_end: tuple[OnConversationEnd, ...] = (),
+    prepare: Callable[[HostedAgent], None] = lambda host: None,
+) -> AsyncIterator[Hosted]:
+    """Puts `agent`, or what `agent(peers)` makes where it is no agent, on `server` with a fresh account.
+
+    `prepare` is called with the SPADE agent before it starts.
+    """
+    make: Make = (lambda peers: agent) if hasattr(agent, "assist") else agent
+    account = await server.account(name)
+    url = f"sqlite+aiosqlite:///{tmp_path}/{bare(account[0])}.db"
+    one = Hosted(account, server, url, make, policy, access, on_end, prepare)
+    await one.start()
+    try:
+        yield one
+    finally:
+        await one.stop()
+
+
+def endpoint_of(server: XmppServer) -> Endpoint:
+    """Where a test server is; the embedded one needs more than one attempt now and then."""
+    if server.kind == "embedded":
+        return Endpoint(server.host, server.port, verify=False, timeout_s=2.0, attempts=5)
+    return Endpoint(server.host, server.port, ca_file=server.ca_file, timeout_s=5.0)
+
+
+async def eventually(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+    """Waits for something that tells nobody when it happens."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+# In a child process: the platform as users run it
+
+
+class Diary:
+    """Writes down every run; keeps each question in history, variables and interaction memory."""
+
+    def __init__(self, memory: AgentInteractionMemory, journal: str, delay_s: float = 0.0) -> None:
+        self.manifest = AgentDefinition.simple("diary")
+        self._memory = memory
+        self._journal = Path(journal)
+        self._delay_s = delay_s
+
+    def _note(self, what: str, request: AgentRequest) -> None:
+        line = json.dumps([what, request.payload["query"], bool(request.metadata.get("redelivered"))]) + "\n"
+        descriptor = os.open(self._journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.write(descriptor, line.encode())  # one system call: whole, whenever the process is killed
+        os.close(descriptor)
+
+    async def assist(self, request: AgentRequest, session: Any, response: Any) -> None:
+        query = request.payload["query"]
+        self._note("begins", request)
+        if query == "what do you know?":
+            asked = [turn.input["query"] for turn in await session.history(1000)]
+            count = await session.get("count", 0)
+            remembered = self._memory.get_information(request.metadata["conversation_id"])
+            await response.markdown(json.dumps({"history": asked, "count": count, "memory": remembered}))
+            return
+        if self._delay_s:
+            await asyncio.sleep(self._delay_s)
+        await session.store("count", await session.get("count", 0) + 1, scope="conversation")
+        self._memory.add_information(request.metadata["conversation_id"], query)
+        await response.markdown(f"noted: {query}")
+        self._note("ends", request)
+
+
+@dataclass(eq=False)
+class Child:
+    """A platform in a process of its own."""
+
+    configuration: Path
+    process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        """Returns when its agents are online."""
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "tests.xmpp.hosting",
+            str(self.configuration),
+            cwd=PROJECT,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert self.process.stdout is not None
+        line = await asyncio.wait_for(self.process.stdout.readline(), 20)
+        assert line == b"ready\n", f"the platform did not start: {line!r}"
+
+    async def signal(self, number: signal.Signals) -> int:
+        """Sends a signal and returns the exit code."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        code = await asyncio.wait_for(self.process.wait(), 20)
+        self.process = None
+        return code
+
+
+@asynccontextmanager
+async def platform(
+    server: XmppServer,
+    tmp_path: Path,
+    *,
+    agent: str = "tests.xmpp.hosting:Diary",
+    options: dict[str, Any] | None = None,
+    conversation: dict[str, Any] | None = None,
+    grace_s: float = 10,
+) -> AsyncIterator[tuple[Child, str]]:
+    """A child process with one agent on `server`, and the JID of that agent. It is killed at the end, if it still runs."""
+    jid, password = await server.account()
+    configuration = tmp_path / "platform.json"
+    written = {
+        "server": {
+            "mode": "external",
+            "domain": server.domain,
+            "host": server.host,
+            "port": server.port,
+            "tls": {"ca_file": str(server.ca_file)},
+        },
+        "data_dir": str(tmp_path / "data"),
+        "conversation": {"max_interactions": 0, **(conversation or {})},
+        "limits": {"grace_s": grace_s},
+        "agents": [{"jid": jid, "agent": agent, "password": password, "options": options or {}}],
+    }
+    configuration.write_text(json.dumps(written))
+    configuration.chmod(0o600)
+    child = Child(configuration)
+    await child.start()
+    try:
+        yield child, jid
+    finally:
+        if child.process is not None:
+            await child.signal(signal.SIGKILL)
+
+
+def journal_of(path: Path) -> list[tuple[str, str, bool]]:
+    """What a Diary wrote: ("begins" or "ends", question, whether it was redelivered)."""
+    if not path.exists():
+        return []
+    return [(what, query, again) for what, query, again in map(json.loads, path.read_text().splitlines())]
+
+
+def incoming(
+    sender: str, text: str, *, thread: str | None = None, ident: str = "", language: Literal["person", "program"] = "person"
+) -> Incoming:
+    """A request as the codec makes it."""
+    return Incoming(language, sender, ident, thread, {"query": text}, f"{thread}\n{text}")
+
+
+def texts(messages: Iterable[Any]) -> list[str]:
+    """The bodies of messages."""
+    return [str(message["body"]) for message in messages]
+
+
+async def _serve(configuration: Path) -> None:
+    async with Platform(load_settings(configuration, PROJECT, os.environ)) as running:
+        print("ready", flush=True)
+        await running.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(Path(sys.argv[1])))

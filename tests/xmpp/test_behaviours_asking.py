@@ -1,0 +1,150 @@
+"""Stock clients ask and are answered: with and without threads, with receipts and typing where they use them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.servers.clients import StockClient
+from tests.servers.server import XmppServer
+from tests.xmpp.hosting import By, Echo, hosted
+
+ACTIVE = "<active xmlns='http://jabber.org/protocol/chatstates'/>"
+COMPOSING = "{http://jabber.org/protocol/chatstates}composing"
+RECEIPT = "{urn:xmpp:receipts}received"
+ORIGIN_ID = "{urn:xmpp:sid:0}origin-id"
+
+
+async def test_a_stock_client_asks_and_is_answered(real_server: XmppServer, tmp_path: Path) -> None:
+    async with hosted(Echo(), real_server, tmp_path) as echo, StockClient(*await real_server.account(), real_server) as alice:
+        alice.send("no thread", echo.jid)
+        plain = await alice.answer()
+        assert (plain["body"], plain["thread"], plain["type"]) == ("no thread", "", "chat")
+        assert str(plain["from"]) == f"{echo.jid}/agent"
+        origin = plain.xml.find(ORIGIN_ID)
+        assert origin is not None
+        assert origin.get("id") == plain["id"]
+        alice.send("a thread", echo.jid, thread="t <&> 1")
+        threaded = await alice.answer()
+        assert (threaded["body"], threaded["thread"]) == ("a thread", "t <&> 1")
+        alice.send("a normal message", echo.jid, type="normal")
+        assert (await alice.answer())["type"] == "normal"
+
+
+class GoSendxmpp:
+    """The Debian program, as a person at a shell uses it."""
+
+    def __init__(self, program: str, account: tuple[str, str], server: XmppServer, home: Path) -> None:
+        self._command = (program, "-u", account[0], "-p", account[1], "-j", f"{server.host}:{server.port}")
+        self._environment = {**os.environ, "SSL_CERT_FILE": str(server.ca_file), "HOME": str(home)}
+
+    async def run(self, *arguments: str, text: str | None = None) -> asyncio.subprocess.Process:
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            *self._command, *arguments, env=self._environment, stdin=pipe, stdout=pipe
+        )
+        if text is not None:
+            await asyncio.wait_for(process.communicate(text.encode()), 10)
+            assert process.returncode == 0
+        return process
+
+
+async def test_go_sendxmpp_asks_and_is_answered(go_sendxmpp: str, real_server: XmppServer, tmp_path: Path) -> None:
+    account = await real_server.account()
+    program = GoSendxmpp(go_sendxmpp, account, real_server, tmp_path)
+    seen: list[str] = []
+
+    async def assist(request: Any, session: Any, response: Any) -> None:
+        seen.append(request.metadata["conversation_id"])
+        await response.markdown(f"you said: {request.payload['query']}")
+
+    async with hosted(By(assist), real_server, tmp_path) as agent:
+        listening = await program.run("-l")
+        try:
+            assert listening.stdout is not None
+            # Answers go to the bare JID, so that the listener hears what another run asked; offline mail, if it is late.
+            await program.run(agent.jid, text="from the shell\n")
+            line = await asyncio.wait_for(listening.stdout.readline(), 10)
+            assert line.decode().endswith(f" {agent.jid}: you said: from the shell\n")
+            raw = f"<message to='{agent.jid}' type='chat' id='r1'><body>threaded</body><thread>shell</thread></message>"
+            await program.run("--raw", agent.jid, text=raw)
+            line = await asyncio.wait_for(listening.stdout.readline(), 10)
+            assert line.decode().endswith(f" {agent.jid}: you said: threaded\n")
+        finally:
+            listening.terminate()
+            await listening.wait()
+    assert seen == [f"{account[0]}_{agent.jid}", "shell"]
+
+
+async def test_the_answer_reaches_the_device_that_came_after_the_question(prosody: XmppServer, tmp_path: Path) -> None:
+    account = await prosody.account()
+    goes_on = asyncio.Event()
+
+    async def assist(request: Any, session: Any, response: Any) -> None:
+        await goes_on.wait()
+        await response.markdown("here you are")
+
+    async with hosted(By(assist), prosody, tmp_path) as agent:
+        async with StockClient(*account, prosody, resource="phone") as phone:
+            phone.send("where are you?", agent.jid)
+        async with StockClient(*account, prosody, resource="desk") as desk:
+            goes_on.set()
+            assert (await desk.answer())["body"] == "here you are"
+
+
+async def test_a_receipt_comes_to_who_asks_for_one_and_only_then(our_server: XmppServer, tmp_path: Path) -> None:
+    async with hosted(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
+        ident = alice.send("got it?", echo.jid, extra_xml="<request xmlns='urn:xmpp:receipts'/>")
+        first, second = await alice.message(), await alice.message()
+        receipts = [message.xml.find(RECEIPT) for message in (first, second)]
+        assert [receipt.get("id") for receipt in receipts if receipt is not None] == [ident]
+        alice.send("no receipt", echo.jid)
+        message = await alice.message()
+        assert message["body"] == "no receipt"
+        assert message.xml.find(RECEIPT) is None
+        # A receipt, a marker or a typing state asks nothing.
+        for extra in ("<received xmlns='urn:xmpp:receipts' id='x'/>", ACTIVE, "<displayed xmlns='urn:xmpp:chat-markers:0' id='x'/>"):
+            alice.send(None, echo.jid, extra_xml=extra)
+        assert await alice.ask("still there?", echo.jid) == "still there?"
+
+
+async def test_typing_is_shown_to_those_who_use_it_when_the_work_lasts(our_server: XmppServer, tmp_path: Path) -> None:
+    async def assist(request: Any, session: Any, response: Any) -> None:
+        if request.payload["query"] == "think":
+            await asyncio.sleep(0.35)
+        await response.markdown("done")
+
+    async with hosted(By(assist), our_server, tmp_path) as agent, StockClient(*await our_server.account(), our_server) as alice:
+        began = time.monotonic()
+        alice.send("think", agent.jid, thread="t", extra_xml=ACTIVE)
+        typing = await alice.message()
+        assert typing.xml.find(COMPOSING) is not None
+        assert typing["thread"] == "t"
+        assert 0.2 <= time.monotonic() - began < 0.35
+        answer = await alice.message()
+        assert answer["body"] == "done"
+        assert answer.xml.find("{http://jabber.org/protocol/chatstates}active") is not None
+        # Quick work shows nothing; neither does slow work to a client that does not use chat states.
+        alice.send("quick", agent.jid, extra_xml=ACTIVE)
+        assert (await alice.message())["body"] == "done"
+        alice.send("think", agent.jid)
+        message = await alice.message()
+        assert message["body"] == "done"
+        assert message.xml.find(COMPOSING) is None
+
+
+async def test_a_stream_reaches_a_person_as_one_message(our_server: XmppServer, tmp_path: Path) -> None:
+    async def assist(request: Any, session: Any, response: Any) -> None:
+        await response.thought("hm")
+        stream = await response.create_stream(title="words")
+        for word in ("one", "two", "three"):
+            await stream.write(word + " ")
+        await stream.close()
+
+    async with hosted(By(assist), our_server, tmp_path) as agent, StockClient(*await our_server.account(), our_server) as alice:
+        alice.send("count", agent.jid)
+        assert (await alice.message())["body"] == "one two three"
+        assert await alice.ask("again", agent.jid) == "one two three"
