@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from uuid import UUID
 
 from .codec import Incoming
@@ -15,8 +16,7 @@ from .session import Variables
 from .stores import ConversationRow
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(NamedTuple):
     """A request whose turn has not come. `is_new` is done when it is durable: False for a duplicate."""
 
     incoming: Incoming

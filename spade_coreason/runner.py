@@ -12,9 +12,9 @@ import secrets
 import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from uuid import UUID, uuid4
 
 from pydantic_core import to_json
@@ -67,13 +67,11 @@ class Policy:
     stanza_bytes: int = 65536
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
+class _Outcome(NamedTuple):
     """How a turn ended: its last event, and whether it counts as a failed turn."""
 
     event: TurnEvent
     failed: bool = False
-    interrupted: bool = False
 
 
 class Runner:
@@ -526,7 +524,7 @@ _LANES_IN_MEMORY = 10_000
 
 
 def _with_life(row: ConversationRow, life: Life) -> ConversationRow:
-    return row if row.life is life else replace(row, life=life)
+    return row if row.life is life else row._replace(life=life)
 
 
 def _interaction_json(interaction: Interaction) -> str:

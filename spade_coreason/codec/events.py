@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ..contracts import DataBlock, MarkdownBlock, ThinkingBlock, UserErrorBlock
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
+class Said(NamedTuple):
     """One block of the answer."""
 
     block: ThinkingBlock | DataBlock | MarkdownBlock | UserErrorBlock
 
 
-@dataclass(frozen=True, slots=True)
-class StreamStarted:
+class StreamStarted(NamedTuple):
     """A stream is open. Several of one turn may interleave."""
 
     stream_id: str
     title: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StreamChunk:
+class StreamChunk(NamedTuple):
     """The next piece of a stream; `seq` counts from 0."""
 
     stream_id: str
@@ -32,31 +28,27 @@ class StreamChunk:
     chunk: str
 
 
-@dataclass(frozen=True, slots=True)
-class StreamEnded:
+class StreamEnded(NamedTuple):
     """The stream is complete."""
 
     stream_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class StreamAborted:
+class StreamAborted(NamedTuple):
     """The stream ends before its time. It concerns this stream only."""
 
     stream_id: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
+class Completed(NamedTuple):
     """The turn is over, and went well."""
 
     conversation_id: str
     state: str
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(NamedTuple):
     """The turn is over, and did not go well. `code` is one of the contract's error codes."""
 
     message: str
@@ -67,8 +59,7 @@ class Failed:
     """Whether an error block has said so already."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(NamedTuple):
     """The request was not run. `retry_after_s` says when it is worth another try, None that it is not."""
 
     message: str

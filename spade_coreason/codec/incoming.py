@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 from xml.etree.ElementTree import Element
 
@@ -45,8 +45,7 @@ from .namespaces import (
 RESERVED = frozenset({"conversation_id", "redelivered", "sender", "attachments", "reply_to", "thread", "language"})
 
 
-@dataclass(frozen=True, slots=True)
-class Incoming:
+class Incoming(NamedTuple):
     """A request and where it came from. `language` is what it is answered in: "person", "program" or "spade"."""
 
     language: str
@@ -57,7 +56,7 @@ class Incoming:
     content: str
     """What makes it another message than one with the same id."""
     message_type: str = "chat"
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = MappingProxyType({})
     request_id: UUID | None = None
     root_request_id: UUID | None = None
     parent_request_id: UUID | None = None
@@ -78,7 +77,7 @@ class Incoming:
         if self.message_type != "chat":
             row["message_type"] = self.message_type
         if self.metadata:
-            row["metadata"] = self.metadata
+            row["metadata"] = dict(self.metadata)
         if self.request_id is not None:
             row["request_id"] = self.request_id
             row["root_request_id"] = self.root_request_id
@@ -102,8 +101,7 @@ class Incoming:
         return cls(content="", **row)
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """An event that answers a request of ours, from whoever sent it. `type` is without the prefix `ai.coreason.`."""
 
     sender: str
@@ -113,8 +111,7 @@ class Reply:
     data: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Bounce:
+class Bounce(NamedTuple):
     """The server, or the other side, sent a message of ours back."""
 
     sender: str
@@ -123,8 +120,7 @@ class Bounce:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Malformed:
+class Malformed(NamedTuple):
     """Something that claims to be a request and cannot be read."""
 
     sender: str

@@ -97,24 +97,21 @@ class PersonVoice:
         self.shows_typing = incoming.uses_chat_states
 
     def say(self, event: TurnEvent) -> list[str]:
-        match event:
-            case StreamChunk(stream_id, _, chunk):
-                self._streams[stream_id].append(chunk)
-                return []
-            case StreamStarted(stream_id):
-                self._streams[stream_id] = []
-                return []
-            case StreamEnded(stream_id):
-                return self._text("".join(self._streams.pop(stream_id)))
-            case StreamAborted(stream_id, reason):
-                said = "".join(self._streams.pop(stream_id)).rstrip()
-                return self._text(f"{said}… (interrupted: {reason})") if said else []
-            case Said(block):
-                return self._text(block_text(block))
-            case Failed(reported=True) | Completed():
-                return [self._chat_state("active")] if self._typing else []
-            case Failed(message) | Refused(message):
-                return self._text(message)
+        if isinstance(event, StreamChunk):
+            self._streams[event.stream_id].append(event.chunk)
+        elif isinstance(event, StreamStarted):
+            self._streams[event.stream_id] = []
+        elif isinstance(event, StreamEnded):
+            return self._text("".join(self._streams.pop(event.stream_id)))
+        elif isinstance(event, Completed) or (isinstance(event, Failed) and event.reported):
+            return [self._chat_state("active")] if self._typing else []
+        elif isinstance(event, Said):
+            return self._text(block_text(event.block))
+        elif isinstance(event, StreamAborted):
+            said = "".join(self._streams.pop(event.stream_id)).rstrip()
+            return self._text(f"{said}… (interrupted: {event.reason})") if said else []
+        elif isinstance(event, Failed | Refused):
+            return self._text(event.message)
         return []
 
     def composing(self) -> str | None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row, Select, delete, func, select, update
 
@@ -19,8 +19,7 @@ from .statements import ADD_INTERACTION, ANSWER, CLOSE, DUPLICATE_DAYS, RECEIVE,
 RECEIVED, ANSWERED, CLOSED = range(3)
 
 
-@dataclass(frozen=True, slots=True)
-class ConversationRow:
+class ConversationRow(NamedTuple):
     """A conversation and its session, as stored. Turns are numbered from 1; the window begins with `window_start`."""
 
     id: int
@@ -46,8 +45,7 @@ class ConversationRow:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(NamedTuple):
     """A finished turn, ready to be stored."""
 
     interaction_id: str
@@ -55,8 +53,7 @@ class Turn:
     body: str
 
 
-@dataclass(frozen=True, slots=True)
-class Variable:
+class Variable(NamedTuple):
     """A variable of a conversation (its id is the holder) or of a person (their bare JID is). `value` is JSON."""
 
     scope: str
@@ -65,8 +62,7 @@ class Variable:
     value: str
 
 
-@dataclass(frozen=True, slots=True)
-class PendingRow:
+class PendingRow(NamedTuple):
     """A request that is not closed: received, or answered with its answer."""
 
     row: int
