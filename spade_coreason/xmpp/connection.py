@@ -24,6 +24,14 @@ from .sm import DurableStreamManagement
 
 log = logging.getLogger(__name__)
 
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith("Unknown stanza interface")
+
+
+# slixmpp compares every stanza, acknowledgements too, with the queries that are open, and warns that they have no sender.
+logging.getLogger().addFilter(_is_news)
+
 OnMessage: TypeAlias = Callable[[Element], asyncio.Future[Any] | None]
 State: TypeAlias = Literal["offline", "connecting", "online"]
 

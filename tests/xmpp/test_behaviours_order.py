@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.servers.clients import StockClient
@@ -56,12 +57,21 @@ async def test_3000_messages_of_one_client_are_each_answered_once_and_in_order(
         assert len(echo.agent.requests) == MESSAGES + 1
 
 
+@asynccontextmanager
+async def _clients(server: XmppServer, count: int) -> AsyncIterator[list[StockClient]]:
+    accounts = await asyncio.gather(*(server.account() for _ in range(count)))
+    clients = [StockClient(*account, server) for account in accounts]
+    try:
+        await asyncio.gather(*(client.connect() for client in clients))
+        yield clients
+    finally:
+        await asyncio.gather(*(client.close() for client in clients))
+
+
 async def test_3000_messages_of_50_clients_are_each_answered_once_and_to_whom_asked(
     real_server: XmppServer, tmp_path: Path
 ) -> None:
-    async with hosted(Echo(), real_server, tmp_path) as echo, AsyncExitStack() as stack:
-        accounts = await asyncio.gather(*(real_server.account() for _ in range(50)))
-        clients = [await stack.enter_async_context(StockClient(*account, real_server)) for account in accounts]
+    async with hosted(Echo(), real_server, tmp_path) as echo, _clients(real_server, 50) as clients:
         asked = [[("", f"{client}: {number}.") for number in range(60)] for client in range(50)]
         # Without threads, and with the same ids in every client.
         answers = await asyncio.gather(

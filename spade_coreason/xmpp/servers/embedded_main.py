@@ -11,6 +11,7 @@ import asyncio
 import signal
 import ssl
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 import attrs
@@ -25,6 +26,8 @@ IDLE_TIMEOUT_S = 10 * 365 * 24 * 3600
 
 
 async def serve(directory: str, domain: str, port: int) -> None:
+    # pyjabber makes a directory for uploads and leaves it behind.
+    tempfile.tempdir = directory
     server = Server(
         Parameters(
             host=domain,
