@@ -42,11 +42,13 @@ def load_agent(spec: str, *, place: str, project: Path, parts: AgentParts, optio
     unknown, a parameter is left without a value.
     """
     wanted = _Wanted(spec, place, project, parts, options)
-    found = wanted.find()
-    if not _is_instance(found):
-        return wanted.check(wanted.make(found))
-    wanted.refuse_for_instance()
-    return wanted.check(found)
+    return wanted.build(wanted.find())
+
+
+def build_agent(found: object, *, parts: AgentParts, options: Mapping[str, object]) -> AgentInterface:
+    """The agent that a class or a factory makes, or that an instance is; ConfigError as for `load_agent`."""
+    name = getattr(found, "__name__", type(found).__name__)
+    return _Wanted(str(name), "", Path.cwd(), parts, options).build(found)
 
 
 def _is_instance(found: object) -> bool:
@@ -88,6 +90,12 @@ class _Wanted:
         return found
 
     # Making it
+
+    def build(self, found: Any) -> AgentInterface:
+        if not _is_instance(found):
+            return self.check(self.make(found))
+        self.refuse_for_instance()
+        return self.check(found)
 
     def make(self, found: Any) -> Any:
         if inspect.iscoroutinefunction(found):

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from .codec import Said, StreamAborted, StreamChunk, StreamEnded, StreamStarted, TurnEvent, Voice
 from .contracts import (
+    AgentRequest,
     AuditEntry,
     CloudEvent,
     DataBlock,
@@ -46,6 +47,8 @@ class Response:
         self._named = 0
         self._streams: dict[str, Stream] = {}
         self._is_over = False
+        self.request: AgentRequest | None = None
+        """What is answered; known once the session is loaded."""
         self.stanzas: list[str] = []
         """What the outbox keeps: everything that left or will leave, but thoughts and typing."""
         self.last_sent: Tracked | None = None
@@ -97,7 +100,15 @@ class Response:
 
     async def audit(self, actor: str, action: str, resource: str, success: bool) -> None:
         """Records an audit entry in the Interaction."""
-        entry = AuditEntry(actor=actor, action=action, resource=resource, outcome="success" if success else "failure")
+        request = self.request
+        entry = AuditEntry(
+            request_id=request.request_id if request else None,
+            root_request_id=request.root_request_id if request else None,
+            actor=actor,
+            action=action,
+            resource=resource,
+            outcome="success" if success else "failure",
+        )
         await self.emit(CloudEvent(type="ai.coreason.audit", source=f"xmpp:{self._agent}", data=entry.sealed().dump()))
 
     # What the runner calls

@@ -20,7 +20,7 @@ from uuid import UUID, uuid4
 from pydantic_core import to_json
 
 from . import conversation
-from .codec import Completed, Failed, Incoming, Refused, TurnEvent, voice_for
+from .codec import Completed, Failed, Incoming, Refused, TurnEvent, printable, voice_for
 from .contracts import (
     AgentInterface,
     AgentRequest,
@@ -227,7 +227,7 @@ class Runner:
             await self._refuse(memory, waiting, response, received)
             return
         self._count_active(memory.row)
-        request = self._request(memory, waiting)
+        request = response.request = self._request(memory, waiting)
         session = Session(
             memory.state,
             memory.identities["agent" if incoming.language in ("program", "spade") else "user"],
@@ -253,7 +253,7 @@ class Runner:
         except asyncio.CancelledError:
             response.abandon()
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # asyncio would end the whole process with sys.exit() in a task
             incident = secrets.token_hex(4)
             late = isinstance(error, TimeoutError) and deadline.expired()
             code: int = ErrorCode.TIMEOUT if late else ErrorCode.INTERNAL
@@ -375,7 +375,7 @@ class Runner:
             output["data"] = response.data_blocks
         if response.reported_error is not None:
             output["error"] = response.reported_error.dump()
-        return Interaction.model_construct(
+        return Interaction(
             interaction_id=key,
             timestamp=began,
             input=request.payload,
@@ -528,7 +528,11 @@ def _with_life(row: ConversationRow, life: Life) -> ConversationRow:
 
 
 def _interaction_json(interaction: Interaction) -> str:
-    return interaction.__pydantic_serializer__.to_json(interaction, by_alias=True, exclude_none=True).decode()
+    try:
+        return interaction.__pydantic_serializer__.to_json(interaction, by_alias=True, exclude_none=True).decode()
+    except ValueError:  # lone surrogates, or what an agent put into the payload and is no JSON
+        dumped = interaction.model_dump(by_alias=True, exclude_none=True)
+        return to_json(printable(dumped), fallback=repr).decode()
 
 
 def _duration(seconds: float) -> str:

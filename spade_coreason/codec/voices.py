@@ -38,7 +38,7 @@ from .namespaces import (
     TYPE_PREFIX,
 )
 from .rendering import block_text
-from .xml import attribute, escape, split, wire_size
+from .xml import attribute, escape, printable, split, wire_size
 
 _MARKER = f"<answer xmlns='{MARKER_NAMESPACE}'/>"
 # What a stanza has besides the text of its body or container, at most; a thread or a JID may take some of it.
@@ -276,18 +276,10 @@ class EventWriter:
         try:
             return to_json(event).decode()
         except ValueError:  # lone surrogates, which no UTF-8 has
-            return to_json(_printable(event)).decode()
+            return to_json(printable(event)).decode()
 
     def _stanza(self, stanza_id: str, text: str) -> str:
         return f"<message to='{self._to}' id='{stanza_id}'><json xmlns='{JSON_NAMESPACE}'>{text}{self._tail}"
-
-
-def _printable(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, dict):
-        return {_printable(name): _printable(item) for name, item in value.items()}
-    return [_printable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def malformed_answer(malformed: Malformed, agent: str, stanza_bytes: int) -> list[str]:

@@ -1,0 +1,30 @@
+"""An agent that repeats what you say, word by word."""
+
+from __future__ import annotations
+
+import asyncio
+
+from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, SessionHandle
+
+
+class EchoAgent:
+    """Repeats what you say, word by word."""
+
+    def __init__(self, manifest: AgentDefinition, delay_s: float = 0.0) -> None:
+        self._manifest = manifest
+        self._delay_s = delay_s
+
+    @property
+    def manifest(self) -> AgentDefinition:
+        """What it is."""
+        return self._manifest
+
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        """Streams the words of the question, `delay_s` seconds apart."""
+        await response.thought("Processing request…")
+        stream = await response.create_stream(title="Echo")
+        for word in str(request.payload.get("query", "")).split():
+            await stream.write(word + " ")
+            if self._delay_s:
+                await asyncio.sleep(self._delay_s)
+        await stream.close()

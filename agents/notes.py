@@ -1,0 +1,92 @@
+"""An agent that remembers what you tell it."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, ResponseHandler, SessionHandle
+
+_QUESTION = re.compile(
+    r"(when|what|where|who|whom|whose|which|why|how|do|does|did|is|are|was|were|can|could|should|will)\b", re.I
+)
+_LIST = re.compile(r"(list|show|notes|what (do you know|did i (say|tell you))|what have i told you)\W*$", re.I)
+_FORGET = re.compile(r"forget\s+(?P<what>.+?)\W*$", re.I)
+# Words that say nothing about what a note is about.
+_IGNORED = frozenset(
+    "a an and are at be can did do does for from how i in is it me my of on or the to was were what when where which who why "
+    "will you your".split(" ")
+)
+_HELP = """Tell me something, and I remember it. Ask me, and I look it up.
+- `list` shows everything that I know from you
+- `forget WORDS` forgets the notes with these words, `forget everything` all of them"""
+
+
+class NotesAgent:
+    """Remembers what you tell it."""
+
+    def __init__(self, manifest: AgentDefinition, memory: AgentInteractionMemory) -> None:
+        self._manifest = manifest
+        self._memory = memory
+
+    @property
+    def manifest(self) -> AgentDefinition:
+        """What it is."""
+        return self._manifest
+
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        """Remembers, answers from what it remembers, lists, forgets."""
+        text = str(request.payload.get("query") or "").strip()
+        conversation_id = str(request.metadata["conversation_id"])
+        notes = await self._memory.aget_information(conversation_id)
+        if not text or text.lower() == "help":
+            await response.markdown(_HELP)
+        elif _LIST.match(text):
+            await response.markdown("\n".join(f"- {note}" for note in notes) or "I know nothing from you yet.")
+        elif forget := _FORGET.match(text):
+            await response.markdown(await self._forget(conversation_id, notes, forget["what"], session))
+        elif text.endswith("?") or _QUESTION.match(text):
+            await response.markdown(await self._look_up(text, notes, session))
+        else:
+            await self._memory.aadd_information(conversation_id, text)
+            dates = await session.get("dates", {})
+            await session.store(
+                "dates",
+                {**dates, text: datetime.now(UTC).isoformat()},
+            )
+            await response.markdown(f'✓ I\'ll remember: "{text}".')
+
+    async def _look_up(self, question: str, notes: list[str], session: SessionHandle) -> str:
+        wanted = _words(question)
+        found = [(len(wanted & _words(note)), number, note) for number, note in enumerate(notes)]
+        best = max(found, default=(0, 0, ""))
+        if best[0] == 0:
+            return "I don't know; you did not tell me."
+        dates = await session.get("dates", {})
+        told = dates.get(best[2])
+        when = f" on {_day(datetime.fromisoformat(told))}" if told else ""
+        return f'You told me{when}: "{best[2]}".'
+
+    async def _forget(self, conversation_id: str, notes: list[str], what: str, session: SessionHandle) -> str:
+        wanted = _words(what)
+        everything = what.lower() in ("everything", "all", "it all", "me")
+        gone = [note for note in notes if everything or wanted & _words(note)]
+        if not gone:
+            return f'I know nothing about "{what}".'
+        await self._memory.aclear_conversation(conversation_id)
+        for note in notes:
+            if note not in gone:
+                await self._memory.aadd_information(conversation_id, note)
+        dates = await session.get("dates", {})
+        await session.store("dates", {note: date for note, date in dates.items() if note not in gone})
+        return "Forgotten:\n" + "\n".join(f"- {note}" for note in gone)
+
+
+def _words(text: str) -> set[str]:
+    found = {word.casefold() for word in re.findall(r"\w+", text)} - _IGNORED
+    return {word[:-1] if len(word) > 3 and word.endswith("s") else word for word in found}
+
+
+def _day(moment: datetime) -> str:
+    local = moment.astimezone()
+    return f"{local.day} {local:%B}"

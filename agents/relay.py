@@ -1,0 +1,36 @@
+"""An agent that asks other agents and combines their answers."""
+
+from __future__ import annotations
+
+import asyncio
+
+from spade_coreason import AgentDefinition, AgentRequest, PeerError, Peers, ResponseHandler, SessionHandle
+
+
+class RelayAgent:
+    """Asks other agents and combines their answers."""
+
+    def __init__(self, manifest: AgentDefinition, peers: Peers, ask: list[str], timeout_s: float = 30.0) -> None:
+        self._manifest = manifest
+        self._peers = peers
+        self._ask = ask
+        self._timeout_s = timeout_s
+
+    @property
+    def manifest(self) -> AgentDefinition:
+        """What it is."""
+        return self._manifest
+
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        """Asks all of them at once; one that is away, refuses or fails is a line of its own."""
+        await response.thought(f"Asking {' and '.join(self._ask)}…")
+        answers = await asyncio.gather(*(self._answer(jid, request) for jid in self._ask))
+        await response.markdown("\n".join(answers))
+
+    async def _answer(self, jid: str, request: AgentRequest) -> str:
+        name = jid.partition("@")[0]
+        try:
+            answer = await self._peers.ask(jid, request.create_child(request.payload), self._timeout_s)
+        except PeerError as error:
+            return f"{name}: no answer ({error})"
+        return f"{name}: {answer.text or '(nothing)'}"
