@@ -97,7 +97,7 @@ class Session:
             raise ValueError(f"the key of a variable is a text, not {key!r}")
         try:
             text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-            text.encode()  # a lone surrogate could not be stored
+            (key + text).encode()  # a lone surrogate could not be stored
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f'variable "{key}": {error}; only JSON values can be kept') from error
         for name in _scopes(scope):

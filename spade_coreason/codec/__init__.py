@@ -13,6 +13,7 @@ from .events import (
 )
 from .incoming import RESERVED, Bounce, Decoded, Incoming, Malformed, Reply, decode, owner_of
 from .voices import Voice, malformed_answer, receipt, request_stanza, voice_for
+from .xml import printable
 
 __all__ = [
     "RESERVED",
@@ -34,6 +35,7 @@ __all__ = [
     "decode",
     "malformed_answer",
     "owner_of",
+    "printable",
     "receipt",
     "request_stanza",
     "voice_for",
