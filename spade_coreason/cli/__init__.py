@@ -1,1 +1,5 @@
-def main() -> None: ...
+"""The commands of `spade-coreason`: the entry point is `main`."""
+
+from .app import main
+
+__all__ = ["main"]

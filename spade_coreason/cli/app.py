@@ -1,0 +1,104 @@
+"""The command `spade-coreason` itself: its options, its subcommands, and what becomes of their errors."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from .. import __version__
+from ..exceptions import CoReasonError
+from . import failures
+from .context import PROGRAM, Command, Group, Options
+from .logs import configure_logging
+
+# What `--help` lists, so that it need not import them. A test holds the sentences to those of the commands.
+COMMANDS = {
+    "demo": "Talk to three ready-made agents on a server of their own.",
+    "up": "Run every agent of a configuration until it is stopped.",
+    "run": "Run one agent without a configuration file.",
+    "chat": "Chat with an agent in the terminal.",
+    "ask": "Ask an agent one question and print its answer.",
+    "check": "Check a configuration without changing anything.",
+    "init": "Make a new project with an agent, its configuration and its test.",
+    "sessions": "See or delete what the agents said with whom.",
+    "memory": "See or delete what the agents remember.",
+    "conversations": "List conversations and their states.",
+    "completion": "Print the script that completes commands in your shell.",
+}
+
+
+class Root(Group):
+    """The group of all commands; its errors are one line each, and never a traceback without -vv."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f".commands.{cmd_name}", __package__).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> NoReturn:
+        try:
+            code = super().main(args, prog_name or PROGRAM, complete_var, standalone_mode=False, **extra)
+            # Here, where a reader that has gone can still be answered quietly.
+            sys.stdout.flush()
+        except (click.exceptions.Abort, KeyboardInterrupt):
+            code = failures.INTERRUPTED
+        except BrokenPipeError:
+            # Python would complain again when it flushes at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            code = failures.PIPE_CLOSED
+        except (click.ClickException, CoReasonError, OSError) as error:
+            code = failures.report(error)
+        except Exception as error:  # noqa: BLE001 - the last place that can turn it into a line
+            code = failures.report(error)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+@click.group(
+    PROGRAM,
+    cls=Root,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Every command explains itself: spade-coreason ask --help",
+)
+@click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
+@click.option(
+    "--project",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The directory from which modules and relative paths are found.  [default: the current one]",
+)
+@click.option("-v", "--verbose", count=True, help="Say more on standard error: -v what happens, -vv also why.")
+@click.pass_context
+def cli(ctx: click.Context, project: Path | None, verbose: int) -> None:
+    """Put Python agents on any XMPP server, and talk to them."""
+    ctx.obj = Options(project=(project or Path.cwd()).absolute(), verbosity=verbose)
+    configure_logging(verbose)
+
+
+def main() -> NoReturn:
+    """The entry point of the program."""
+    gc.freeze()
+    cli.main()
+
+
+__all__ = ["COMMANDS", "Command", "cli", "main"]

@@ -1,0 +1,64 @@
+"""What commands print: plain text, tables, and colours where a terminal shows them and NO_COLOR does not forbid it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import IO, Any
+
+_CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "blue": 34, "cyan": 36}
+# Of what comes from others, a terminal gets no control characters (C0 and C1): they could do anything to it.
+_CONTROL = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+
+
+def has_colours(stream: IO[str]) -> bool:
+    """Whether a stream is a terminal with colours (no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def paint(text: str, style: str, stream: IO[str] | None = None) -> str:
+    """The text in a style, for a stream (standard output) that shows it."""
+    return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if has_colours(stream or sys.stdout) else text
+
+
+def printable(text: str) -> str:
+    """The text without control characters, line breaks and tabs excepted."""
+    return text.translate(_CONTROL)
+
+
+def one_line(text: str, width: int = 60) -> str:
+    """The beginning of a text, in one line."""
+    line = " ".join(printable(text).split())
+    return line if len(line) <= width else f"{line[: width - 1]}…"
+
+
+def warn(text: str) -> None:
+    """One line on standard error."""
+    print(paint("warning:", "yellow", sys.stderr), text, file=sys.stderr, flush=True)
+
+
+def write(text: str) -> None:
+    """Writes to standard output at once."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """A table. On a terminal it is as wide as that; elsewhere every row is one whole line."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    is_terminal = sys.stdout.isatty()
+    shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        shown.add_column(column.upper(), no_wrap=not is_terminal, overflow="fold")
+    for row in rows:
+        shown.add_row(*(Text(one_line(str(cell), 10_000)) for cell in row))
+    Console(file=sys.stdout, width=None if is_terminal else 100_000, highlight=False).print(shown)
+
+
+def when(moment: Any) -> str:
+    """A time of day for people, in their own time zone."""
+    return str(moment.astimezone().strftime("%Y-%m-%d %H:%M"))

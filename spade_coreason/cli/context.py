@@ -1,0 +1,79 @@
+"""What all commands share: the project, the verbosity, and the kind of click command that takes both anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from .logs import configure_logging
+
+T = TypeVar("T")
+
+PROGRAM = "spade-coreason"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options that stand before the command. `project` is absolute."""
+
+    project: Path
+    verbosity: int = 0
+
+
+def options() -> Options:
+    """Those of the running command."""
+    found: Options = click.get_current_context().find_object(Options) or Options(Path.cwd())
+    return found
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Runs a command's work in an event loop."""
+    import asyncio
+
+    return asyncio.run(work)
+
+
+class Command(click.Command):
+    """A command that knows -v and --project also behind its name, and keeps the layout of its examples."""
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self.params += [
+            click.Option(["-v", "--verbose"], count=True, hidden=True, expose_value=False, callback=_verbose),
+            click.Option(
+                ["--project"],
+                type=click.Path(exists=True, file_okay=False, path_type=Path),
+                hidden=True,
+                expose_value=False,
+                callback=_project,
+            ),
+        ]
+
+
+class Group(click.Group):
+    """A group of such commands."""
+
+    command_class = Command
+    group_class = type
+
+
+def _verbose(ctx: click.Context, _parameter: click.Parameter, value: int) -> None:
+    known = ctx.find_object(Options)
+    if value and known is not None:
+        ctx.obj = replace(known, verbosity=known.verbosity + value)
+        configure_logging(ctx.obj.verbosity)
+
+
+def _project(ctx: click.Context, _parameter: click.Parameter, value: Path | None) -> None:
+    known = ctx.find_object(Options)
+    if value is not None and known is not None:
+        ctx.obj = replace(known, project=value.absolute())
+
+
+def command(name: str, **keywords: Any) -> Callable[[Callable[..., Any]], click.Command]:
+    """A `click.command` of our kind."""
+    return click.command(name, cls=Command, **keywords)

@@ -1,0 +1,60 @@
+"""What an error is at the end of a command: one line on standard error, and an exit code.
+
+0 all is well   1 an agent or the store reports an error   2 usage or configuration   3 no answer in time
+4 cannot connect or log in   130 interrupted
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+import click
+
+from ..exceptions import CoReasonError, PeerTimeout, PeerUnavailable
+from .console import paint
+
+INTERRUPTED = 130
+PIPE_CLOSED = 141
+
+_CODES: dict[type[Exception], int] = {PeerTimeout: 3, PeerUnavailable: 4}
+
+
+def exit_code(error: BaseException) -> int:
+    """The exit code that an error ends a command with."""
+    for kind, code in _CODES.items():
+        if isinstance(error, kind):
+            return code
+    if isinstance(error, CoReasonError | click.ClickException):
+        return error.exit_code
+    return 1
+
+
+def line(error: BaseException) -> str:
+    """An error in one line."""
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        text = f"{error.format_message()} See {error.ctx.command_path} --help"
+    elif isinstance(error, click.ClickException):
+        text = error.format_message()
+    elif isinstance(error, OSError) and error.strerror:
+        text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    elif isinstance(error, CoReasonError):
+        text = str(error)
+    else:
+        text = f"{type(error).__name__}: {error} (this should not happen; -vv shows where it did)"
+    return " ".join(text.split())
+
+
+def say(error: BaseException) -> None:
+    """Writes the line of an error."""
+    print(paint("error:", "red", sys.stderr), line(error), file=sys.stderr, flush=True)
+
+
+def report(error: BaseException) -> int:
+    """Writes the line of the error that ends a command, with -vv its traceback before, and gives the exit code."""
+    import logging
+
+    if logging.getLogger(__package__).isEnabledFor(logging.DEBUG):
+        traceback.print_exception(error)
+    say(error)
+    return exit_code(error)

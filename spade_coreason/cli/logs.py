@@ -1,0 +1,39 @@
+"""What the program says on standard error beside its results: one line a record, and nothing that people wrote."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from pathlib import Path
+
+_OURS = "spade_coreason"
+
+
+class OneLine(logging.Formatter):
+    """A record in one line. Of an exception its kind and its place: its text may quote what a person wrote."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = f"{record.levelname.lower()}: {' '.join(record.getMessage().split())}"
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            last = traceback.extract_tb(error.__traceback__)[-1:]
+            where = f" ({Path(last[0].filename).name}:{last[0].lineno})" if last else ""
+            line += f": {type(error).__name__}{where}; -vv shows more"
+        return line
+
+
+def configure_logging(verbosity: int) -> None:
+    """0 shows warnings, 1 also what happens, 2 and more also why, with times and tracebacks.
+
+    Libraries never say more than INFO: slixmpp's DEBUG shows whole stanzas, passwords among them.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    if verbosity >= 2:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    else:
+        handler.setFormatter(OneLine())
+    others = [logging.CRITICAL, logging.WARNING, logging.INFO]
+    logging.basicConfig(level=others[min(verbosity, 2)], handlers=[handler], force=True)
+    ours = [logging.WARNING, logging.INFO, logging.DEBUG]
+    logging.getLogger(_OURS).setLevel(ours[min(verbosity, 2)])
