@@ -227,7 +227,7 @@ class Runner:
             await self._refuse(memory, waiting, response, received)
             return
         self._count_active(memory.row)
-        request = response.request = self._request(memory, waiting)
+        request = response.request = self._request(memory, waiting, now)
         session = Session(
             memory.state,
             memory.identities["agent" if incoming.language in ("program", "spade") else "user"],
@@ -346,7 +346,7 @@ class Runner:
             return conversation.pause(received.life, now, rules)
         return received
 
-    def _request(self, memory: Memory, waiting: Waiting) -> AgentRequest:
+    def _request(self, memory: Memory, waiting: Waiting, now: datetime) -> AgentRequest:
         incoming = waiting.incoming
         metadata: dict[str, Any] = {
             **incoming.metadata,
@@ -363,7 +363,7 @@ class Runner:
             session_id=memory.session_uuid,
             root_request_id=incoming.root_request_id,
             parent_request_id=incoming.parent_request_id,
-            created_at=self._clock(),
+            created_at=now,
             payload=incoming.payload,
             capabilities=incoming.capabilities,
             metadata=metadata,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ import click
 from .. import __version__
 from ..exceptions import CoReasonError
 from . import failures
-from .context import PROGRAM, Command, Group, Options
+from .context import PROGRAM, Group, Options
 from .logs import configure_logging
 
 # What `--help` lists, so that it need not import them. A test holds the sentences to those of the commands.
@@ -97,8 +96,4 @@ def cli(ctx: click.Context, project: Path | None, verbose: int) -> None:
 
 def main() -> NoReturn:
     """The entry point of the program."""
-    gc.freeze()
     cli.main()
-
-
-__all__ = ["COMMANDS", "Command", "cli", "main"]

@@ -58,7 +58,6 @@ class Group(click.Group):
     """A group of such commands."""
 
     command_class = Command
-    group_class = type
 
 
 def _verbose(ctx: click.Context, _parameter: click.Parameter, value: int) -> None:

@@ -68,7 +68,12 @@ class Database:
         self._writer_engine: Engine = create_engine(
             parsed.set(drivername="sqlite"), connect_args={"cached_statements": len(STATEMENTS) * MAX_ROWS + 128}
         )
-        self._readers: AsyncEngine = create_async_engine(parsed.set(drivername="sqlite+aiosqlite"))
+        self._readers: AsyncEngine = create_async_engine(
+            # Every connection is a thread; more of them read no faster.
+            parsed.set(drivername="sqlite+aiosqlite"),
+            pool_size=2,
+            max_overflow=0,
+        )
         for engine in (self._writer_engine, self._readers.sync_engine):
             event.listen(engine, "connect", self._prepare)
             event.listen(engine, "begin", _begin_deferred if engine is not self._writer_engine else _begin_immediate)

@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
+from xml.sax.saxutils import escape
 
 from spade_coreason.access import Access
-from spade_coreason.codec import Incoming
 from spade_coreason.config import load_settings
 from spade_coreason.contracts import AgentDefinition, AgentRequest
 from spade_coreason.conversation import Rules
@@ -169,10 +169,36 @@ def endpoint_of(server: XmppServer) -> Endpoint:
     return Endpoint(server.host, server.port, ca_file=server.ca_file, timeout_s=5.0)
 
 
+def container(event: Any) -> str:
+    """A JSON container (XEP-0335) as anybody may write one; a text stands in it as it is."""
+    text = event if isinstance(event, str) else json.dumps(event)
+    return f"<json xmlns='urn:xmpp:json:0'>{escape(text)}</json>"
+
+
+def envelope(payload: Any = None, kind: str = "request", **data: Any) -> str:
+    """The container of a request by hand: `data` goes beside the payload, whatever it is."""
+    content = data if payload is None else {"payload": payload, **data}
+    return container({"specversion": "1.0", "type": f"ai.coreason.{kind}", "source": "by hand", "id": "1", "data": content})
+
+
+def event_in(message: Any) -> dict[str, Any]:
+    """The CloudEvent that a message carries."""
+    event: dict[str, Any] = json.loads(message.xml.findtext("{urn:xmpp:json:0}json"))
+    return event
+
+
+async def events_of_answer(client: Any) -> list[dict[str, Any]]:
+    """The events that a stock client gets, up to the last of a request."""
+    events = [event_in(await client.message())]
+    while not events[-1]["type"].startswith("ai.coreason.request."):
+        events.append(event_in(await client.message()))
+    return events
+
+
 async def eventually(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
     """Waits for something that tells nobody when it happens."""
     async with asyncio.timeout(timeout_s):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - it has no event
             await asyncio.sleep(0.01)
 
 
@@ -283,13 +309,6 @@ def journal_of(path: Path) -> list[tuple[str, str, bool]]:
     if not path.exists():
         return []
     return [(what, query, again) for what, query, again in map(json.loads, path.read_text().splitlines())]
-
-
-def incoming(
-    sender: str, text: str, *, thread: str | None = None, ident: str = "", language: Literal["person", "program"] = "person"
-) -> Incoming:
-    """A request as the codec makes it."""
-    return Incoming(language, sender, ident, thread, {"query": text}, f"{thread}\n{text}")
 
 
 def texts(messages: Iterable[Any]) -> list[str]:

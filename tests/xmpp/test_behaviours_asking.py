@@ -109,7 +109,8 @@ async def test_a_receipt_comes_to_who_asks_for_one_and_only_then(our_server: Xmp
         assert message["body"] == "no receipt"
         assert message.xml.find(RECEIPT) is None
         # A receipt, a marker or a typing state asks nothing.
-        for extra in ("<received xmlns='urn:xmpp:receipts' id='x'/>", ACTIVE, "<displayed xmlns='urn:xmpp:chat-markers:0' id='x'/>"):
+        displayed = "<displayed xmlns='urn:xmpp:chat-markers:0' id='x'/>"
+        for extra in ("<received xmlns='urn:xmpp:receipts' id='x'/>", ACTIVE, displayed):
             alice.send(None, echo.jid, extra_xml=extra)
         assert await alice.ask("still there?", echo.jid) == "still there?"
 

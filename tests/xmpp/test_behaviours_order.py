@@ -42,9 +42,7 @@ async def _nothing_more(client: StockClient, to: str) -> None:
     assert client.messages.empty()
 
 
-async def test_3000_messages_of_one_client_are_each_answered_once_and_in_order(
-    real_server: XmppServer, tmp_path: Path
-) -> None:
+async def test_3000_messages_of_one_client_are_each_answered_once_and_in_order(real_server: XmppServer, tmp_path: Path) -> None:
     async with hosted(Echo(), real_server, tmp_path) as echo, StockClient(*await real_server.account(), real_server) as alice:
         asked = [(f"t{number % THREADS}", f"{number}.") for number in range(MESSAGES)]
         answers = await _ask_all(alice, echo.jid, asked, IN_FLIGHT)

@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from spade.agent import Agent
 from spade.behaviour import CyclicBehaviour
 from spade.message import Message
@@ -113,12 +114,8 @@ async def test_two_machines_that_never_repeat_are_bounded_by_max_interactions(pr
 
 async def test_what_bounces_is_not_a_request_and_tells_who_asked(real_server: XmppServer, tmp_path: Path) -> None:
     async with hosted(Echo(), real_server, tmp_path) as echo:
-        try:
+        with pytest.raises(PeerUnavailable, match=f"nobody-here@{real_server.domain} is not there"):
             await echo.peers.ask(f"nobody-here@{real_server.domain}", "hello?", timeout=5)
-        except PeerUnavailable as error:
-            assert f"nobody-here@{real_server.domain} is not there" in str(error)
-        else:
-            raise AssertionError("somebody who is not there answered")
         # The bounce of a text has the body, on ejabberd.
         echo.host.send([f"<message to='nobody-here@{real_server.domain}' type='chat' id='b'><body>hello?</body></message>"])
         await eventually(lambda: echo.requests.dropped >= 1)

@@ -1,0 +1,60 @@
+"""`spade-coreason ask`"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from ...exceptions import ConfigError
+from ..answers import AnswerText
+from ..console import paint, printable, write
+from ..context import command as define
+from ..context import run
+from ..reach import Account, account, reach_options
+
+
+@define("ask")
+@click.argument("agent", metavar="JID")
+@click.argument("text")
+@click.option("--json", "as_json", is_flag=True, help="Print every event of the answer as a line of JSON.")
+@click.option("--thread", help="The thread of the conversation.  [default: none, the one conversation of this account]")
+@click.option("--timeout", default=30.0, show_default=True, type=click.FloatRange(0, min_open=True), help="Seconds to wait.")
+@reach_options
+def command(agent: str, text: str, as_json: bool, thread: str | None, timeout: float, **reach: Any) -> None:
+    """Ask an agent one question and print its answer.
+
+    JID is the agent's address; a name alone is an agent on your own server. TEXT is the question, "-" reads it from standard
+    input. Without --jid you are the guest of the platform that runs here (see --data).
+
+    \b
+      spade-coreason ask weather@localhost "Berlin"
+      spade-coreason ask echo@example.org hello --jid me@example.org
+
+    Exit code: 0 answered, 1 the agent reported an error, 2 wrong usage or configuration, 3 no answer in time, 4 cannot
+    connect or log in, or the agent is not there.
+    """
+    question = sys.stdin.read() if text == "-" else text
+    if not question.strip():
+        raise ConfigError("TEXT", "is empty; write a question")
+    run(_ask(account(**reach), agent, question, thread, timeout, as_json))
+
+
+async def _ask(who: Account, agent: str, question: str, thread: str | None, timeout_s: float, as_json: bool) -> None:
+    jid = who.address_of(agent)
+    shows_thoughts = sys.stderr.isatty() and sys.stdout.isatty()
+    answer = AnswerText()
+    async with who.client() as client:
+        try:
+            async for event in client.stream(jid, question, thread=thread, timeout=timeout_s):
+                if as_json:
+                    write(json.dumps({"type": event.type, "data": dict(event.data)}, ensure_ascii=False, default=str) + "\n")
+                    continue
+                write(answer.feed(event))
+                if event.type == "block.thought" and shows_thoughts and not answer.has_text:
+                    print(paint(printable(str(event.data.get("content", ""))), "dim", sys.stderr), file=sys.stderr)
+        finally:
+            if answer.has_text:
+                write("\n")

@@ -1,0 +1,39 @@
+"""`spade-coreason up`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..configured import config_option, platform_settings
+from ..console import warn
+from ..context import command as define
+from ..context import run
+from ..serving import print_platform, serve
+
+if TYPE_CHECKING:
+    from ...service import Platform
+
+
+@define("up")
+@config_option("config/platform.yaml")
+def command(file: Path | None) -> None:
+    """Run every agent of a configuration until it is stopped.
+
+    Starts the server where it is a local one, brings all agents online, and says so. Ctrl-C or SIGTERM stops: answers in
+    flight are finished before. A second Ctrl-C stops at once.
+
+    \b
+      spade-coreason up
+      spade-coreason up -c config/production.yaml
+    """
+    settings = platform_settings(file)
+    if not settings.agents:
+        warn(f"{settings.place('agents')}: there are none; add one")
+    run(serve(settings, _print))
+    print("Stopped.")
+
+
+def _print(platform: Platform) -> None:
+    print_platform(platform)
+    print("Ready. Ctrl-C stops.", flush=True)

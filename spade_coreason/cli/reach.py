@@ -1,0 +1,174 @@
+"""Where an agent is, and as whom to ask it: what a running platform says about itself, or what the options say."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..exceptions import ConfigError, PeerUnavailable, ServerError
+from ..names import bare, domain
+from ..runfile import RunFile, read_run_file
+from .context import options
+
+if TYPE_CHECKING:
+    from ..xmpp.client import AgentClient
+
+PASSWORD_VARIABLE = "SPADE_COREASON_PASSWORD"
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+def data_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--data DIR`"""
+    return click.option(
+        "--data",
+        type=click.Path(file_okay=False, path_type=Path),
+        envvar="SPADE_COREASON_DATA_DIR",
+        metavar="DIR",
+        help="The data directory of the platform.  [default: data]",
+    )(function)
+
+
+def reach_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of the commands that ask agents."""
+    for option in reversed(
+        (
+            click.option("--jid", "own_jid", metavar="JID", help="Your own account.  [default: the guest of the platform]"),
+            click.option("--host", help="The server, if it is not where your JID's domain leads."),
+            click.option("--port", type=click.IntRange(1, 65535), help="Its port.  [default: 5222]"),
+            click.option("--ca-file", type=_FILE, metavar="FILE", help="The authority that signed the server's certificate."),
+            click.option("--no-verify", is_flag=True, help="Do not verify the server's certificate."),
+            click.option(
+                "--password-file",
+                type=_FILE,
+                metavar="FILE",
+                help=f"A file with your password.  [default: the variable {PASSWORD_VARIABLE}, else you are asked]",
+            ),
+        )
+    ):
+        function = option(function)
+    return data_option(function)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """An account on a server. `agents` are those that are known to be there; None if nothing is known."""
+
+    jid: str
+    password: str = field(repr=False)
+    host: str | None = None
+    port: int | None = None
+    ca_file: Path | None = None
+    verify: bool = True
+    is_embedded: bool = False
+    agents: tuple[str, ...] | None = None
+
+    def client(self) -> AgentClient:
+        """A client with this account, to be used in `async with`."""
+        from ..xmpp.client import AgentClient
+
+        # About one connection in fifty to the embedded server hangs in its beginning.
+        timeout_s, attempts = (3.0, 5) if self.is_embedded else (10.0, 1)
+        return AgentClient(
+            self.jid,
+            self.password,
+            host=self.host,
+            port=self.port,
+            ca_file=self.ca_file,
+            verify=self.verify,
+            timeout_s=timeout_s,
+            attempts=attempts,
+        )
+
+    def address_of(self, agent: str) -> str:
+        """The JID of an agent; a name alone is one of the account's own domain.
+
+        PeerUnavailable at once where it is known that no such agent is there.
+        """
+        from ..config import parse_jid
+
+        try:
+            jid = parse_jid(agent if "@" in agent else f"{agent}@{domain(self.jid)}")
+        except ValueError as error:
+            raise ConfigError("JID", str(error)) from error
+        if self.agents is not None and domain(jid) == domain(self.jid) and bare(jid) not in self.agents:
+            raise PeerUnavailable(jid, f"is not there; there are {', '.join(self.agents) or 'no agents'}")
+        return jid
+
+
+def account(
+    data: Path | None,
+    own_jid: str | None,
+    host: str | None,
+    port: int | None,
+    ca_file: Path | None,
+    no_verify: bool,
+    password_file: Path | None,
+) -> Account:
+    """The account that the options name; without `--jid` the guest of the platform that runs on the data directory."""
+    directory = options().project / (data or "data")
+    running = read_run_file(directory)
+    if own_jid is None:
+        return _guest(running, directory, host)
+    from ..config import parse_jid
+
+    try:
+        jid = parse_jid(own_jid)
+    except ValueError as error:
+        raise ConfigError("--jid", str(error)) from error
+    if running is not None and host is None and domain(jid) == running.domain:
+        host, port = running.host, port or running.port
+        ca_file = ca_file or (Path(running.ca_file) if running.ca_file else None)
+        no_verify = no_verify or not running.verify
+    return Account(jid, password_of(jid, password_file), host, port, ca_file, not no_verify)
+
+
+def _guest(running: RunFile | None, directory: Path, host: str | None) -> Account:
+    shown = os.path.relpath(directory)
+    if host is not None:
+        raise ConfigError("--jid", "is missing; on another server you need an account of your own")
+    if running is None:
+        raise ServerError(
+            f"no platform is running on {shown}; start one (`spade-coreason up`), or name your account with --jid, "
+            "or another data directory with --data"
+        )
+    if running.guest is None:
+        raise ConfigError("--jid", f"is missing; the platform on {shown} uses {running.domain}, which has no guest account")
+    ca_file = Path(running.ca_file) if running.ca_file else None
+    return Account(
+        running.guest["jid"],
+        running.guest["password"],
+        running.host,
+        running.port,
+        ca_file,
+        running.verify,
+        running.mode == "embedded",
+        tuple(agent["jid"] for agent in running.agents),
+    )
+
+
+def password_of(jid: str, password_file: Path | None) -> str:
+    """A password from a file, the environment, or the person at the terminal."""
+    if password_file is not None:
+        return password_in(password_file, "--password-file")
+    if password := os.environ.get(PASSWORD_VARIABLE):
+        return password
+    if sys.stdin.isatty():
+        return str(click.prompt(f"Password of {jid}", hide_input=True, err=True))
+    raise ConfigError(PASSWORD_VARIABLE, f"is not set; set it to the password of {jid}, or use --password-file")
+
+
+def password_in(file: Path, place: str) -> str:
+    """The password that stands alone in a file."""
+    try:
+        password = file.read_text("utf-8").strip("\r\n")
+    except UnicodeDecodeError as error:
+        raise ConfigError(place, f"{file} is not UTF-8; save it as UTF-8") from error
+    if not password or "\n" in password:
+        raise ConfigError(place, f"{file} must hold the password in one line, and nothing else")
+    return password

@@ -1,0 +1,69 @@
+"""Running a platform in the foreground, until a signal ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from .console import paint, warn
+from .failures import INTERRUPTED
+
+if TYPE_CHECKING:
+    from ..config import Settings
+    from ..service import Platform
+
+
+async def serve(settings: Settings, is_online: Callable[[Platform], None]) -> None:
+    """Runs the platform until SIGINT or SIGTERM, and stops it cleanly; a second SIGINT ends the process at once.
+
+    `is_online` is called when all agents are.
+    """
+    from ..service import Platform
+
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    asked_to_end = False
+
+    def end() -> None:
+        nonlocal asked_to_end
+        asked_to_end = True
+        if task is not None:
+            task.cancel()
+
+    # Until the platform waits for signals itself, also the start can be ended.
+    loop.add_signal_handler(signal.SIGTERM, end)
+    try:
+        async with Platform(settings) as platform:
+            if platform.notice:
+                warn(platform.notice)
+            is_online(platform)
+            await platform.wait()
+            # From here on the answers in flight are finished, which may take `limits.grace_s`.
+            loop.add_signal_handler(signal.SIGINT, _end_now)
+            loop.add_signal_handler(signal.SIGTERM, lambda: None)
+    except asyncio.CancelledError:
+        if not asked_to_end:
+            raise
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+def _end_now() -> None:
+    # What was not finished is on disk; a local server ends with this process.
+    print("Stopped at once; what is unanswered is taken up at the next start.", file=sys.stderr, flush=True)
+    os._exit(INTERRUPTED)
+
+
+def print_platform(platform: Platform) -> None:
+    """The server and the agents, a line each."""
+    print(f"{paint('XMPP server', 'bold')}   {platform.server_line}")
+    width = max((len(jid) for jid, _ in platform.agents_described), default=0)
+    for number, (jid, description) in enumerate(platform.agents_described):
+        head = paint("Agents", "bold") + " " * 8 if number == 0 else " " * 14
+        print(f"{head}{jid:<{width}}   {description}".rstrip())
+    sys.stdout.flush()
