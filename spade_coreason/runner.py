@@ -203,21 +203,28 @@ class Runner:
                         async with self._slots:
                             await self._turn(lane, waiting)
                 except StoreError as error:
-                    # Nothing is stored, so nobody may believe that it is: the sender hears of it.
                     log.error("%s: a request of %s is not stored: %s", self.jid, bare(waiting.incoming.sender), error)
-                    lane.memory = None
-                    busy = Failed("I cannot store anything at the moment. Please try again later.", 503, True)
-                    voice = voice_for(waiting.incoming, waiting.key, self.jid, self.policy.stanza_bytes)
-                    self._send(voice.say(busy))
+                    self._apologise(lane, waiting, "I cannot store anything at the moment. Please try again later.")
+                except Exception:
+                    # What `assist` raises is caught in `_execute`; this is a fault of ours, and one request must not hold
+                    # up the others of its conversation.
+                    log.exception("%s: a request of %s failed", self.jid, bare(waiting.incoming.sender))
+                    self._apologise(lane, waiting, "Something went wrong on my side. Please try again later.")
         finally:
             lane.worker = None
             self._forget_quiet_lane(lane)
+
+    def _apologise(self, lane: Lane, waiting: Waiting, text: str) -> None:
+        """The request is not finished, so nobody may believe that it is; if it is in the inbox, it runs after a restart."""
+        lane.memory = None
+        voice = voice_for(waiting.incoming, waiting.key, self.jid, self.policy.stanza_bytes)
+        self._send(voice.say(Failed(text, ErrorCode.UNAVAILABLE, True)))
 
     async def _turn(self, lane: Lane, waiting: Waiting) -> None:
         incoming = waiting.incoming
         memory = lane.memory or await self._load(lane, incoming)
         now = self._clock()
-        received = self._decide(memory, incoming, now, len(lane.queue))
+        received = self._decide(memory, incoming, now)
         if received.ended is not None:
             await self._ended(lane, memory, received.ended)
         memory.row = _with_life(memory.row, received.life)
@@ -250,10 +257,11 @@ class Runner:
             async with deadline:
                 await self.agent.assist(request, session, response)
             response.close_streams(None)
-        except asyncio.CancelledError:
-            response.abandon()
-            raise
-        except (Exception, SystemExit) as error:  # asyncio would end the whole process with sys.exit() in a task
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            # asyncio would end the whole process with sys.exit() in a task. An agent may be cancelled by its own doing.
+            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                response.abandon()
+                raise
             incident = secrets.token_hex(4)
             late = isinstance(error, TimeoutError) and deadline.expired()
             code: int = ErrorCode.TIMEOUT if late else ErrorCode.INTERNAL
@@ -335,7 +343,7 @@ class Runner:
 
     # Decisions
 
-    def _decide(self, memory: Memory, incoming: Incoming, now: datetime, waiting: int) -> Received:
+    def _decide(self, memory: Memory, incoming: Incoming, now: datetime) -> Received:
         rules = self.policy.rules
         received = conversation.receive(memory.life, now, rules)
         if incoming.language == "program":
@@ -521,6 +529,12 @@ class Runner:
 
 
 _LANES_IN_MEMORY = 10_000
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody cancels this very task."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _with_life(row: ConversationRow, life: Life) -> ConversationRow:

@@ -127,7 +127,7 @@ class LimitSettings(Section):
     """`concurrency` is how many turns of one agent run at once, `queue` how many messages wait per conversation."""
 
     stanza_bytes: Annotated[int, BeforeValidator(_no_bool), Field(ge=1024)] = 65536
-    concurrency: Count = 64
+    concurrency: Count = 256
     queue: Count = 1000
     grace_s: Seconds = 10
 

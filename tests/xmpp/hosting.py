@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from xml.sax.saxutils import escape
 
 from spade_coreason.access import Access
@@ -69,6 +69,7 @@ class Hosted:
     allow: Sequence[str] | None
     on_end: tuple[OnConversationEnd, ...] = ()
     prepare: Callable[[HostedAgent], None] = field(default=lambda host: None)
+    port: int | None = None
     agent: Any = None
 
     database: Database = field(init=False)
@@ -92,7 +93,7 @@ class Hosted:
         """Online; what a run before left is taken up."""
         self.database = await Database.open(self.url, "normal")
         try:
-            self.host = HostedAgent(*self.account, endpoint_of(self.server))
+            self.host = HostedAgent(*self.account, endpoint_of(self.server, self.port))
             self.requests = OpenRequests()
             self.peers = Peers(self.jid, self.requests, self.host.send)
             self.agent = self.make(self.peers)
@@ -146,15 +147,16 @@ async def hosted(
     access: Sequence[str] | None = None,
     on_end: tuple[OnConversationEnd, ...] = (),
     prepare: Callable[[HostedAgent], None] = lambda host: None,
+    port: int | None = None,
 ) -> AsyncIterator[Hosted]:
     """Puts `agent`, or what `agent(peers)` makes where it is no agent, on `server` with a fresh account.
 
-    `prepare` is called with the SPADE agent before it starts.
+    `prepare` is called with the SPADE agent before it starts; `port` is that of a tunnel to the server.
     """
     make: Make = (lambda peers: agent) if hasattr(agent, "assist") else agent
     account = await server.account(name)
     url = f"sqlite+aiosqlite:///{tmp_path}/{bare(account[0])}.db"
-    one = Hosted(account, server, url, make, policy, access, on_end, prepare)
+    one = Hosted(account, server, url, make, policy, access, on_end, prepare, port)
     await one.start()
     try:
         yield one
@@ -162,11 +164,67 @@ async def hosted(
         await one.stop()
 
 
-def endpoint_of(server: XmppServer) -> Endpoint:
+def endpoint_of(server: XmppServer, port: int | None = None) -> Endpoint:
     """Where a test server is; the embedded one needs more than one attempt now and then."""
     if server.kind == "embedded":
-        return Endpoint(server.host, server.port, verify=False, timeout_s=2.0, attempts=5)
-    return Endpoint(server.host, server.port, ca_file=server.ca_file, timeout_s=5.0)
+        return Endpoint(server.host, port or server.port, verify=False, timeout_s=2.0, attempts=5)
+    return Endpoint(server.host, port or server.port, ca_file=server.ca_file, timeout_s=5.0)
+
+
+class Tunnel:
+    """A network between an agent and its server, which can fail: `async with Tunnel(server) as tunnel`."""
+
+    def __init__(self, server: XmppServer) -> None:
+        self._server = server
+        self._listener: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self.port = 0
+        self.is_open = True
+        """Whether new connections come through."""
+        self.swallows: Literal["", "to the server", "to the agent"] = ""
+        """In which direction everything gets lost, while the connection seems to stand."""
+
+    async def __aenter__(self) -> Tunnel:
+        self._listener = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self.port = self._listener.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        assert self._listener is not None
+        self._listener.close()
+        self.cut()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def cut(self) -> None:
+        """Ends every connection without a word."""
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not self.is_open:
+            writer.transport.abort()
+            return
+        up = await asyncio.open_connection(self._server.host, self._server.port)
+        self._writers |= {writer, up[1]}
+        for source, sink, name in ((reader, up[1], "to the server"), (up[0], writer, "to the agent")):
+            task = asyncio.create_task(self._pump(source, sink, name))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, name: str) -> None:
+        try:
+            while data := await source.read(65_536):
+                if self.swallows != name:
+                    sink.write(data)
+                    await sink.drain()
+        except ConnectionError:
+            pass
+        finally:
+            self._writers.discard(sink)
+            sink.close()
 
 
 def container(event: Any) -> str:
@@ -279,7 +337,7 @@ async def platform(
 ) -> AsyncIterator[tuple[Child, str]]:
     """A child process with one agent on `server`, and the JID of that agent. It is killed at the end, if it still runs."""
     jid, password = await server.account()
-    configuration = tmp_path / "platform.json"
+    configuration = tmp_path / "platform.yaml"
     written = {
         "server": {
             "mode": "external",

@@ -12,9 +12,10 @@ import pytest
 
 from spade_coreason.contracts import AgentDefinition
 from spade_coreason.names import session_id
+from spade_coreason.stores import AgentStore, Database
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
-from tests.xmpp.hosting import By, envelope, event_in, eventually, events_of_answer, hosted
+from tests.xmpp.hosting import By, envelope, event_in, events_of_answer, eventually, hosted
 
 
 class Tells:
@@ -114,8 +115,6 @@ async def test_nothing_crosses_after_the_first_conversation_was_cleared(our_serv
 
 async def agent_forgets(agent: Any, person: str) -> None:
     """As `sessions clear` does it beside a stopped platform."""
-    from spade_coreason.stores import AgentStore, Database
-
     database = await Database.open(agent.url)
     report = await AgentStore(database, agent.jid).forget(person)
     await database.close()
@@ -207,7 +206,7 @@ async def test_an_answer_from_a_third_jid_is_dropped(prosody: XmppServer, tmp_pa
         def answer(client: StockClient, text: str, request_id: str) -> None:
             block = {"block_type": "MARKDOWN", "id": str(uuid4()), "content": text}
             for kind, data in (("block.markdown", block), ("request.completed", {})):
-                event = {"specversion": "1.0", "id": str(uuid4()), "source": f"xmpp:{friend.jid}"}
+                event: dict[str, Any] = {"specversion": "1.0", "id": str(uuid4()), "source": f"xmpp:{friend.jid}"}
                 event |= {"type": f"ai.coreason.{kind}", "requestid": request_id, "data": data}
                 client.send(None, f"{agent.jid}/agent", extra_xml=f"<json xmlns='urn:xmpp:json:0'>{json.dumps(event)}</json>")
 

@@ -1,0 +1,340 @@
+"""Nothing is lost and nothing runs twice: after SIGTERM, after `kill -9`, after a cut connection, resumed or not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from spade_coreason.stores.sessions import ANSWERED, RECEIVED
+from tests.servers.clients import StockClient
+from tests.servers.prosody import installed as prosody_installed
+from tests.servers.prosody import prosody as prosody_server
+from tests.servers.requirements import require
+from tests.servers.server import XmppServer
+from tests.xmpp.hosting import By, Echo, Tunnel, eventually, hosted, journal_of, platform, texts
+
+QUESTIONS = 100
+
+
+class Listener:
+    """Everything that a client hears."""
+
+    def __init__(self, client: StockClient) -> None:
+        self.heard: list[Any] = []
+        self._client = client
+
+    async def until(self, enough: Callable[[list[Any]], bool], timeout_s: float = 20) -> None:
+        async with asyncio.timeout(timeout_s):
+            while not enough(self.heard):
+                self.heard.append(await self._client.message(timeout_s))
+
+    def ids(self) -> dict[str, set[str]]:
+        """The ids of every text."""
+        found: dict[str, set[str]] = defaultdict(set)
+        for message in self.heard:
+            found[str(message["body"])].add(str(message["id"]))
+        return found
+
+
+def _questions(threads: int) -> list[tuple[str, str]]:
+    return [(f"t{number % threads}", f"question {number}") for number in range(QUESTIONS)]
+
+
+async def _knows(client: StockClient, jid: str, thread: str) -> dict[str, Any]:
+    known: dict[str, Any] = json.loads(await client.ask("what do you know?", jid, thread=thread))
+    return known
+
+
+async def test_sigterm_finishes_what_is_in_flight_and_the_rest_is_answered_after_the_start(
+    prosody: XmppServer, tmp_path: Path
+) -> None:
+    journal = tmp_path / "journal"
+    asked = _questions(20)
+    options = {"journal": str(journal), "delay_s": 0.3}
+    async with (
+        platform(prosody, tmp_path, options=options) as (child, jid),
+        StockClient(*await prosody.account(), prosody) as alice,
+    ):
+        listener = Listener(alice)
+        for thread, question in asked:
+            alice.send(question, jid, thread=thread)
+        await listener.until(lambda heard: len(heard) >= 5)
+        assert await child.signal(signal.SIGTERM) == 0
+        written = journal_of(journal)
+        begun = {question for what, question, _ in written if what == "begins"}
+        assert begun == {question for what, question, _ in written if what == "ends"}  # nothing was broken off
+        assert 20 <= len(begun) < QUESTIONS
+        await listener.until(lambda heard: len(heard) >= len(begun))
+        assert set(texts(listener.heard)) == {f"noted: {question}" for question in begun}
+
+        await child.start()
+        everything = {f"noted: {question}" for _, question in asked}
+        await listener.until(lambda heard: set(texts(heard)) == everything)
+        again = [
+            (question, redelivered) for what, question, redelivered in journal_of(journal)[len(written) :] if what == "begins"
+        ]
+        assert Counter(question for question, _ in again) == Counter({question for _, question in asked} - begun)
+        assert any(redelivered for _, redelivered in again)
+        assert all(len(ids) == 1 for ids in listener.ids().values())
+        for number in (0, 7):
+            mine = [question for thread, question in asked if thread == f"t{number}"]
+            known = await _knows(alice, jid, f"t{number}")
+            assert known == {"history": mine, "count": len(mine), "memory": mine}
+
+
+def _inbox(tmp_path: Path, state: int) -> int:
+    with closing(sqlite3.connect(tmp_path / "data" / "platform.db")) as database:
+        return int(database.execute("SELECT count(*) FROM inbox WHERE state = ?", (state,)).fetchone()[0])
+
+
+def _questions_in(tmp_path: Path, table: str, column: str, where: str, path: tuple[str, ...]) -> list[str]:
+    with closing(sqlite3.connect(tmp_path / "data" / "platform.db")) as database:
+        found = [json.loads(row[0]) for row in database.execute(f"SELECT {column} FROM {table} WHERE {where}")]
+    for step in path:
+        found = [value[step] for value in found]
+    return [str(value) for value in found]
+
+
+async def test_after_kill_9_every_question_is_answered_and_no_finished_turn_runs_twice(
+    real_server: XmppServer, tmp_path: Path
+) -> None:
+    journal = tmp_path / "journal"
+    asked = _questions(10)
+    options = {"journal": str(journal), "delay_s": 0.05}
+    async with (
+        platform(real_server, tmp_path, options=options) as (child, jid),
+        StockClient(*await real_server.account(), real_server) as alice,
+    ):
+        listener = Listener(alice)
+        for thread, question in asked:
+            alice.send(question, jid, thread=thread)
+        await listener.until(lambda heard: len(heard) >= 30)
+        assert await child.signal(signal.SIGKILL) == -signal.SIGKILL
+        written = journal_of(journal)
+        finished = _questions_in(tmp_path, "interactions", "body", "1", ("input", "query"))
+        waiting = _questions_in(tmp_path, "inbox", "request", f"state = {RECEIVED}", ("payload", "query"))
+        answered = _inbox(tmp_path, ANSWERED)
+        assert len(finished) >= 30
+        assert waiting
+
+        await child.start()
+        everything = {f"noted: {question}" for _, question in asked}
+        await listener.until(lambda heard: set(texts(heard)) == everything)
+        again = {
+            question: redelivered for what, question, redelivered in journal_of(journal)[len(written) :] if what == "begins"
+        }
+        assert not set(again) & set(finished)
+        assert set(again) == {question for _, question in asked} - set(finished)
+        assert {question for question, redelivered in again.items() if redelivered} == set(waiting)
+        # What came twice came with the same id.
+        assert all(len(ids) == 1 for ids in listener.ids().values())
+        assert len(listener.heard) - QUESTIONS <= answered
+        known = await _knows(alice, jid, "t3")
+        mine = [question for thread, question in asked if thread == "t3"]
+        assert sorted(known["history"]) == sorted(mine)
+        assert known["count"] == len(mine)
+        assert set(known["memory"]) == set(mine)
+
+
+async def test_a_message_is_not_acknowledged_before_it_is_durable(real_server: XmppServer, tmp_path: Path) -> None:
+    """While the disk does not take it, the server keeps it; `kill -9` loses nothing."""
+    journal = tmp_path / "journal"
+    async with (
+        platform(real_server, tmp_path, options={"journal": str(journal)}) as (child, jid),
+        StockClient(*await real_server.account(), real_server, plugins=["xep_0199"]) as alice,
+    ):
+        assert await alice.ask("before", jid) == "noted: before"
+        with closing(sqlite3.connect(tmp_path / "data" / "platform.db", isolation_level=None)) as database:
+            database.execute("BEGIN IMMEDIATE")
+            alice.send("hold this", jid)
+            # What came behind it was handled, so it has come in.
+            await alice.xmpp.plugin["xep_0199"].ping(f"{jid}/agent", timeout=5)
+            await alice.xmpp.plugin["xep_0199"].ping(f"{jid}/agent", timeout=5)
+            assert await child.signal(signal.SIGKILL) == -signal.SIGKILL
+        assert [question for _, question, _ in journal_of(journal)] == ["before", "before"]
+        await child.start()
+        listener = Listener(alice)
+        await listener.until(lambda heard: "noted: hold this" in texts(heard))
+        assert ("begins", "hold this", False) in journal_of(journal)
+
+
+async def test_what_was_answered_is_sent_again_with_the_same_ids_and_not_run_again(
+    real_server: XmppServer, tmp_path: Path
+) -> None:
+    runs: list[str] = []
+
+    async def assist(request: Any, session: Any, response: Any) -> None:
+        runs.append(request.payload["query"])
+        await response.markdown(f"first part of {request.payload['query']}")
+        await response.data({"a": 1}, view_hint="KEY_VALUE")
+
+    async with (
+        hosted(lambda peers: By(assist), real_server, tmp_path) as agent,
+        StockClient(*await real_server.account(), real_server) as alice,
+    ):
+        for number in range(3):
+            alice.send(f"q{number}", agent.jid, thread=f"t{number}")
+        first = [await alice.answer() for _ in range(6)]
+        await agent.vanish()  # before the server was asked for an acknowledgement
+        await agent.start()
+        second = [await alice.answer() for _ in range(6)]
+
+        def told(messages: list[Any]) -> set[tuple[str, str]]:
+            return {(str(message["id"]), str(message["body"])) for message in messages}
+
+        assert told(first) == told(second)
+        assert len(runs) == 3
+        # Acknowledged, they are never sent again.
+        await agent.settled()
+        await agent.restart()
+        assert await alice.ask("q3", agent.jid) == "first part of q3"
+        assert (await alice.answer())["body"] == "a: 1"
+        assert alice.messages.empty()
+
+
+async def test_a_turn_that_was_broken_off_runs_again_marked_as_redelivered(real_server: XmppServer, tmp_path: Path) -> None:
+    goes_on = asyncio.Event()
+    seen: list[bool] = []
+
+    async def assist(request: Any, session: Any, response: Any) -> None:
+        seen.append("redelivered" in request.metadata)
+        await response.markdown("the beginning")
+        await goes_on.wait()
+        await response.markdown("the end")
+
+    async with (
+        hosted(lambda peers: By(assist), real_server, tmp_path) as agent,
+        StockClient(*await real_server.account(), real_server) as alice,
+    ):
+        alice.send("a story", agent.jid)
+        begins = await alice.answer()
+        await agent.vanish()
+        goes_on.set()
+        await agent.start()
+        again, ends = await alice.answer(), await alice.answer()
+        assert texts([begins, again, ends]) == ["the beginning", "the beginning", "the end"]
+        assert begins["id"] == again["id"] != ends["id"]
+        assert seen == [False, True]
+
+
+async def test_three_cuts_under_1000_messages_lose_none(real_server: XmppServer, tmp_path: Path) -> None:
+    async with hosted(Echo(), real_server, tmp_path) as echo, StockClient(*await real_server.account(), real_server) as alice:
+        free = asyncio.Semaphore(64)
+        answers: list[str] = []
+
+        async def listen() -> None:
+            while len(answers) < 1_000:
+                answers.append(str((await alice.answer(15))["body"]))
+                free.release()
+                if len(answers) in (250, 500, 750):
+                    echo.cut()
+
+        listener = asyncio.create_task(listen())
+        for number in range(1_000):
+            await free.acquire()
+            alice.send(f"{number}.", echo.jid, thread=f"t{number % 10}")
+        await asyncio.wait_for(listener, 30)
+        assert Counter(answers) == Counter(f"{number}." for number in range(1_000))
+        for thread in range(10):
+            mine = [answer for answer in answers if int(answer[:-1]) % 10 == thread]
+            assert mine == sorted(mine, key=lambda answer: int(answer[:-1]))
+        assert (echo.host.connection.resumptions, echo.host.connection.sessions) == (3, 1)
+        assert len(echo.agent.requests) == 1_000
+
+
+async def _hibernation_ends(client: StockClient, agent: str) -> None:
+    """An IQ to a hibernating session waits there, and comes back as an error when the server gives the session up."""
+    iq = client.xmpp.make_iq_get(queryxmlns="urn:test", ito=f"{agent}/agent")
+    answered = asyncio.get_running_loop().create_future()
+    iq.send(callback=lambda answer: answered.set_result(answer["type"]), timeout=10)
+    assert await asyncio.wait_for(answered, 10) == "error"
+
+
+async def test_after_a_failed_resumption_every_question_is_answered_and_none_runs_twice(
+    start_server: Callable[[XmppServer], XmppServer], tmp_path: Path
+) -> None:
+    require("Prosody", prosody_installed())
+    server = start_server(prosody_server(tmp_path / "server", hibernation_s=1))
+    goes_on = asyncio.Event()
+    runs: Counter[str] = Counter()
+
+    async def assist(request: Any, session: Any, response: Any) -> None:
+        question = request.payload["query"]
+        runs[question] += 1
+        if "slow" in question:
+            await goes_on.wait()
+        await response.markdown(f"answer to {question}")
+
+    async with (
+        Tunnel(server) as tunnel,
+        hosted(By(assist), server, tmp_path, port=tunnel.port) as agent,
+        StockClient(*await server.account(), server) as alice,
+    ):
+        listener = Listener(alice)
+        connection = agent.host.connection
+        asked = [f"quick {number}" for number in range(20)]
+        for question in asked:
+            alice.send(question, agent.jid, thread=question)
+        await listener.until(lambda heard: len(heard) == 20)  # answered, and the acknowledgements are still to come
+        tunnel.swallows = "to the server"
+        lost = [f"lost {number}" for number in range(20)]
+        slow = [f"slow {number}" for number in range(20)]
+        for question in (*lost, *slow):
+            alice.send(question, agent.jid, thread=question)
+        await eventually(lambda: len(runs) == 60)
+        tunnel.is_open = False
+        tunnel.cut()
+        await eventually(lambda: not agent.host.is_alive())
+        goes_on.set()  # answered while nobody hears it
+        await _hibernation_ends(alice, agent.jid)
+        tunnel.swallows = ""
+        tunnel.is_open = True
+        everything = {f"answer to {question}" for question in (*asked, *lost, *slow)}
+
+        def answers(heard: list[Any]) -> list[str]:
+            return [str(message["body"]) for message in heard if message["type"] != "error"]
+
+        await listener.until(lambda heard: set(answers(heard)) == everything)
+        assert (connection.resumptions, connection.sessions) == (0, 2)
+        alice.send("quick now", agent.jid)
+        await listener.until(lambda heard: "answer to quick now" in answers(heard))
+        assert set(runs.values()) == {1}
+        ids = [(str(message["id"]), str(message["body"])) for message in listener.heard if message["type"] != "error"]
+        assert len(set(ids)) == len(everything) + 1  # twice only with the same id
+        await agent.settled()
+        assert not [row for row in await agent.store.pending() if row.answer is not None]
+
+
+async def test_while_the_server_is_away_answers_wait_and_nothing_is_lost(
+    start_server: Callable[[XmppServer], XmppServer], tmp_path: Path
+) -> None:
+    require("Prosody", prosody_installed())
+    server = start_server(prosody_server(tmp_path / "server"))
+    goes_on = asyncio.Event()
+
+    async def assist(request: Any, session: Any, response: Any) -> None:
+        if request.payload["query"] == "slow":
+            await goes_on.wait()
+        await response.markdown(f"answer to {request.payload['query']}")
+
+    account = await server.account()
+    async with hosted(By(assist), server, tmp_path) as agent:
+        async with StockClient(*account, server) as alice:
+            alice.send("slow", agent.jid)
+            await eventually(lambda: agent.runner.turns_in_flight == 1)
+            await asyncio.to_thread(server.kill)
+        assert not agent.host.is_alive()
+        goes_on.set()
+        await asyncio.to_thread(server.start)
+        async with StockClient(*account, server) as alice:
+            assert (await alice.answer(15))["body"] == "answer to slow"
+            assert await alice.ask("quick", agent.jid) == "answer to quick"
+        assert agent.host.is_alive()
+        assert agent.host.connection.sessions == 2
