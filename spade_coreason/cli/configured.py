@@ -22,7 +22,6 @@ PLATFORM_FILE = Path("config/platform.yaml")
 DEMO_FILE = Path("config/demo.yaml")
 # What config/demo.yaml says, for a project that has none.
 DEMO: dict[str, Any] = {
-    "server": {"mode": "auto"},
     "agents": [
         {"jid": "echo@localhost", "agent": "spade_coreason.agents.echo:EchoAgent"},
         {"jid": "notes@localhost", "agent": "spade_coreason.agents.notes:NotesAgent"},

@@ -15,12 +15,13 @@ from xml.etree.ElementTree import Element
 os.environ.setdefault("SLIXMPP_ENABLE_DEFUSEDXML", "true")
 
 from slixmpp import JID, Message
+from slixmpp.plugins.xep_0198.stanza import Ack, RequestAck
 from spade.xmpp_client import XMPPClient
 
 from ..exceptions import ConnectError, LoginError
 from ..tracked import Tracked
 from .endpoint import Endpoint
-from .sm import DurableStreamManagement
+from .sm import REQUEST_ACK, DurableStreamManagement
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +109,7 @@ class Connection:
         client.add_event_handler("connection_failed", self._connection_failed)
         client.add_event_handler("ssl_invalid_chain", self._certificate_wrong)
         client.add_event_handler("stream_error", self._stream_error)
-        client.add_event_handler("stanza_acked", self._acknowledged)
+        client.sm.on_news = self._flush_soon
         self._ended_by = "the server closed the connection"
 
     @property
@@ -152,7 +153,7 @@ class Connection:
                 await self.client.waiting_queue.join()  # slixmpp's own stanzas are counted when they leave
                 while self.state == "online" and self.client.sm.enabled_out and self.client.sm.unacked_queue:
                     self._settled.clear()
-                    self.client.sm.request_ack()
+                    self.client.send_raw(REQUEST_ACK)
                     await self._settled.wait()
         except TimeoutError:
             return False
@@ -161,41 +162,41 @@ class Connection:
     def send(self, stanzas: list[str]) -> None:
         """Sends stanzas in order; all that is sent in one round of the event loop leaves in one write."""
         self._outgoing += stanzas
+        self._flush_soon()
+
+    # Sending
+
+    def _flush_soon(self) -> None:
         if not self._is_flushing:
             self._is_flushing = True
             self._loop.call_soon(self._flush)
 
-    # Sending
-
     def _flush(self) -> None:
         self._is_flushing = False
-        if self.state != "online" or not self._outgoing or not self.client.is_connected():
+        if self.state != "online" or not self.client.is_connected():
             return
-        stanzas, self._outgoing = self._outgoing, []
         sm = self.client.sm
+        stanzas, self._outgoing = self._outgoing, []
         sm.count(stanzas)
-        self.client.send_raw("".join(stanzas))
+        text = sm.take_ack() + "".join(stanzas)
+        if sm.enabled_out and stanzas:
+            sm.window_counter -= len(stanzas)
+            if sm.window_counter <= 0:
+                sm.window_counter = sm.window
+                text += REQUEST_ACK
+            elif self._ack_timer is None:
+                self._ack_timer = self._loop.call_later(_ACK_AFTER_S, self._ask_for_ack)
+        if text:
+            self.client.send_raw(text)
         if not sm.enabled_out:
             for stanza in stanzas:  # without stream management nobody will say more
                 if isinstance(stanza, Tracked):
                     stanza.acknowledge()
-            return
-        sm.window_counter -= len(stanzas)
-        if sm.window_counter <= 0:
-            sm.window_counter = sm.window
-            sm.request_ack()
-        elif self._ack_timer is None:
-            self._ack_timer = self._loop.call_later(_ACK_AFTER_S, self._ask_for_ack)
 
     def _ask_for_ack(self) -> None:
         self._ack_timer = None
         if self.state == "online" and self.client.is_connected() and self.client.sm.unacked_queue:
-            self.client.sm.request_ack()
-
-    def _acknowledged(self, stanza: Any) -> None:
-        if isinstance(stanza, Tracked):
-            stanza.acknowledge()
-        self._settled.set()
+            self.client.send_raw(REQUEST_ACK)
 
     # Receiving
 
@@ -203,7 +204,7 @@ class Connection:
         # After stream management's own filter, which has counted the stanza. slixmpp's event "message" knows only
         # stanzas with a body, and builds a task for each.
         if not isinstance(stanza, Message):
-            return stanza
+            return self._stream_management(stanza)
         if self._takes(stanza):
             return None
         try:
@@ -213,6 +214,17 @@ class Connection:
             return None
         if durable is not None:
             self.client.sm.hold(durable)
+        return None
+
+    def _stream_management(self, stanza: Any) -> Any:
+        # slixmpp would compare these, which are as many as the messages, with every handler it has.
+        if isinstance(stanza, RequestAck):
+            self.client.sm.send_ack()
+        elif isinstance(stanza, Ack):
+            self.client.sm.handle_ack(stanza)
+            self._settled.set()
+        else:
+            return stanza
         return None
 
     # Connecting

@@ -6,30 +6,41 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from slixmpp.plugins.base import register_plugin
 from slixmpp.plugins.xep_0198 import XEP_0198
-from slixmpp.plugins.xep_0198.stanza import Ack
+
+from ..tracked import Tracked
 
 _MODULUS = 2**32
 
 
+REQUEST_ACK = "<r xmlns='urn:xmpp:sm:3'/>"
+
+
 class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes without types here
-    """slixmpp's plugin, which behaves as before where nothing is held."""
+    """slixmpp's plugin, which behaves as before where nothing is held.
+
+    What it has to say goes out with the next write where a connection has set `on_news`, instead of in a write of its own.
+    """
 
     # A request for an acknowledgement every so many stanzas; what is left over is asked for after a second.
     default_config = {**XEP_0198.default_config, "window": 25}
 
     def plugin_init(self) -> None:
+        self.on_news: Callable[[], None] | None = None
         self._held: dict[int, None] = {}
         self._session = 0
-        self._is_short = False
+        self._asked: int | None = None
+        self._ack_is_due = False
         super().plugin_init()
 
     def session_end(self, event: Any) -> None:
         self._held.clear()
         self._session += 1
+        self._asked = None
         super().session_end(event)
 
     def hold(self, durable: asyncio.Future[Any]) -> None:
@@ -41,16 +52,32 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         durable.add_done_callback(lambda _: self._release(number, session))
 
     def send_ack(self) -> None:
-        """Acknowledges what is durable."""
-        if not self.xmpp.transport:
-            return
-        handled = self.handled
+        """Acknowledges what came in until now, as soon as it is durable."""
         if self._held:
-            handled = (next(iter(self._held)) - 1) % _MODULUS
-            self._is_short = True
-        ack = Ack(self.xmpp)
-        ack["h"] = handled
-        self.xmpp.send_raw(str(ack))
+            # Saying less at once would only make the server ask again.
+            self._asked = self.handled
+        else:
+            self._say_ack()
+
+    def take_ack(self) -> str:
+        """The acknowledgement that is due, as text for the stream; empty where none is."""
+        if not self._ack_is_due:
+            return ""
+        self._ack_is_due = False
+        return self._ack()
+
+    def handle_ack(self, ack: Any) -> None:
+        """Frees what the server has acknowledged, and tells whoever waits for it."""
+        acknowledged = (ack["h"] - self.last_ack) % _MODULUS  # type: ignore[has-type]
+        self.last_ack = ack["h"]
+        for _ in range(min(acknowledged, len(self.unacked_queue))):
+            _, stanza = self.unacked_queue.popleft()
+            if isinstance(stanza, Tracked):
+                stanza.acknowledge()
+
+    def _handle_ack(self, ack: Any) -> None:
+        # Also what slixmpp calls when a stream is resumed. Its own raises an event for every stanza.
+        self.handle_ack(ack)
 
     def count(self, stanzas: list[str]) -> None:
         """Counts stanzas that are written to the stream as text; in the order in which they are written."""
@@ -64,10 +91,22 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         if session != self._session:
             return
         self._held.pop(number, None)
-        # The server was told less than it asked for, and would ask again only after a while.
-        if self._is_short and not self._held:
-            self._is_short = False
-            self.send_ack()
+        if self._asked is not None and (not self._held or next(iter(self._held)) > self._asked):
+            self._asked = None
+            self._say_ack()
+
+    def _say_ack(self) -> None:
+        if not self.xmpp.transport:
+            return
+        if self.on_news is None:
+            self.xmpp.send_raw(self._ack())
+        else:
+            self._ack_is_due = True
+            self.on_news()
+
+    def _ack(self) -> str:
+        handled = (next(iter(self._held)) - 1) % _MODULUS if self._held else self.handled
+        return f"<a xmlns='urn:xmpp:sm:3' h='{handled}'/>"
 
 
 register_plugin(DurableStreamManagement)

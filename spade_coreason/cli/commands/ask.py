@@ -36,7 +36,7 @@ def command(agent: str, text: str, as_json: bool, thread: str | None, timeout: f
     Exit code: 0 answered, 1 the agent reported an error, 2 wrong usage or configuration, 3 no answer in time, 4 cannot
     connect or log in, or the agent is not there.
     """
-    question = sys.stdin.read() if text == "-" else text
+    question = sys.stdin.read().strip() if text == "-" else text
     if not question.strip():
         raise ConfigError("TEXT", "is empty; write a question")
     run(_ask(account(**reach), agent, question, thread, timeout, as_json))

@@ -1,0 +1,43 @@
+"""`spade-coreason chat`"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ..context import command as define
+from ..context import run
+from ..reach import Account, account, reach_options
+
+
+@define("chat")
+@click.argument("agent", metavar="JID")
+@click.option(
+    "--timeout", default=120.0, show_default=True, type=click.FloatRange(0, min_open=True), help="Seconds to wait for an answer."
+)
+@reach_options
+def command(agent: str, timeout: float, **reach: Any) -> int:
+    """Chat with an agent in the terminal.
+
+    JID is the agent's address; a name alone is an agent on your own server. You keep one conversation with it, also over
+    several chats. Without --jid you are the guest of the platform that runs here (see --data). In the chat /help shows
+    what there is, /quit or Ctrl-D leaves. Without a terminal every line of standard input is a question.
+
+    \b
+      spade-coreason chat notes@localhost
+      spade-coreason chat notes@example.org --jid me@example.org
+    """
+    return run(_chat(account(**reach), agent, timeout))
+
+
+async def _chat(who: Account, agent: str, timeout_s: float) -> int:
+    from ..talk import Chat, is_terminal, talk_by_lines
+
+    jid = who.address_of(agent)
+    async with who.client() as client:
+        if not is_terminal():
+            return await talk_by_lines(client, jid, timeout_s)
+        print(f"You are {who.jid}, talking to {jid}. /help shows more, Ctrl-D leaves.")
+        await Chat(client, [jid], timeout_s=timeout_s).run()
+    return 0

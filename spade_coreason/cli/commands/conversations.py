@@ -1,0 +1,57 @@
+"""`spade-coreason conversations`"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from ...contracts import ConversationState
+from ..console import table, when
+from ..context import command as define
+from ..context import run
+from ..storage import opened, storage_options
+
+
+@define("conversations")
+@storage_options
+@click.option("--state", type=click.Choice([state.value for state in ConversationState]), help="Only those in this state.")
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="At most so many of each agent, the newest.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of their records.")
+def command(
+    file: Path | None, data: Path | None, agent: str | None, state: str | None, limit: int, as_json: bool
+) -> None:
+    """List conversations and their states.
+
+    Works beside a running platform. The JSON records have the keys conversation_id, state, interaction_count,
+    max_interactions, created_at and last_interaction.
+
+    \b
+      spade-coreason conversations --state active
+      spade-coreason conversations --agent notes --json
+    """
+    run(_list(file, data, agent, ConversationState(state) if state else None, limit, as_json))
+
+
+async def _list(
+    file: Path | None, data: Path | None, agent: str | None, state: ConversationState | None, limit: int, as_json: bool
+) -> None:
+    async with opened(file, data, agent) as storage:
+        found = []
+        for jid in storage.agents:
+            store = storage.store(jid)
+            found += [(jid, row) for row in await store.conversations(state=state, limit=limit)] if store else []
+    if as_json:
+        print(json.dumps([row.record.dump() for _, row in found], indent=2, ensure_ascii=False))
+    elif not found:
+        print("There are none.")
+    else:
+        columns = ("agent", "conversation", "state", "turns", "of", "begun", "last")
+        rows = []
+        for jid, row in found:
+            record = row.record
+            limit_shown = record.max_interactions or "-"
+            times = when(record.created_at), when(record.last_interaction)
+            rows.append((jid, record.conversation_id, record.state, record.interaction_count, limit_shown, *times))
+        table(columns, rows)

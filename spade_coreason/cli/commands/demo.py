@@ -1,0 +1,92 @@
+"""`spade-coreason demo`"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...exceptions import ConfigError, ServerError
+from ..configured import config_option, demo_settings
+from ..context import command as define
+from ..context import run
+from ..reach import data_option
+
+if TYPE_CHECKING:
+    from ...config import Settings
+    from ...service import Platform
+
+
+@define("demo")
+@config_option("config/demo.yaml, else the same from the package")
+@data_option
+def command(file: Path | None, data: Path | None) -> int:
+    """Talk to three ready-made agents on a server of their own.
+
+    Starts a server on this machine with echo, notes and relay, and a chat with them. What you tell notes is kept in the data
+    directory. Without a terminal it holds a conversation by itself, prints it, and its exit code is 0 only if every answer
+    was right.
+
+    \b
+      spade-coreason demo
+      spade-coreason demo < /dev/null
+    """
+    settings = demo_settings(file, data)
+    if not settings.server.is_local:
+        raise ConfigError(settings.place("server.mode"), "a demo has a server of its own; use `up` and `chat` instead")
+    return run(_demo(settings))
+
+
+async def _demo(settings: Settings) -> int:
+    from ..talk import is_terminal
+
+    task = asyncio.current_task()
+    if task is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    if not is_terminal():
+        from ..script import play
+
+        return await play(settings)
+    await _chat(settings)
+    print(f"Stopped. Your notes are kept in {_shown(settings)}/; run it again and ask.")
+    return 0
+
+
+async def _chat(settings: Settings) -> None:
+    from ...service import Platform
+    from ..script import guest_client
+    from ..serving import print_platform
+    from ..talk import Chat
+
+    async with Platform(settings) as platform, guest_client(platform) as client:
+        agents = [jid for jid, _ in platform.agents_described]
+        if not agents:
+            raise ConfigError(settings.place("agents"), "there are none; add one")
+        print_platform(platform)
+        tab = "Tab changes the agent, " if len(agents) > 1 else ""
+        print(f"You are       {client.jid}.  {tab}/help shows more, Ctrl-D leaves.\n")
+        first = next((number for number, jid in enumerate(agents) if jid.startswith("notes@")), 0)
+        await _unless_the_server_dies(platform, Chat(client, agents, first).run())
+
+
+async def _unless_the_server_dies(platform: Platform, work: object) -> None:
+    """Waits for the chat; ServerError if the server under it ends before."""
+    chat = asyncio.ensure_future(work)  # type: ignore[call-overload]
+    tasks = [chat]
+    if platform.server is not None:
+        tasks.append(asyncio.ensure_future(platform.server.died()))
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    if chat not in done:
+        raise ServerError(f"the {platform.server_line.partition(',')[0]} server ended; start the demo again")
+    chat.result()
+
+
+def _shown(settings: Settings) -> str:
+    directory = settings.data_dir
+    return str(directory.relative_to(settings.project)) if directory.is_relative_to(settings.project) else str(directory)

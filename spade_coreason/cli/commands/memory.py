@@ -1,0 +1,121 @@
+"""`spade-coreason memory`"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from ...exceptions import ConfigError
+from ..console import one_line, printable, table
+from ..context import Group, run
+from ..storage import confirm, opened, storage_options
+
+
+@click.group("memory", cls=Group)
+def command() -> None:
+    """See or delete what the agents remember.
+
+    \b
+      spade-coreason memory list
+      spade-coreason memory show alice@example.org_notes@example.org
+      spade-coreason memory clear --agent notes --all
+    """
+
+
+@command.command("list")
+@storage_options
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+def list_(file: Path | None, data: Path | None, agent: str | None, as_json: bool) -> None:
+    """List the conversations that agents remember something of. Works beside a running platform.
+
+    \b
+      spade-coreason memory list --agent notes
+    """
+    run(_list(file, data, agent, as_json))
+
+
+async def _list(file: Path | None, data: Path | None, agent: str | None, as_json: bool) -> None:
+    found = []
+    async with opened(file, data, agent) as storage:
+        for jid in storage.agents:
+            memory = storage.memory(jid)
+            for name in await memory.aget_all_conversations():
+                found.append((jid, name, await memory.aget_information(name)))
+    if as_json:
+        records = [{"agent_id": jid, "conversation_id": name, "information": texts} for jid, name, texts in found]
+        print(json.dumps(records, indent=2, ensure_ascii=False))
+    elif not found:
+        print("There is nothing.")
+    else:
+        rows = [(jid, name, len(texts), one_line(texts[-1])) for jid, name, texts in found]
+        table(("agent", "conversation", "entries", "newest"), rows)
+
+
+@command.command("show")
+@click.argument("conversation")
+@storage_options
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+def show(file: Path | None, data: Path | None, agent: str | None, conversation: str, as_json: bool) -> None:
+    """Show what is remembered of a conversation, oldest first. Works beside a running platform.
+
+    CONVERSATION is its id, as `memory list` shows it.
+
+    \b
+      spade-coreason memory show alice@example.org_notes@example.org
+    """
+    run(_show(file, data, agent, conversation, as_json))
+
+
+async def _show(file: Path | None, data: Path | None, agent: str | None, conversation: str, as_json: bool) -> None:
+    async with opened(file, data, agent) as storage:
+        found = {jid: await storage.memory(jid).aget_information(conversation) for jid in storage.agents}
+    found = {jid: texts for jid, texts in found.items() if texts}
+    if not found:
+        raise ConfigError("CONVERSATION", f'nothing is remembered of "{conversation}"; `memory list` shows what there is')
+    if len(found) > 1:
+        raise ConfigError("--agent", f"is missing; {' and '.join(found)} remember a conversation of this id")
+    [texts] = found.values()
+    if as_json:
+        print(json.dumps(texts, indent=2, ensure_ascii=False))
+        return
+    for text in texts:
+        print("- " + printable(text).replace("\n", "\n  "))
+
+
+@command.command("clear")
+@storage_options
+@click.option("--conversation", metavar="ID", help="Forget this conversation.")
+@click.option("--all", "everything", is_flag=True, help="Forget all conversations.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def clear(
+    file: Path | None, data: Path | None, agent: str | None, conversation: str | None, everything: bool, yes: bool
+) -> None:
+    """Delete what an agent remembers; its sessions stay (see `sessions clear`).
+
+    The platform has to be stopped. --agent may be left out where there is only one.
+
+    \b
+      spade-coreason memory clear --agent notes --conversation alice@example.org_notes@example.org
+    """
+    if bool(conversation) == everything:
+        raise ConfigError("memory clear", "say what: --conversation ID or --all, one of them")
+    run(_clear(file, data, agent, conversation, yes))
+
+
+async def _clear(file: Path | None, data: Path | None, agent: str | None, conversation: str | None, yes: bool) -> None:
+    async with opened(file, data, agent, alone=True) as storage:
+        jid = storage.only_agent
+        memory = storage.memory(jid)
+        remembered = await memory.aget_all_conversations()
+        names = remembered if conversation is None else [name for name in remembered if name == conversation]
+        if not names:
+            print(f"{jid}: there was nothing.")
+            return
+        confirm(f"delete what {jid} remembers of {conversation or f'{len(names)} conversations'}", yes)
+        for name in names:
+            await memory.aclear_conversation(name)
+    print(f"{jid}: deleted the memories of {len(names)} conversation{'' if len(names) == 1 else 's'}.")
+    for name in names:
+        print(f"  {name}")

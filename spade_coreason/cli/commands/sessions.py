@@ -1,0 +1,228 @@
+"""`spade-coreason sessions`"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...contracts import Interaction
+from ...exceptions import ConfigError
+from ..console import one_line, paint, printable, table, when
+from ..context import Group, run
+from ..storage import EVERY, Storage, confirm, opened, storage_options
+
+if TYPE_CHECKING:
+    from ...forget import Forgotten
+    from ...stores import ConversationRow
+
+
+@click.group("sessions", cls=Group)
+def command() -> None:
+    """See or delete what the agents said with whom.
+
+    \b
+      spade-coreason sessions list
+      spade-coreason sessions show alice@example.org_notes@example.org
+      spade-coreason sessions clear --person alice@example.org
+    """
+
+
+@command.command("list")
+@storage_options
+@click.option("--person", metavar="JID", help="Only those of this person.")
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="At most so many of each agent, the newest.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+def list_(file: Path | None, data: Path | None, agent: str | None, person: str | None, limit: int, as_json: bool) -> None:
+    """List the sessions, the newest first. Works beside a running platform.
+
+    \b
+      spade-coreason sessions list --agent notes --person alice@example.org
+    """
+    run(_list(file, data, agent, person, limit, as_json))
+
+
+async def _list(
+    file: Path | None, data: Path | None, agent: str | None, person: str | None, limit: int, as_json: bool
+) -> None:
+    async with opened(file, data, agent) as storage:
+        found = []
+        for jid in storage.agents:
+            store = storage.store(jid)
+            found += [(jid, row) for row in await store.conversations(owner=person, limit=limit)] if store else []
+    if as_json:
+        print(json.dumps([_session(jid, row) for jid, row in found], indent=2, ensure_ascii=False))
+    elif not found:
+        print("There are none.")
+    else:
+        rows = [(j, row.owner, row.conversation_id, row.turns, when(row.life.last_interaction)) for j, row in found]
+        table(("agent", "person", "conversation", "turns", "last"), rows)
+
+
+def _session(agent: str, row: ConversationRow) -> dict[str, Any]:
+    return {
+        "session_id": row.session_id,
+        "agent_id": agent,
+        "user_id": row.owner,
+        "conversation_id": row.conversation_id,
+        "turns": row.turns,
+        "created_at": row.life.created_at.isoformat(),
+        "last_interaction": row.life.last_interaction.isoformat(),
+    }
+
+
+@command.command("show")
+@click.argument("conversation")
+@storage_options
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="At most so many turns, the newest.")
+@click.option("--json", "as_json", is_flag=True, help="Print the session as JSON.")
+def show(file: Path | None, data: Path | None, agent: str | None, conversation: str, limit: int, as_json: bool) -> None:
+    """Show a session: its turns and its variables. Works beside a running platform.
+
+    CONVERSATION is its id, as `sessions list` shows it.
+
+    \b
+      spade-coreason sessions show alice@example.org_notes@example.org
+    """
+    run(_show(file, data, agent, conversation, limit, as_json))
+
+
+async def _show(
+    file: Path | None, data: Path | None, agent: str | None, conversation: str, limit: int, as_json: bool
+) -> None:
+    async with opened(file, data, agent) as storage:
+        jid, row = await _find(storage, conversation)
+        store = storage.store(jid)
+        if store is None:
+            raise ConfigError("CONVERSATION", "nothing is stored here")
+        turns = [Interaction.model_validate_json(text) for text in await store.history(row.id, limit)]
+        own = {name: json.loads(value) for name, value in (await store.variables("conversation", conversation)).items()}
+        person = {name: json.loads(value) for name, value in (await store.variables("person", row.owner)).items()}
+    if as_json:
+        whole = {
+            **_session(jid, row),
+            "variables": own,
+            "person_variables": person,
+            "history": [turn.dump() for turn in turns],
+        }
+        print(json.dumps(whole, indent=2, ensure_ascii=False))
+        return
+    print(f"{paint(conversation, 'bold')}   {row.owner} with {jid}, {row.life.state}, {row.turns} turns, session {row.session_id}")
+    for turn in turns:
+        print(f"\n{paint(when(turn.timestamp), 'dim')}  {paint('▸', 'cyan')} {printable(_asked(turn))}")
+        print("  " + printable(str(turn.output.get("text") or json.dumps(turn.output, ensure_ascii=False))).replace("\n", "\n  "))
+    for title, variables in (("Variables of the conversation", own), ("Variables of the person", person)):
+        if variables:
+            print(f"\n{paint(title, 'bold')}")
+            for name, value in variables.items():
+                print(f"  {name} = {one_line(json.dumps(value, ensure_ascii=False), 200)}")
+
+
+def _asked(turn: Interaction) -> str:
+    asked = turn.input
+    if isinstance(asked, dict) and isinstance(asked.get("query"), str):
+        return str(asked["query"])
+    return json.dumps(turn.dump().get("input"), ensure_ascii=False)
+
+
+async def _find(storage: Storage, conversation: str) -> tuple[str, ConversationRow]:
+    found = []
+    for jid in storage.agents:
+        store = storage.store(jid)
+        rows = await store.find_conversations([conversation]) if store is not None else {}
+        found += [(jid, row) for row in rows.values()]
+    if not found:
+        raise ConfigError("CONVERSATION", f'there is no "{conversation}"; `sessions list` shows what there is')
+    if len(found) > 1:
+        raise ConfigError("--agent", f"is missing; {' and '.join(jid for jid, _ in found)} have a conversation of this id")
+    return found[0]
+
+
+@command.command("clear")
+@storage_options
+@click.option("--person", metavar="JID", help="Forget this person: sessions, variables, memories, what waits.")
+@click.option("--conversation", metavar="ID", help="Delete this conversation with its memory.")
+@click.option("--all", "everything", is_flag=True, help="Delete all that the agent has of anybody.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def clear(
+    file: Path | None,
+    data: Path | None,
+    agent: str | None,
+    person: str | None,
+    conversation: str | None,
+    everything: bool,
+    yes: bool,
+) -> None:
+    """Delete sessions with all that belongs to them, interaction memories included.
+
+    The platform has to be stopped. --agent "*" means every agent; it may be left out where there is only one.
+
+    \b
+      spade-coreason sessions clear --person alice@example.org --agent "*"
+      spade-coreason sessions clear --conversation alice@example.org_notes@example.org
+      spade-coreason sessions clear --agent notes --all
+    """
+    if [bool(person), bool(conversation), everything].count(True) != 1:
+        raise ConfigError("sessions clear", "say what: --person JID, --conversation ID or --all, one of them")
+    run(_clear(file, data, agent, person, conversation, yes))
+
+
+async def _clear(
+    file: Path | None, data: Path | None, agent: str | None, person: str | None, conversation: str | None, yes: bool
+) -> None:
+    from ...forget import Forgotten, forget_conversation, forget_everybody, forget_person
+
+    who = _bare(person) if person else None
+    async with opened(file, data, agent, alone=True) as storage:
+        if conversation is not None:
+            jid, row = await _find(storage, conversation)
+            confirm(f"delete the conversation {conversation} of {row.owner} with {jid}", yes)
+            store = storage.store(jid)
+            if store is not None:
+                _report(jid, await forget_conversation(store, storage.memory(jid), row))
+            return
+        agents = storage.agents if agent == EVERY else (storage.only_agent,)
+        whose = f"of {who}" if who else "of everybody"
+        confirm(f"delete everything {whose} with {', '.join(agents)}", yes)
+        for jid in agents:
+            store = storage.store(jid)
+            if store is None:
+                _report(jid, Forgotten())
+            elif who:
+                _report(jid, await forget_person(store, storage.memory(jid), who))
+            else:
+                _report(jid, await forget_everybody(store, storage.memory(jid)))
+
+
+def _bare(person: str) -> str:
+    from ...config import parse_jid
+    from ...names import bare
+
+    try:
+        return bare(parse_jid(person))
+    except ValueError as error:
+        raise ConfigError("--person", str(error)) from error
+
+
+def _report(agent: str, gone: Forgotten) -> None:
+    if gone.is_nothing:
+        print(f"{agent}: there was nothing.")
+        return
+    parts = [
+        _count(len(gone.conversation_ids), "conversation"),
+        _count(gone.interactions, "turn"),
+        _count(gone.variables, "variable"),
+        f"memories of {_count(gone.memories, 'conversation')}",
+        _count(gone.requests, "waiting request"),
+    ]
+    print(f"{agent}: deleted {', '.join(parts)}.")
+    for name in gone.conversation_ids:
+        print(f"  {name}")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+

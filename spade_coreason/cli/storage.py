@@ -1,0 +1,118 @@
+"""What is stored in a data directory, for the commands that show and delete it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..exceptions import ConfigError
+from ..names import bare
+from .configured import config_option, storage_settings
+from .reach import data_option
+
+if TYPE_CHECKING:
+    from ..config import Settings
+    from ..stores import AgentStore, Database
+    from ..stores.memory import AgentInteractionMemory
+
+EVERY = "*"
+_GUEST = "guest"  # the account for people on a local server; no agent
+
+
+def storage_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`-c FILE`, `--data DIR` and `--agent JID`"""
+    agent = click.option("--agent", metavar="JID", help="The agent; a name alone is enough.  [default: all, or the only one]")
+    return config_option("config/platform.yaml, if there is one")(data_option(agent(function)))
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The stores of the agents that a command is about."""
+
+    settings: Settings
+    agents: tuple[str, ...]
+    database: Database | None
+
+    def store(self, agent: str) -> AgentStore | None:
+        """The sessions of an agent; None where nothing was ever stored."""
+        from ..stores import AgentStore
+
+        return AgentStore(self.database, agent) if self.database is not None else None
+
+    def memory(self, agent: str) -> AgentInteractionMemory:
+        """The interaction memory of an agent."""
+        from ..stores.memory import AgentInteractionMemory
+
+        return AgentInteractionMemory(agent, self.settings.storage.memory_dir)
+
+    @property
+    def only_agent(self) -> str:
+        """The agent, where the command can be about one only."""
+        if len(self.agents) == 1:
+            return self.agents[0]
+        known = ", ".join(self.agents)
+        raise ConfigError("--agent", f"is missing; there are {known}" if known else "is missing, and no agent is known here")
+
+
+@asynccontextmanager
+async def opened(file: Path | None, data: Path | None, agent: str | None, *, alone: bool = False) -> AsyncIterator[Storage]:
+    """Opens what is stored; `alone`: as the only process, or DataDirectoryInUse. Nothing is made that is not there."""
+    settings = storage_settings(file, data)
+    with ExitStack() as stack:
+        if alone and settings.data_dir.is_dir():
+            from ..stores import lock_directory
+
+            stack.enter_context(lock_directory(settings.data_dir))
+        agents = _agents(settings, agent)
+        if not _database_file(settings).is_file():
+            yield Storage(settings, agents, None)
+            return
+        from ..stores import Database
+
+        database = await Database.open(settings.storage.url, settings.storage.durability)
+        try:
+            yield Storage(settings, agents, database)
+        finally:
+            await database.close()
+
+
+def _database_file(settings: Settings) -> Path:
+    return Path(settings.storage.url.partition(":///")[2].partition("?")[0])
+
+
+def _agents(settings: Settings, wanted: str | None) -> tuple[str, ...]:
+    known = tuple(dict.fromkeys([*(bare(agent.jid) for agent in settings.agents), *_local_accounts(settings)]))
+    if wanted is None or wanted == EVERY:
+        return known
+    found = [jid for jid in known if wanted in (jid, jid.partition("@")[0])]
+    if not found and "@" in wanted:
+        # Of an agent that is configured no longer, what it stored may still be there.
+        return (bare(wanted).lower(),)
+    if len(found) != 1:
+        raise ConfigError("--agent", f'there is no agent "{wanted}"; there are {", ".join(known) or "none"}')
+    return tuple(found)
+
+
+def _local_accounts(settings: Settings) -> list[str]:
+    """The agents that a platform with a local server ever had on this data directory (`run`, `demo`)."""
+    try:
+        accounts = json.loads((settings.data_dir / "accounts.json").read_text("utf-8"))
+    except (FileNotFoundError, ValueError):
+        return []
+    return [jid for jid in accounts if not jid.startswith(f"{_GUEST}@")]
+
+
+def confirm(deed: str, is_certain: bool) -> None:
+    """Asks the person at the terminal whether to do it; without one, `--yes` has to be given."""
+    if is_certain:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigError("--yes", f"is missing: to {deed} without being asked")
+    click.confirm(f"{deed[:1].upper()}{deed[1:]}?", abort=True, err=True)

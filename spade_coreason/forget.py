@@ -1,0 +1,72 @@
+"""Forgetting, over all stores: a conversation or a person goes from the sessions and from the interaction memory together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .names import bare, possible_ids
+from .stores import AgentStore, ConversationRow, ForgetReport
+from .stores.memory import AgentInteractionMemory
+
+_ALL = 2**31
+_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What was deleted of one agent: how many of each, `memories` being the conversations in its interaction memory."""
+
+    conversation_ids: tuple[str, ...] = ()
+    interactions: int = 0
+    variables: int = 0
+    requests: int = 0
+    memories: int = 0
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether there was nothing to delete."""
+        return self == Forgotten()
+
+    def and_also(self, report: ForgetReport, memories: int) -> Forgotten:
+        """The sum with another report."""
+        return Forgotten(
+            self.conversation_ids + report.conversation_ids,
+            self.interactions + report.interactions,
+            self.variables + report.variables,
+            self.requests + report.requests,
+            self.memories + memories,
+        )
+
+
+async def forget_conversation(store: AgentStore, memory: AgentInteractionMemory, row: ConversationRow) -> Forgotten:
+    """Deletes a conversation with its turns, its variables and its memory entry.
+
+    What its owner told the agent for all their conversations (the person scope) stays.
+    """
+    # The memory goes first: were it left behind by a crash, nobody could say any more whose it is.
+    memories = int(await memory.aclear_conversation(row.conversation_id))
+    return Forgotten().and_also(await store.delete_conversation(row), memories)
+
+
+async def forget_person(store: AgentStore, memory: AgentInteractionMemory, person: str) -> Forgotten:
+    """Deletes everything that one agent has about a person (a JID), requests that still wait included."""
+    person = bare(person)
+    rows = await store.conversations(owner=person, limit=_ALL)
+    # The conversation without a thread may be in the memory alone.
+    names = dict.fromkeys([*(row.conversation_id for row in rows), possible_ids(None, person, store.agent)[0]])
+    memories = 0
+    for name in names:
+        memories += await memory.aclear_conversation(name)
+    return Forgotten().and_also(await store.forget(person), memories)
+
+
+async def forget_everybody(store: AgentStore, memory: AgentInteractionMemory) -> Forgotten:
+    """Deletes everything that one agent has about anybody it talked with."""
+    total = Forgotten()
+    memories = 0
+    for name in await memory.aget_all_conversations():
+        memories += await memory.aclear_conversation(name)
+    while rows := await store.conversations(limit=_AT_ONCE):
+        for owner in {row.owner for row in rows}:
+            total = total.and_also(await store.forget(owner), 0)
+    return total.and_also(ForgetReport((), 0, 0, 0), memories)
