@@ -56,7 +56,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         shown.add_column(column.upper(), no_wrap=not is_terminal, overflow="fold")
     for row in rows:
         shown.add_row(*(Text(one_line(str(cell), 10_000)) for cell in row))
-    Console(file=sys.stdout, width=None if is_terminal else 100_000, highlight=False).print(shown)
+    console = Console(file=sys.stdout, width=None if is_terminal else 100_000, highlight=False)
+    with console.capture() as lines:
+        console.print(shown)
+    print("\n".join(line.rstrip() for line in lines.get().splitlines()))
 
 
 def when(moment: Any) -> str:

@@ -59,6 +59,12 @@ class Group(click.Group):
 
     command_class = Command
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Lists the commands, each with the whole first sentence of its help."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, found.get_short_help_str(200)) for name, found in commands if found is not None])
+
 
 def _verbose(ctx: click.Context, _parameter: click.Parameter, value: int) -> None:
     known = ctx.find_object(Options)

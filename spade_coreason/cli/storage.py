@@ -114,5 +114,5 @@ def confirm(deed: str, is_certain: bool) -> None:
     if is_certain:
         return
     if not sys.stdin.isatty():
-        raise ConfigError("--yes", f"is missing: to {deed} without being asked")
+        raise ConfigError("--yes", f"is missing; it is needed to {deed} where nobody can be asked")
     click.confirm(f"{deed[:1].upper()}{deed[1:]}?", abort=True, err=True)

@@ -41,6 +41,9 @@ from .namespaces import (
     TYPE_PREFIX,
 )
 
+# Ids and threads are echoed, and a quote takes six times its room there. Longer ones are nobody's.
+_ID_CHARACTERS = 1024
+
 # What the platform says about a request; nobody else may.
 RESERVED = frozenset({"conversation_id", "redelivered", "sender", "attachments", "reply_to", "thread", "language"})
 
@@ -134,7 +137,10 @@ Decoded: TypeAlias = Incoming | Reply | Bounce | Malformed | None
 
 
 def decode(message: Element) -> Decoded:
-    """Reads one `<message/>`; None where it asks nothing of an agent (chat states, receipts, room messages, answers)."""
+    """Reads one `<message/>`; None where it asks nothing of an agent (chat states, receipts, room messages, answers).
+
+    A message with an id or a thread of more than 1,024 characters is None too.
+    """
     kind = message.get("type", "normal")
     sender = message.get("from", "")
     if kind == "error":
@@ -151,6 +157,8 @@ def decode(message: Element) -> Decoded:
     stanza_id = message.get("id", "")
     thread_element = parts.get(THREAD)
     thread = (thread_element.text or None) if thread_element is not None else None
+    if len(stanza_id) > _ID_CHARACTERS or (thread is not None and len(thread) > _ID_CHARACTERS):
+        return None
     body = parts.get(BODY)
     text = "".join(body.itertext()) if body is not None else ""
     container = parts.get(JSON)
@@ -163,7 +171,9 @@ def decode(message: Element) -> Decoded:
     form = parts.get(DATA_FORM)
     fields = _spade_fields(form) if form is not None else None
     if fields is not None:
-        thread = thread or fields.pop(SPADE_THREAD, None)
+        thread = thread or fields.pop(SPADE_THREAD, None) or None
+        if thread is not None and len(thread) > _ID_CHARACTERS:
+            return None
         return Incoming(
             language="spade",
             sender=sender,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Any, Protocol
-from uuid import UUID
+from uuid import NAMESPACE_URL, UUID, uuid5
 
 from pydantic_core import to_json
 
@@ -41,8 +41,10 @@ from .rendering import block_text
 from .xml import attribute, escape, printable, split, wire_size
 
 _MARKER = f"<answer xmlns='{MARKER_NAMESPACE}'/>"
-# What a stanza has besides the text of its body or container, at most; a thread or a JID may take some of it.
+# What a stanza has besides its text, thread and addressee, at most.
 _ENVELOPE_BYTES = 2048
+_MOST_A_CHARACTER_TAKES = 6  # a quote in an attribute
+_LEAST_TEXT_BYTES = 1024
 
 
 class Voice(Protocol):
@@ -84,6 +86,12 @@ def thread_element(thread: str | None) -> str:
     return f"<thread>{escape(thread)}</thread>" if thread else ""
 
 
+def _room(stanza_bytes: int, to: str, thread: str | None) -> int:
+    """The bytes that a stanza to `to` on `thread` has for its text."""
+    taken = _ENVELOPE_BYTES + _MOST_A_CHARACTER_TAKES * (len(to) + len(thread or ""))
+    return max(stanza_bytes - taken, _LEAST_TEXT_BYTES)
+
+
 class PersonVoice:
     """Text for people: every block a message, a stream one message at its end."""
 
@@ -91,7 +99,7 @@ class PersonVoice:
         self._incoming = incoming
         self._key = str(key)
         self._made = 0
-        self._body_bytes = stanza_bytes - _ENVELOPE_BYTES - len(incoming.thread or "") * 6
+        self._body_bytes = _room(stanza_bytes, incoming.sender, incoming.thread)
         self._streams: dict[str, list[str]] = {}
         self._typing = False
         self.shows_typing = incoming.uses_chat_states
@@ -158,8 +166,11 @@ class SpadeVoice(PersonVoice):
     def __init__(self, incoming: Incoming, key: UUID, stanza_bytes: int) -> None:
         super().__init__(incoming, key, stanza_bytes)
         self._fields: dict[str, str] = dict(incoming.metadata.get("spade", {}))
-        self._body_bytes -= sum(wire_size(f"{name}{value}") + 80 for name, value in self._fields.items())
-        self._body_bytes = max(self._body_bytes, 1024)
+        fields_bytes = sum(_MOST_A_CHARACTER_TAKES * len(name) + wire_size(value) + 80 for name, value in self._fields.items())
+        if fields_bytes > stanza_bytes // 4:
+            self._fields, fields_bytes = {}, 0
+        in_reply_to = _MOST_A_CHARACTER_TAKES * len(self._fields.get("reply-with", incoming.stanza_id))
+        self._body_bytes = max(self._body_bytes - fields_bytes - in_reply_to, _LEAST_TEXT_BYTES)
         self._performative = "inform"
         self.shows_typing = False
 
@@ -241,7 +252,7 @@ class EventWriter:
         self._tail = f"</json>{thread_element(thread)}{_MARKER}</message>"
         self._id_prefix = id_prefix
         self._request_id = request_id
-        self._json_bytes = stanza_bytes - _ENVELOPE_BYTES - len(self._tail.encode())
+        self._json_bytes = _room(stanza_bytes, to, thread)
         self._made = 0
 
     def write(self, kind: str, data: dict[str, Any]) -> list[str]:
@@ -288,7 +299,7 @@ def malformed_answer(malformed: Malformed, agent: str, stanza_bytes: int) -> lis
         to=malformed.sender,
         source=f"xmpp:{agent}",
         thread=malformed.thread,
-        id_prefix=f"malformed-{malformed.stanza_id}"[:100].replace("'", ""),
+        id_prefix=f"malformed-{uuid5(NAMESPACE_URL, malformed.stanza_id)}",  # theirs could hold anything
         request_id=malformed.request_id or malformed.stanza_id,
         stanza_bytes=stanza_bytes,
     )

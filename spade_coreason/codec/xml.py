@@ -57,6 +57,7 @@ def split(text: str, limit_bytes: int, *, sensibly: bool = True) -> Iterator[str
     Cut at the end of a paragraph, line, sentence or word where there is one in the last half of a part (and the white
     space there is dropped), else between two characters. Not `sensibly`: the parts joined are `text` again.
     """
+    limit_bytes = max(limit_bytes, 16)  # one character always fits
     begin = 0
     while begin < len(text):
         part = text[begin : begin + limit_bytes]

@@ -205,9 +205,9 @@ class Connection:
         # stanzas with a body, and builds a task for each.
         if not isinstance(stanza, Message):
             return self._stream_management(stanza)
-        if self._takes(stanza):
-            return None
         try:
+            if self._takes(stanza):
+                return None
             durable = self._on_message(stanza.xml)
         except Exception:
             log.exception("%s: a message from %s could not be read", self.jid, stanza["from"])

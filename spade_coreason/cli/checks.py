@@ -1,0 +1,189 @@
+"""What `check` looks at, each thing for itself: settings, installation, agents, accounts, and what the server can do."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Literal
+
+from ..exceptions import CoReasonError, LoginError, ServerError
+from ..names import bare
+from ..runfile import read_run_file
+from . import failures
+
+if TYPE_CHECKING:
+    from ..config import AgentSettings, Settings
+    from ..peers import Peers
+
+# What an agent on a server profits from (XEP: what it is good for).
+FEATURES = {
+    "urn:xmpp:carbons:2": "carbons",
+    "urn:xmpp:mam:2": "archive",
+    "urn:xmpp:blocking": "blocking",
+    "urn:xmpp:ping": "ping",
+    "http://jabber.org/protocol/commands": "commands",
+    "vcard-temp": "vCards",
+    "msgoffline": "offline messages",
+    "jabber:iq:register": "registration",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report. `exit_code` is what a bad one ends the command with."""
+
+    what: str
+    verdict: Literal["good", "note", "bad"]
+    text: str
+    exit_code: int = 0
+
+
+def bad(what: str, error: CoReasonError) -> Finding:
+    """The finding that an error is."""
+    return Finding(what, "bad", failures.line(error), failures.exit_code(error))
+
+
+async def examine(settings: Settings) -> list[Finding]:
+    """Everything, in the order in which it would go wrong at a start."""
+    findings = [Finding("configuration", "good", _described(settings)), *_installation(), *_data_directory(settings)]
+    findings += _agents(settings)
+    findings += _local_server(settings) if settings.server.is_local else [found async for found in _accounts(settings)]
+    return findings
+
+
+def _described(settings: Settings) -> str:
+    count = len(settings.agents)
+    return f"{count} agent{'' if count == 1 else 's'}, server mode {settings.server.mode}, data in {settings.data_dir}"
+
+
+def _installation() -> Iterator[Finding]:
+    """SPADE's build of slixmpp and the distribution `slixmpp` are the same package: the one unpacked last has won."""
+    spade = installed("spade")
+    yield Finding("spade", "good" if spade else "bad", spade or "is not installed; pip install spade-coreason", 0 if spade else 2)
+    problem = mixed_slixmpp(installed("slixmpp"), installed("slixmpp-multiplatform"))
+    if problem:
+        yield Finding("slixmpp", "bad", problem, 2)
+    else:
+        yield Finding("slixmpp", "good", f"slixmpp-multiplatform {installed('slixmpp-multiplatform')}, as SPADE wants it")
+
+
+def installed(distribution: str) -> str | None:
+    """The version of an installed distribution."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def mixed_slixmpp(plain: str | None, multiplatform: str | None) -> str | None:
+    """What is wrong with these versions of `slixmpp` and `slixmpp-multiplatform`, and how to mend it; None if nothing."""
+    if plain is None and multiplatform is not None:
+        return None
+    wanted = f"slixmpp-multiplatform=={multiplatform}" if multiplatform else "slixmpp-multiplatform"
+    mend = f"pip uninstall -y slixmpp slixmpp-multiplatform && pip install --force-reinstall --no-deps {wanted}"
+    if multiplatform is None:
+        return f"slixmpp-multiplatform, which SPADE needs, is not installed; mend it: {mend}"
+    return f"slixmpp {plain} and slixmpp-multiplatform {multiplatform} have overwritten each other's files; mend it: {mend}"
+
+
+def _data_directory(settings: Settings) -> Iterator[Finding]:
+    running = read_run_file(settings.data_dir)
+    if running is not None:
+        yield Finding("data directory", "note", f"in use: a platform is running (process {running.pid})")
+
+
+def _agents(settings: Settings) -> Iterator[Finding]:
+    from ..loading import AgentParts, load_agent
+    from ..stores.memory import AgentInteractionMemory
+
+    for number, agent in enumerate(settings.agents):
+        jid = bare(agent.jid)
+        parts = AgentParts(
+            manifest_file=agent.manifest,
+            peers=lambda jid=jid: _peers(jid),  # type: ignore[misc]  # a lambda's default has no type
+            memory=lambda jid=jid: AgentInteractionMemory(jid, settings.storage.memory_dir),  # type: ignore[misc]  # likewise
+        )
+        place = settings.place(f"agents[{number}]")
+        try:
+            found = load_agent(agent.agent, place=place, project=settings.project, parts=parts, options=agent.options)
+        except CoReasonError as error:
+            yield bad(jid, error)
+            continue
+        metadata = found.manifest.metadata
+        yield Finding(jid, "good", f"{agent.agent} ({metadata.name} {metadata.version})")
+
+
+def _peers(jid: str) -> Peers:
+    """An agent's way to others, for an agent that is never started."""
+    from ..peers import OpenRequests, Peers
+
+    def send(stanzas: list[str]) -> None:
+        raise CoReasonError(f"{jid} is only checked: it is not online and cannot ask anybody")
+
+    return Peers(jid, OpenRequests(), send)
+
+
+def _local_server(settings: Settings) -> Iterator[Finding]:
+    from ..xmpp.servers import choose
+
+    mode = settings.server.mode
+    if mode == "external":
+        return
+    try:
+        choice = choose(mode)
+    except ServerError as error:
+        yield bad("server", error)
+        return
+    yield Finding("server", "note" if choice.notice else "good", choice.notice or f"a private {choice.kind} would be started")
+
+
+async def _accounts(settings: Settings) -> AsyncIterator[Finding]:
+    """Logs in with each account. Without presence and under a resource of its own: no mail comes, no agent is displaced."""
+    from ..xmpp.endpoint import Endpoint
+
+    server = settings.server
+    endpoint = Endpoint(server.host, server.port, server.tls.verify, server.tls.ca_file)
+    is_described = False
+    for agent in settings.agents:
+        try:
+            abilities = await _log_in(agent, endpoint)
+        except LoginError as error:
+            if not agent.register_account:
+                yield bad(bare(agent.jid), error)
+                continue
+            yield Finding(bare(agent.jid), "note", f"{error}; if it does not exist, it is made at the start (register: true)")
+        except CoReasonError as error:
+            yield bad(bare(agent.jid), error)
+            return  # the others would wait in vain as long
+        else:
+            yield Finding(bare(agent.jid), "good", "logs in")
+            if not is_described:
+                is_described = True
+                yield Finding("server", "good", f"{endpoint.address(server.domain)}: {abilities}")
+
+
+async def _log_in(agent: AgentSettings, endpoint: object) -> str:
+    from slixmpp.exceptions import XMPPError
+
+    from ..xmpp.connection import Connection
+    from ..xmpp.endpoint import Endpoint
+
+    assert isinstance(endpoint, Endpoint)
+    password = agent.password.get_secret_value() if agent.password is not None else ""
+    jid = f"{bare(agent.jid)}/check-{secrets.token_hex(4)}"
+    connection = Connection(jid, password, endpoint, on_message=lambda stanza: None)
+    try:
+        await connection.open()
+        has_management = bool(connection.client.sm.enabled_out)
+        try:
+            info = await connection.client.plugin["xep_0030"].get_info(jid=connection.client.boundjid.host, timeout=5)
+            features = set(info["disco_info"]["features"])
+        except XMPPError:
+            features = set()
+    finally:
+        await connection.close()
+    known = [name for feature, name in FEATURES.items() if feature in features]
+    management = "stream management" if has_management else "no stream management (a cut connection can lose messages)"
+    return ", ".join([management, *known])

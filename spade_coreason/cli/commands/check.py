@@ -1,0 +1,58 @@
+"""`spade-coreason check`"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ...exceptions import CoReasonError
+from .. import failures
+from ..configured import config_option, platform_settings
+from ..console import paint
+from ..context import command as define
+from ..context import run
+
+if TYPE_CHECKING:
+    from ..checks import Finding
+
+_MARKS = {"good": ("✓", "green"), "note": ("•", "yellow"), "bad": ("✗", "red")}
+
+
+@define("check")
+@config_option("config/platform.yaml")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def command(file: Path | None, as_json: bool) -> int:
+    """Check a configuration without changing anything.
+
+    Reads the file, imports and builds every agent, logs in with every account of an external server, and says what that
+    server can do. No account is made, nothing is sent. Exit code: 0 all is well, 2 a mistake in the configuration, 4 a server
+    that cannot be reached or refuses an account.
+
+    \b
+      spade-coreason check
+      spade-coreason check -c config/production.yaml --json
+    """
+    from ..checks import Finding, examine
+
+    try:
+        settings = platform_settings(file)
+    except CoReasonError as error:
+        findings = [Finding("configuration", "bad", failures.line(error), failures.exit_code(error))]
+        return _print_all(findings, as_json)
+    return _print_all(run(examine(settings)), as_json)
+
+
+def _print_all(findings: list[Finding], as_json: bool) -> int:
+    code = next((finding.exit_code for finding in findings if finding.verdict == "bad"), 0)
+    if as_json:
+        records = [{"what": f.what, "verdict": f.verdict, "text": f.text} for f in findings]
+        print(json.dumps({"ok": code == 0, "findings": records}, indent=2, ensure_ascii=False))
+        return code
+    width = max(len(finding.what) for finding in findings)
+    for finding in findings:
+        mark, style = _MARKS[finding.verdict]
+        print(f"{paint(mark, style)} {finding.what:<{width}}  {finding.text}")
+    return code

@@ -1,0 +1,43 @@
+"""`spade-coreason init`"""
+
+from __future__ import annotations
+
+import keyword
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from ...exceptions import ConfigError
+from ..context import PROGRAM, options
+from ..context import command as define
+from ..new_project import files_of
+
+
+@define("init")
+@click.argument("directory", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--name", default="weather", show_default=True, help="The name of its agent.")
+def command(directory: Path, name: str) -> None:
+    """Make a new project with an agent, its configuration and its test.
+
+    DIR must be empty, or not there. What is made runs as it is.
+
+    \b
+      spade-coreason init my-agents
+      cd my-agents && spade-coreason up
+    """
+    if not name.isidentifier() or not name.isascii() or keyword.iskeyword(name) or name != name.lower():
+        raise ConfigError("--name", f'"{name}" is no name for a module; use lower-case letters, digits and _')
+    if name in sys.stdlib_module_names or name in ("tests", "config", "data", "agent", "spade", "spade_coreason"):
+        raise ConfigError("--name", f'"{name}" is the name of something else; choose another')
+    target = options().project / directory
+    if target.exists() and any(target.iterdir()):
+        raise ConfigError(str(directory), "is not empty; name a new directory")
+    for path, text in files_of(name).items():
+        file = target / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    shown = os.path.relpath(target)
+    print(f"{shown} has the agent {name}@localhost in {name}.py. Try it:")
+    print(f"  cd {shown}\n  {PROGRAM} up\nand in another terminal there:\n  {PROGRAM} ask {name}@localhost Berlin")
