@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .authoring import FunctionAgent
 from .contracts import AgentDefinition, AgentInterface
 from .exceptions import ConfigError
 from .modules import describe, import_module, nearest
@@ -92,6 +93,8 @@ class _Wanted:
     # Making it
 
     def build(self, found: Any) -> AgentInterface:
+        if isinstance(found, FunctionAgent) and found.further_parameters:
+            found = found.configured
         if not _is_instance(found):
             return self.check(self.make(found))
         self.refuse_for_instance()

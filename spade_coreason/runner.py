@@ -184,6 +184,11 @@ class Runner:
         """How many conversations have a turn running or waiting."""
         return sum(lane.worker is not None for lane in self._lanes.values())
 
+    async def settled(self, *of: str | None) -> None:
+        """Waits until no turn runs or waits: of anybody, or `of` a sender (a bare JID) and a thread."""
+        while workers := [lane.worker for key, lane in self._lanes.items() if lane.worker is not None and of in ((), key)]:
+            await asyncio.wait(workers)
+
     def _enqueue(self, waiting: Waiting) -> None:
         incoming = waiting.incoming
         lane_key = (bare(incoming.sender), incoming.thread)

@@ -12,22 +12,23 @@ import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 from xml.etree.ElementTree import Element, fromstring
 
 from .access import Access
 from .codec import Bounce, Reply, decode
+from .codec.namespaces import BODY, THREAD
 from .codec.xml import attribute, escape
 from .contracts import AgentInterface, AgentRequest, ConversationRecord
 from .contracts.base import utc_now
 from .door import Door
-from .exceptions import CoReasonError
 from .loading import AgentParts, build_agent
-from .names import bare, domain
+from .names import bare
 from .peers import Answer, OpenRequests, PeerEvent, Peers, as_request, collect, write_request
 from .runner import OnConversationEnd, Policy, Runner
 from .stores import AgentStore, Database
@@ -38,14 +39,22 @@ _RESOURCE = "agent"
 
 
 class _Network:
-    """Carries stanzas between the doors of one process, as a server would: it knows who sent what."""
+    """Carries stanzas between the doors of one process, as a server would: it knows who sent what, and keeps it for the absent."""
 
     def __init__(self) -> None:
         self._receivers: dict[str, Callable[[Element], object]] = {}
+        self._away: dict[str, list[Element]] = {}
 
     def attach(self, jid: str, receive: Callable[[Element], object]) -> None:
-        """From now on `receive` gets what is sent to the bare JID."""
+        """From now on `receive` gets what is sent to the bare JID, and first what came while it was away."""
         self._receivers[jid] = receive
+        for message in self._away.pop(jid, []):
+            receive(message)
+
+    def detach(self, jid: str) -> None:
+        """Keeps what is sent to the bare JID until it is attached again."""
+        self._receivers.pop(jid, None)
+        self._away.setdefault(jid, [])
 
     def sender(self, jid: str) -> Callable[[list[str]], None]:
         """What the full JID sends through."""
@@ -58,12 +67,21 @@ class _Network:
 
         return send
 
+    async def carried(self) -> None:
+        """Waits until everything that was sent before has arrived."""
+        loop = asyncio.get_running_loop()
+        arrived = loop.create_future()
+        loop.call_soon(arrived.set_result, None)  # stanzas are carried in the order in which they were sent
+        await arrived
+
     def _carry(self, sender: str, stanza: str) -> None:
         message = fromstring(stanza.replace("<message ", "<message xmlns='jabber:client' ", 1))
         message.set("from", sender)
-        receive = self._receivers.get(bare(message.get("to", "")))
-        if receive is not None:
+        to = bare(message.get("to", ""))
+        if (receive := self._receivers.get(to)) is not None:
             receive(message)
+        elif to in self._away:
+            self._away[to].append(message)
         elif message.get("type") != "error":
             self._bounce(message)
 
@@ -83,8 +101,10 @@ class _Network:
 class AgentTester:
     """Runs agents as a platform does, with inbox, sessions and memory, in a temporary directory and without a network.
 
-    `agent` is a class, a factory or an instance; its constructor parameters are filled as in a configuration. `peers` are
-    further agents by JID; `options` are keyword arguments for the constructor of `agent`.
+    `agent` is a class, a factory or an instance; its constructor parameters are filled as in a configuration, and what is
+    wrong with them is a ConfigError. `peers` are further agents by JID; `options` are keyword arguments for the constructor
+    of `agent`. `user` is who asks where no other is named; who may ask is `allow`, as in a configuration, by default the
+    domain of the agent. `clock` is the time of conversations, turns and memories; the waits within a turn are real.
     """
 
     def __init__(
@@ -119,7 +139,11 @@ class AgentTester:
 
     async def __aenter__(self) -> AgentTester:
         self._directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="agent-tester-")))
-        await self._open()
+        try:
+            await self._open()
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
         return self
 
     async def __aexit__(
@@ -166,26 +190,38 @@ class AgentTester:
             yield event
 
     async def say(
-        self, text: str, *, thread: str | None = None, user: str | None = None, timeout: float = 10.0, answers: int = 1
+        self, text: str, *, thread: str | None = None, user: str | None = None, to: str | None = None, timeout: float = 10.0
     ) -> list[str]:
-        """Writes as a person does, and waits for `answers` messages of text. TimeoutError if they do not come."""
-        person = self._as(user)
+        """Writes as a person does, and gives the texts of the answer when its turn is over; none for silence.
+
+        TimeoutError after `timeout` seconds.
+        """
+        person, to = self._as(user), to or self.jid
+        said = f"<thread>{escape(thread)}</thread>" if thread else ""
         self.send_stanza(
-            f"<message to='{attribute(self.jid)}' type='chat' id='{uuid4()}'><body>{escape(text)}</body>"
-            + (f"<thread>{escape(thread)}</thread>" if thread else "")
-            + "</message>",
-            user=user,
+            f"<message to='{attribute(to)}' type='chat' id='{uuid4()}'><body>{escape(text)}</body>{said}</message>", user=user
         )
         async with asyncio.timeout(timeout):
-            return [await person.texts.get() for _ in range(answers)]
+            await self._network.carried()
+            await self.runners[to].settled(person.jid, thread)
+            await self._network.carried()
+        return person.take(to, thread)
 
     def send_stanza(self, stanza: str, *, user: str | None = None) -> None:
         """Sends any `<message/>`, as it is, from a user."""
         self._as(user).send([stanza])
 
-    def texts_of(self, user: str | None = None) -> asyncio.Queue[str]:
-        """The texts that a user got and nobody waited for."""
-        return self._as(user).texts
+    def unread(self, user: str | None = None) -> list[str]:
+        """The texts that came to a person and that no `say` has given, in the order of their arrival."""
+        return self._as(user).take()
+
+    async def settled(self) -> None:
+        """Waits until no turn of any agent runs or waits, and everything that was said has arrived."""
+        await self._network.carried()
+        while any(runner.turns_in_flight for runner in self.runners.values()):
+            for runner in self.runners.values():
+                await runner.settled()
+            await self._network.carried()
 
     async def conversations(self) -> list[ConversationRecord]:
         """The conversations of the agent, the newest first."""
@@ -211,32 +247,48 @@ class AgentTester:
     async def _open(self) -> None:
         self._database = await Database.open(f"sqlite+aiosqlite:///{self._directory}/platform.db", "off")
         for jid, what in self._agents.items():
-            send = self._network.sender(f"{jid}/{_RESOURCE}")
-            requests = OpenRequests()
-            self.built[jid] = self._build(jid, what, Peers(jid, requests, send))
-            store = AgentStore(self._database, jid)
-            ends = self._on_end if jid == self.jid else ()
-            runner = Runner(self.built[jid], jid, store, self._policy, clock=self._clock, on_conversation_end=ends)
-            allow = self._allow if self._allow is not None else (domain(jid),)
-            self.runners[jid] = runner
-            self.doors[jid] = Door(runner, requests, Access(jid, allow), send)
-            self._network.attach(jid, self.doors[jid].deliver)
+            self._make(jid, what, self._database)
         for jid, runner in self.runners.items():
             await runner.open(self._network.sender(f"{jid}/{_RESOURCE}"))
+        for jid, runner in self.runners.items():
+            self._network.attach(jid, self.doors[jid].deliver)
             runner.send_unsent()
 
+    def _make(self, jid: str, what: Any, database: Database) -> None:
+        send = self._network.sender(f"{jid}/{_RESOURCE}")
+        requests = OpenRequests()
+        agent = self.built[jid] = self._build(jid, what, Peers(jid, requests, send))
+        policy = replace(self._policy, memory=agent.manifest.config.memory or self._policy.memory)
+        ends = self._on_end if jid == self.jid else ()
+        store = AgentStore(database, jid)
+        self.runners[jid] = Runner(agent, jid, store, policy, clock=self._clock, on_conversation_end=ends)
+        self.doors[jid] = Door(self.runners[jid], requests, Access(jid, self._allow), send)
+        self._network.detach(jid)
+
     def _build(self, jid: str, what: Any, peers: Peers) -> AgentInterface:
-        parts = AgentParts(peers=lambda: peers, memory=lambda: AgentInteractionMemory(jid, self._directory / "memory"))
+        def memory() -> AgentInteractionMemory:
+            return AgentInteractionMemory(jid, self._directory / "memory", clock=self._clock)
+
+        parts = AgentParts(peers=lambda: peers, memory=memory)
         return build_agent(what, parts=parts, options=self._options.get(jid, {}))
 
     async def _close(self, grace_s: float) -> None:
-        for runner in self.runners.values():
-            await runner.drain(grace_s)
-        for runner in self.runners.values():
+        runners, self.runners = self.runners, {}
+        await asyncio.gather(*(runner.drain(grace_s) for runner in runners.values()))
+        for jid in runners:
+            self._network.detach(jid)
+        for runner in runners.values():
             await runner.close()
-        if self._database is None:
-            raise CoReasonError("use the tester in `async with`")
-        await self._database.close()
+        if self._database is not None:
+            await self._database.close()
+
+
+class _Text(NamedTuple):
+    """What a person reads, from whom, and on which thread."""
+
+    sender: str
+    thread: str | None
+    text: str
 
 
 class _User:
@@ -245,9 +297,15 @@ class _User:
     def __init__(self, jid: str, network: _Network) -> None:
         self.jid = jid
         self.requests = OpenRequests()
-        self.texts: asyncio.Queue[str] = asyncio.Queue()
         self.send = network.sender(f"{jid}/test")
+        self._texts: list[_Text] = []
         network.attach(jid, self._receive)
+
+    def take(self, *of: str | None) -> list[str]:
+        """The texts that nobody took: all, or those `of` a sender and a thread."""
+        taken = [text for text in self._texts if not of or of == (text.sender, text.thread)]
+        self._texts = [text for text in self._texts if text not in taken]
+        return [text.text for text in taken]
 
     def _receive(self, stanza: Element) -> None:
         message = decode(stanza)
@@ -255,5 +313,5 @@ class _User:
             self.requests.deliver(message)
         elif isinstance(message, Bounce):
             self.requests.bounce(message)
-        elif (text := stanza.findtext("{jabber:client}body")) is not None:
-            self.texts.put_nowait(text)
+        elif (text := stanza.findtext(BODY)) is not None:
+            self._texts.append(_Text(bare(stanza.get("from", "")), stanza.findtext(THREAD), text))

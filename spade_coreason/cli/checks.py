@@ -16,6 +16,7 @@ from . import failures
 if TYPE_CHECKING:
     from ..config import AgentSettings, Settings
     from ..peers import Peers
+    from ..xmpp.endpoint import Endpoint
 
 # What an agent on a server profits from (XEP: what it is good for).
 FEATURES = {
@@ -61,7 +62,9 @@ def _described(settings: Settings) -> str:
 def _installation() -> Iterator[Finding]:
     """SPADE's build of slixmpp and the distribution `slixmpp` are the same package: the one unpacked last has won."""
     spade = installed("spade")
-    yield Finding("spade", "good" if spade else "bad", spade or "is not installed; pip install spade-coreason", 0 if spade else 2)
+    yield Finding(
+        "spade", "good" if spade else "bad", spade or "is not installed; pip install spade-coreason", 0 if spade else 2
+    )
     problem = mixed_slixmpp(installed("slixmpp"), installed("slixmpp-multiplatform"))
     if problem:
         yield Finding("slixmpp", "bad", problem, 2)
@@ -164,13 +167,11 @@ async def _accounts(settings: Settings) -> AsyncIterator[Finding]:
                 yield Finding("server", "good", f"{endpoint.address(server.domain)}: {abilities}")
 
 
-async def _log_in(agent: AgentSettings, endpoint: object) -> str:
+async def _log_in(agent: AgentSettings, endpoint: Endpoint) -> str:
     from slixmpp.exceptions import XMPPError
 
     from ..xmpp.connection import Connection
-    from ..xmpp.endpoint import Endpoint
 
-    assert isinstance(endpoint, Endpoint)
     password = agent.password.get_secret_value() if agent.password is not None else ""
     jid = f"{bare(agent.jid)}/check-{secrets.token_hex(4)}"
     connection = Connection(jid, password, endpoint, on_message=lambda stanza: None)

@@ -18,7 +18,7 @@ async def $name(request, session, response):
     await response.markdown(f"It is sunny in **{city}**.")
 ''')
 
-TEST = Template('''\
+TEST = Template("""\
 from $name import $name
 
 from spade_coreason import AgentTester
@@ -33,7 +33,7 @@ async def test_it_remembers_the_city():
     async with AgentTester($name) as t:
         await t.ask("Berlin")
         assert "Berlin" in (await t.ask("")).text
-''')
+""")
 
 CONFIGURATION = Template("""\
 # What `spade-coreason up` runs. `spade-coreason check` says whether it is right.
@@ -73,6 +73,7 @@ PYTEST = """\
 testpaths = tests
 pythonpath = .
 asyncio_mode = auto
+asyncio_default_fixture_loop_scope = function
 """
 
 IGNORED = """\

@@ -160,15 +160,18 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         """Gives a message to SPADE's behaviours; True where one claims it by its template."""
         if not self.behaviours or stanza["type"] in ("error", "headline", "groupchat"):
             return False
-        message = SpadeMessage.from_node(stanza)
-        if message.thread is None and stanza["thread"]:
-            message.thread = stanza["thread"]
         is_claimed = False
-        for behaviour in list(self.behaviours):
-            if behaviour.is_killed() or not behaviour.match(message):
-                continue
-            is_claimed = is_claimed or behaviour.template is not None
-            self.submit(behaviour.enqueue(message))
+        try:
+            message = SpadeMessage.from_node(stanza)
+            if message.thread is None and stanza["thread"]:
+                message.thread = stanza["thread"]
+            for behaviour in list(self.behaviours):
+                if behaviour.is_killed() or not behaviour.match(message):
+                    continue
+                is_claimed = is_claimed or behaviour.template is not None
+                self.submit(behaviour.enqueue(message))
+        except Exception:  # SPADE's reader fails at a form field without a name; a template may fail at anything
+            log.warning("%s: the behaviours cannot read a message from %s", self.jid, stanza["from"], exc_info=True)
         if is_claimed and self._door is not None:
             self._door.dropped["claimed by a behaviour"] += 1
         return is_claimed

@@ -70,13 +70,16 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         """Frees what the server has acknowledged, and tells whoever waits for it."""
         acknowledged = (ack["h"] - self.last_ack) % _MODULUS  # type: ignore[has-type]
         self.last_ack = ack["h"]
+        is_heard = self.xmpp.event_handled("stanza_acked")  # raising it for nobody costs more than all the rest
         for _ in range(min(acknowledged, len(self.unacked_queue))):
             _, stanza = self.unacked_queue.popleft()
             if isinstance(stanza, Tracked):
                 stanza.acknowledge()
+            if is_heard:
+                self.xmpp.event("stanza_acked", stanza)
 
     def _handle_ack(self, ack: Any) -> None:
-        # Also what slixmpp calls when a stream is resumed. Its own raises an event for every stanza.
+        # What slixmpp calls when a stream is resumed.
         self.handle_ack(ack)
 
     def count(self, stanzas: list[str]) -> None:

@@ -14,7 +14,11 @@ from ..reach import Account, account, reach_options
 @define("chat")
 @click.argument("agent", metavar="JID")
 @click.option(
-    "--timeout", default=120.0, show_default=True, type=click.FloatRange(0, min_open=True), help="Seconds to wait for an answer."
+    "--timeout",
+    default=120.0,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="Seconds to wait for an answer.",
 )
 @reach_options
 def command(agent: str, timeout: float, **reach: Any) -> int:

@@ -40,6 +40,8 @@ def command(file: Path | None, as_json: bool) -> int:
     try:
         settings = platform_settings(file)
     except CoReasonError as error:
+        if not as_json:
+            raise
         findings = [Finding("configuration", "bad", failures.line(error), failures.exit_code(error))]
         return _print_all(findings, as_json)
     return _print_all(run(examine(settings)), as_json)

@@ -17,11 +17,11 @@ from ..storage import opened, storage_options
 @define("conversations")
 @storage_options
 @click.option("--state", type=click.Choice([state.value for state in ConversationState]), help="Only those in this state.")
-@click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="At most so many of each agent, the newest.")
+@click.option(
+    "--limit", default=100, show_default=True, type=click.IntRange(1), help="At most so many of each agent, the newest."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list of their records.")
-def command(
-    file: Path | None, data: Path | None, agent: str | None, state: str | None, limit: int, as_json: bool
-) -> None:
+def command(file: Path | None, data: Path | None, agent: str | None, state: str | None, limit: int, as_json: bool) -> None:
     """List conversations and their states.
 
     Works beside a running platform. The JSON records have the keys conversation_id, state, interaction_count,

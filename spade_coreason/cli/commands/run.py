@@ -16,7 +16,7 @@ from ..configured import by_option, settings_of
 from ..context import PROGRAM
 from ..context import command as define
 from ..context import run as run_work
-from ..reach import PASSWORD_VARIABLE, data_option, password_in, password_of
+from ..reach import PASSWORD_VARIABLE, data_option, password_of
 from ..serving import serve
 
 if TYPE_CHECKING:
@@ -85,7 +85,12 @@ def _settings(agent: str, pairs: tuple[str, ...], jid: str | None, data: Path | 
     if is_external:
         ca_file = str(given["ca_file"].absolute()) if given["ca_file"] else None
         tls = {"verify": not given["no_verify"], "ca_file": ca_file}
-        server |= {"mode": "external", "domain": domain or address.partition("@")[2].partition("/")[0], "host": host, "tls": tls}
+        server |= {
+            "mode": "external",
+            "domain": domain or address.partition("@")[2].partition("/")[0],
+            "host": host,
+            "tls": tls,
+        }
     else:
         server["mode"] = os.environ.get("SPADE_COREASON_SERVER__MODE") or "auto"
     return settings_of({"server": server, "agents": [settings]}, _NAMES, data)
@@ -128,6 +133,3 @@ def _print(platform: Platform, data: Path | None) -> None:
     account = "" if platform.server is not None else " --jid YOU@DOMAIN"
     place = f" --data {shlex.quote(str(data))}" if data is not None else ""
     print(f'  {PROGRAM} ask {jid} "Hello"{account}{place}', flush=True)
-
-
-__all__ = ["command", "name_of"]

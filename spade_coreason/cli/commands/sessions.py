@@ -33,7 +33,9 @@ def command() -> None:
 @command.command("list")
 @storage_options
 @click.option("--person", metavar="JID", help="Only those of this person.")
-@click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="At most so many of each agent, the newest.")
+@click.option(
+    "--limit", default=100, show_default=True, type=click.IntRange(1), help="At most so many of each agent, the newest."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def list_(file: Path | None, data: Path | None, agent: str | None, person: str | None, limit: int, as_json: bool) -> None:
     """List the sessions, the newest first. Works beside a running platform.
@@ -44,9 +46,7 @@ def list_(file: Path | None, data: Path | None, agent: str | None, person: str |
     run(_list(file, data, agent, person, limit, as_json))
 
 
-async def _list(
-    file: Path | None, data: Path | None, agent: str | None, person: str | None, limit: int, as_json: bool
-) -> None:
+async def _list(file: Path | None, data: Path | None, agent: str | None, person: str | None, limit: int, as_json: bool) -> None:
     async with opened(file, data, agent) as storage:
         found = []
         for jid in storage.agents:
@@ -89,9 +89,7 @@ def show(file: Path | None, data: Path | None, agent: str | None, conversation: 
     run(_show(file, data, agent, conversation, limit, as_json))
 
 
-async def _show(
-    file: Path | None, data: Path | None, agent: str | None, conversation: str, limit: int, as_json: bool
-) -> None:
+async def _show(file: Path | None, data: Path | None, agent: str | None, conversation: str, limit: int, as_json: bool) -> None:
     async with opened(file, data, agent) as storage:
         jid, row = await _find(storage, conversation)
         store = storage.store(jid)
@@ -109,10 +107,14 @@ async def _show(
         }
         print(json.dumps(whole, indent=2, ensure_ascii=False))
         return
-    print(f"{paint(conversation, 'bold')}   {row.owner} with {jid}, {row.life.state}, {row.turns} turns, session {row.session_id}")
+    print(
+        f"{paint(conversation, 'bold')}   {row.owner} with {jid}, {row.life.state}, {row.turns} turns, session {row.session_id}"
+    )
     for turn in turns:
         print(f"\n{paint(when(turn.timestamp), 'dim')}  {paint('▸', 'cyan')} {printable(_asked(turn))}")
-        print("  " + printable(str(turn.output.get("text") or json.dumps(turn.output, ensure_ascii=False))).replace("\n", "\n  "))
+        print(
+            "  " + printable(str(turn.output.get("text") or json.dumps(turn.output, ensure_ascii=False))).replace("\n", "\n  ")
+        )
     for title, variables in (("Variables of the conversation", own), ("Variables of the person", person)):
         if variables:
             print(f"\n{paint(title, 'bold')}")
@@ -224,5 +226,3 @@ def _report(agent: str, gone: Forgotten) -> None:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
