@@ -1,0 +1,1 @@
+"""Side-by-side measurements against peers, in one run: `python -m benchmarks`."""
