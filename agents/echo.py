@@ -23,7 +23,7 @@ class EchoAgent:
         """Streams the words of the question, `delay_s` seconds apart."""
         await response.thought("Processing request…")
         stream = await response.create_stream(title="Echo")
-        for word in str(request.payload.get("query", "")).split():
+        for word in str(request.payload.get("query") or "").split():
             await stream.write(word + " ")
             if self._delay_s:
                 await asyncio.sleep(self._delay_s)

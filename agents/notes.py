@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import datetime
 
 from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, ResponseHandler, SessionHandle
 
 _QUESTION = re.compile(
-    r"(when|what|where|who|whom|whose|which|why|how|do|does|did|is|are|was|were|can|could|should|will)\b", re.I
+    r"(when|what|where|who|whom|whose|which|why|how)('s)?\b"
+    # "Do the dishes" is to be remembered, "do I have a dentist" is not.
+    r"|(do|does|did|have|has|can|could|should|will|would|is|are|am|was|were) (i|you|we|he|she|it|they|my|your|our|there)\b",
+    re.I,
 )
 _LIST = re.compile(r"(list|show|notes|what (do you know|did i (say|tell you))|what have i told you)\W*$", re.I)
 _FORGET = re.compile(r"forget\s+(?P<what>.+?)\W*$", re.I)
@@ -48,13 +51,15 @@ class NotesAgent:
         elif text.endswith("?") or _QUESTION.match(text):
             await response.markdown(await self._look_up(text, notes, session))
         else:
-            await self._memory.aadd_information(conversation_id, text)
-            dates = await session.get("dates", {})
-            await session.store(
-                "dates",
-                {**dates, text: datetime.now(UTC).isoformat()},
-            )
+            await self._remember(conversation_id, notes, text, request.created_at, session)
             await response.markdown(f'✓ I\'ll remember: "{text}".')
+
+    async def _remember(self, conversation_id: str, notes: list[str], text: str, now: datetime, session: SessionHandle) -> None:
+        if text in notes:  # told twice, or a turn that was interrupted behind this and runs again
+            return
+        await self._memory.aadd_information(conversation_id, text)
+        dates = await session.get("dates", {})
+        await session.store("dates", {**dates, text: now.isoformat()})
 
     async def _look_up(self, question: str, notes: list[str], session: SessionHandle) -> str:
         wanted = _words(question)

@@ -11,6 +11,8 @@ class RelayAgent:
     """Asks other agents and combines their answers."""
 
     def __init__(self, manifest: AgentDefinition, peers: Peers, ask: list[str], timeout_s: float = 30.0) -> None:
+        if isinstance(ask, str) or not ask:
+            raise ValueError('the option "ask" is a list of agents, such as ["echo@localhost", "notes@localhost"]')
         self._manifest = manifest
         self._peers = peers
         self._ask = ask
@@ -25,12 +27,17 @@ class RelayAgent:
         """Asks all of them at once; one that is away, refuses or fails is a line of its own."""
         await response.thought(f"Asking {' and '.join(self._ask)}…")
         answers = await asyncio.gather(*(self._answer(jid, request) for jid in self._ask))
-        await response.markdown("\n".join(answers))
+        await response.markdown("\n\n".join(answers))  # one line break would join them in a paragraph
 
     async def _answer(self, jid: str, request: AgentRequest) -> str:
-        name = jid.partition("@")[0]
+        name = self._name(jid)
         try:
             answer = await self._peers.ask(jid, request.create_child(request.payload), self._timeout_s)
         except PeerError as error:
             return f"{name}: no answer ({error})"
-        return f"{name}: {answer.text or '(nothing)'}"
+        return f"{name}: {answer.text or '(no text)'}"
+
+    def _name(self, jid: str) -> str:
+        """Its local part; the whole JID where two that are asked would have the same name."""
+        local = jid.partition("@")[0]
+        return local if sum(other.partition("@")[0] == local for other in self._ask) == 1 else jid

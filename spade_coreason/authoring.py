@@ -103,10 +103,10 @@ def agent(
     """
 
     def make(function: Assist) -> FunctionAgent:
-        _check(function)
+        what = _check(function)
         first_line = (inspect.getdoc(function) or "").partition("\n")[0]
         manifest = AgentDefinition.simple(
-            name or getattr(function, "__name__", "agent"),  # a partial has none
+            name or what,
             version=version,
             description=description if description is not None else first_line,
             memory=memory,
@@ -116,8 +116,9 @@ def agent(
     return make if function is None else make(function)
 
 
-def _check(function: Any) -> None:
-    what = getattr(function, "__name__", None) or repr(function)
+def _check(function: Any) -> str:
+    """The name of a function that an agent can be made of; TypeError for anything else."""
+    what = str(getattr(function, "__name__", None) or repr(function))  # a partial has no name
     if isinstance(function, FunctionAgent):
         raise TypeError(f"@agent: {what} is an agent already; write @agent once")
     if inspect.isclass(function):
@@ -136,3 +137,4 @@ def _check(function: Any) -> None:
             raise TypeError(f"@agent: {what} takes {parameter.name} by position only; it is filled by name: remove the `/`")
         if parameter.name == "manifest":
             raise TypeError(f"@agent: {what} takes a manifest, and has one of its own; say it with name, version, description")
+    return what

@@ -16,86 +16,22 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import uuid4
-from xml.etree.ElementTree import Element, fromstring
 
 from .access import Access
-from .codec import Bounce, Reply, decode
-from .codec.namespaces import BODY, THREAD
 from .codec.xml import attribute, escape
 from .contracts import AgentInterface, AgentRequest, ConversationRecord
 from .contracts.base import utc_now
 from .door import Door
 from .loading import AgentParts, build_agent
-from .names import bare
+from .local_network import LocalNetwork, LocalUser
 from .peers import Answer, OpenRequests, PeerEvent, Peers, as_request, collect, write_request
 from .runner import OnConversationEnd, Policy, Runner
 from .stores import AgentStore, Database
 from .stores.memory import AgentInteractionMemory
-from .tracked import Tracked
 
 _RESOURCE = "agent"
-
-
-class _Network:
-    """Carries stanzas between the doors of one process, as a server would: it knows who sent what, and keeps it for the absent."""
-
-    def __init__(self) -> None:
-        self._receivers: dict[str, Callable[[Element], object]] = {}
-        self._away: dict[str, list[Element]] = {}
-
-    def attach(self, jid: str, receive: Callable[[Element], object]) -> None:
-        """From now on `receive` gets what is sent to the bare JID, and first what came while it was away."""
-        self._receivers[jid] = receive
-        for message in self._away.pop(jid, []):
-            receive(message)
-
-    def detach(self, jid: str) -> None:
-        """Keeps what is sent to the bare JID until it is attached again."""
-        self._receivers.pop(jid, None)
-        self._away.setdefault(jid, [])
-
-    def sender(self, jid: str) -> Callable[[list[str]], None]:
-        """What the full JID sends through."""
-
-        def send(stanzas: list[str]) -> None:
-            for stanza in stanzas:
-                asyncio.get_running_loop().call_soon(self._carry, jid, str(stanza))
-                if isinstance(stanza, Tracked):
-                    stanza.acknowledge()
-
-        return send
-
-    async def carried(self) -> None:
-        """Waits until everything that was sent before has arrived."""
-        loop = asyncio.get_running_loop()
-        arrived = loop.create_future()
-        loop.call_soon(arrived.set_result, None)  # stanzas are carried in the order in which they were sent
-        await arrived
-
-    def _carry(self, sender: str, stanza: str) -> None:
-        message = fromstring(stanza.replace("<message ", "<message xmlns='jabber:client' ", 1))
-        message.set("from", sender)
-        to = bare(message.get("to", ""))
-        if (receive := self._receivers.get(to)) is not None:
-            receive(message)
-        elif to in self._away:
-            self._away[to].append(message)
-        elif message.get("type") != "error":
-            self._bounce(message)
-
-    def _bounce(self, message: Element) -> None:
-        error = (
-            "<message xmlns='jabber:client' type='error'><error type='cancel'>"
-            "<service-unavailable xmlns='urn:ietf:params:xml:ns:xmpp-stanzas'/></error></message>"
-        )
-        bounce = fromstring(error)
-        bounce.set("from", message.get("to", ""))
-        bounce.set("id", message.get("id", ""))
-        receive = self._receivers.get(bare(message.get("from", "")))
-        if receive is not None:
-            receive(bounce)
 
 
 class AgentTester:
@@ -128,10 +64,10 @@ class AgentTester:
         self._allow = allow
         self._clock = clock
         self._on_end = on_conversation_end
-        self._users: dict[str, _User] = {}
+        self._users: dict[str, LocalUser] = {}
         self._stack = AsyncExitStack()
         self._directory = Path()
-        self._network = _Network()
+        self._network = LocalNetwork()
         self._database: Database | None = None
         self.runners: dict[str, Runner] = {}
         self.doors: dict[str, Door] = {}
@@ -203,7 +139,8 @@ class AgentTester:
         )
         async with asyncio.timeout(timeout):
             await self._network.carried()
-            await self.runners[to].settled(person.jid, thread)
+            if to in self.runners:
+                await self.runners[to].settled(person.jid, thread)
             await self._network.carried()
         return person.take(to, thread)
 
@@ -227,21 +164,15 @@ class AgentTester:
         """The conversations of the agent, the newest first."""
         return [row.record for row in await self.runners[self.jid].store.conversations()]
 
-    async def settled(self) -> None:
-        """Waits until no turn runs or waits."""
-        while any(runner.turns_in_flight for runner in self.runners.values()):
-            workers = [lane.worker for r in self.runners.values() for lane in r._lanes.values() if lane.worker]
-            await asyncio.wait(workers)
-
     async def restart(self, grace_s: float = 1.0) -> None:
         """Stops, as a platform does, and starts again over what was stored. Classes and factories make new agents."""
         await self._close(grace_s)
         await self._open()
 
-    def _as(self, user: str | None) -> _User:
+    def _as(self, user: str | None) -> LocalUser:
         jid = user or self._user
         if jid not in self._users:
-            self._users[jid] = _User(jid, self._network)
+            self._users[jid] = LocalUser(jid, self._network)
         return self._users[jid]
 
     async def _open(self) -> None:
@@ -281,37 +212,3 @@ class AgentTester:
             await runner.close()
         if self._database is not None:
             await self._database.close()
-
-
-class _Text(NamedTuple):
-    """What a person reads, from whom, and on which thread."""
-
-    sender: str
-    thread: str | None
-    text: str
-
-
-class _User:
-    """Somebody who talks to agents: a program's open requests and a person's texts."""
-
-    def __init__(self, jid: str, network: _Network) -> None:
-        self.jid = jid
-        self.requests = OpenRequests()
-        self.send = network.sender(f"{jid}/test")
-        self._texts: list[_Text] = []
-        network.attach(jid, self._receive)
-
-    def take(self, *of: str | None) -> list[str]:
-        """The texts that nobody took: all, or those `of` a sender and a thread."""
-        taken = [text for text in self._texts if not of or of == (text.sender, text.thread)]
-        self._texts = [text for text in self._texts if text not in taken]
-        return [text.text for text in taken]
-
-    def _receive(self, stanza: Element) -> None:
-        message = decode(stanza)
-        if isinstance(message, Reply):
-            self.requests.deliver(message)
-        elif isinstance(message, Bounce):
-            self.requests.bounce(message)
-        elif (text := stanza.findtext(BODY)) is not None:
-            self._texts.append(_Text(bare(stanza.get("from", "")), stanza.findtext(THREAD), text))

@@ -68,12 +68,12 @@ class Account:
     is_embedded: bool = False
     agents: tuple[str, ...] | None = None
 
-    def client(self) -> AgentClient:
-        """A client with this account, to be used in `async with`."""
+    def client(self, timeout_s: float = 10.0) -> AgentClient:
+        """A client with this account, to be used in `async with`; it connects within that time."""
         from ..xmpp.client import AgentClient
 
         # About one connection in fifty to the embedded server hangs in its beginning.
-        timeout_s, attempts = (3.0, 5) if self.is_embedded else (10.0, 1)
+        limit_s, attempts = (min(3.0, timeout_s), 5) if self.is_embedded else (min(10.0, timeout_s), 1)
         return AgentClient(
             self.jid,
             self.password,
@@ -81,7 +81,7 @@ class Account:
             port=self.port,
             ca_file=self.ca_file,
             verify=self.verify,
-            timeout_s=timeout_s,
+            timeout_s=limit_s,
             attempts=attempts,
         )
 

@@ -12,6 +12,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 
 from pydantic_core import to_json
 
+from ..contracts import UserErrorBlock
 from ..names import bare
 from .events import (
     Completed,
@@ -175,7 +176,8 @@ class SpadeVoice(PersonVoice):
         self.shows_typing = False
 
     def say(self, event: TurnEvent) -> list[str]:
-        self._performative = self._PERFORMATIVES.get(type(event), "inform")
+        is_error = isinstance(event, Said) and isinstance(event.block, UserErrorBlock)
+        self._performative = "failure" if is_error else self._PERFORMATIVES.get(type(event), "inform")
         return super().say(event)
 
     def _message(self, text: str) -> str:

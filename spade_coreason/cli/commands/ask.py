@@ -46,7 +46,7 @@ async def _ask(who: Account, agent: str, question: str, thread: str | None, time
     jid = who.address_of(agent)
     shows_thoughts = sys.stderr.isatty() and sys.stdout.isatty()
     answer = AnswerText()
-    async with who.client() as client:
+    async with who.client(timeout_s) as client:
         try:
             async for event in client.stream(jid, question, thread=thread, timeout=timeout_s):
                 if as_json:

@@ -1,0 +1,1 @@
+"""The commands: in this process where they are pure, as programs where servers and terminals are in it."""

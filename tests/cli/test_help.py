@@ -1,0 +1,105 @@
+"""The commands explain themselves, quickly."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+import click
+import pytest
+
+from spade_coreason import __version__
+from spade_coreason.cli.app import COMMANDS, cli
+
+from .conftest import Invoke
+
+CONTEXT = click.Context(cli)
+LOOK = """
+import json, sys
+from spade_coreason.cli import main
+try:
+    main()
+except SystemExit:
+    print(json.dumps(sorted(sys.modules)), file=sys.stderr)
+"""
+
+
+def commands() -> list[tuple[str, click.Command]]:
+    """Every command that does something, subcommands included."""
+    found = []
+    for name in COMMANDS:
+        command = cli.get_command(CONTEXT, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            found += [(f"{name} {inner}", each) for inner, each in command.commands.items()]
+        else:
+            found.append((name, command))
+    return found
+
+
+def test_help_lists_every_command_and_needs_no_spade(invoke: Invoke) -> None:
+    looked = subprocess.run([sys.executable, "-c", LOOK, "--help"], capture_output=True, text=True, check=True, timeout=20)
+    loaded = json.loads(looked.stderr)
+    heavy = {"spade", "slixmpp", "sqlalchemy", "rich", "prompt_toolkit", "aiosqlite"}
+    assert not heavy & {name.partition(".")[0] for name in loaded}
+    for name, summary in COMMANDS.items():
+        assert name in looked.stdout
+        assert summary.split()[0] in looked.stdout
+
+
+def test_help_is_there_in_half_a_second() -> None:
+    times = []
+    for _ in range(4):
+        begin = time.perf_counter()
+        subprocess.run([sys.executable, "-c", LOOK, "--help"], capture_output=True, check=True, timeout=20)
+        times.append(time.perf_counter() - begin)
+    assert min(times) < 0.5
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_sentence_in_the_list_is_the_commands_own(name: str) -> None:
+    command = cli.get_command(CONTEXT, name)
+    assert command is not None
+    assert command.get_short_help_str(300).rstrip(".") == COMMANDS[name].rstrip(".")
+
+
+@pytest.mark.parametrize(("name", "command"), commands())
+def test_every_command_shows_an_example_and_explains_its_options(name: str, command: click.Command) -> None:
+    assert f"  spade-coreason {name}" in (command.help or "")
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and not parameter.hidden:
+            assert parameter.help, f"{name} {parameter.opts}"
+        elif isinstance(parameter, click.Argument):
+            assert str(parameter.metavar or parameter.name).upper() in (command.help or "").upper()
+
+
+def test_the_version_is_shown(invoke: Invoke) -> None:
+    assert invoke("--version").output == f"spade-coreason {__version__}\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_every_shell_gets_its_completion(invoke: Invoke, shell: str) -> None:
+    result = invoke("completion", shell)
+    assert result.exit_code == 0
+    assert "_SPADE_COREASON_COMPLETE" in result.output
+
+
+def test_completion_knows_the_commands(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_SPADE_COREASON_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "spade-coreason conv")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    assert "conversations" in invoke().output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["frobnicate"], ["ask"], ["ask", "echo@localhost", "hi", "--timeout", "soon"], ["up", "--frobnicate"], ["sessions", "x"]],
+)
+def test_wrong_usage_is_one_line_and_2(invoke: Invoke, arguments: list[str]) -> None:
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    assert "--help" in result.stderr

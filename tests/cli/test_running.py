@@ -1,0 +1,151 @@
+"""`up`, `run` and `demo` as programs: started, asked, stopped."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.servers import prosody as prosody_server
+from tests.servers.requirements import require
+
+from .program import COMMAND, MOODY, TIMEOUT_S, call, environment, running
+
+WEATHER = """
+from spade_coreason import agent
+
+@agent(description="Knows the weather")
+async def weather(request, session, response):
+    await response.markdown(f"It is sunny in **{request.payload['query']}**.")
+"""
+
+
+@pytest.fixture(params=["prosody", "embedded"])
+def mode(request: pytest.FixtureRequest) -> dict[str, str]:
+    """The environment for a local server of each kind."""
+    if request.param == "prosody":
+        require("Prosody", prosody_server.installed())
+    return {"SPADE_COREASON_SERVER__MODE": request.param}
+
+
+def test_run_says_how_to_ask_and_stops_with_0(tmp_path: Path, mode: dict[str, str]) -> None:
+    (tmp_path / "weather.py").write_text(WEATHER)
+    with running("run", "weather:weather", cwd=tmp_path, env=mode, until="spade-coreason ask") as run:
+        kind = mode["SPADE_COREASON_SERVER__MODE"]
+        said = rf"weather@localhost is online \({kind} server, 127\.0\.0\.1:\d+\)\. Ask it from another terminal:\n  "
+        assert re.match(said + 'spade-coreason ask weather@localhost "Hello"\n', run.said)
+        assert run.ask("ask", "weather@localhost", "Berlin").stdout == "It is sunny in **Berlin**.\n"
+        code, out, err = run.stop()
+        assert (code, out) == (0, "Stopped.\n")
+        assert "Traceback" not in err
+
+
+def test_sigterm_stops_with_0_too_and_the_run_file_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "moody.py").write_text(MOODY)
+    env = {"SPADE_COREASON_SERVER__MODE": "embedded"}
+    command = ("run", "moody:MoodyAgent", "--option", "patience_s=0.5", "--jid", "grump@localhost", "--data", "d")
+    with running(*command, cwd=tmp_path, env=env, until="spade-coreason ask") as run:
+        assert (tmp_path / "d" / "run.json").stat().st_mode & 0o777 == 0o600
+        assert run.said.splitlines()[1].endswith("--data d")
+        assert run.stop(signal.SIGTERM)[:2] == (0, "Stopped.\n")
+    assert not (tmp_path / "d" / "run.json").exists()
+
+
+def test_a_second_interrupt_stops_at_once(tmp_path: Path) -> None:
+    (tmp_path / "moody.py").write_text(MOODY)
+    env = {"SPADE_COREASON_SERVER__MODE": "embedded", "SPADE_COREASON_LIMITS__GRACE_S": "60"}
+    with running("run", "moody:MoodyAgent", cwd=tmp_path, env=env, until="spade-coreason ask") as run:
+        assert run.ask("ask", "moody", "sleep", "--timeout", "0.5").returncode == 3  # it sleeps for 30 s
+        run.process.send_signal(signal.SIGINT)
+        run.process.stdout and select.select([run.process.stdout], [], [], 0.3)
+        code, _, err = run.stop()
+        assert code == 130
+        assert "taken up at the next start" in err
+
+
+def test_the_demo_by_itself_streams_remembers_relays_and_restarts(tmp_path: Path, mode: dict[str, str]) -> None:
+    done = call("demo", cwd=tmp_path, env=mode)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("✓ right") == 6
+    assert "in 8 pieces" in done.stdout
+    assert done.stdout.index("A restart") < done.stdout.rindex("You told me")
+    assert done.stdout.endswith("All 6 answers were right.\n")
+
+
+def test_the_demo_ends_with_1_if_an_answer_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    agents = [f"  - {{jid: {name}@localhost, agent: 'spade_coreason.agents.echo:EchoAgent'}}" for name in ("echo", "notes", "relay")]
+    (tmp_path / "config" / "demo.yaml").write_text("server: {mode: embedded}\nagents:\n" + "\n".join(agents))
+    done = call("demo", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "✗ wrong" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+class Terminal:
+    """A program on a terminal of its own, typed to and read from."""
+
+    def __init__(self, *arguments: str, cwd: Path, env: dict[str, str]) -> None:
+        self._main, side = pty.openpty()
+        self.process = subprocess.Popen(
+            [*COMMAND, *arguments],
+            cwd=cwd,
+            env=environment({"TERM": "xterm", "COLUMNS": "100", **env}),
+            stdin=side,
+            stdout=side,
+            stderr=side,
+            start_new_session=True,
+        )
+        os.close(side)
+        self.screen = ""
+
+    def type(self, text: str) -> None:
+        """Types, as a person does."""
+        os.write(self._main, text.encode())
+
+    def until(self, pattern: str) -> None:
+        """Waits until the screen shows something new that matches."""
+        begin = len(self.screen)
+        while not re.search(pattern, self.screen[begin:], re.DOTALL):
+            ready, _, _ = select.select([self._main], [], [], TIMEOUT_S)
+            assert ready, f"no {pattern}; the screen: {self.screen}"
+            try:
+                self.screen += os.read(self._main, 65536).decode(errors="replace")
+            except OSError as error:
+                raise AssertionError(f"it ended without {pattern}: {self.screen}") from error
+            # prompt_toolkit asks a terminal where its cursor is.
+            if self.screen.endswith("\x1b[6n"):
+                self.type("\x1b[1;1R")
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(TIMEOUT_S)
+        os.close(self._main)
+
+
+def test_the_demo_in_a_terminal_is_a_chat(tmp_path: Path) -> None:
+    terminal = Terminal("demo", cwd=tmp_path, env={"SPADE_COREASON_SERVER__MODE": "embedded"})
+    try:
+        terminal.until("You are       guest@localhost.  Tab changes the agent, /help shows more, Ctrl-D leaves.")
+        terminal.until("notes.* ▸ ")
+        terminal.type("my plane leaves on Friday at 7\r")
+        terminal.until("I'll remember: \"my plane leaves on Friday at 7\"")
+        terminal.until("notes.* ▸ ")
+        terminal.type("\t")
+        terminal.until("relay")
+        terminal.type("hello\r")
+        terminal.until("echo: hello")
+        terminal.type("/help\r")
+        terminal.until("Tab changes the agent")
+        terminal.type("\x04")
+        terminal.until("Stopped. Your notes are kept in data/; run it again and ask.")
+        assert terminal.process.wait(TIMEOUT_S) == 0
+    finally:
+        terminal.close()

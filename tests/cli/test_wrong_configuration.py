@@ -1,0 +1,190 @@
+"""Every mistake in a configuration is one line and an exit code, never a traceback."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from tests.servers.server import XmppServer
+
+from .conftest import Invoke
+from .program import call
+
+NO_AGENT = "class Empty:\n    pass\n"
+
+
+def assert_one_line(result: Result, code: int, *texts: str) -> None:
+    assert result.exit_code == code, result.output
+    [line] = result.stderr.splitlines()
+    assert line.startswith("error: ")
+    for text in texts:
+        assert text in line
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def agents(text: str) -> str:
+    return f"server: {{mode: embedded}}\nagents:\n  - {text}\n"
+
+
+@pytest.mark.parametrize("command", ["up", "check"])
+@pytest.mark.parametrize(
+    ("configuration", "texts"),
+    [
+        (agents('{jdi: a@localhost, agent: "a:B"}'), ['agents[0].jdi: unknown key; did you mean "jid"?']),
+        (agents('{jid: "not a jid", agent: "a:B"}'), ["agents[0].jid", "is not a JID"]),
+        (agents("{jid: a@localhost, agent: nothing}"), ["agents[0].agent", "agents.echo:EchoAgent"]),
+        ("server: {mode: extrenal}", ["server.mode", 'did you mean "external"?']),
+        ("server: {mode: auto, port: 99999}", ["server.port", "at most 65535"]),
+        ("server: [", ["config/platform.yaml"]),
+    ],
+)
+def test_a_mistake_in_the_file(invoke: Invoke, command: str, configuration: str, texts: list[str]) -> None:
+    write(Path("config/platform.yaml"), configuration)
+    assert_one_line(invoke(command), 2, "config/platform.yaml", *texts)
+
+
+@pytest.mark.parametrize(
+    ("agent", "texts"),
+    [
+        ("wrong_module_x:A", ["there is no module wrong_module_x", "--project"]),
+        ("wrong_agents:Emtpy", ['wrong_agents has no "Emtpy"; did you mean "Empty"?']),
+        ("wrong_agents:Empty", ["wrong_agents:Empty is no agent"]),
+    ],
+)
+def test_a_class_that_is_not_there_or_no_agent(invoke: Invoke, agent: str, texts: list[str]) -> None:
+    write(Path("wrong_agents.py"), NO_AGENT)
+    write(Path("config/platform.yaml"), agents(f'{{jid: a@localhost, agent: "{agent}"}}'))
+    place = "config/platform.yaml: agents[0].agent"
+    assert_one_line(invoke("up"), 2, place, *texts)
+    checked = invoke("check")
+    assert checked.exit_code == 2
+    assert place in checked.stdout
+    for text in texts:
+        assert text in checked.stdout
+    assert_one_line(invoke("run", agent), 2, *texts)
+
+
+def test_run_names_the_option_that_is_wrong(invoke: Invoke) -> None:
+    echo = "spade_coreason.agents.echo:EchoAgent"
+    assert_one_line(invoke("run", echo, "--jid", "no jid"), 2, "--jid: ", "is not a JID")
+    assert_one_line(invoke("run", echo, "--option", "delay"), 2, "--option delay", "delay_s=0.2")
+    assert_one_line(invoke("run", "nothing"), 2, "MODULE:ATTRIBUTE: ")
+    assert_one_line(invoke("run", echo, "--password-env", "NO_SUCH_VARIABLE"), 2, "--password-env NO_SUCH_VARIABLE")
+    assert_one_line(invoke("run", echo, "--host", "127.0.0.1"), 2, "SPADE_COREASON_PASSWORD", "is not set")
+
+
+def test_run_names_an_unknown_option_of_the_agent(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPADE_COREASON_SERVER__MODE", "embedded")
+    result = invoke("run", "spade_coreason.agents.echo:EchoAgent", "--option", "dely_s=1")
+    assert result.exit_code == 2
+    assert '--option dely_s: unknown option of spade_coreason.agents.echo:EchoAgent; did you mean "delay_s"?' in result.stderr
+
+
+def test_without_a_configuration_the_remedy_is_named(invoke: Invoke) -> None:
+    assert_one_line(invoke("up"), 2, "config/platform.yaml", "spade-coreason init")
+    assert_one_line(invoke("up", "-c", "other.yaml"), 2, "other.yaml")
+
+
+def external(server: XmppServer, port: int, password: str = "wrong") -> str:
+    return (
+        f"server: {{mode: external, domain: {server.domain}, host: {server.host}, port: {port}, "
+        f"tls: {{ca_file: '{server.ca_file}'}}}}\n"
+        f"agents:\n  - {{jid: JID, agent: 'spade_coreason.agents.echo:EchoAgent', password: '${{ECHO_PASSWORD:-{password}}}'}}\n"
+    )
+
+
+def test_a_wrong_password(invoke: Invoke, prosody: XmppServer, tmp_path: Path) -> None:
+    jid, _ = asyncio.run(prosody.account())
+    write(Path("config/platform.yaml"), external(prosody, prosody.port).replace("JID", jid))
+    assert_one_line(invoke("up"), 4, jid, "refuses the login", "wrong password, or no such account")
+    checked = invoke("check")
+    assert checked.exit_code == 4
+    assert "refuses the login" in checked.stdout
+    write(Path("secret"), "wrong\n")
+    where = ("--host", prosody.host, "--port", str(prosody.port), "--ca-file", str(prosody.ca_file))
+    asked = invoke("ask", "echo", "hi", "--jid", jid, "--password-file", "secret", *where)
+    assert_one_line(asked, 4, jid, "refuses the login")
+
+
+def test_check_logs_in_and_says_what_the_server_can_do(invoke: Invoke, prosody: XmppServer) -> None:
+    jid, password = asyncio.run(prosody.account())
+    write(Path("config/platform.yaml"), external(prosody, prosody.port, password).replace("JID", jid))
+    checked = invoke("check")
+    assert checked.exit_code == 0, checked.output
+    assert "logs in" in checked.stdout
+    assert f"{prosody.host}:{prosody.port}: stream management, " in checked.stdout
+    assert not Path("data").exists()
+
+
+def test_a_certificate_that_nobody_knows(invoke: Invoke, prosody: XmppServer) -> None:
+    jid, password = asyncio.run(prosody.account())
+    write(Path("secret"), password)
+    where = ("--host", prosody.host, "--port", str(prosody.port), "--password-file", "secret")
+    assert_one_line(invoke("ask", "echo", "hi", "--jid", jid, *where), 4, "its certificate is not trusted")
+
+
+def test_a_refused_port(invoke: Invoke, prosody: XmppServer) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        port = taken.getsockname()[1]
+        write(Path("config/platform.yaml"), external(prosody, port).replace("JID", "a@localhost"))
+        for command in (("up",), ("run", "spade_coreason.agents.echo:EchoAgent", *_at(port))):
+            assert_one_line(invoke(*command), 4, f"cannot connect to 127.0.0.1:{port}", "refused")
+
+
+def test_a_port_that_accepts_and_says_nothing(invoke: Invoke) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        asked = invoke("ask", "echo", "hi", "--jid", "a@localhost", "--timeout", "0.5", *_at(port))
+        assert_one_line(asked, 4, f"127.0.0.1:{port}: no answer within 0.5 s")
+
+
+def _at(port: int) -> tuple[str, ...]:
+    Path("secret").write_text("wrong")
+    return "--host", "127.0.0.1", "--port", str(port), "--password-file", "secret"
+
+
+def test_a_port_in_use(invoke: Invoke) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        write(Path("config/platform.yaml"), f"server: {{mode: embedded, port: {port}}}")
+        result = invoke("up")
+        assert result.exit_code == 4
+        assert f"port {port} on 127.0.0.1 is in use" in result.stderr
+
+
+def test_a_directory_that_cannot_be_written_is_one_line(invoke: Invoke) -> None:
+    write(Path("data"), "a file")
+    write(Path("config/platform.yaml"), "server: {mode: embedded}\nagents: []")
+    result = invoke("up")
+    assert result.exit_code == 1
+    assert "Traceback" not in result.stderr
+    assert "data: File exists" in result.stderr
+
+
+def test_a_literal_password_works_with_one_warning(invoke: Invoke, prosody: XmppServer) -> None:
+    jid, password = asyncio.run(prosody.account())
+    text = external(prosody, prosody.port).replace("${ECHO_PASSWORD:-wrong}", password).replace("JID", jid)
+    write(Path("config/platform.yaml"), text)
+    checked = invoke("check")
+    assert checked.exit_code == 0, checked.output
+    [line] = checked.stderr.splitlines()
+    assert line.startswith("warning: config/platform.yaml: agents[0].password")
+    assert password not in checked.output
+
+
+def test_the_program_shows_no_traceback_and_with_vv_does(tmp_path: Path) -> None:
+    done = call("up", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    verbose = call("-vv", "up", cwd=tmp_path)
+    assert verbose.returncode == 2
+    assert "Traceback" in verbose.stderr

@@ -1,0 +1,287 @@
+"""Connecting ends in time and says what is wrong; what is connected is honest about it, and comes back by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spade_coreason.access import Access
+from spade_coreason.door import Door
+from spade_coreason.exceptions import ConnectError, LoginError
+from spade_coreason.peers import OpenRequests
+from spade_coreason.runner import Runner
+from spade_coreason.stores import AgentStore, Database
+from spade_coreason.xmpp.endpoint import Endpoint
+from spade_coreason.xmpp.host import HostedAgent
+from spade_coreason.xmpp.servers.certificate import certificate_in
+from spade_coreason.xmpp.servers.ports import free_ports
+from tests.servers.clients import StockClient
+from tests.servers.server import XmppServer
+from tests.xmpp.hosting import By, Echo, Tunnel, endpoint_of, eventually, hosted
+
+LAUGHS = (
+    "<?xml version='1.0'?><!DOCTYPE l [<!ENTITY a 'ha'>"
+    + "".join(f"<!ENTITY {new} '{f'&{old};' * 10}'>" for old, new in zip("abcdefgh", "bcdefghi", strict=True))
+    + "]>"
+)
+STREAM = "<stream:stream xmlns='jabber:client' xmlns:stream='http://etherx.jabber.org/streams' version='1.0' id='x' from='localhost'>"
+
+
+async def _start(jid: str, password: str, endpoint: Endpoint, tmp_path: Path) -> HostedAgent:
+    database = await Database.open(f"sqlite+aiosqlite:///{tmp_path}/connect.db", "normal")
+    try:
+        host = HostedAgent(jid, password, endpoint)
+        runner = Runner(Echo(), jid, AgentStore(database, jid))
+        host.serve(runner, Door(runner, OpenRequests(), Access(jid), host.send))
+        await host.start()
+        return host
+    finally:
+        await database.close()
+
+
+async def _fails(endpoint: Endpoint, tmp_path: Path, within_s: float, account: tuple[str, str] = ("a@localhost", "x")) -> str:
+    """The one line of the error, which came in time."""
+    began = time.monotonic()
+    with pytest.raises(ConnectError) as failed:
+        await _start(*account, endpoint, tmp_path)
+    assert time.monotonic() - began < within_s
+    text = str(failed.value)
+    assert text.startswith(account[0])
+    assert "\n" not in text
+    assert len(asyncio.all_tasks()) == 1  # nothing goes on behind our back
+    return text
+
+
+async def test_a_closed_port_is_refused_at_once(tmp_path: Path) -> None:
+    [port] = free_ports(1)
+    text = await _fails(Endpoint("127.0.0.1", port, timeout_s=5), tmp_path, 2)
+    assert text == f"a@localhost/agent: cannot connect to 127.0.0.1:{port}: Connection refused"
+
+
+@asynccontextmanager
+async def _listening(serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> AsyncIterator[int]:
+    writers: list[asyncio.StreamWriter] = []
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        await serve(reader, writer)
+
+    async with await asyncio.start_server(connected, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
+        for writer in writers:
+            writer.transport.abort()
+
+
+async def test_a_port_that_never_answers_ends_with_the_timeout(tmp_path: Path) -> None:
+    async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        return None
+
+    async with _listening(silence) as port:
+        text = await _fails(Endpoint("127.0.0.1", port, timeout_s=0.5), tmp_path, 2)
+    assert text.endswith(f"127.0.0.1:{port}: no answer within 0.5 s; is it the right host and port?")
+
+
+async def test_another_kind_of_server_is_an_error(tmp_path: Path) -> None:
+    async def http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async with _listening(http) as port:
+        text = await _fails(Endpoint("127.0.0.1", port, timeout_s=1), tmp_path, 3)
+    assert f"cannot connect to 127.0.0.1:{port}" in text
+
+
+@pytest.mark.parametrize("first", [LAUGHS + STREAM, STREAM + LAUGHS], ids=["before the stream", "in the stream"])
+async def test_xml_entities_are_not_expanded(first: str, tmp_path: Path) -> None:
+    """Whoever stands between us and the server speaks before TLS."""
+
+    async def laugh(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)
+        writer.write((first + "<message from='localhost'><body>&i;</body></message>").encode())
+
+    async with _listening(laugh) as port:
+        text = await _fails(Endpoint("127.0.0.1", port, timeout_s=1), tmp_path, 3)
+    assert f"cannot connect to 127.0.0.1:{port}" in text
+
+
+async def test_a_wrong_password_is_a_login_error(our_server: XmppServer, tmp_path: Path) -> None:
+    jid, _ = await our_server.account()
+    with pytest.raises(LoginError):
+        await _start(jid, "wrong", endpoint_of(our_server), tmp_path)
+    text = await _fails(endpoint_of(our_server), tmp_path, 10, (jid, "wrong"))
+    assert text.endswith("refuses the login: wrong password, or no such account")
+
+
+async def test_an_account_that_is_not_there_is_a_login_error(real_server: XmppServer, tmp_path: Path) -> None:
+    text = await _fails(endpoint_of(real_server), tmp_path, 5, ("nobody@localhost", "x"))
+    assert text.endswith("refuses the login: wrong password, or no such account")
+
+
+async def test_an_untrusted_certificate_is_refused_before_the_password_leaves(real_server: XmppServer, tmp_path: Path) -> None:
+    account = await real_server.account()
+    for ca_file in (None, certificate_in(tmp_path / "another", ("localhost",)).ca_file):
+        endpoint = Endpoint(real_server.host, real_server.port, ca_file=ca_file, timeout_s=5)
+        text = await _fails(endpoint, tmp_path, 5, account)
+        assert "its certificate is not trusted" in text
+        assert "set tls.ca_file" in text
+
+
+async def test_a_certificate_for_another_domain_is_refused(real_server: XmppServer, tmp_path: Path) -> None:
+    account = ("echo@example.org", "x")
+    text = await _fails(endpoint_of(real_server), tmp_path, 5, account)
+    assert "example.org" in text
+
+
+async def test_an_agent_is_present_when_it_is_ready_and_not_before(prosody: XmppServer, tmp_path: Path) -> None:
+    """Messages that came while it was away, or starting, wait for it."""
+    begins, goes_on = asyncio.Event(), asyncio.Event()
+
+    class Slow(Echo):
+        async def startup(self) -> None:
+            begins.set()
+            await goes_on.wait()
+
+        async def shutdown(self) -> None: ...
+
+    async with (
+        hosted(lambda peers: Slow() if begins.is_set() else Echo(), prosody, tmp_path) as echo,
+        StockClient(*await prosody.account(), prosody) as alice,
+    ):
+        # Presence is for those who may see it: the agent lets alice.
+        echo.host.client.send_presence(pto=alice.jid, ptype="subscribed")
+        alice.xmpp.send_presence(pto=echo.jid, ptype="subscribe")
+        await _presence(alice, echo.jid, "subscribed")
+        echo.host.client.send_presence(pto=alice.jid, ptype="subscribed")
+        await _presence(alice, echo.jid, "available")
+        await echo.stop()
+        await _presence(alice, echo.jid, "unavailable")
+        alice.send("while it was away", echo.jid)
+        begins.set()
+        starting = asyncio.create_task(echo.start())
+        begins.clear()
+        await begins.wait()
+        alice.send("while it starts", echo.jid)
+        goes_on.set()
+        await starting
+        await _presence(alice, echo.jid, "available")
+        assert [(await alice.answer())["body"] for _ in range(2)] == ["while it was away", "while it starts"]
+
+
+async def _presence(client: StockClient, jid: str, kind: str) -> None:
+    async with asyncio.timeout(5):
+        while True:
+            presence = await client.presences.get()
+            if presence["from"].bare == jid and presence["type"] == kind:
+                return
+
+
+async def test_an_agent_always_binds_the_same_resource(real_server: XmppServer, tmp_path: Path) -> None:
+    async with hosted(Echo(), real_server, tmp_path) as echo, StockClient(*await real_server.account(), real_server) as alice:
+        for _ in range(2):
+            alice.send("hello", echo.jid)
+            assert str((await alice.answer())["from"]) == f"{echo.jid}/agent"
+            await echo.restart()
+
+
+async def test_a_cut_connection_comes_back_and_meanwhile_says_so(real_server: XmppServer, tmp_path: Path) -> None:
+    async with (
+        Tunnel(real_server) as tunnel,
+        hosted(Echo(), real_server, tmp_path, port=tunnel.port) as echo,
+        StockClient(*await real_server.account(), real_server) as alice,
+    ):
+        assert await alice.ask("one", echo.jid) == "one"
+        assert echo.host.is_alive()
+        tunnel.is_open = False
+        tunnel.cut()
+        await eventually(lambda: not echo.host.is_alive())
+        alice.send("two", echo.jid)
+        tunnel.is_open = True
+        assert (await alice.answer(10))["body"] == "two"
+        await eventually(echo.host.is_alive)
+        assert echo.host.connection.resumptions == 1
+
+
+async def test_the_acknowledgement_counts_only_what_is_durable(prosody: XmppServer, tmp_path: Path) -> None:
+    """What the server is told is what is stored, a prefix of what came, and in the end all of it."""
+    told: list[int] = []
+
+    async with hosted(Echo(), prosody, tmp_path) as echo, StockClient(*await prosody.account(), prosody) as alice:
+        sm = echo.host.connection.client.sm
+        before = sm.handled
+        gate: Any = asyncio.get_running_loop().create_future()
+        # A message whose row is written only when the gate opens.
+        writing = asyncio.create_task(_hold_the_writer(echo.database, gate))
+        await asyncio.sleep(0)
+        for number in range(5):
+            alice.send(f"{number}.", echo.jid, thread=str(number))
+        await eventually(lambda: sm.handled == before + 5)
+        send_raw = echo.host.connection.client.send_raw
+
+        def listen(data: str) -> None:
+            if data.startswith("<a "):
+                told.append(int(data.split('h="')[1].split('"')[0]))
+            send_raw(data)
+
+        echo.host.connection.client.send_raw = listen
+        sm.send_ack()
+        assert told == [before]
+        gate.set_result(None)
+        await writing
+        for _ in range(5):
+            await alice.answer()
+        await eventually(lambda: bool(told) and told[-1] >= before + 5)
+
+
+async def _hold_the_writer(database: Database, gate: asyncio.Future[None]) -> None:
+    loop = asyncio.get_running_loop()
+
+    def work(_connection: object) -> None:
+        asyncio.run_coroutine_threadsafe(_wait(gate), loop).result(5)
+
+    await database.write(work)
+
+
+async def _wait(gate: asyncio.Future[None]) -> None:
+    await gate
+
+
+async def test_stopping_within_the_grace_period_lets_answers_leave(our_server: XmppServer, tmp_path: Path) -> None:
+    goes_on = asyncio.Event()
+
+    async def assist(request: Any, session: Any, response: Any) -> None:
+        await goes_on.wait()
+        await response.markdown("just in time")
+
+    async with hosted(By(assist), our_server, tmp_path) as agent, StockClient(*await our_server.account(), our_server) as alice:
+        alice.send("quick", agent.jid)
+        await eventually(lambda: agent.runner.turns_in_flight == 1)
+        stopping = asyncio.create_task(agent.host.stop(5))
+        await asyncio.sleep(0)
+        assert not stopping.done()
+        goes_on.set()
+        assert (await alice.answer())["body"] == "just in time"
+        await stopping
+
+
+async def test_what_takes_longer_than_the_grace_period_runs_again_after_the_start(prosody: XmppServer, tmp_path: Path) -> None:
+    async def assist(request: Any, session: Any, response: Any) -> None:
+        if not request.metadata.get("redelivered"):
+            await asyncio.Event().wait()
+        await response.markdown("at last")
+
+    async with (
+        hosted(lambda peers: By(assist), prosody, tmp_path) as agent,
+        StockClient(*await prosody.account(), prosody) as alice,
+    ):
+        alice.send("slow", agent.jid)
+        alice.send("behind it", agent.jid)
+        await eventually(lambda: agent.runner.turns_in_flight == 1)
+        await agent.stop(grace_s=0.1)
+        await agent.start()
+        assert [(await alice.answer())["body"] for _ in range(2)] == ["at last", "at last"]
