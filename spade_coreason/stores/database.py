@@ -184,9 +184,14 @@ class Database:
 
     def _commit(self, connection: Connection, batch: list[_Write]) -> list[tuple[asyncio.Future[Any], Any]]:
         try:
-            results = self._transact(connection, batch)
+            # A transaction of prepared statements alone goes to the driver as it is: SQLAlchemy's way there costs more than
+            # SQLite's work. A function gets SQLAlchemy's connection, and its transaction.
+            if any(write.work is not None for write in batch):
+                with connection.begin():
+                    results = self._run_batch(connection, batch)
+            else:
+                results = self._run_prepared(connection, batch)
         except Exception as error:  # noqa: BLE001 - of whatever kind, it belongs to whoever asked for the write
-            connection.rollback()
             if len(batch) == 1:
                 problem = self._error(error) if isinstance(error, SQLAlchemyError | sqlite3.Error) else error
                 return [(write.future, problem) for write in batch if write.future is not None]
@@ -194,18 +199,25 @@ class Database:
             return [result for write in batch for result in self._commit(connection, [write])]
         return [(write.future, result) for write, result in zip(batch, results, strict=True) if write.future is not None]
 
-    def _transact(self, connection: Connection, batch: list[_Write]) -> list[Any]:
+    def _run_prepared(self, connection: Connection, batch: list[_Write]) -> list[Any]:
+        driver: Any = connection.connection.driver_connection
+        driver.execute("BEGIN IMMEDIATE")
+        try:
+            results = self._run_batch(connection, batch)
+            driver.execute("COMMIT")
+        except BaseException:
+            driver.rollback()
+            raise
+        return results
+
+    def _run_batch(self, connection: Connection, batch: list[_Write]) -> list[Any]:
         groups: list[list[Row]] = [[] for _ in STATEMENTS]
         for write in batch:
             for statement, row in write.rows:
                 groups[statement].append(row)
-        # The prepared statements go to the driver as they are: SQLAlchemy's own way to it costs more than SQLite's work.
         driver: Any = connection.connection.driver_connection
-        connection.begin()
         new_rows: set[int] | None = None
         for statement, rows in enumerate(groups):
-            if not rows:
-                continue
             done = 0
             for begin in range(0, len(rows), MAX_ROWS):
                 part = rows[begin : begin + MAX_ROWS]
@@ -213,14 +225,12 @@ class Database:
             if statement == RECEIVE and done < len(rows):
                 first = min(row[0] for row in rows)
                 new_rows = {row[0] for row in driver.execute("SELECT id FROM inbox WHERE id >= ?", (first,))}
-        results = [
+        return [
             write.work(connection)
             if write.work is not None
             else write.inbox_row is None or new_rows is None or write.inbox_row in new_rows
             for write in batch
         ]
-        connection.commit()
-        return results
 
     # Opening
 

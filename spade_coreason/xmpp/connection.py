@@ -7,6 +7,7 @@ import logging
 import os
 import random
 import socket
+import ssl
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 from xml.etree.ElementTree import Element
@@ -138,12 +139,14 @@ class Connection:
         if self._ack_timer is not None:
             self._ack_timer.cancel()
         self._flush()
-        if self.client.is_connected():
+        if self.state == "online" and self.client.is_connected():
             await self.client.disconnect(wait=1.0)
-        self.client.cancel_connection_attempt()
+        self._abort()
         self.state = "offline"
-        if self.client._run_out_filters is not None:
-            self.client._run_out_filters.cancel()
+        filters = self.client._run_out_filters  # a task that slixmpp leaves behind
+        if filters is not None:
+            filters.cancel()
+            await asyncio.gather(filters, return_exceptions=True)
 
     async def settle(self, timeout_s: float) -> bool:
         """Waits until the server has acknowledged everything; whether it has."""
@@ -266,6 +269,9 @@ class Connection:
     def _connection_failed(self, problem: Any) -> None:
         # slixmpp would try again by itself, for ever.
         self._loop.call_soon(self.client.cancel_connection_attempt)
+        if isinstance(problem, ssl.SSLCertVerificationError):
+            self._certificate_wrong(problem)
+            return
         text = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
         self._fail(ConnectError(self.jid, self.address, text))
 

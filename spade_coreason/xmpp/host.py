@@ -104,14 +104,16 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         await self._hook_plugin_before_connection()
         self.client = self.connection.client
         self.presence = PresenceManager(agent=self, approve_all=False)
-        await self.connection.open()
-        await self._hook_plugin_after_connection()
         try:
+            await self.connection.open()
+            await self._hook_plugin_after_connection()
             await self._runner.open(self.send)
+            await self.setup()
         except BaseException:
+            await self._runner.drain(0)
+            await self._runner.close()
             await self.connection.close()
             raise
-        await self.setup()
         self._alive.set()
         for behaviour in self.behaviours:
             if not behaviour.is_running:

@@ -81,7 +81,7 @@ def call(
 class Running:
     """A command that runs until it is told to stop. `said` is what it printed until it was ready."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[bytes]
     cwd: Path
     said: str = ""
 
@@ -93,25 +93,22 @@ class Running:
         """Signals it; its exit code and the rest of what it printed."""
         self.process.send_signal(number)
         out, err = self.process.communicate(timeout=TIMEOUT_S)
-        return self.process.returncode, out, err
+        return self.process.returncode, out.decode(), err.decode()
 
     def wait_for(self, pattern: str) -> None:
-        """Reads its output until a line matches."""
+        """Reads its output until it matches."""
         assert self.process.stdout is not None
-        while True:
+        assert self.process.stderr is not None
+        while not re.search(pattern, self.said, re.MULTILINE):
             ready, _, _ = select.select([self.process.stdout], [], [], TIMEOUT_S)
             assert ready, f"nothing like {pattern} in {TIMEOUT_S} s; it said: {self.said}"
-            line = self.process.stdout.readline()
-            assert line, f"it ended: {self.said} {self.process.stderr.read() if self.process.stderr else ''}"
-            self.said += line
-            if re.search(pattern, line):
-                return
+            text = os.read(self.process.stdout.fileno(), 65536).decode()
+            assert text, f"it ended: {self.said} {self.process.stderr.read().decode()}"
+            self.said += text
 
 
 @contextmanager
-def running(
-    *arguments: str, cwd: Path, until: str, env: Mapping[str, str] | None = None
-) -> Iterator[Running]:
+def running(*arguments: str, cwd: Path, until: str, env: Mapping[str, str] | None = None) -> Iterator[Running]:
     """A command in the background, ready; killed at the end if it still runs."""
     process = subprocess.Popen(
         [*COMMAND, *arguments],
@@ -120,8 +117,7 @@ def running(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
-        bufsize=1,
+        bufsize=0,
     )
     found = Running(process, cwd)
     try:

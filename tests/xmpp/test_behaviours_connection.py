@@ -30,7 +30,10 @@ LAUGHS = (
     + "".join(f"<!ENTITY {new} '{f'&{old};' * 10}'>" for old, new in zip("abcdefgh", "bcdefghi", strict=True))
     + "]>"
 )
-STREAM = "<stream:stream xmlns='jabber:client' xmlns:stream='http://etherx.jabber.org/streams' version='1.0' id='x' from='localhost'>"
+STREAM = (
+    "<stream:stream xmlns='jabber:client' xmlns:stream='http://etherx.jabber.org/streams' version='1.0' id='x'"
+    " from='localhost'>"
+)
 
 
 async def _start(jid: str, password: str, endpoint: Endpoint, tmp_path: Path) -> HostedAgent:
@@ -149,23 +152,23 @@ async def test_an_agent_is_present_when_it_is_ready_and_not_before(prosody: Xmpp
 
         async def shutdown(self) -> None: ...
 
+    agents: list[Any] = [Slow(), Echo()]
     async with (
-        hosted(lambda peers: Slow() if begins.is_set() else Echo(), prosody, tmp_path) as echo,
+        hosted(lambda peers: agents.pop(), prosody, tmp_path) as echo,
         StockClient(*await prosody.account(), prosody) as alice,
     ):
         # Presence is for those who may see it: the agent lets alice.
-        echo.host.client.send_presence(pto=alice.jid, ptype="subscribed")
+        asked = asyncio.Event()
+        echo.host.client.add_event_handler("presence_subscribe", lambda presence: asked.set())
         alice.xmpp.send_presence(pto=echo.jid, ptype="subscribe")
-        await _presence(alice, echo.jid, "subscribed")
+        await asyncio.wait_for(asked.wait(), 5)
         echo.host.client.send_presence(pto=alice.jid, ptype="subscribed")
         await _presence(alice, echo.jid, "available")
         await echo.stop()
         await _presence(alice, echo.jid, "unavailable")
         alice.send("while it was away", echo.jid)
-        begins.set()
         starting = asyncio.create_task(echo.start())
-        begins.clear()
-        await begins.wait()
+        await asyncio.wait_for(begins.wait(), 5)
         alice.send("while it starts", echo.jid)
         goes_on.set()
         await starting
@@ -205,50 +208,6 @@ async def test_a_cut_connection_comes_back_and_meanwhile_says_so(real_server: Xm
         assert (await alice.answer(10))["body"] == "two"
         await eventually(echo.host.is_alive)
         assert echo.host.connection.resumptions == 1
-
-
-async def test_the_acknowledgement_counts_only_what_is_durable(prosody: XmppServer, tmp_path: Path) -> None:
-    """What the server is told is what is stored, a prefix of what came, and in the end all of it."""
-    told: list[int] = []
-
-    async with hosted(Echo(), prosody, tmp_path) as echo, StockClient(*await prosody.account(), prosody) as alice:
-        sm = echo.host.connection.client.sm
-        before = sm.handled
-        gate: Any = asyncio.get_running_loop().create_future()
-        # A message whose row is written only when the gate opens.
-        writing = asyncio.create_task(_hold_the_writer(echo.database, gate))
-        await asyncio.sleep(0)
-        for number in range(5):
-            alice.send(f"{number}.", echo.jid, thread=str(number))
-        await eventually(lambda: sm.handled == before + 5)
-        send_raw = echo.host.connection.client.send_raw
-
-        def listen(data: str) -> None:
-            if data.startswith("<a "):
-                told.append(int(data.split('h="')[1].split('"')[0]))
-            send_raw(data)
-
-        echo.host.connection.client.send_raw = listen
-        sm.send_ack()
-        assert told == [before]
-        gate.set_result(None)
-        await writing
-        for _ in range(5):
-            await alice.answer()
-        await eventually(lambda: bool(told) and told[-1] >= before + 5)
-
-
-async def _hold_the_writer(database: Database, gate: asyncio.Future[None]) -> None:
-    loop = asyncio.get_running_loop()
-
-    def work(_connection: object) -> None:
-        asyncio.run_coroutine_threadsafe(_wait(gate), loop).result(5)
-
-    await database.write(work)
-
-
-async def _wait(gate: asyncio.Future[None]) -> None:
-    await gate
 
 
 async def test_stopping_within_the_grace_period_lets_answers_leave(our_server: XmppServer, tmp_path: Path) -> None:
