@@ -49,6 +49,16 @@ class Root(Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command; a reader of its output that has gone ends it quietly."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:  # before click, which makes an exit code 1 of it
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python would complain when it flushes at its end
+            return failures.PIPE_CLOSED
+        return result
+
     def main(
         self,
         args: Sequence[str] | None = None,
@@ -59,14 +69,8 @@ class Root(Group):
     ) -> NoReturn:
         try:
             code = super().main(args, prog_name or PROGRAM, complete_var, standalone_mode=False, **extra)
-            # Here, where a reader that has gone can still be answered quietly.
-            sys.stdout.flush()
         except (click.exceptions.Abort, KeyboardInterrupt):
             code = failures.INTERRUPTED
-        except BrokenPipeError:
-            # Python would complain again when it flushes at its end.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            code = failures.PIPE_CLOSED
         except (click.ClickException, CoReasonError, OSError) as error:
             code = failures.report(error)
         except Exception as error:  # noqa: BLE001 - the last place that can turn it into a line

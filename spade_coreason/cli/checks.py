@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -143,7 +142,7 @@ def _local_server(settings: Settings) -> Iterator[Finding]:
 
 
 async def _accounts(settings: Settings) -> AsyncIterator[Finding]:
-    """Logs in with each account. Without presence and under a resource of its own: no mail comes, no agent is displaced."""
+    """Logs in with each account."""
     from ..xmpp.endpoint import Endpoint
 
     server = settings.server
@@ -168,23 +167,10 @@ async def _accounts(settings: Settings) -> AsyncIterator[Finding]:
 
 
 async def _log_in(agent: AgentSettings, endpoint: Endpoint) -> str:
-    from slixmpp.exceptions import XMPPError
-
-    from ..xmpp.connection import Connection
+    from ..xmpp.probe import probe
 
     password = agent.password.get_secret_value() if agent.password is not None else ""
-    jid = f"{bare(agent.jid)}/check-{secrets.token_hex(4)}"
-    connection = Connection(jid, password, endpoint, on_message=lambda stanza: None)
-    try:
-        await connection.open()
-        has_management = bool(connection.client.sm.enabled_out)
-        try:
-            info = await connection.client.plugin["xep_0030"].get_info(jid=connection.client.boundjid.host, timeout=5)
-            features = set(info["disco_info"]["features"])
-        except XMPPError:
-            features = set()
-    finally:
-        await connection.close()
+    has_management, features = await probe(agent.jid, password, endpoint)
     known = [name for feature, name in FEATURES.items() if feature in features]
     management = "stream management" if has_management else "no stream management (a cut connection can lose messages)"
     return ", ".join([management, *known])

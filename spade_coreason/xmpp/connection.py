@@ -41,6 +41,7 @@ _ACK_AFTER_S = 1.0
 _BACK_OFF_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 # What a network that silently vanished may take until the connection counts as cut, milliseconds.
 _USER_TIMEOUT_MS = 30_000
+_CERTIFICATE_OF_ANOTHER = 62  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH
 
 
 class Client(XMPPClient):  # type: ignore[misc]  # SPADE comes without types
@@ -111,7 +112,7 @@ class Connection:
         client.add_event_handler("ssl_invalid_chain", self._certificate_wrong)
         client.add_event_handler("stream_error", self._stream_error)
         client.sm.on_news = self._flush_soon
-        self._ended_by = "the server closed the connection"
+        self._ended_by = ""
 
     @property
     def address(self) -> str:
@@ -234,6 +235,7 @@ class Connection:
 
     async def _attempt(self) -> bool:
         self._outcome = self._loop.create_future()
+        self._ended_by = ""
         self.state = "connecting"
         endpoint = self._endpoint
         host = endpoint.host or (self.client.boundjid.host if endpoint.port else None)
@@ -269,16 +271,10 @@ class Connection:
     def _connection_failed(self, problem: Any) -> None:
         # slixmpp would try again by itself, for ever.
         self._loop.call_soon(self.client.cancel_connection_attempt)
-        if isinstance(problem, ssl.SSLCertVerificationError):
-            self._certificate_wrong(problem)
-            return
-        text = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
-        self._fail(ConnectError(self.jid, self.address, text))
+        self._fail(ConnectError(self.jid, self.address, _in_words(problem)))
 
     def _certificate_wrong(self, problem: Any) -> None:
-        text = getattr(problem, "verify_message", "") or str(problem)
-        remedy = "set tls.ca_file to the authority that signed it"
-        self._fail(ConnectError(self.jid, self.address, f"its certificate is not trusted ({text}); {remedy}"))
+        self._fail(ConnectError(self.jid, self.address, _in_words(problem)))
 
     def _login_failed(self, _event: Any) -> None:
         self._fail(LoginError(self.jid, self.address, "wrong password, or no such account"))
@@ -334,9 +330,10 @@ class Connection:
         if was_online:
             self._unacknowledged = [stanza for _, stanza in self.client.sm.unacked_queue if isinstance(stanza, str)]
         self.state = "offline"
-        self._fail(ConnectError(self.jid, self.address, str(reason or self._ended_by)))
+        why = self._ended_by or _in_words(reason or "the server closed the connection")
+        self._fail(ConnectError(self.jid, self.address, why))
         if was_online and not self._is_closing:
-            log.warning("%s: connection lost (%s); reconnecting", self.jid, reason or self._ended_by)
+            log.warning("%s: connection lost (%s); reconnecting", self.jid, why)
             self._supervisor = asyncio.create_task(self._reconnect())
 
     async def _reconnect(self) -> None:
@@ -352,3 +349,15 @@ class Connection:
                 continue
             log.info("%s: %s", self.jid, "a new session" if is_new else "resumed")
             return
+
+
+def _in_words(problem: Any) -> str:
+    """Why a connection could not be had, for a person."""
+    if isinstance(problem, ssl.SSLCertVerificationError):
+        remedy = "set tls.ca_file to the authority that signed it"
+        if problem.verify_code == _CERTIFICATE_OF_ANOTHER:
+            remedy = "it must name the domain of the JID"
+        return f"its certificate is not trusted ({problem.verify_message}); {remedy}"
+    if isinstance(problem, OSError) and problem.errno is not None and problem.errno > 0:
+        return os.strerror(problem.errno)  # asyncio's own text repeats the address
+    return str(problem)

@@ -30,6 +30,13 @@ def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Invoke]:
     ours.setLevel(before[2])
 
 
+@pytest.fixture
+def beside(platform: Running, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> Invoke:
+    """Runs a command in this process, in the directory of a running platform."""
+    monkeypatch.chdir(platform.cwd)
+    return invoke
+
+
 @pytest.fixture(scope="session", params=["prosody", "embedded"])
 def platform(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """`spade-coreason up` with three agents, on a managed Prosody and on the embedded server."""

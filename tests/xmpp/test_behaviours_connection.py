@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ LAUGHS = (
     + "".join(f"<!ENTITY {new} '{f'&{old};' * 10}'>" for old, new in zip("abcdefgh", "bcdefghi", strict=True))
     + "]>"
 )
+TLS = "urn:ietf:params:xml:ns:xmpp-tls"
 STREAM = (
     "<stream:stream xmlns='jabber:client' xmlns:stream='http://etherx.jabber.org/streams' version='1.0' id='x'"
     " from='localhost'>"
@@ -135,10 +137,29 @@ async def test_an_untrusted_certificate_is_refused_before_the_password_leaves(re
         assert "set tls.ca_file" in text
 
 
-async def test_a_certificate_for_another_domain_is_refused(real_server: XmppServer, tmp_path: Path) -> None:
+async def test_a_server_of_another_domain_says_so(real_server: XmppServer, tmp_path: Path) -> None:
     account = ("echo@example.org", "x")
     text = await _fails(endpoint_of(real_server), tmp_path, 5, account)
-    assert "example.org" in text
+    assert "host-unknown" in text
+
+
+async def test_a_certificate_of_another_domain_is_refused(tmp_path: Path) -> None:
+    other = certificate_in(tmp_path / "certs", ("example.org",))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(other.certificate, other.key)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)
+        writer.write(f"{STREAM}<stream:features><starttls xmlns='{TLS}'><required/></starttls></stream:features>".encode())
+        await reader.read(1000)
+        writer.write(f"<proceed xmlns='{TLS}'/>".encode())
+        with suppress(ssl.SSLError, ConnectionError):
+            await writer.start_tls(context)
+
+    async with _listening(serve) as port:
+        text = await _fails(Endpoint("127.0.0.1", port, ca_file=other.ca_file, timeout_s=2), tmp_path, 3)
+    assert "its certificate is not trusted (Hostname mismatch" in text
+    assert text.endswith("it must name the domain of the JID")
 
 
 async def test_an_agent_is_present_when_it_is_ready_and_not_before(prosody: XmppServer, tmp_path: Path) -> None:

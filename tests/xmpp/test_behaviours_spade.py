@@ -13,6 +13,7 @@ from spade.behaviour import CyclicBehaviour, OneShotBehaviour
 from spade.message import Message
 from spade.template import Template
 
+from spade_coreason.names import bare
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
 from tests.xmpp.hosting import Echo, hosted
@@ -63,7 +64,7 @@ async def test_a_plain_spade_agent_is_answered_so_that_its_template_matches(our_
             assert request.metadata["conversation_id"] == "deal-1"
             assert request.metadata["performative"] == "request"
             assert request.metadata["language"] == "spade"
-            assert request.metadata["sender"].startswith(f"{plain.jid.bare}/")
+            assert bare(request.metadata["sender"]) == plain.jid.bare
 
 
 async def test_a_failure_says_so_by_its_performative(prosody: XmppServer, tmp_path: Path) -> None:

@@ -1,0 +1,9 @@
+#!/bin/sh
+# Makes a certificate for this server once, then runs Prosody in the foreground.
+set -eu
+certs=${CERTS:-/certs}
+if [ ! -f "$certs/localhost.crt" ]; then
+  openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 825 -subj /CN=localhost \
+    -addext "subjectAltName=DNS:localhost" -keyout "$certs/localhost.key" -out "$certs/localhost.crt" 2>/dev/null
+fi
+exec prosody --config "${CONFIG:-/etc/prosody/prosody.cfg.lua}" -F

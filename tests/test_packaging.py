@@ -1,0 +1,77 @@
+"""What somebody installs: the wheel, also the one that is built from the source distribution."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import zipfile
+from importlib.metadata import distribution, requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    directory = tmp_path_factory.mktemp("dist")
+    _build(ROOT, directory / "direct")
+    _run("hatchling", "build", "-t", "sdist", "-d", str(directory), cwd=ROOT)
+    [sdist] = directory.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(directory / "source", filter="data")
+    [source] = (directory / "source").iterdir()
+    _build(source, directory / "from-sdist")
+    return {way: next((directory / way).glob("*.whl")) for way in ("direct", "from-sdist")}
+
+
+def _build(source: Path, directory: Path) -> None:
+    _run("hatchling", "build", "-t", "wheel", "-d", str(directory), cwd=source)
+
+
+def _run(*module: str, cwd: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", *module], cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("way", ["direct", "from-sdist"])
+def test_the_ready_made_agents_are_in_the_wheel_and_are_no_package_agents(wheels: dict[str, Path], way: str) -> None:
+    with zipfile.ZipFile(wheels[way]) as wheel:
+        names = set(wheel.namelist())
+        for agent in ("echo", "notes", "relay"):
+            assert wheel.read(f"spade_coreason/agents/{agent}.py") == (ROOT / "agents" / f"{agent}.py").read_bytes()
+    assert {name.split("/")[0] for name in names} == {"spade_coreason", "spade_coreason-0.1.0.dist-info"}
+
+
+@pytest.mark.parametrize("way", ["direct", "from-sdist"])
+def test_types_and_migrations_are_in_the_wheel(wheels: dict[str, Path], way: str) -> None:
+    with zipfile.ZipFile(wheels[way]) as wheel:
+        names = set(wheel.namelist())
+    assert "spade_coreason/py.typed" in names
+    assert "spade_coreason/stores/migrations/env.py" in names
+    assert "spade_coreason/stores/migrations/versions/0001_first.py" in names
+    assert "spade_coreason-0.1.0.dist-info/licenses/LICENSE" in names
+
+
+def test_what_is_required_has_no_copyleft_licence() -> None:
+    seen: set[str] = set()
+    waiting = ["spade-coreason"]
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        for text in requires(name) or ():
+            requirement = Requirement(text)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                waiting.append(requirement.name.lower())
+        metadata = distribution(name).metadata
+        stated = [*(metadata.get_all("License-Expression") or ()), *(text[:80] for text in metadata.get_all("License") or ())]
+        said = " ".join([*stated, *(c for c in metadata.get_all("Classifier") or () if c.startswith("License"))])
+        assert "AGPL" not in said, name
+        assert "GPL" not in said.replace("LGPL", ""), name
+    assert "spade" in seen
+    assert "slixmpp" not in seen  # SPADE brings its own build; both in one environment break each other

@@ -1,0 +1,205 @@
+"""The inbox and the outbox of the runner: nothing leaves before it is stored, nothing is lost, nothing finished runs twice."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import fromstring
+
+from spade_coreason import AgentDefinition
+from spade_coreason.codec import Incoming, decode
+from spade_coreason.runner import Runner
+from spade_coreason.stores import AgentStore, Database
+from spade_coreason.tracked import Tracked
+
+AGENT = "agent@localhost"
+
+
+class Echo:
+    """Counts its turns."""
+
+    manifest = AgentDefinition.simple("echo")
+
+    def __init__(self) -> None:
+        self.turns = 0
+
+    async def assist(self, request: Any, session: Any, response: Any) -> None:
+        self.turns += 1
+        await response.markdown(request.payload["query"])
+
+
+class Wire:
+    """Keeps what is sent, and acknowledges it when told to."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    def __call__(self, stanzas: list[str]) -> None:
+        self.sent += stanzas
+
+    @property
+    def bodies(self) -> list[str | None]:
+        return [fromstring(stanza).findtext("body") for stanza in self.sent]
+
+    @property
+    def ids(self) -> list[str | None]:
+        return [fromstring(stanza).get("id") for stanza in self.sent]
+
+    def acknowledge(self) -> None:
+        for stanza in self.sent:
+            if isinstance(stanza, Tracked):
+                stanza.acknowledge()
+
+
+@asynccontextmanager
+async def running(agent: Any, wire: Any, path: Path) -> AsyncIterator[Runner]:
+    """One life of a process."""
+    database = await Database.open(f"sqlite+aiosqlite:///{path}/platform.db", "off")
+    runner = Runner(agent, AGENT, AgentStore(database, AGENT))
+    await runner.open(wire)
+    runner.send_unsent()
+    try:
+        yield runner
+    finally:
+        await runner.drain(0)
+        await runner.close()
+        await database.close()
+
+
+def question(text: str, stanza_id: str = "1") -> Incoming:
+    stanza = (
+        f"<message xmlns='jabber:client' from='alice@localhost/x' type='chat' id='{stanza_id}'><body>{text}</body></message>"
+    )
+    decoded = decode(fromstring(stanza))
+    assert isinstance(decoded, Incoming)
+    return decoded
+
+
+def inbox(path: Path) -> list[tuple[int, bool]]:
+    """State, and whether there is an answer, of every request; read as another process would."""
+    with sqlite3.connect(path / "platform.db") as connection:
+        return connection.execute("SELECT state, answer IS NOT NULL FROM inbox ORDER BY id").fetchall()
+
+
+RECEIVED, ANSWERED, CLOSED = range(3)
+
+
+async def test_a_request_is_on_disk_when_it_may_be_acknowledged(tmp_path: Path) -> None:
+    async with running(Echo(), Wire(), tmp_path) as runner:
+        assert await runner.receive(question("hi")) is True
+        assert len(inbox(tmp_path)) == 1
+        assert await runner.receive(question("hi")) is False
+        assert len(inbox(tmp_path)) == 1
+
+
+async def test_a_final_answer_leaves_when_it_is_stored(tmp_path: Path) -> None:
+    states = []
+
+    def send(stanzas: list[str]) -> None:
+        states.append(inbox(tmp_path))
+
+    async with running(Echo(), send, tmp_path) as runner:
+        runner.receive(question("hi"))
+        await runner.settled()
+    assert states == [[(ANSWERED, 1)]]
+
+
+async def test_what_was_answered_and_not_acknowledged_is_sent_again_with_the_same_id_and_not_run_again(tmp_path: Path) -> None:
+    first, second, third = Wire(), Wire(), Wire()
+    async with running(Echo(), first, tmp_path) as runner:
+        runner.receive(question("hi", "1"))
+        runner.receive(question("ho", "2"))
+        await runner.settled()
+    agent = Echo()
+    async with running(agent, second, tmp_path) as runner:
+        await runner.settled()
+        assert (first.bodies, first.ids) == (second.bodies, second.ids)
+        assert second.bodies == ["hi", "ho"]
+        second.acknowledge()
+    assert inbox(tmp_path) == [(CLOSED, 0)] * 2
+    async with running(agent, third, tmp_path) as runner:
+        await runner.settled()
+    assert third.sent == []
+    assert agent.turns == 0
+
+
+async def test_what_the_server_has_acknowledged_is_not_sent_again(tmp_path: Path) -> None:
+    first, second = Wire(), Wire()
+    async with running(Echo(), first, tmp_path) as runner:
+        runner.receive(question("hi"))
+        await runner.settled()
+        first.acknowledge()
+    async with running(Echo(), second, tmp_path):
+        pass
+    assert (first.bodies, second.bodies) == (["hi"], [])
+
+
+async def test_a_silent_turn_is_closed_at_once(tmp_path: Path) -> None:
+    class Silent(Echo):
+        async def assist(self, request: Any, session: Any, response: Any) -> None:
+            self.turns += 1
+
+    wire = Wire()
+    async with running(Silent(), wire, tmp_path) as runner:
+        runner.receive(question("hi"))
+        await runner.settled()
+    assert wire.sent == []
+    assert inbox(tmp_path) == [(CLOSED, 0)]
+
+
+async def test_what_left_before_a_turn_was_broken_off_leaves_again_with_the_same_ids(tmp_path: Path) -> None:
+    left = asyncio.Event()
+
+    class Breaking(Echo):
+        async def assist(self, request: Any, session: Any, response: Any) -> None:
+            await response.markdown("first")
+            await response.markdown("second")  # with which the first leaves
+            if not request.metadata.get("redelivered"):
+                left.set()
+                await asyncio.Event().wait()
+
+    first, second = Wire(), Wire()
+    async with running(Breaking(), first, tmp_path) as runner:
+        runner.receive(question("hi"))
+        await left.wait()
+    assert first.bodies == ["first"]
+    assert inbox(tmp_path) == [(RECEIVED, 0)]
+    async with running(Breaking(), second, tmp_path) as runner:
+        await runner.settled()
+    assert second.bodies == ["first", "second"]
+    assert second.ids[0] == first.ids[0]
+
+
+async def test_a_turn_that_cannot_be_stored_says_so_and_runs_after_the_next_start(tmp_path: Path) -> None:
+    class Full(Echo):
+        """While it works, the disk goes away."""
+
+        async def assist(self, request: Any, session: Any, response: Any) -> None:
+            if not request.metadata.get("redelivered"):
+                await session._store._database.close()
+            await response.markdown(request.payload["query"])
+
+    first, second = Wire(), Wire()
+    async with running(Full(), first, tmp_path) as runner:
+        runner.receive(question("hi"))
+        await runner.settled()
+    assert first.bodies == ["I cannot store anything at the moment. Please try again later."]
+    async with running(Full(), second, tmp_path) as runner:
+        await runner.settled()
+    assert second.bodies == ["hi"]
+
+
+async def test_what_comes_while_it_drains_is_kept_for_the_next_start(tmp_path: Path) -> None:
+    first, second = Wire(), Wire()
+    async with running(Echo(), first, tmp_path) as runner:
+        await runner.drain(1)
+        assert await runner.receive(question("hi")) is True
+        await runner.settled()
+        assert first.sent == []
+    async with running(Echo(), second, tmp_path) as runner:
+        await runner.settled()
+    assert second.bodies == ["hi"]
