@@ -1,0 +1,130 @@
+"""Every code block of the README is run, or checked for what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from spade_coreason import AgentTester, load_settings
+from spade_coreason.runfile import read_run_file
+
+ROOT = Path(__file__).parents[1]
+COMMAND = [str(Path(sys.executable).with_name("spade-coreason"))]
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+# Needs a server of one's own, with accounts: tests/cli runs both commands against a real one.
+NOT_RUN = ["spade-coreason check -c platform.yaml", "spade-coreason up -c platform.yaml"]
+
+
+def blocks(language: str) -> list[str]:
+    return [text for kind, text in BLOCKS if kind == language]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory with the README's Python files."""
+    names = []
+    for text in blocks("python"):
+        name = text.partition("\n")[0].removeprefix("# ")
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        names.append(name.removesuffix(".py"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+def test_every_kind_of_block_is_known_here() -> None:
+    assert {kind for kind, _ in BLOCKS} == {"sh", "python", "console", "yaml"}
+
+
+def test_every_make_target_is_there() -> None:
+    targets = [line for text in blocks("sh") for line in text.splitlines() if line.startswith("make ")]
+    assert targets
+    for line in targets:
+        done = subprocess.run([*line.split(), "-n"], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def test_every_other_command_is_run_below() -> None:
+    commands = [line for text in blocks("sh") for line in text.splitlines() if not line.startswith("make ")]
+    assert set(commands) - set(NOT_RUN) == {"spade-coreason run weather:weather"}
+
+
+def test_the_test_of_the_first_agent_passes(project: Path) -> None:
+    arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", "test_weather.py"]
+    done = subprocess.run([sys.executable, *arguments], cwd=project, capture_output=True, text=True, check=False)
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+async def test_the_class_of_the_first_page_greets(project: Path) -> None:
+    greeter = import_module("greeter")
+    async with AgentTester(greeter.Greeter, options={"greeting": "Good morning"}) as t:
+        assert (await t.ask("hi", user="ada@localhost")).text == "Good morning ada"
+
+
+async def test_the_reporter_asks_the_weather(project: Path) -> None:
+    news, weather = import_module("news"), import_module("weather")
+    async with AgentTester(news.Reporter, jid="news@localhost", peers={"weather@localhost": weather.weather}) as t:
+        assert (await t.ask("")).text == "It is sunny in **Berlin**.\n\nIt is sunny in **Valencia**."
+
+
+def test_the_configuration_is_read(tmp_path: Path) -> None:
+    [text] = blocks("yaml")
+    (tmp_path / "platform.yaml").write_text(text)
+    passwords = {"ECHO_PASSWORD": "one", "WEATHER_PASSWORD": "two"}
+    settings = load_settings(tmp_path / "platform.yaml", tmp_path, passwords)
+    assert [agent.jid for agent in settings.agents] == ["echo@example.org", "weather@example.org"]
+    assert settings.warnings == ()
+
+
+@contextmanager
+def running(project: Path) -> Iterator[None]:
+    """`spade-coreason run weather:weather`, as the README has it."""
+    [line] = [text.strip() for text in blocks("sh") if "run weather" in text]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen([*COMMAND, *line.split()[1:]], cwd=project, stdout=subprocess.PIPE, text=True, env=environment)
+    assert process.stdout is not None
+    try:
+        assert "weather@localhost is online" in process.stdout.readline()
+        yield
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+    assert process.returncode == 0
+
+
+def test_the_first_agent_answers_from_another_terminal(project: Path) -> None:
+    [console] = blocks("console")
+    command, _, answer = console.partition("\n")
+    question = command.rpartition(" ")[2].strip('"')
+    assert command == f'$ spade-coreason ask weather@localhost "{question}"'
+    with running(project):
+        done = subprocess.run(
+            [*COMMAND, "ask", "weather@localhost", question], cwd=project, capture_output=True, text=True, check=False
+        )
+    assert (done.stdout, done.returncode) == (answer, 0), done.stderr
+
+
+def test_any_program_can_ask(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with running(project):
+        run = read_run_file(project / "data")
+        assert run is not None
+        assert run.guest is not None
+        server = {"host": run.host, "port": run.port, "ca_file": Path(run.ca_file or ""), "verify": run.verify}
+        asyncio.run(import_module("ask").main(run.guest["jid"], run.guest["password"], attempts=5, **server))
+    assert capsys.readouterr().out.splitlines() == [
+        "It is sunny in **Berlin**.",
+        "block.thought",
+        "block.markdown",
+        "request.completed",
+    ]
