@@ -147,21 +147,33 @@ def _raise_for(jid: str, last: Reply) -> None:
 
 
 def collect(jid: str, events: list[PeerEvent]) -> Answer:
-    """The answer that the events are: blocks and streams in the order in which they began, two line breaks between them."""
-    texts: dict[str, list[str]] = {}
-    data: list[Mapping[str, Any]] = []
+    """The answer that the events are: blocks and streams in the order in which they began, two line breaks between them.
+
+    A turn that was broken off and runs again may say something else: then that counts, from where it differs.
+    """
+    texts: dict[str, dict[int, str]] = {}
+    data: dict[str, Mapping[str, Any]] = {}
     conversation_id = None
     for number, event in enumerate(events):
         if event.type == "block.markdown":
-            texts[f"block {number}"] = [str(event.data.get("content", ""))]
+            texts[str(event.data.get("id", number))] = {0: str(event.data.get("content", ""))}
         elif event.type == "stream.chunk":
-            texts.setdefault(str(event.data.get("stream_id")), []).append(str(event.data.get("chunk", "")))
+            _add_chunk(texts.setdefault(str(event.data.get("stream_id")), {}), event.data)
         elif event.type == "block.data":
-            data.append(event.data)
+            data[str(event.data.get("id", number))] = event.data
         elif event.type == "request.completed":
             conversation_id = event.data.get("conversation_id")
-    text = "\n\n".join("".join(parts).strip() for parts in texts.values())
-    return Answer(bare(jid), text, tuple(data), tuple(events), conversation_id)
+    text = "\n\n".join("".join(parts.values()).strip() for parts in texts.values())
+    return Answer(bare(jid), text, tuple(data.values()), tuple(events), conversation_id)
+
+
+def _add_chunk(chunks: dict[int, str], data: Mapping[str, Any]) -> None:
+    seq = data.get("seq")
+    number = seq if isinstance(seq, int) else len(chunks)
+    if number in chunks:
+        for stale in [other for other in chunks if other >= number]:
+            del chunks[stale]
+    chunks[number] = str(data.get("chunk", ""))
 
 
 class Peers:

@@ -445,6 +445,37 @@ async def test_a_program_gets_its_answer_from_the_second_run_which_counts_once()
         assert only.interaction_count == 1
 
 
+@pytest.mark.parametrize("how", ["blocks", "a stream"])
+async def test_what_the_second_run_says_differently_counts(how: str) -> None:
+    class Fickle(Working):
+        async def assist(self, request: Any, session: Any, response: Any) -> None:
+            again = bool(request.metadata.get("redelivered"))
+            words = ["the same, ", "but better"] if again else ["the same, ", "worse, ", "and worse"]
+            if how == "blocks":
+                for word in words:
+                    await response.markdown(word)
+                await response.thought("done")  # with which the last block leaves
+            else:
+                stream = await response.create_stream()
+                for word in words:
+                    await stream.write(word)
+            if not again:
+                self.begun.set()
+                await asyncio.Event().wait()
+
+    fickle = Fickle()
+    async with AgentTester(fickle) as t:
+        asking = asyncio.create_task(t.ask("one"))
+        await fickle.begun.wait()
+        await t.restart(grace_s=0)
+        answer = await asking
+        assert sum("the same, " in event.data.values() for event in answer.events) == 1
+        if how == "a stream":
+            assert answer.text == "the same, but better"
+        else:
+            assert answer.text == "the same,\n\nbut better\n\nand worse"  # a block that left cannot be taken back
+
+
 async def test_what_was_interrupted_is_reported_where_so_configured() -> None:
     working = Working()
     async with AgentTester(working, policy=Policy(on_restart="report")) as t:

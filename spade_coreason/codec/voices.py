@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Protocol
 from uuid import NAMESPACE_URL, UUID, uuid5
+from zlib import crc32
 
 from pydantic_core import to_json
 
@@ -93,6 +94,11 @@ def _room(stanza_bytes: int, to: str, thread: str | None) -> int:
     return max(stanza_bytes - taken, _LEAST_TEXT_BYTES)
 
 
+def _stanza_id(prefix: str, number: int, said: str) -> str:
+    """The same for the same thing said again, by a turn that runs again; another if the agent says something else this time."""
+    return f"{prefix}-{number}-{crc32(said.encode('utf-8', 'surrogatepass')):08x}"
+
+
 class PersonVoice:
     """Text for people: every block a message, a stream one message at its end."""
 
@@ -147,7 +153,7 @@ class PersonVoice:
 
     def _message(self, text: str) -> str:
         incoming = self._incoming
-        stanza_id = f"{self._key}-{self._made}"
+        stanza_id = _stanza_id(self._key, self._made, text)
         self._made += 1
         active = ""
         if incoming.uses_chat_states:
@@ -182,7 +188,7 @@ class SpadeVoice(PersonVoice):
 
     def _message(self, text: str) -> str:
         incoming = self._incoming
-        stanza_id = f"{self._key}-{self._made}"
+        stanza_id = _stanza_id(self._key, self._made, text)
         self._made += 1
         fields = {**self._fields, "performative": self._performative}
         asked_as = fields.pop("reply-with", incoming.stanza_id)
@@ -259,7 +265,7 @@ class EventWriter:
 
     def write(self, kind: str, data: dict[str, Any]) -> list[str]:
         """The stanzas of one event; more than one only where it is too long."""
-        stanza_id = f"{self._id_prefix}-{self._made}"
+        stanza_id = _stanza_id(self._id_prefix, self._made, f"{kind}{data}")
         self._made += 1
         text = escape(self._json(kind, stanza_id, data))
         if len(text) * 4 <= self._json_bytes or len(text.encode()) <= self._json_bytes:

@@ -97,7 +97,8 @@ def external(server: XmppServer, port: int, password: str = "wrong") -> str:
     return (
         f"server: {{mode: external, domain: {server.domain}, host: {server.host}, port: {port}, "
         f"tls: {{ca_file: '{server.ca_file}'}}}}\n"
-        f"agents:\n  - {{jid: JID, agent: 'spade_coreason.agents.echo:EchoAgent', password: '${{ECHO_PASSWORD:-{password}}}'}}\n"
+        "agents:\n  - {jid: JID, agent: 'spade_coreason.agents.echo:EchoAgent', "
+        f"password: '${{ECHO_PASSWORD:-{password}}}'}}\n"
     )
 
 

@@ -225,13 +225,19 @@ async def test_a_turn_that_was_broken_off_runs_again_marked_as_redelivered(real_
 
 
 async def test_three_cuts_under_1000_messages_lose_none(real_server: XmppServer, tmp_path: Path) -> None:
+    """A stanza cut in two makes Prosody 0.12.3 end the resumed stream as not well-formed, now and then: then it is a new
+    session, and what was not acknowledged comes again with the same id.
+    """
     async with hosted(Echo(), real_server, tmp_path) as echo, StockClient(*await real_server.account(), real_server) as alice:
         free = asyncio.Semaphore(64)
-        answers: list[str] = []
+        answers: dict[str, str] = {}
 
         async def listen() -> None:
             while len(answers) < 1_000:
-                answers.append(str((await alice.answer(15))["body"]))
+                message = await alice.answer(15)
+                if str(message["id"]) in answers:
+                    continue
+                answers[str(message["id"])] = str(message["body"])
                 free.release()
                 if len(answers) in (250, 500, 750):
                     echo.cut()
@@ -241,11 +247,13 @@ async def test_three_cuts_under_1000_messages_lose_none(real_server: XmppServer,
             await free.acquire()
             alice.send(f"{number}.", echo.jid, thread=f"t{number % 10}")
         await asyncio.wait_for(listener, 30)
-        assert Counter(answers) == Counter(f"{number}." for number in range(1_000))
+        assert Counter(answers.values()) == Counter(f"{number}." for number in range(1_000))
         for thread in range(10):
-            mine = [answer for answer in answers if int(answer[:-1]) % 10 == thread]
+            mine = [answer for answer in answers.values() if int(answer[:-1]) % 10 == thread]
             assert mine == sorted(mine, key=lambda answer: int(answer[:-1]))
-        assert (echo.host.connection.resumptions, echo.host.connection.sessions) == (3, 1)
+        connection = echo.host.connection
+        assert connection.resumptions >= 1
+        assert connection.resumptions + connection.sessions >= 4
         assert len(echo.agent.requests) == 1_000
 
 
@@ -253,8 +261,9 @@ async def _hibernation_ends(client: StockClient, agent: str) -> None:
     """An IQ to a hibernating session waits there, and comes back as an error when the server gives the session up."""
     iq = client.xmpp.make_iq_get(queryxmlns="urn:test", ito=f"{agent}/agent")
     answered = asyncio.get_running_loop().create_future()
-    iq.send(callback=lambda answer: answered.set_result(answer["type"]), timeout=10)
+    sent = iq.send(callback=lambda answer: answered.set_result(answer["type"]), timeout=10)
     assert await asyncio.wait_for(answered, 10) == "error"
+    await asyncio.gather(sent, return_exceptions=True)
 
 
 async def test_after_a_failed_resumption_every_question_is_answered_and_none_runs_twice(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...exceptions import ConfigError, ServerError
 from ..configured import config_option, demo_settings
@@ -70,12 +71,12 @@ async def _chat(settings: Settings) -> None:
         await _unless_the_server_dies(platform, Chat(client, agents, first).run())
 
 
-async def _unless_the_server_dies(platform: Platform, work: object) -> None:
+async def _unless_the_server_dies(platform: Platform, work: Coroutine[Any, Any, None]) -> None:
     """Waits for the chat; ServerError if the server under it ends before."""
-    chat = asyncio.ensure_future(work)  # type: ignore[call-overload]
-    tasks = [chat]
+    chat = asyncio.create_task(work)
+    tasks: list[asyncio.Task[Any]] = [chat]
     if platform.server is not None:
-        tasks.append(asyncio.ensure_future(platform.server.died()))
+        tasks.append(asyncio.create_task(platform.server.died()))
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:

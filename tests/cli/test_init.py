@@ -1,0 +1,67 @@
+"""A new project runs as it is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import Invoke
+from .program import environment, running
+
+
+@pytest.fixture
+def project(invoke: Invoke) -> Path:
+    assert invoke("init", "town", "--name", "climate").exit_code == 0
+    return Path("town").absolute()
+
+
+def test_it_has_an_agent_its_configuration_and_its_test(project: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {str(path.relative_to(project)) for path in project.rglob("*") if path.is_file()}
+    assert files == {
+        "climate.py",
+        "config/platform.yaml",
+        "tests/test_climate.py",
+        "README.md",
+        "pytest.ini",
+        ".gitignore",
+    }
+    code = [line for line in (project / "climate.py").read_text().splitlines() if line and not line.startswith('"""')]
+    assert len(code) <= 10
+    checked = invoke("--project", str(project), "check")
+    assert checked.exit_code == 0, checked.output
+    assert "climate:climate (climate 0.1.0)" in checked.stdout
+
+
+def test_its_test_passes(project: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q"], cwd=project, env=environment(), capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
+
+
+def test_it_comes_up_and_answers(project: Path) -> None:
+    with running("up", cwd=project, env={"SPADE_COREASON_SERVER__MODE": "embedded"}, until="^Ready") as up:
+        assert "climate@localhost   Knows the weather" in up.said
+        assert up.ask("ask", "climate", "Berlin").stdout == "It is sunny in **Berlin**.\n"
+        assert up.stop()[0] == 0
+
+
+def test_a_directory_that_is_not_empty_is_left_alone(invoke: Invoke) -> None:
+    Path("full").mkdir()
+    Path("full/thing").touch()
+    refused = invoke("init", "full")
+    assert refused.exit_code == 2
+    assert refused.stderr == "error: full: is not empty; name a new directory\n"
+    assert [path.name for path in Path("full").iterdir()] == ["thing"]
+
+
+@pytest.mark.parametrize("name", ["has-dash", "Upper", "class", "json", "spade", "1st", "wetter_ü"])
+def test_a_name_that_cannot_be_a_module_is_refused(invoke: Invoke, name: str) -> None:
+    refused = invoke("init", "new", "--name", name)
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith(f'error: --name: "{name}"')
+    assert not Path("new").exists()

@@ -1,0 +1,158 @@
+"""What is stored is listed, shown and deleted, over all stores."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from spade_coreason import AgentInteractionMemory, ConversationState, Interaction
+from spade_coreason.conversation import Life
+from spade_coreason.forget import forget_conversation, forget_everybody, forget_person
+from spade_coreason.names import session_id
+from spade_coreason.stores import AgentStore, ConversationRow, Database, Turn, Variable
+
+from .conftest import Invoke
+
+AGENT = "notes@localhost"
+ALICE, BOB = "alice@localhost", "bob@localhost"
+NOW = datetime(2025, 1, 9, 10, 30, tzinfo=UTC)
+SEED_KEYS = ["conversation_id", "state", "interaction_count", "max_interactions", "created_at", "last_interaction"]
+
+
+async def keep(store: AgentStore, memory: AgentInteractionMemory, owner: str, conversation_id: str) -> ConversationRow:
+    """One turn of a conversation, with a variable of each scope and a memory."""
+    life = Life(ConversationState.ACTIVE, 1, NOW, NOW)
+    session = str(session_id(store.agent, owner, conversation_id))
+    row = ConversationRow(store.new_conversation_row(), conversation_id, owner, session, life, 100, turns=1)
+    turn = Interaction(timestamp=NOW, input={"query": f"a secret of {owner}"}, output={"text": "I'll remember"})
+    received, is_new = store.receive(uuid4().bytes, owner, "{}", NOW)
+    await is_new
+    written = [Variable("conversation", conversation_id, "v", "1"), Variable("person", owner, "v", "2")]
+    await store.finish(received, row, Turn(str(turn.interaction_id), NOW, turn.to_json()), None, written)
+    await memory.aadd_information(conversation_id, f"a memory of {owner}")
+    return row
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    """A data directory with three conversations of two people with one agent."""
+    data = tmp_path / "data"
+
+    async def fill() -> None:
+        database = await Database.open(f"sqlite+aiosqlite:///{data / 'platform.db'}", "off")
+        store, memory = AgentStore(database, AGENT), AgentInteractionMemory(AGENT, data / "memory")
+        await keep(store, memory, ALICE, f"{ALICE}_{AGENT}")
+        await keep(store, memory, ALICE, "holiday")
+        await keep(store, memory, BOB, f"holiday_{BOB}")
+        await database.close()
+
+    asyncio.run(fill())
+    (data / "accounts.json").write_text(json.dumps({AGENT: "x", "guest@localhost": "y"}))
+    return data
+
+
+def test_conversations_have_exactly_the_keys_of_the_seed(stored: Path, invoke: Invoke) -> None:
+    records = json.loads(invoke("conversations", "--json").stdout)
+    assert [list(record) for record in records] == [SEED_KEYS] * 3
+    [holiday] = [record for record in records if record["conversation_id"] == "holiday"]
+    assert holiday == {
+        "conversation_id": "holiday",
+        "state": "active",
+        "interaction_count": 1,
+        "max_interactions": 100,
+        "created_at": "2025-01-09T10:30:00Z",
+        "last_interaction": "2025-01-09T10:30:00Z",
+    }
+    assert json.loads(invoke("conversations", "--json", "--state", "completed").stdout) == []
+    assert invoke("conversations", "--state", "completed").stdout == "There are none.\n"
+
+
+def test_lists_are_tables_with_whole_lines(stored: Path, invoke: Invoke) -> None:
+    lines = invoke("sessions", "list", "--person", ALICE).stdout.splitlines()
+    assert lines[0].split() == ["AGENT", "PERSON", "CONVERSATION", "TURNS", "LAST"]
+    assert sorted(line.split()[:4] for line in lines[1:]) == [
+        [AGENT, ALICE, f"{ALICE}_{AGENT}", "1"],
+        [AGENT, ALICE, "holiday", "1"],
+    ]
+    assert len(invoke("memory", "list").stdout.splitlines()) == 4
+
+
+def test_a_session_is_shown_with_its_turns_and_variables(stored: Path, invoke: Invoke) -> None:
+    shown = invoke("sessions", "show", "holiday").stdout
+    assert f"▸ a secret of {ALICE}\n  I'll remember\n" in shown
+    assert "Variables of the person\n  v = 2" in shown
+    whole = json.loads(invoke("sessions", "show", "holiday", "--json").stdout)
+    assert whole["variables"] == {"v": 1}
+    assert whole["session_id"] == str(session_id(AGENT, ALICE, "holiday"))
+    unknown = invoke("sessions", "show", "nothing")
+    assert (unknown.exit_code, unknown.stderr.count("\n")) == (2, 1)
+
+
+def test_a_person_is_forgotten_in_all_stores_and_nobody_else(stored: Path, invoke: Invoke) -> None:
+    done = invoke("sessions", "clear", "--person", ALICE, "--yes")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith(
+        f"{AGENT}: deleted 2 conversations, 2 turns, 3 variables, memories of 2 conversations, 0 waiting requests.\n"
+    )
+    assert [record["user_id"] for record in json.loads(invoke("sessions", "list", "--json").stdout)] == [BOB]
+    assert [record["conversation_id"] for record in json.loads(invoke("memory", "list", "--json").stdout)] == [f"holiday_{BOB}"]
+    for path in (stored / "memory").iterdir():
+        assert ALICE.encode() not in path.read_bytes()
+    assert invoke("sessions", "clear", "--person", ALICE, "--yes").stdout == f"{AGENT}: there was nothing.\n"
+
+
+def test_a_conversation_is_deleted_with_its_memory(stored: Path, invoke: Invoke) -> None:
+    assert invoke("sessions", "clear", "--conversation", "holiday", "--yes").exit_code == 0
+    assert invoke("memory", "show", "holiday").exit_code == 2
+    assert len(json.loads(invoke("conversations", "--json").stdout)) == 2
+
+
+def test_everything_is_deleted(stored: Path, invoke: Invoke) -> None:
+    assert "deleted 3 conversations, 3 turns, 5 variables" in invoke("sessions", "clear", "--all", "--yes").stdout
+    assert invoke("conversations").stdout == "There are none.\n"
+    assert invoke("memory", "list").stdout == "There is nothing.\n"
+
+
+def test_memories_alone_are_deleted_and_sessions_stay(stored: Path, invoke: Invoke) -> None:
+    done = invoke("memory", "clear", "--all", "--yes")
+    assert done.stdout.startswith(f"{AGENT}: deleted the memories of 3 conversations.\n")
+    assert len(json.loads(invoke("conversations", "--json").stdout)) == 3
+
+
+def test_nothing_is_deleted_unasked(stored: Path, invoke: Invoke) -> None:
+    refused = invoke("sessions", "clear", "--all")
+    assert refused.exit_code == 2
+    assert "--yes: is missing" in refused.stderr
+    assert invoke("sessions", "clear", "--yes").exit_code == 2
+    assert len(json.loads(invoke("conversations", "--json").stdout)) == 3
+
+
+def test_where_nothing_is_stored_nothing_is_made(invoke: Invoke) -> None:
+    for arguments in (["sessions", "list"], ["memory", "list"], ["conversations"]):
+        assert invoke(*arguments, "--data", "elsewhere").exit_code == 0
+    assert not Path("elsewhere").exists()
+
+
+def test_an_agent_that_is_unknown_is_named_with_those_that_are_there(stored: Path, invoke: Invoke) -> None:
+    refused = invoke("sessions", "list", "--agent", "note")
+    assert refused.exit_code == 2
+    assert refused.stderr == f'error: --agent: there is no agent "note"; there are {AGENT}\n'
+
+
+async def test_forgetting_reports_what_was_there(tmp_path: Path) -> None:
+    database = await Database.open(f"sqlite+aiosqlite:///{tmp_path / 'platform.db'}", "off")
+    store, memory = AgentStore(database, AGENT), AgentInteractionMemory(AGENT, tmp_path / "memory")
+    row = await keep(store, memory, ALICE, "holiday")
+    gone = await forget_conversation(store, memory, row)
+    assert (gone.conversation_ids, gone.interactions, gone.variables, gone.memories) == (("holiday",), 1, 1, 1)
+    # What is in the memory alone belongs to the person too.
+    await memory.aadd_information(f"{ALICE}_{AGENT}", "only here")
+    gone = await forget_person(store, memory, f"{ALICE}/phone")
+    assert (gone.conversation_ids, gone.variables, gone.memories) == ((), 1, 1)
+    assert (await forget_everybody(store, memory)).is_nothing
+    await database.close()
