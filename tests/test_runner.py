@@ -85,6 +85,7 @@ async def test_a_slow_conversation_delays_no_other() -> None:
 
 
 async def test_no_more_turns_at_once_than_allowed() -> None:
+    full = asyncio.Event()
     running = most = 0
 
     @agent
@@ -92,7 +93,9 @@ async def test_no_more_turns_at_once_than_allowed() -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0.001)
+        if running == 3:
+            full.set()
+        await full.wait()
         running -= 1
 
     async with AgentTester(counting, policy=Policy(concurrency=3)) as t:

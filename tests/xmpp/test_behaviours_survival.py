@@ -18,7 +18,7 @@ from tests.servers.prosody import installed as prosody_installed
 from tests.servers.prosody import prosody as prosody_server
 from tests.servers.requirements import require
 from tests.servers.server import XmppServer
-from tests.xmpp.hosting import By, Echo, Tunnel, eventually, hosted, journal_of, platform, texts
+from tests.xmpp.hosting import By, Child, Echo, Tunnel, eventually, hosted, journal_of, platform, texts
 
 QUESTIONS = 100
 
@@ -41,6 +41,20 @@ class Listener:
         for message in self.heard:
             found[str(message["body"])].add(str(message["id"]))
         return found
+
+
+async def _until_fetched(listener: Listener, enough: Callable[[list[Any]], bool], child: Child, server: XmppServer) -> None:
+    """ejabberd 23.01 can put mail of a dead session into its offline store just after the presence that would have fetched
+    it; the next presence does. Nothing is lost.
+    """
+    try:
+        await listener.until(enough, 5)
+    except TimeoutError:
+        if server.kind != "ejabberd":
+            raise
+        assert await child.signal(signal.SIGTERM) == 0
+        await child.start()
+        await listener.until(enough)
 
 
 def _questions(threads: int) -> list[tuple[str, str]]:
@@ -161,7 +175,7 @@ async def test_a_message_is_not_acknowledged_before_it_is_durable(real_server: X
         assert [question for _, question, _ in journal_of(journal)] == ["before", "before"]
         await child.start()
         listener = Listener(alice)
-        await listener.until(lambda heard: "noted: hold this" in texts(heard))
+        await _until_fetched(listener, lambda heard: "noted: hold this" in texts(heard), child, real_server)
         assert ("begins", "hold this", False) in journal_of(journal)
 
 
