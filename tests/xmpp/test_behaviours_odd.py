@@ -6,7 +6,6 @@ import asyncio
 from pathlib import Path
 from uuid import uuid4
 
-import pytest
 from spade.behaviour import CyclicBehaviour
 from spade.template import Template
 
@@ -19,32 +18,33 @@ IDS = {"request_id": str(uuid4()), "root_request_id": str(uuid4())}
 
 
 async def _still_well(client: StockClient, agent: Hosted) -> None:
-    assert await client.ask("still there?", agent.jid) == "still there?"
+    asked = f"still there, {len(agent.agent.requests)}?"  # the same question ten times would pause the conversation
+    assert await client.ask(asked, agent.jid) == asked
     assert client.messages.empty()
     assert agent.host.is_alive()
     assert agent.host.connection.sessions == 1
     assert agent.host.connection.resumptions == 0
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "שלום, עולם",
-        "\u202eright to left\u202c",
-        "👩‍👩‍👧‍👦 \N{ROCKET} \U0001f1e9\U0001f1ea",
-        "a\u0301\u0323",
-        "tab\tand\nnew line",
-        "\u0085\u200b\ufffd\ufdd0",
-        "<b>&amp;</b> ]]> &#0; <!-- --> <![CDATA[x]]>",
-        "{'json': \"like\"}",
-        "/me waves",
-        "?OTRv23?",
-    ],
-)
-async def test_text_of_any_kind_is_answered(body: str, our_server: XmppServer, tmp_path: Path) -> None:
+TEXTS = [
+    "שלום, עולם",
+    "\u202eright to left\u202c",
+    "👩‍👩‍👧‍👦 \N{ROCKET} \U0001f1e9\U0001f1ea",
+    "a\u0301\u0323",
+    "tab\tand\nnew line",
+    "\u0085\u200b\ufffd\ufdd0",
+    "<b>&amp;</b> ]]> &#0; <!-- --> <![CDATA[x]]>",
+    "{'json': \"like\"}",
+    "/me waves",
+    "?OTRv23?",
+]
+
+
+async def test_text_of_any_kind_is_answered(our_server: XmppServer, tmp_path: Path) -> None:
     async with hosted(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
-        assert await alice.ask(body, echo.jid) == body.strip()
-        assert echo.agent.requests[0].payload["query"] == body
+        for body in TEXTS:
+            assert await alice.ask(body, echo.jid) == body.strip()
+            assert echo.agent.requests[-1].payload["query"] == body
         await _still_well(alice, echo)
 
 
@@ -64,96 +64,91 @@ async def test_what_says_nothing_gets_no_answer(our_server: XmppServer, tmp_path
         assert len(echo.agent.requests) == 1
 
 
-@pytest.mark.parametrize(
-    ("extra", "problem"),
-    [
-        (container("no JSON"), "holds no CloudEvent"),
-        (container(""), "holds no CloudEvent"),
-        (container([]), "holds no CloudEvent"),
-        (container({}), "holds no CloudEvent"),
-        (container("[" * 20_000), "holds no CloudEvent"),
-        (container('{"type": 7}'), None),
-        (container('{"type": "ai.coreason.request"}'), "data.payload is no object"),
-        (envelope([]), "data.payload is no object"),
-        (envelope("text"), "data.payload is no object"),
-        (envelope(request_id="x"), "data.payload is no object"),
-        (envelope({}, metadata=[1]), "data.metadata is no object"),
-        (envelope({}, request_id="x"), "no UUID"),
-        (envelope({}, request_id=7), "no UUID"),
-        (envelope({}, request_id={}), "no UUID"),
-        (envelope({}, parent_request_id=str(uuid4())), "Broken Trace"),
-        (envelope({}, capabilities=[1]), "data.capabilities"),
-        (envelope({}, capabilities={"supported_events": 7}), "data.capabilities"),
-    ],
-)
-async def test_a_wrong_request_is_told_what_is_wrong(
-    extra: str, problem: str | None, our_server: XmppServer, tmp_path: Path
-) -> None:
+WRONG_REQUESTS: list[tuple[str, str | None]] = [
+    (container("no JSON"), "holds no CloudEvent"),
+    (container(""), "holds no CloudEvent"),
+    (container([]), "holds no CloudEvent"),
+    (container({}), "holds no CloudEvent"),
+    (container("[" * 20_000), "holds no CloudEvent"),
+    (container('{"type": 7}'), None),
+    (container('{"type": "ai.coreason.request"}'), "data.payload is no object"),
+    (envelope([]), "data.payload is no object"),
+    (envelope("text"), "data.payload is no object"),
+    (envelope(request_id="x"), "data.payload is no object"),
+    (envelope({}, metadata=[1]), "data.metadata is no object"),
+    (envelope({}, request_id="x"), "no UUID"),
+    (envelope({}, request_id=7), "no UUID"),
+    (envelope({}, request_id={}), "no UUID"),
+    (envelope({}, parent_request_id=str(uuid4())), "Broken Trace"),
+    (envelope({}, capabilities=[1]), "data.capabilities"),
+    (envelope({}, capabilities={"supported_events": 7}), "data.capabilities"),
+]
+
+
+async def test_a_wrong_request_is_told_what_is_wrong(our_server: XmppServer, tmp_path: Path) -> None:
     async with hosted(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
-        ident = alice.send(None, echo.jid, extra_xml=extra)
-        if problem is not None:
-            answer = await alice.message()
-            event = event_in(answer)
-            assert event["type"] == "ai.coreason.request.failed"
-            assert event["data"]["code"] == 400
-            assert problem in event["data"]["message"]
-            assert event["requestid"] in (ident, "x")
-        await _still_well(alice, echo)
-        assert len(echo.agent.requests) == 1
+        for extra, problem in WRONG_REQUESTS:
+            ident = alice.send(None, echo.jid, extra_xml=extra)
+            if problem is not None:
+                event = event_in(await alice.message())
+                assert event["type"] == "ai.coreason.request.failed", extra
+                assert event["data"]["code"] == 400
+                assert problem in event["data"]["message"], extra
+                assert event["requestid"] in (ident, "x")
+            await _still_well(alice, echo)
+        assert len(echo.agent.requests) == len(WRONG_REQUESTS)  # none of them
 
 
-@pytest.mark.parametrize(
-    "payload",
-    [
-        {},
-        {"query": None},
-        {"query": {"a": [1, None, True]}},
-        {"query": "\x00\x1b\ud800"},
-        {"query": "x", "big": 10**40},
-        {"": ""},
-    ],
-)
-async def test_a_strange_payload_is_a_payload(payload: dict[str, object], our_server: XmppServer, tmp_path: Path) -> None:
+PAYLOADS: list[dict[str, object]] = [
+    {},
+    {"query": None},
+    {"query": {"a": [1, None, True]}},
+    {"query": "\x00\x1b\ud800"},
+    {"query": "x", "big": 10**40},
+    {"": ""},
+]
+
+
+async def test_a_strange_payload_is_a_payload(our_server: XmppServer, tmp_path: Path) -> None:
     async with hosted(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
-        alice.send(None, echo.jid, extra_xml=envelope(payload, **IDS))
-        events = await events_of_answer(alice)
-        assert events[-1]["type"] in ("ai.coreason.request.completed", "ai.coreason.request.failed")
-        await _still_well(alice, echo)
+        for payload in PAYLOADS:
+            alice.send(None, echo.jid, extra_xml=envelope(payload, **IDS))
+            last = (await events_of_answer(alice))[-1]
+            assert last["type"] in ("ai.coreason.request.completed", "ai.coreason.request.failed"), payload
+            await _still_well(alice, echo)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        "",
-        "<field/>",
-        "<field var='a'/>",
-        "<field><value>v</value></field>",
-        "<field var='performative' type='text-single'><value>no-such-performative</value></field>",
-        "<field var='a'><value>1</value><value>2</value></field><field var='a'><value>3</value></field>",
-        "<field var='conversation_id'><value>forged</value></field><field var='sender'><value>forged</value></field>",
-        "<field var='&lt;&amp;&quot;&apos;'><value>&lt;&amp;\"'</value></field>",
-        "<field var='_thread_node'><value/></field>",
-        "<reported/><item><field var='a'><value>x</value></field></item>",
-        "<field var='" + '"' * 20_000 + "'><value>x</value></field>",
-    ],
-)
-async def test_unknown_spade_metadata_is_answered_in_kind(fields: str, our_server: XmppServer, tmp_path: Path) -> None:
+STRANGE_FIELDS = [
+    "",
+    "<field/>",
+    "<field var='a'/>",
+    "<field><value>v</value></field>",
+    "<field var='performative' type='text-single'><value>no-such-performative</value></field>",
+    "<field var='a'><value>1</value><value>2</value></field><field var='a'><value>3</value></field>",
+    "<field var='conversation_id'><value>forged</value></field><field var='sender'><value>forged</value></field>",
+    "<field var='&lt;&amp;&quot;&apos;'><value>&lt;&amp;\"'</value></field>",
+    "<field var='_thread_node'><value/></field>",
+    "<reported/><item><field var='a'><value>x</value></field></item>",
+    "<field var='" + '"' * 20_000 + "'><value>x</value></field>",
+]
+
+
+async def test_unknown_spade_metadata_is_answered_in_kind(our_server: XmppServer, tmp_path: Path) -> None:
     async with hosted(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
-        ident = alice.send("from SPADE", echo.jid, extra_xml=FORM.format(fields=fields))
-        answer = await alice.answer()
-        assert answer["body"] == "from SPADE"
-        assert len(str(answer).encode()) <= 65_536
-        form = answer.xml.find("{jabber:x:data}x")
-        found = {field.get("var"): field.findtext("{jabber:x:data}value") for field in form.iter("{jabber:x:data}field")}
-        assert found["performative"] == "inform"
-        assert found["in-reply-to"] == ident
-        assert echo.agent.requests[0].metadata["sender"] == alice.full_jid
-        assert echo.agent.requests[0].metadata["conversation_id"] == f"{alice.jid}_{echo.jid}"
+        for number, fields in enumerate(STRANGE_FIELDS):
+            ident = alice.send(f"{number}.", echo.jid, extra_xml=FORM.format(fields=fields))
+            answer = await alice.answer()
+            assert answer["body"] == f"{number}."
+            assert len(str(answer).encode()) <= 65_536
+            form = answer.xml.find("{jabber:x:data}x")
+            found = {field.get("var"): field.findtext("{jabber:x:data}value") for field in form.iter("{jabber:x:data}field")}
+            assert (found["performative"], found["in-reply-to"]) == ("inform", ident), fields[:100]
+            assert echo.agent.requests[-1].metadata["sender"] == alice.full_jid
+            assert echo.agent.requests[-1].metadata["conversation_id"] == f"{alice.jid}_{echo.jid}"
         await _still_well(alice, echo)
 
 
-@pytest.mark.parametrize("fields", ["", "<field/>", "<field var='a'/>", "<field var='a'><value/></field>"])
-async def test_unknown_metadata_hurts_no_behaviour_either(fields: str, our_server: XmppServer, tmp_path: Path) -> None:
+async def test_unknown_metadata_hurts_no_behaviour_either(our_server: XmppServer, tmp_path: Path) -> None:
     class Hears(CyclicBehaviour):  # type: ignore[misc]  # SPADE comes without types
         async def run(self) -> None:
             await self.receive(timeout=1)
@@ -165,30 +160,35 @@ async def test_unknown_metadata_hurts_no_behaviour_either(fields: str, our_serve
         hosted(Echo(), our_server, tmp_path, prepare=add) as echo,
         StockClient(*await our_server.account(), our_server) as alice,
     ):
-        alice.send("from SPADE", echo.jid, extra_xml=FORM.format(fields=fields))
-        assert (await alice.answer())["body"] == "from SPADE"
+        for number, fields in enumerate(STRANGE_FIELDS):
+            alice.send(f"{number}.", echo.jid, extra_xml=FORM.format(fields=fields))
+            assert (await alice.answer())["body"] == f"{number}.", fields[:100]
         await _still_well(alice, echo)
 
 
-@pytest.mark.parametrize("mark", ["x", '"', "<", "&", "😀"])
-async def test_ids_and_threads_of_absurd_length_cannot_break_the_stream(
-    mark: str, our_server: XmppServer, tmp_path: Path
-) -> None:
+async def test_ids_and_threads_of_absurd_length_cannot_break_the_stream(our_server: XmppServer, tmp_path: Path) -> None:
     """Escaped, a quote takes six times its room: an id that came in must not go out."""
-    absurd = mark * 20_000
     receipt = "<request xmlns='urn:xmpp:receipts'/>"
     async with hosted(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
-        alice.send("long id", echo.jid, id=absurd, extra_xml=receipt)
-        alice.send("long thread", echo.jid, thread=absurd)
-        alice.send("both", echo.jid, thread=absurd, id=absurd, extra_xml=FORM.format(fields=""))
-        alice.send(None, echo.jid, id=absurd, thread=absurd, extra_xml=envelope({"query": "x" * 1000}))
-        alice.send(None, echo.jid, id=absurd, extra_xml=container("no JSON"))
-        async with asyncio.timeout(5):
-            while (await alice.ask("still there?", echo.jid)) != "still there?":
-                pass
-        while not alice.messages.empty():
-            assert len(str(alice.messages.get_nowait()).encode()) <= 65_536
+        for mark in ("x", '"', "<", "&", "\N{ROCKET}"):
+            absurd = mark * 20_000
+            alice.send("long id", echo.jid, id=absurd, extra_xml=receipt)
+            alice.send("long thread", echo.jid, thread=absurd)
+            alice.send("both", echo.jid, thread=absurd, id=absurd, extra_xml=FORM.format(fields=""))
+            alice.send(None, echo.jid, id=absurd, thread=absurd, extra_xml=envelope({"query": "x" * 1000}))
+            alice.send(None, echo.jid, id=absurd, extra_xml=container("no JSON"))
+            await _answers_before(alice, echo, f"the last with {mark}")
         await _still_well(alice, echo)
+
+
+async def _answers_before(client: StockClient, agent: Hosted, last: str) -> None:
+    """Asks `last`, and hears everything until its answer; no stanza is too large."""
+    client.send(last, agent.jid)
+    body = ""
+    while body != last:
+        message = await client.message()
+        assert len(str(message).encode()) <= 65_536
+        body = message["body"]
 
 
 async def test_an_id_cannot_put_stanzas_into_our_stream(prosody: XmppServer, tmp_path: Path) -> None:
@@ -205,9 +205,12 @@ async def test_an_id_cannot_put_stanzas_into_our_stream(prosody: XmppServer, tmp
             alice.send("y.", echo.jid, id=forged, thread=forged, extra_xml=FORM.format(fields=""))
             alice.send(None, echo.jid, id=forged, thread=forged, extra_xml=envelope({"query": forged}))
         await eventually(lambda: len(echo.agent.requests) == 6)
-        async with asyncio.timeout(5):
-            while (await alice.ask("still there?", echo.jid)) != "still there?":
-                pass
+        for thread in (f"'></message>{inner}<message id='", f'"></message>{inner}<message id="'):
+            alice.send("the last there", echo.jid, thread=thread)
+        told = 0
+        while told < 2:
+            told += (await alice.message())["body"] == "the last there"
+        await _answers_before(alice, echo, "the last")
         await _still_well(alice, echo)
         assert bob.messages.empty()
 
