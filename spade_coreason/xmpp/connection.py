@@ -9,8 +9,9 @@ import random
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Literal, TypeAlias
-from xml.etree.ElementTree import Element
+from xml.etree.ElementTree import Element, ParseError
 
 # Before slixmpp is imported: it expands XML entities otherwise.
 os.environ.setdefault("SLIXMPP_ENABLE_DEFUSEDXML", "true")
@@ -59,6 +60,16 @@ class Client(XMPPClient):  # type: ignore[misc]  # SPADE comes without types
 
     def session_start(self, event: Any) -> None:
         """SPADE announces itself here, before anybody can answer."""
+
+    def data_received(self, data: bytes) -> None:
+        """Parses what came in, all of it."""
+        super().data_received(data)
+        # From expat 2.6 on (Python 3.13) the parser waits, after a long piece of a stanza, until twice as much has come;
+        # a complete stanza would lie there until then.
+        if (flush := getattr(self.parser, "flush", None)) is not None:
+            with suppress(ParseError):  # which the next line meets, and reports
+                flush()
+            super().data_received(b"")
 
     @property
     def sm(self) -> DurableStreamManagement:
