@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from tests.servers import prosody
 from tests.servers.requirements import require
@@ -13,13 +14,36 @@ from tests.servers.requirements import require
 ROOT = Path(__file__).parents[1]
 
 
+def benchmarks(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "benchmarks", "--quick", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100, **options)
+
+
 def test_a_quick_run_measures_every_agent_beside_the_others(tmp_path: Path) -> None:
     require("Prosody", prosody.installed())
-    figures = tmp_path / "figures.json"
-    arguments = ["-m", "benchmarks", "--quick", "--only", "prosody", "--json", str(figures)]
-    done = subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = benchmarks("--only", "prosody", "--json", str(tmp_path / "figures.json"))
     assert done.returncode == 0, done.stderr
-    measured = json.loads(figures.read_text())["measured"]["prosody"]
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    measured = figures["speed"]["prosody"]["measured"]
     assert set(measured) == {"slixmpp", "SPADE", "hosted", "hosted, durability normal"}
     assert all(value > 0 for figure in measured.values() for value in figure.values())
-    assert "answers/s against slixmpp" in done.stdout
+    assert figures["speed"]["prosody"]["version"].startswith("Prosody ")
+    for target in figures["speed"]["prosody"]["targets"]:
+        assert f"{'✓' if target['is_reached'] else '✗'} {target['name']}" in done.stdout
+
+
+def test_a_quick_run_measures_what_further_agents_cost(tmp_path: Path) -> None:
+    require("Prosody", prosody.installed())
+    done = benchmarks("--only", "further", "--json", str(tmp_path / "figures.json"))
+    assert done.returncode == 0, done.stderr
+    further = json.loads((tmp_path / "figures.json").read_text())["further"]
+    assert further["agents"] == 10
+    assert 0 < further["online_kib"] <= further["answered_kib"] + 100
+    assert "memory of a further agent" in done.stdout
+
+
+def test_without_a_server_one_line_says_how_to_get_it(tmp_path: Path) -> None:
+    done = benchmarks(env={"PATH": str(tmp_path)})
+    assert done.returncode == 1
+    assert "prosody is not installed; `make servers` enables this measurement" in done.stderr
+    assert done.stdout == ""

@@ -1,0 +1,140 @@
+"""The echo agents that are measured: a bare slixmpp client, a SPADE behaviour, and one hosted here.
+
+All run on asyncio's own event loop. `make` is entered once in a process and gives `start`, which may be called for many JIDs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+Start: TypeAlias = Callable[[str, str], Awaitable[None]]
+"""Brings an agent with this bare JID and password online."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The server, and a directory for what an agent keeps."""
+
+    host: str
+    port: int
+    ca_file: Path
+    directory: Path
+
+
+@asynccontextmanager
+async def raw(place: Place) -> AsyncIterator[Start]:
+    """slixmpp as it comes: its event `message`, no stream management, nothing kept."""
+    import slixmpp
+
+    clients: list[Any] = []
+    context = ssl.create_default_context(cafile=place.ca_file)
+
+    async def start(jid: str, password: str) -> None:
+        client = slixmpp.ClientXMPP(f"{jid}/agent", password)
+        client.enable_direct_tls = False  # else the first attempt is one that a STARTTLS port cannot answer
+        client.ssl_context = context
+        online = asyncio.Event()
+
+        def answer(message: Any) -> None:
+            if message["type"] in ("chat", "normal"):
+                message.reply(message["body"]).send()
+
+        client.add_event_handler("session_start", lambda _: online.set())
+        client.add_event_handler("message", answer)
+        client.connect(place.host, place.port)
+        clients.append(client)
+        await online.wait()
+        client.send_presence()
+
+    try:
+        yield start
+    finally:
+        await asyncio.gather(*(client.disconnect(wait=1.0) for client in clients))
+
+
+@asynccontextmanager
+async def spade(place: Place) -> AsyncIterator[Start]:
+    """A SPADE agent as its manual shows it: a CyclicBehaviour that receives and replies; nothing kept."""
+    policy = asyncio.get_event_loop_policy()
+    from spade.agent import Agent
+    from spade.behaviour import CyclicBehaviour
+
+    agents: list[Any] = []
+
+    class Echo(CyclicBehaviour):  # type: ignore[misc]  # SPADE comes without types
+        async def run(self) -> None:
+            message = await self.receive(timeout=60)
+            if message is not None:
+                await self.send(message.make_reply())
+
+    class EchoAgent(Agent):  # type: ignore[misc]  # as above
+        async def _async_connect(self) -> None:
+            # SPADE knows no other host than the JID's domain.
+            online = asyncio.Event()
+            self.client.add_event_handler("session_start", lambda _: online.set())
+            self.client.add_event_handler("message", self._message_received)
+            self.client.enable_direct_tls = False
+            self.client.connect(host=place.host, port=place.port)
+            await online.wait()
+
+        async def setup(self) -> None:
+            self.add_behaviour(Echo())
+
+    async def start(jid: str, password: str) -> None:
+        agent = EchoAgent(f"{jid}/agent", password, port=place.port)
+        asyncio.set_event_loop_policy(policy)  # its container sets uvloop's for the whole process
+        await agent.start(auto_register=False)
+        agents.append(agent)
+
+    try:
+        yield start
+    finally:
+        for agent in agents:
+            await agent.stop()
+
+
+@asynccontextmanager
+async def hosted(place: Place, durability: Literal["full", "normal"] = "full") -> AsyncIterator[Start]:
+    """Ours: stream management, on disk before it is acknowledged, one transaction a turn. One endpoint and one database."""
+    from spade_coreason import AgentDefinition, Policy, Runner
+    from spade_coreason.access import Access
+    from spade_coreason.agents.echo import EchoAgent
+    from spade_coreason.conversation import Rules
+    from spade_coreason.door import Door
+    from spade_coreason.peers import OpenRequests
+    from spade_coreason.stores import AgentStore, Database
+    from spade_coreason.xmpp.endpoint import Endpoint
+    from spade_coreason.xmpp.host import HostedAgent
+
+    endpoint = Endpoint(place.host, place.port, ca_file=place.ca_file)
+    database = await Database.open(f"sqlite+aiosqlite:///{place.directory}/platform.db", durability)
+    agents: list[HostedAgent] = []
+
+    async def start(jid: str, password: str) -> None:
+        agent = HostedAgent(jid, password, endpoint)
+        policy = Policy(rules=Rules(max_interactions=0))
+        runner = Runner(EchoAgent(AgentDefinition.simple("echo")), jid, AgentStore(database, jid), policy)
+        agent.serve(runner, Door(runner, OpenRequests(), Access(jid), agent.send))
+        await agent.start()
+        agents.append(agent)
+
+    try:
+        yield start
+    finally:
+        await asyncio.gather(*(agent.stop(grace_s=1.0) for agent in agents))
+        await database.close()
+
+
+KINDS: dict[str, Callable[[Place], AbstractAsyncContextManager[Start]]] = {
+    "slixmpp": raw,
+    "SPADE": spade,
+    "hosted": hosted,
+    "hosted, durability normal": partial(hosted, durability="normal"),
+}

@@ -1,0 +1,65 @@
+"""What further agents in one process cost: memory for each, and the CPU of all while nobody asks them anything."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from tests.servers.clients import StockClient
+from tests.servers.server import XmppServer
+
+from .agent_process import AgentProcess, agent_process
+
+BOUND_S = 180.0
+_QUIET_S = 0.5
+_QUIET_AFTER_S = 10.0
+
+
+@dataclass(frozen=True)
+class Further:
+    """So many hosted agents in one process with one TLS context.
+
+    `online_kib` is what each takes when it is online, `answered_kib` when each has answered one question. `idle_percent` is
+    the CPU of all of them together, of one core.
+    """
+
+    agents: int
+    online_kib: float
+    answered_kib: float
+    idle_percent: float
+
+
+async def further_agents(server: XmppServer, count: int, idle_s: float) -> Further:
+    """Hosts one agent, then `count` more."""
+    async with asyncio.timeout(BOUND_S):
+        logins = [await server.account() for _ in range(count + 1)]
+        guest = await server.account()
+        async with agent_process("hosted", server) as agents, StockClient(*guest, server) as client:
+            # The first pays for what all share.
+            await agents.start(*logins[0])
+            await client.ask("hello", logins[0][0])
+            before = await agents.memory_kib()
+            for login in logins[1:]:
+                await agents.start(*login)
+            online = await agents.memory_kib()
+            idle = await _idle(agents, idle_s)
+            for jid, _ in logins[1:]:
+                await client.ask("hello", jid)
+            answered = await agents.memory_kib()
+    return Further(count, (online - before) / count, (answered - before) / count, idle * 100)
+
+
+async def _idle(agents: AgentProcess, seconds: float) -> float:
+    """The share of a core in so many seconds, once what followed the logins is over."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _QUIET_AFTER_S
+    while loop.time() < deadline and await _share(agents, _QUIET_S) > 0.01:
+        pass
+    return await _share(agents, seconds)
+
+
+async def _share(agents: AgentProcess, seconds: float) -> float:
+    loop = asyncio.get_running_loop()
+    cpu_s, begin = await agents.cpu_s(), loop.time()
+    await asyncio.sleep(seconds)  # this is the measurement
+    return (await agents.cpu_s() - cpu_s) / (loop.time() - begin)

@@ -1,0 +1,125 @@
+"""The figures as lines for people: tables, targets, and where it was measured."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Literal
+
+from tests.servers.clients import StockClient
+from tests.servers.server import XmppServer
+
+from .further import Further
+from .speed import Measured
+
+DISTRIBUTIONS = ("spade", "slixmpp-multiplatform", "pydantic", "SQLAlchemy")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A figure beside what it should be."""
+
+    name: str
+    value: float
+    bound: Literal["at least", "at most"]
+    target: float
+    unit: str = ""
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether it is as good as it should be."""
+        return self.value >= self.target if self.bound == "at least" else self.value <= self.target
+
+    def __str__(self) -> str:
+        mark = "✓" if self.is_reached else "✗"
+        return (
+            f"  {mark} {self.name}: {_figure(self.value)}{self.unit} (target: {self.bound} {_figure(self.target)}{self.unit})"
+        )
+
+
+def speed_targets(measured: Mapping[str, Measured]) -> list[Target]:
+    """Those of the hosted agent with every promise kept, against slixmpp in the same run."""
+    ours, raw = measured["hosted"], measured["slixmpp"]
+    return [
+        Target("answers/s against slixmpp", ours.answers_per_s / raw.answers_per_s, "at least", 0.8),
+        Target("agent CPU an answer against slixmpp", ours.cpu_us / raw.cpu_us, "at most", 1.5),
+        Target("p50 at one in flight against slixmpp", ours.p50_ms / raw.p50_ms, "at most", 2.0),
+    ]
+
+
+def further_targets(further: Further) -> list[Target]:
+    """Memory of one more agent. Of idle CPU none should be measurable: a tenth of a percent, which is 5 ms in 5 s."""
+    return [
+        Target("memory of a further agent", further.online_kib, "at most", 600, " KiB"),
+        Target("idle CPU of all of them", further.idle_percent, "at most", 0.1, " % of a core"),
+    ]
+
+
+def speed_table(measured: Mapping[str, Measured]) -> list[str]:
+    """A line for each echo agent, with ratios to slixmpp."""
+    raw = measured["slixmpp"]
+    lines = [
+        f"  {'':27}{'64 in flight':>41}{'one in flight':>28}",
+        f"  {'echo agent':27}{'answers/s':>10}{'ratio':>7}{'agent CPU/answer':>17}{'ratio':>7}{'p50':>9}{'ratio':>7}{'p99':>9}",
+    ]
+    lines += [
+        f"  {kind:27}"
+        f"{m.answers_per_s:10.0f}{m.answers_per_s / raw.answers_per_s:7.2f}"
+        f"{m.cpu_us:14.0f} µs{m.cpu_us / raw.cpu_us:7.2f}"
+        f"{m.p50_ms:6.2f} ms{m.p50_ms / raw.p50_ms:7.2f}{m.p99_ms:6.2f} ms"
+        for kind, m in measured.items()
+    ]
+    return lines
+
+
+def further_lines(further: Further) -> list[str]:
+    """What further agents cost."""
+    return [
+        f"  {further.online_kib:.0f} KiB for each that is online, {further.answered_kib:.0f} KiB when it has answered once",
+        f"  {further.idle_percent:.3f} % of a core for all of them together while idle",
+    ]
+
+
+async def server_version(server: XmppServer) -> str:
+    """What it says of itself (XEP-0092); asking Debian's prosody for its version would start another."""
+    login = await server.account()
+    async with StockClient(*login, server, plugins=["xep_0092"]) as client:
+        answer = await client.xmpp.plugin["xep_0092"].get_version(server.domain, timeout=5)
+    said = answer["software_version"]
+    return f"{said['name']} {said['version']}"
+
+
+def machine() -> dict[str, str | int | float]:
+    """Where it was measured. `fsync_ms` is what the disk takes to keep a page, the price of `synchronous=FULL`."""
+    information = Path("/proc/cpuinfo").read_text().splitlines()
+    models = (line.partition(":")[2].strip() for line in information if line.startswith("model name"))
+    return {
+        "cpu": next(models, platform.machine()),
+        "cores": len(os.sched_getaffinity(0)),
+        "load": round(os.getloadavg()[0], 2),
+        "fsync_ms": round(_fsync_s() * 1e3, 3),
+        "python": platform.python_version(),
+        **{name: version(name) for name in DISTRIBUTIONS},
+    }
+
+
+def _fsync_s() -> float:
+    durations = []
+    with tempfile.TemporaryFile(prefix="benchmark-", buffering=0) as file:
+        for _ in range(50):
+            file.write(bytes(4096))
+            begin = time.perf_counter()
+            os.fsync(file.fileno())
+            durations.append(time.perf_counter() - begin)
+    return statistics.median(durations)
+
+
+def _figure(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
