@@ -17,12 +17,16 @@ from .stores import ConversationRow
 
 
 class Waiting(NamedTuple):
-    """A request whose turn has not come. `is_new` is done when it is durable: False for a duplicate."""
+    """A request whose turn has not come. `is_new` is done when it is durable: False for a duplicate.
+
+    Where it `is_surely_new`, its turn begins without waiting for that.
+    """
 
     incoming: Incoming
     key: UUID
     row: int
     is_new: asyncio.Future[bool]
+    is_surely_new: bool = False
     redelivered: bool = False
 
 

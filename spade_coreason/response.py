@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Literal, cast
 from uuid import UUID
 
+from .alarms import Alarms
 from .codec import Said, StreamAborted, StreamChunk, StreamEnded, StreamStarted, TurnEvent, Voice
 from .contracts import (
     AgentRequest,
@@ -32,18 +33,31 @@ Send = Callable[[list[str]], None]
 agent_log = logging.getLogger("spade_coreason.agent")
 
 
+class Pace:
+    """How long an agent's blocks wait, and typing is not shown; one for all turns of an agent."""
+
+    def __init__(self) -> None:
+        self.holding = Alarms(HOLD_S)
+        self.typing = Alarms(TYPING_AFTER_S)
+
+    def stop(self) -> None:
+        """After the last turn."""
+        self.holding.stop()
+        self.typing.stop()
+
+
 class Response:
     """The ResponseHandler of one turn. After the turn every call is a `RuntimeError`."""
 
-    def __init__(self, voice: Voice, send: Send, agent: str, key: UUID) -> None:
+    def __init__(self, voice: Voice, send: Send, agent: str, key: UUID, pace: Pace) -> None:
         self._voice = voice
         self._key = key
         self._send_now = send
         self._agent = agent
-        self._loop = asyncio.get_running_loop()
+        self._pace = pace
         self._held: list[str] = []
-        self._hold_timer: asyncio.TimerHandle | None = None
-        self._typing_timer = self._loop.call_later(TYPING_AFTER_S, self._show_typing) if voice.shows_typing else None
+        if voice.shows_typing:
+            pace.typing.set(self._show_typing)
         self._named = 0
         self._streams: dict[str, Stream] = {}
         self._is_over = False
@@ -126,8 +140,7 @@ class Response:
     def conclude(self, event: TurnEvent) -> list[str]:
         """Ends the turn with its last event. What it gives leaves when the turn is stored."""
         self._is_over = True
-        if self._typing_timer is not None:
-            self._typing_timer.cancel()
+        self._pace.typing.take_back(self._show_typing)
         final = self._voice.say(event)
         self.stanzas += final
         held = self._take_held()
@@ -136,8 +149,7 @@ class Response:
     def abandon(self) -> None:
         """Ends the turn without a word: it runs again."""
         self._is_over = True
-        if self._typing_timer is not None:
-            self._typing_timer.cancel()
+        self._pace.typing.take_back(self._show_typing)
         self._take_held()
 
     def send(self, stanzas: list[str]) -> None:
@@ -165,16 +177,15 @@ class Response:
         held = self._take_held()
         if isinstance(event, Said | StreamEnded | StreamAborted):
             self._held = stanzas
-            self._hold_timer = self._loop.call_later(HOLD_S, self._release)
+            self._pace.holding.set(self._release)
             self.send(held)
         else:
             self.send(held + stanzas)
 
     def _take_held(self) -> list[str]:
         held, self._held = self._held, []
-        if self._hold_timer is not None:
-            self._hold_timer.cancel()
-            self._hold_timer = None
+        if held:
+            self._pace.holding.take_back(self._release)
         return held
 
     def _release(self) -> None:

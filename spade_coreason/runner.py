@@ -20,6 +20,7 @@ from uuid import UUID, uuid4
 from pydantic_core import to_json
 
 from . import conversation
+from .alarms import Alarms, Limit
 from .codec import Completed, Failed, Incoming, Refused, TurnEvent, printable, voice_for
 from .contracts import (
     AgentInterface,
@@ -39,7 +40,7 @@ from .lane import Lane, Memory, Waiting
 from .lifecycle import Lifecycle, Mode
 from .names import bare, choose, inbox_key, possible_ids, session_id
 from .pruning import window
-from .response import Response, Send
+from .response import Pace, Response, Send
 from .session import Session, Variables
 from .stores import AgentStore, ConversationRow, Turn
 from .tracked import Tracked
@@ -100,6 +101,8 @@ class Runner:
         self._owners: dict[str, str] = {}
         self._persons: weakref.WeakValueDictionary[str, Variables] = weakref.WeakValueDictionary()
         self._slots = asyncio.Semaphore(self.policy.concurrency)
+        self._pace = Pace()
+        self._assist_alarms = Alarms(self.policy.assist_timeout_s)
         self._lifecycle = Lifecycle(agent, self.policy.lifecycle, self.policy.idle_shutdown_s)
         self._active: set[str] = set()
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -150,6 +153,8 @@ class Runner:
 
     async def close(self) -> None:
         """After `drain`: closes the agent."""
+        self._pace.stop()
+        self._assist_alarms.stop()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         if self._idle_task is not None:
@@ -165,9 +170,10 @@ class Runner:
         if lane is not None and len(lane.queue) >= self.policy.queue:
             return self._overflow(incoming)
         key = inbox_key(self.jid, sender, incoming.stanza_id, incoming.content)
+        is_surely_new = self.store.is_surely_new(key.bytes)
         row, is_new = self.store.receive(key.bytes, sender, incoming.to_json().decode(), self._clock())
         if self._is_accepting:
-            self._enqueue(Waiting(incoming, key, row, is_new))
+            self._enqueue(Waiting(incoming, key, row, is_new, is_surely_new))
         return is_new
 
     def _overflow(self, incoming: Incoming) -> asyncio.Future[bool]:
@@ -204,7 +210,7 @@ class Runner:
             while lane.queue:
                 waiting = lane.queue.popleft()
                 try:
-                    if await waiting.is_new:
+                    if waiting.is_surely_new or await waiting.is_new:
                         async with self._slots:
                             await self._turn(lane, waiting)
                 except StoreError as error:
@@ -222,6 +228,8 @@ class Runner:
     def _apologise(self, lane: Lane, waiting: Waiting, text: str) -> None:
         """The request is not finished, so nobody may believe that it is; if it is in the inbox, it runs after a restart."""
         lane.memory = None
+        if waiting.is_new.done():
+            waiting.is_new.exception()  # is known; asyncio would report it as never looked at
         voice = voice_for(waiting.incoming, waiting.key, self.jid, self.policy.stanza_bytes)
         self._send(voice.say(Failed(text, ErrorCode.UNAVAILABLE, True)))
 
@@ -234,7 +242,7 @@ class Runner:
             await self._ended(lane, memory, received.ended)
         memory.row = _with_life(memory.row, received.life)
         voice = voice_for(incoming, waiting.key, self.jid, self.policy.stanza_bytes)
-        response = Response(voice, self._send, self.jid, waiting.key)
+        response = Response(voice, self._send, self.jid, waiting.key, self._pace)
         if received.verdict is not Verdict.RUN:
             await self._refuse(memory, waiting, response, received)
             return
@@ -256,10 +264,10 @@ class Runner:
         """Runs `assist`. The one place that catches whatever an agent raises: an agent that fails fails alone."""
         token = CURRENT_REQUEST.set(request)
         limit_s = self.policy.assist_timeout_s
-        deadline = asyncio.timeout(limit_s or None)
+        limit = Limit(self._assist_alarms)
         try:
             await self._lifecycle.ensure_started()
-            async with deadline:
+            with limit:
                 await self.agent.assist(request, session, response)
             response.close_streams(None)
         except (Exception, SystemExit, asyncio.CancelledError) as error:
@@ -268,7 +276,7 @@ class Runner:
                 response.abandon()
                 raise
             incident = secrets.token_hex(4)
-            late = isinstance(error, TimeoutError) and deadline.expired()
+            late = isinstance(error, TimeoutError) and limit.has_expired
             code: int = ErrorCode.TIMEOUT if late else ErrorCode.INTERNAL
             if late:
                 log.error("%s: incident %s: assist took longer than %g s", self.jid, incident, limit_s)
@@ -317,6 +325,7 @@ class Runner:
         turn = Turn(str(interaction.interaction_id), interaction.timestamp, _interaction_json(interaction))
         answer = to_json(response.stanzas).decode() if response.stanzas else None
         await self.store.finish(waiting.row, row, turn, answer, session.written())
+        await waiting.is_new  # a turn without its request in the inbox is none
         session.settle()
         memory.row, memory.state = row, state
         memory.last_answer = interaction.output.get("text", "").strip()
@@ -409,31 +418,24 @@ class Runner:
         """The conversation of a lane: from the database, or new."""
         sender, thread = lane.key
         possible = possible_ids(thread, sender, self.jid)
-        found = await self.store.find_conversations(possible)
-        owners = {name: row.owner for name, row in found.items()}
+        stored = await self.store.load(possible, sender, self.policy.memory.limit)
+        owners = {name: row.owner for name, row in stored.rows.items()}
         owners.update((name, self._owners[name]) for name in possible if name in self._owners)
         name = choose(possible, sender, owners)
         if name is None:
             raise StoreError(f"every id for the thread {thread!r} of {sender} belongs to others")
         # From here to the first save nobody else of this process may take the id.
         self._owners[name] = sender
-        row = found.get(name)
+        row = stored.rows.get(name)
         if row is None:
             session = str(session_id(self.jid, sender, name))
             life = conversation.begin(self._clock())
             limit = self.policy.rules.max_interactions
             row = ConversationRow(self.store.new_conversation_row(), name, sender, session, life, limit)
-            history: list[Interaction] = []
-        else:
-            turns = min(self.policy.memory.limit, row.turns - row.window_start + 1)
-            stored = await self.store.history(row.id, turns) if turns > 0 else []
-            history = [Interaction.model_validate_json(text) for text in stored]
+        history = [Interaction.model_validate_json(text) for text in stored.history]
         state = SessionState(id=row.session_id, agent_id=self.jid, user_id=sender, history=history)
-        variables = Variables("conversation", name, await self.store.variables("conversation", name) if row.turns else {})
-        person = self._persons.get(sender)
-        if person is None:
-            values = await self.store.variables("person", sender)
-            person = self._persons.setdefault(sender, Variables("person", sender, values))
+        variables = Variables("conversation", name, stored.variables)
+        person = self._persons.get(sender) or self._persons.setdefault(sender, Variables("person", sender, stored.person))
         memory = Memory(row, state, variables, person)
         if history:
             memory.last_answer = str(history[-1].output.get("text", "")).strip()

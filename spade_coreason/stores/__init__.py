@@ -2,7 +2,7 @@
 
 from .database import Database
 from .lock import lock_directory
-from .sessions import AgentStore, ConversationRow, ForgetReport, PendingRow, Turn, Variable
+from .sessions import AgentStore, ConversationRow, ForgetReport, PendingRow, Stored, Turn, Variable
 
 __all__ = [
     "AgentStore",
@@ -10,6 +10,7 @@ __all__ = [
     "Database",
     "ForgetReport",
     "PendingRow",
+    "Stored",
     "Turn",
     "Variable",
     "lock_directory",

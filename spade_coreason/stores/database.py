@@ -12,6 +12,7 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import chain
@@ -25,6 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from ..exceptions import StoreError
 from . import schema
+from .known import KnownKeys
 from .statements import MAX_ROWS, RECEIVE, STATEMENTS, sql
 
 T = TypeVar("T")
@@ -56,6 +58,14 @@ class _Write:
     inbox_row: int | None = None
 
 
+@dataclass(slots=True, eq=False)
+class _Lookup:
+    """What one caller wants to know at once."""
+
+    work: Callable[[sqlite3.Connection], Any]
+    future: asyncio.Future[Any]
+
+
 class Database:
     """Opened by `Database.open`, closed by `close`. One event loop uses it."""
 
@@ -77,13 +87,18 @@ class Database:
         for engine in (self._writer_engine, self._readers.sync_engine):
             event.listen(engine, "connect", self._prepare)
             event.listen(engine, "begin", _begin_deferred if engine is not self._writer_engine else _begin_immediate)
-        self._queue: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
+        self._fresh: list[_Write | _Lookup] = []
+        self._queue: queue.SimpleQueue[list[_Write | _Lookup] | None] = queue.SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, name="database-writer", daemon=True)
         self._next_ids: dict[str, int] = {}
         self._later: list[tuple[int, Row]] = []
         self._later_timer: asyncio.TimerHandle | None = None
         self._is_closed = False
+        self.known = KnownKeys()
+        """The keys of the inbox, of all agents."""
+        self.is_failing = False
+        """Whether the last transaction could not be done."""
 
     @classmethod
     async def open(cls, url: str, durability: Durability = "full") -> Database:
@@ -105,8 +120,8 @@ class Database:
         """Writes what waits, and closes."""
         if self._is_closed:
             return
-        self._flush_later()
         self._is_closed = True
+        self._hand_over()
         self._queue.put(None)
         await asyncio.to_thread(self._thread.join)
         await asyncio.sleep(0)  # the last results come in through the loop
@@ -131,7 +146,7 @@ class Database:
         """Writes rows for which nobody waits: with the next transaction, or alone after a while."""
         self._later += rows
         if self._later_timer is None:
-            self._later_timer = self._loop.call_later(0.2, self._flush_later)
+            self._later_timer = self._loop.call_later(0.2, self._hand_over)
 
     async def write(self, work: Callable[[Connection], T]) -> T:
         """Runs `work` in the writer's transaction and gives its result; for what is rare."""
@@ -147,40 +162,64 @@ class Database:
         except SQLAlchemyError as error:
             raise self._error(error) from error
 
-    def _enqueue(self, write: _Write) -> None:
+    def look_up(self, work: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
+        """Runs `work`, a few short queries, in the writer's thread between two transactions: no way is shorter."""
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._enqueue(_Lookup(work, future))
+        return future
+
+    def _enqueue(self, item: _Write | _Lookup) -> None:
         if self._is_closed:
             raise StoreError(f"{self._path}: the database is closed")
-        if self._later:
-            self._flush_later()
-        self._queue.put(write)
+        self._fresh.append(item)
+        if len(self._fresh) == 1:
+            # Two rounds of the event loop. What a round reads goes to the thread in one piece, and a turn that waits for
+            # nothing has ended by then: its request and its answer become one transaction.
+            self._loop.call_soon(self._loop.call_soon, self._hand_over)
 
-    def _flush_later(self) -> None:
+    def _hand_over(self) -> None:
         if self._later_timer is not None:
             self._later_timer.cancel()
             self._later_timer = None
         if self._later:
             rows, self._later = self._later, []
-            self._queue.put(_Write(rows, None, None))
+            self._fresh.append(_Write(rows, None, None))
+        if self._fresh:
+            fresh, self._fresh = self._fresh, []
+            self._queue.put(fresh)
 
     # The writer thread
 
     def _run(self) -> None:
         with self._writer_engine.connect() as connection:
-            is_open = True
-            while is_open:
-                batch: list[_Write] = []
-                write = self._queue.get()
-                while write is not None:
-                    batch.append(write)
-                    try:
-                        write = self._queue.get_nowait()
-                    except queue.Empty:
-                        break
-                else:
-                    is_open = False
-                if batch:
-                    results = self._commit(connection, batch)
-                    self._loop.call_soon_threadsafe(_resolve, results)
+            while (batch := self._queue.get()) is not None:
+                is_last = False
+                with suppress(queue.Empty):
+                    while not is_last:
+                        further = self._queue.get_nowait()
+                        is_last = further is None
+                        batch += further or ()
+                lookups = [item for item in batch if isinstance(item, _Lookup)]
+                if lookups:
+                    self._resolve_soon(self._answer(connection, lookups))
+                writes = [item for item in batch if isinstance(item, _Write)]
+                if writes:
+                    self._resolve_soon(self._commit(connection, writes))
+                if is_last:
+                    break
+
+    def _resolve_soon(self, results: list[tuple[asyncio.Future[Any], Any]]) -> None:
+        self._loop.call_soon_threadsafe(_resolve, results)
+
+    def _answer(self, connection: Connection, lookups: list[_Lookup]) -> list[tuple[asyncio.Future[Any], Any]]:
+        driver: Any = connection.connection.driver_connection
+        results: list[tuple[asyncio.Future[Any], Any]] = []
+        for lookup in lookups:
+            try:
+                results.append((lookup.future, lookup.work(driver)))
+            except Exception as error:  # noqa: BLE001 - as in `_commit`
+                results.append((lookup.future, self._error(error) if isinstance(error, sqlite3.Error) else error))
+        return results
 
     def _commit(self, connection: Connection, batch: list[_Write]) -> list[tuple[asyncio.Future[Any], Any]]:
         try:
@@ -193,10 +232,12 @@ class Database:
                 results = self._run_prepared(connection, batch)
         except Exception as error:  # noqa: BLE001 - of whatever kind, it belongs to whoever asked for the write
             if len(batch) == 1:
+                self.is_failing = True
                 problem = self._error(error) if isinstance(error, SQLAlchemyError | sqlite3.Error) else error
                 return [(write.future, problem) for write in batch if write.future is not None]
             # Only the write that cannot be done fails; the others are done each for itself.
             return [result for write in batch for result in self._commit(connection, [write])]
+        self.is_failing = False
         return [(write.future, result) for write, result in zip(batch, results, strict=True) if write.future is not None]
 
     def _run_prepared(self, connection: Connection, batch: list[_Write]) -> list[Any]:
@@ -252,6 +293,8 @@ class Database:
             connection.commit()
             for table in (schema.inbox, schema.interactions, schema.conversations):
                 self._next_ids[table.name] = connection.execute(select(func.max(table.c.id))).scalar() or 0
+            for key in connection.scalars(select(schema.inbox.c.key)):
+                self.known.add(key)
 
     def _prepare(self, dbapi_connection: Any, _record: object) -> None:
         dbapi_connection.isolation_level = None  # transactions are begun by us (SQLAlchemy, SQLite: savepoints)

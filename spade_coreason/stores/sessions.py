@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from collections import namedtuple
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -12,9 +14,22 @@ from sqlalchemy import Connection, Row, Select, delete, func, select, update
 
 from ..contracts import ConversationRecord, ConversationState
 from ..conversation import Life
+from ..names import choose
 from .database import Database, micros, moment
 from .schema import conversations, inbox, interactions, variables
-from .statements import ADD_INTERACTION, ANSWER, CLOSE, DUPLICATE_DAYS, RECEIVE, SAVE_CONVERSATION, SAVE_VARIABLE
+from .statements import (
+    ADD_INTERACTION,
+    ANSWER,
+    CLOSE,
+    DUPLICATE_DAYS,
+    FIND,
+    HISTORY,
+    POSSIBLE_IDS,
+    RECEIVE,
+    SAVE_CONVERSATION,
+    SAVE_VARIABLE,
+    VARIABLES,
+)
 
 RECEIVED, ANSWERED, CLOSED = range(3)
 
@@ -62,6 +77,18 @@ class Variable(NamedTuple):
     value: str
 
 
+class Stored(NamedTuple):
+    """What is stored for a message: who has its possible conversation ids, and all that the sender's own conversation holds.
+
+    `history` are the turns in the window as JSON, oldest first. Variables are JSON texts by name.
+    """
+
+    rows: dict[str, ConversationRow]
+    history: list[str]
+    variables: dict[str, str]
+    person: dict[str, str]
+
+
 class PendingRow(NamedTuple):
     """A request that is not closed: received, or answered with its answer."""
 
@@ -93,8 +120,13 @@ class AgentStore:
     def receive(self, key: bytes, sender: str, request: str, now: datetime) -> tuple[int, asyncio.Future[bool]]:
         """Keeps a request, gives its row and a future: done when it is durable, False for a duplicate."""
         row = self._database.next_id("inbox")
+        self._database.known.add(key)
         values = (row, self.agent, key, sender, micros(now), RECEIVED, request)
         return row, self._database.submit([(RECEIVE, values)], inbox_row=row)
+
+    def is_surely_new(self, key: bytes) -> bool:
+        """Whether a request with this key cannot be there, and can be stored as far as is known: its turn may begin at once."""
+        return key not in self._database.known and not self._database.is_failing
 
     def finish(
         self,
@@ -158,6 +190,30 @@ class AgentStore:
         """Those of the conversations that exist, by their ids."""
         rows = await self._conversations(self._select().where(conversations.c.conversation_id.in_(list(ids))))
         return {row.conversation_id: row for row in rows}
+
+    def load(self, possible: Sequence[str], sender: str, most_turns: int) -> asyncio.Future[Stored]:
+        """What a message of `sender` needs, at most `most_turns` of its history. `possible` are up to three ids."""
+        ids = [*possible, *[possible[0]] * (POSSIBLE_IDS - len(possible))]
+
+        def work(driver: sqlite3.Connection) -> Stored:
+            rows: dict[str, ConversationRow] = {}
+            for found in driver.execute(FIND, (self.agent, *ids)):
+                row = _conversation(_Columns(*found))
+                rows[row.conversation_id] = row
+            name = choose(possible, sender, {name: row.owner for name, row in rows.items()})
+            own = rows.get(name) if name is not None else None
+            history: list[str] = []
+            values: dict[str, str] = {}
+            if own is not None:
+                turns = min(most_turns, own.turns - own.window_start + 1)
+                if turns > 0:
+                    history = [body for (body,) in driver.execute(HISTORY, (own.id, turns))][::-1]
+                if own.turns:
+                    values = dict(driver.execute(VARIABLES, (self.agent, "conversation", own.conversation_id)))
+            person = dict(driver.execute(VARIABLES, (self.agent, "person", sender)))
+            return Stored(rows, history, values, person)
+
+        return self._database.look_up(work)
 
     async def conversations(
         self, owner: str | None = None, state: ConversationState | None = None, limit: int = 100
@@ -278,7 +334,10 @@ class AgentStore:
         return await self._database.read(lambda connection: connection.execute(query).scalars().all())
 
 
-def _conversation(row: Row[Any]) -> ConversationRow:
+_Columns = namedtuple("_Columns", conversations.c.keys())  # type: ignore[misc]  # what `FIND` gives, in its order
+
+
+def _conversation(row: Any) -> ConversationRow:
     life = Life(
         ConversationState(row.state),
         row.interaction_count,

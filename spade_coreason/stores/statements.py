@@ -1,4 +1,4 @@
-"""The statements of a turn for many rows at once; a transaction runs them in this order.
+"""The statements of a turn, as text for the driver; a transaction runs those that write in this order, for many rows at once.
 
 Python's sqlite3 gives the interpreter lock away at every row of an `executemany`, and has to win it back from the event loop
 each time. So the rows of a batch are the VALUES of one statement; SQLAlchemy writes it for one row, and it is repeated here.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from sqlalchemy import ClauseElement, Table, bindparam, literal_column, null, update
+from sqlalchemy import ClauseElement, Table, bindparam, literal_column, null, select, update
 from sqlalchemy.dialects import sqlite
 
 from .schema import conversations, inbox, interactions, variables
@@ -89,3 +89,29 @@ def sql(statement: int, rows: int) -> str:
     before, values, rest = _ONE_ROW[statement].partition("VALUES (")
     marks, closing, after = rest.partition(")")
     return before + values + marks + closing + f", ({marks})" * (rows - 1) + after
+
+
+# What loading a conversation asks.
+
+POSSIBLE_IDS = 3
+FIND = _compiled(
+    select(conversations).where(
+        conversations.c.agent == bindparam("agent"),
+        conversations.c.conversation_id.in_([bindparam(f"id_{number}") for number in range(POSSIBLE_IDS)]),
+    ),
+    ["agent", *(f"id_{number}" for number in range(POSSIBLE_IDS))],
+)
+HISTORY = _compiled(
+    select(interactions.c.body)
+    .where(interactions.c.conversation == bindparam("conversation"))
+    .order_by(interactions.c.number.desc())
+    .limit(bindparam("turns"))
+    .offset(literal_column("0")),
+    ["conversation", "turns"],
+)
+VARIABLES = _compiled(
+    select(variables.c.name, variables.c.value).where(
+        *(variables.c[name] == bindparam(name) for name in ("agent", "scope", "holder"))
+    ),
+    ["agent", "scope", "holder"],
+)
