@@ -106,6 +106,7 @@ async def hosted(place: Place, durability: Literal["full", "normal"] = "full") -
     from spade_coreason import AgentDefinition, Policy, Runner
     from spade_coreason.access import Access
     from spade_coreason.agents.echo import EchoAgent
+    from spade_coreason.collector import settle_collector
     from spade_coreason.conversation import Rules
     from spade_coreason.door import Door
     from spade_coreason.peers import OpenRequests
@@ -124,6 +125,7 @@ async def hosted(place: Place, durability: Literal["full", "normal"] = "full") -
         agent.serve(runner, Door(runner, OpenRequests(), Access(jid), agent.send))
         await agent.start()
         agents.append(agent)
+        settle_collector()  # as `up` does
 
     try:
         yield start

@@ -6,6 +6,7 @@ import asyncio
 import statistics
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 
 from tests.servers.clients import StockClient
@@ -59,6 +60,7 @@ async def _measure(server: XmppServer, kind: str, load: Load) -> Measured:
     (jid, password), login = await server.account(), await server.account()
     async with agent_process(kind, server) as agents, StockClient(*login, server) as client:
         await agents.start(jid, password)
+        await _reached(client, jid)
         latencies = await _one_in_flight(client, jid, load.pings)
         cpu_s = await agents.cpu_s()
         duration_s = await _many_in_flight(client, jid, load.messages)
@@ -69,6 +71,15 @@ async def _measure(server: XmppServer, kind: str, load: Load) -> Measured:
         p50_ms=statistics.median(latencies) * 1e3,
         p99_ms=sorted(latencies)[int(0.99 * len(latencies))] * 1e3,
     )
+
+
+async def _reached(client: StockClient, jid: str) -> None:
+    """Asks until there is an answer: a server may take a moment after the login to hand messages over."""
+    for _ in range(5):
+        with suppress(TimeoutError):
+            await client.ask("hello", jid, timeout_s=3.0)
+            return
+    raise RuntimeError(f"{jid} does not answer")
 
 
 async def _one_in_flight(client: StockClient, jid: str, pings: int) -> list[float]:

@@ -22,6 +22,7 @@ async def serve(settings: Settings, is_online: Callable[[Platform], None]) -> No
 
     `is_online` is called when all agents are.
     """
+    from ..collector import settle_collector
     from ..service import Platform
 
     loop = asyncio.get_running_loop()
@@ -41,6 +42,7 @@ async def serve(settings: Settings, is_online: Callable[[Platform], None]) -> No
             if platform.notice:
                 warn(platform.notice)
             is_online(platform)
+            settle_collector()
             await platform.wait()
             # From here on the answers in flight are finished, which may take `limits.grace_s`.
             loop.add_signal_handler(signal.SIGINT, _end_now)

@@ -27,7 +27,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from ..exceptions import StoreError
 from . import schema
 from .known import KnownKeys
-from .statements import MAX_ROWS, RECEIVE, STATEMENTS, sql
+from .statements import ANSWER, MAX_ROWS, RECEIVE, STATEMENTS, sql
 
 T = TypeVar("T")
 Row: TypeAlias = tuple[Any, ...]
@@ -256,6 +256,8 @@ class Database:
         for write in batch:
             for statement, row in write.rows:
                 groups[statement].append(row)
+        if groups[RECEIVE] and groups[ANSWER]:
+            groups[RECEIVE], groups[ANSWER] = _answered(groups[RECEIVE], groups[ANSWER])
         driver: Any = connection.connection.driver_connection
         new_rows: set[int] | None = None
         for statement, rows in enumerate(groups):
@@ -308,6 +310,19 @@ class Database:
     def _error(self, error: SQLAlchemyError | sqlite3.Error) -> StoreError:
         cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
         return StoreError(f"{self._path}: {' '.join(str(cause).split())}")
+
+
+def _answered(received: list[Row], answers: list[Row]) -> tuple[list[Row], list[Row]]:
+    """Requests that are answered in the same transaction go in as answered, instead of being written twice."""
+    new = {row[0]: row for row in received}
+    rest = []
+    for answer in answers:
+        row = new.get(answer[0])
+        if row is None:
+            rest.append(answer)
+        else:
+            new[row[0]] = (*row[:-3], answer[1], None, answer[2])
+    return list(new.values()), rest
 
 
 def _begin_immediate(connection: Connection) -> None:

@@ -121,7 +121,7 @@ class AgentStore:
         """Keeps a request, gives its row and a future: done when it is durable, False for a duplicate."""
         row = self._database.next_id("inbox")
         self._database.known.add(key)
-        values = (row, self.agent, key, sender, micros(now), RECEIVED, request)
+        values = (row, self.agent, key, sender, micros(now), RECEIVED, request, None)
         return row, self._database.submit([(RECEIVE, values)], inbox_row=row)
 
     def is_surely_new(self, key: bytes) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from sqlalchemy import ClauseElement, Table, bindparam, literal_column, null, select, update
+from sqlalchemy import ClauseElement, Table, bindparam, literal_column, select, update
 from sqlalchemy.dialects import sqlite
 
 from .schema import conversations, inbox, interactions, variables
@@ -46,13 +46,13 @@ def _upsert(table: Table, key: Sequence[str]) -> str:
 
 def _receive() -> str:
     """A row whose key is there already is a duplicate and changes nothing; after seven days it is a new message."""
-    names = ["id", "agent", "key", "sender", "received_at", "state", "request"]
+    names = ["id", "agent", "key", "sender", "received_at", "state", "request", "answer"]
     statement = _insert(inbox, names)
     new = statement.excluded
     is_old = (inbox.c.state == literal_column("2")) & (
         inbox.c.received_at < new.received_at - literal_column(str(_DUPLICATE_MICROS))
     )
-    renewed = {name: new[name] for name in names if name not in ("agent", "key")} | {"answer": null()}
+    renewed = {name: new[name] for name in names if name not in ("agent", "key")}
     statement = statement.on_conflict_do_update(index_elements=["agent", "key"], set_=renewed, where=is_old)
     return _compiled(statement, names)
 

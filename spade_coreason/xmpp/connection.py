@@ -238,9 +238,23 @@ class Connection:
         elif isinstance(stanza, Ack):
             self.client.sm.handle_ack(stanza)
             self._settled.set()
+            self._hurry()
         else:
             return stanza
         return None
+
+    def _hurry(self) -> None:
+        # Nothing of ours goes back for an acknowledgement, so the kernel would wait 40 ms with its own; and until that came a
+        # server without TCP_NODELAY (Prosody) would keep the next message.
+        sock = self._socket()
+        if sock is not None and hasattr(socket, "TCP_QUICKACK"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+
+    def _socket(self) -> socket.socket | None:
+        """The TCP socket of the connection, where it has one."""
+        transport = self.client.transport
+        sock = transport.get_extra_info("socket") if transport is not None else None
+        return sock if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6) else None
 
     # Connecting
 
@@ -323,9 +337,8 @@ class Connection:
             self._outcome.set_result(is_new)
 
     def _watch_socket(self) -> None:
-        transport = self.client.transport
-        sock = transport.get_extra_info("socket") if transport is not None else None
-        if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        sock = self._socket()
+        if sock is None:
             return
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

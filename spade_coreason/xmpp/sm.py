@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -31,33 +32,30 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
 
     def plugin_init(self) -> None:
         self.on_news: Callable[[], None] | None = None
-        self._held: dict[int, None] = {}
-        self._session = 0
-        self._asked: int | None = None
+        self._held: deque[tuple[int, asyncio.Future[Any]]] = deque()
+        self._is_asked = False
         self._ack_is_due = False
         super().plugin_init()
 
     def session_end(self, event: Any) -> None:
         self._held.clear()
-        self._session += 1
-        self._asked = None
+        self._is_asked = False
         super().session_end(event)
 
     def hold(self, durable: asyncio.Future[Any]) -> None:
         """The stanza that is just being handled is not acknowledged before `durable` is done."""
-        if not self.enabled_in or durable.done():
-            return
-        number, session = self.handled, self._session
-        self._held[number] = None
-        durable.add_done_callback(lambda _: self._release(number, session))
+        if self.enabled_in and not durable.done():
+            self._held.append((self.handled, durable))
 
     def send_ack(self) -> None:
         """Acknowledges what came in until now, as soon as it is durable."""
-        if self._held:
-            # Saying less at once would only make the server ask again.
-            self._asked = self.handled
-        else:
+        self._drop_durable()
+        if not self._held:
             self._say_ack()
+        elif not self._is_asked:
+            # Saying less at once would only make the server ask again.
+            self._is_asked = True
+            self._held[-1][1].add_done_callback(self._durable)
 
     def take_ack(self) -> str:
         """The acknowledgement that is due, as text for the stream; empty where none is."""
@@ -90,13 +88,15 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
             self.seq = (self.seq + 1) % _MODULUS  # type: ignore[has-type]
             self.unacked_queue.append((self.seq, stanza))
 
-    def _release(self, number: int, session: int) -> None:
-        if session != self._session:
-            return
-        self._held.pop(number, None)
-        if self._asked is not None and (not self._held or next(iter(self._held)) > self._asked):
-            self._asked = None
+    def _durable(self, _: asyncio.Future[Any]) -> None:
+        # They become durable in the order in which they came, so everything before this one is too.
+        if self._is_asked:
+            self._is_asked = False
             self._say_ack()
+
+    def _drop_durable(self) -> None:
+        while self._held and self._held[0][1].done():
+            self._held.popleft()
 
     def _say_ack(self) -> None:
         if not self.xmpp.transport:
@@ -108,7 +108,8 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
             self.on_news()
 
     def _ack(self) -> str:
-        handled = (next(iter(self._held)) - 1) % _MODULUS if self._held else self.handled
+        self._drop_durable()
+        handled = (self._held[0][0] - 1) % _MODULUS if self._held else self.handled
         return f"<a xmlns='urn:xmpp:sm:3' h='{handled}'/>"
 
 
