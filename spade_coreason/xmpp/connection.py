@@ -8,13 +8,11 @@ import os
 import random
 import socket
 import ssl
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 from xml.etree.ElementTree import Element, ParseError
-
-# Before slixmpp is imported: it expands XML entities otherwise.
-os.environ.setdefault("SLIXMPP_ENABLE_DEFUSEDXML", "true")
 
 from slixmpp import JID, Message
 from slixmpp.plugins.xep_0198.stanza import Ack, RequestAck
@@ -26,6 +24,11 @@ from .endpoint import Endpoint
 from .sm import REQUEST_ACK, DurableStreamManagement
 
 log = logging.getLogger(__name__)
+
+# SPADE imports pyjabber, which makes a directory for uploads at its import and leaves it behind.
+if (uploads := sys.modules.get("pyjabber.plugins.xep_0363.upload_server")) is not None:
+    with suppress(OSError):
+        os.rmdir(uploads.TEMP_DIR)
 
 
 def _is_news(record: logging.LogRecord) -> bool:

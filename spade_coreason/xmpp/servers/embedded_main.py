@@ -13,6 +13,13 @@ import ssl
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+if __name__ == "__main__":
+    # pyjabber makes a directory for uploads when it is imported, and leaves it behind.
+    tempfile.tempdir = sys.argv[1]
+    for left_behind in Path(sys.argv[1]).glob("pyjabber_xep0363_*"):
+        left_behind.rmdir()
 
 import attrs
 from loguru import logger
@@ -26,8 +33,6 @@ IDLE_TIMEOUT_S = 10 * 365 * 24 * 3600
 
 
 async def serve(directory: str, domain: str, port: int) -> None:
-    # pyjabber makes a directory for uploads and leaves it behind.
-    tempfile.tempdir = directory
     server = Server(
         Parameters(
             host=domain,
