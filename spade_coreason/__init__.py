@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .exceptions import PeerRefused as PeerRefused
     from .exceptions import PeerTimeout as PeerTimeout
     from .exceptions import PeerUnavailable as PeerUnavailable
+    from .exceptions import RequestTooLong as RequestTooLong
     from .exceptions import ServerError as ServerError
     from .exceptions import StoreError as StoreError
     from .peers import Answer as Answer
@@ -66,6 +67,7 @@ _LAZY = {
     "PeerRefused": "exceptions",
     "PeerTimeout": "exceptions",
     "PeerUnavailable": "exceptions",
+    "RequestTooLong": "exceptions",
     "ServerError": "exceptions",
     "StoreError": "exceptions",
 }

@@ -13,6 +13,7 @@ CoReasonError
     ├── PeerTimeout         none within the time given
     ├── PeerUnavailable     the server says that nobody is there
     ├── PeerRefused         it will not talk with us
+    ├── RequestTooLong      it was not sent: no server would take it
     └── PeerFailed          it answered with an error
 """
 
@@ -114,6 +115,18 @@ class PeerUnavailable(PeerError):
 
 class PeerRefused(PeerError):
     """The agent will not talk with us now; its notice says why and until when."""
+
+
+class RequestTooLong(PeerError):
+    """The request was not sent: servers end the connection of whoever sends so much at once."""
+
+    exit_code = 2
+
+    def __init__(self, jid: str, size: int, limit: int) -> None:
+        problem = f"was not asked: the request has {size:,} bytes on the wire, and {limit:,} are the most"
+        super().__init__(jid, f"{problem}; send a link to the text instead")
+        self.size = size
+        self.limit = limit
 
 
 class PeerFailed(PeerError):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .names import bare, possible_ids
 from .stores import AgentStore, ConversationRow, ForgetReport
 from .stores.memory import AgentInteractionMemory
 
 _ALL = 2**31
-_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +62,8 @@ async def forget_person(store: AgentStore, memory: AgentInteractionMemory, perso
 async def forget_everybody(store: AgentStore, memory: AgentInteractionMemory) -> Forgotten:
     """Deletes everything that one agent has about anybody it talked with."""
     total = Forgotten()
-    memories = 0
     for name in await memory.aget_all_conversations():
-        memories += await memory.aclear_conversation(name)
-    while rows := await store.conversations(limit=_AT_ONCE):
-        for owner in {row.owner for row in rows}:
-            total = total.and_also(await store.forget(owner), 0)
-    return total.and_also(ForgetReport((), 0, 0, 0), memories)
+        total = replace(total, memories=total.memories + await memory.aclear_conversation(name))
+    for person in await store.people():
+        total = total.and_also(await store.forget(person), 0)
+    return total

@@ -16,11 +16,13 @@ from pydantic_core import from_json
 
 from .codec import Bounce, Reply, request_stanza
 from .contracts import AgentRequest
-from .exceptions import PeerError, PeerFailed, PeerRefused, PeerTimeout, PeerUnavailable
+from .exceptions import PeerError, PeerFailed, PeerRefused, PeerTimeout, PeerUnavailable, RequestTooLong
 from .names import bare, derived_thread
 from .response import Send
 from .runner import CURRENT_REQUEST
 
+MOST_BYTES = 250_000
+"""Of one request on the wire: servers take 262,144 bytes at once where nobody changed it."""
 # The last event of a request.
 _ENDS = frozenset({"request.completed", "request.failed", "request.refused"})
 
@@ -61,13 +63,14 @@ class OpenRequests:
     """The requests of one JID that wait for an answer. Whatever answers none of them is dropped and counted."""
 
     def __init__(self) -> None:
-        self._open: dict[str, _Open] = {}
+        # By id and JID: one request may be asked of several at once.
+        self._open: dict[tuple[str, str], _Open] = {}
         self.dropped = 0
 
     def deliver(self, reply: Reply) -> None:
         """Takes an event that came in."""
-        request = self._open.get(reply.request_id)
-        if request is None or bare(reply.sender) != request.jid or reply.event_id in request.seen:
+        request = self._open.get((reply.request_id, _peer(reply.sender)))
+        if request is None or reply.event_id in request.seen:
             self.dropped += 1
             return
         request.seen.add(reply.event_id)
@@ -80,8 +83,8 @@ class OpenRequests:
 
     def bounce(self, bounce: Bounce) -> None:
         """Takes a request that came back."""
-        request = self._open.get(bounce.stanza_id)
-        if request is None or bare(bounce.sender) != request.jid:
+        request = self._open.get((bounce.stanza_id, _peer(bounce.sender)))
+        if request is None:
             self.dropped += 1
             return
         problem = f"is not there: {bounce.text or bounce.condition.replace('-', ' ')}"
@@ -89,11 +92,14 @@ class OpenRequests:
 
     @contextmanager
     def _waiting(self, request_id: str, jid: str):  # type: ignore[no-untyped-def]  # a generator of one _Open
-        request = self._open[request_id] = _Open(bare(jid))
+        key = request_id, _peer(jid)
+        if key in self._open:
+            raise ValueError(f"the request {request_id} to {key[1]} has no answer yet; ask it twice with create_child")
+        request = self._open[key] = _Open(key[1])
         try:
             yield request
         finally:
-            del self._open[request_id]
+            del self._open[key]
 
     async def events(self, jid: str, request_id: str, timeout_s: float, send: Callable[[], None]) -> AsyncIterator[PeerEvent]:
         """Sends, and gives the events of the answer as they come, the last one included.
@@ -108,13 +114,18 @@ class OpenRequests:
                     async with asyncio.timeout_at(deadline):
                         arrival = await request.arrivals.get()
                 except TimeoutError:
-                    raise PeerTimeout(bare(jid), timeout_s) from None
+                    raise PeerTimeout(request.jid, timeout_s) from None
                 if isinstance(arrival, PeerError):
                     raise arrival
                 yield PeerEvent(arrival.type, arrival.data)
                 if arrival.type in _ENDS:
-                    _raise_for(bare(jid), arrival)
+                    _raise_for(request.jid, arrival)
                     return
+
+
+def _peer(jid: str) -> str:
+    """The bare JID as a server writes it: in lower case, however an agent's author wrote it."""
+    return bare(jid).lower()
 
 
 def _assemble(request: _Open, fragment: Reply) -> Reply | None:
@@ -183,16 +194,17 @@ class Peers:
     calling conversation and the peer, so that two people behind one agent are two conversations at the next.
     """
 
-    def __init__(self, jid: str, requests: OpenRequests, send: Send) -> None:
+    def __init__(self, jid: str, requests: OpenRequests, send: Send, stanza_bytes: int = MOST_BYTES) -> None:
         self._jid = jid
         self._requests = requests
         self._send = send
+        self._stanza_bytes = stanza_bytes
 
     async def ask(self, jid: str, request: AgentRequest | Mapping[str, Any] | str, timeout: float = 30.0) -> Answer:
         """Asks the agent `jid` and waits for its whole answer, `timeout` seconds at most.
 
         A text or a payload becomes a child of the request that is being answered. Raises PeerTimeout, PeerUnavailable,
-        PeerRefused or PeerFailed, each naming the agent.
+        PeerRefused, PeerFailed or RequestTooLong, each naming the agent.
         """
         return collect(jid, [event async for event in self.stream(jid, request, timeout)])
 
@@ -210,8 +222,8 @@ class Peers:
         self._send([self._stanza(jid, as_request(request))])
 
     def _stanza(self, jid: str, request: AgentRequest) -> str:
-        thread = derived_thread(request.session_id, bare(jid))
-        return write_request(self._jid, jid, request, thread)
+        thread = derived_thread(request.session_id, _peer(jid))
+        return write_request(self._jid, jid, request, thread, self._stanza_bytes)
 
 
 def as_request(request: AgentRequest | Mapping[str, Any] | str) -> AgentRequest:
@@ -223,10 +235,16 @@ def as_request(request: AgentRequest | Mapping[str, Any] | str) -> AgentRequest:
     return current.create_child(payload) if current is not None else AgentRequest(session_id=uuid4(), payload=payload)
 
 
-def write_request(source: str, to: str, request: AgentRequest, thread: str | None) -> str:
-    """The stanza of a request; its id is the request's, so that a bounce names it. The session stays at home."""
+def write_request(source: str, to: str, request: AgentRequest, thread: str | None, stanza_bytes: int = MOST_BYTES) -> str:
+    """The stanza of a request; its id is the request's, so that a bounce names it. The session stays at home.
+
+    RequestTooLong where it has more than `stanza_bytes`.
+    """
     dumped = request.dump(exclude={"session_id"})
-    return request_stanza(to, dumped, source=f"xmpp:{source}", thread=thread, stanza_id=_stanza_id(request.request_id))
+    stanza = request_stanza(to, dumped, source=f"xmpp:{source}", thread=thread, stanza_id=_stanza_id(request.request_id))
+    if len(stanza) * 4 > stanza_bytes and (size := len(stanza.encode())) > stanza_bytes:
+        raise RequestTooLong(bare(to), size, stanza_bytes)
+    return stanza
 
 
 def _stanza_id(request_id: UUID) -> str:

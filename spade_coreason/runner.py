@@ -11,6 +11,7 @@ import logging
 import secrets
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -101,6 +102,7 @@ class Runner:
         self._owners: dict[str, str] = {}
         self._persons: weakref.WeakValueDictionary[str, Variables] = weakref.WeakValueDictionary()
         self._slots = asyncio.Semaphore(self.policy.concurrency)
+        self._shares: weakref.WeakValueDictionary[str, asyncio.Semaphore] = weakref.WeakValueDictionary()
         self._pace = Pace()
         self._assist_alarms = Alarms(self.policy.assist_timeout_s)
         self._lifecycle = Lifecycle(agent, self.policy.lifecycle, self.policy.idle_shutdown_s)
@@ -108,6 +110,7 @@ class Runner:
         self._idle_timer: asyncio.TimerHandle | None = None
         self._idle_task: asyncio.Task[None] | None = None
         self._is_accepting = False
+        self._is_giving_up = False
         self._unsent: list[tuple[int, list[str]]] = []
 
     # Opening and closing
@@ -118,7 +121,7 @@ class Runner:
         await self.store.purge(self._clock())
         self._active = await self.store.active_ids()
         await self._lifecycle.open()
-        self._is_accepting = True
+        self._is_accepting, self._is_giving_up = True, False
         for pending in await self.store.pending():
             if pending.answer is not None:
                 self._unsent.append((pending.row, json.loads(pending.answer)))
@@ -145,6 +148,7 @@ class Runner:
         if not workers:
             return True
         _, late = await asyncio.wait(workers, timeout=grace_s)
+        self._is_giving_up = True
         for worker in late:
             worker.cancel()
         if late:
@@ -205,13 +209,21 @@ class Runner:
         if lane.worker is None:
             lane.worker = asyncio.create_task(self._work(lane))
 
+    def _share(self, sender: str) -> asyncio.Semaphore:
+        """The slots that one person may have: however many threads they begin, there is room for others."""
+        share = self._shares.get(sender)
+        if share is None:
+            share = self._shares[sender] = asyncio.Semaphore(max(1, self.policy.concurrency // _SHARES))
+        return share
+
     async def _work(self, lane: Lane) -> None:
+        share = self._share(lane.key[0])
         try:
             while lane.queue:
                 waiting = lane.queue.popleft()
                 try:
                     if waiting.is_surely_new or await waiting.is_new:
-                        async with self._slots:
+                        async with share, self._slots:
                             await self._turn(lane, waiting)
                 except StoreError as error:
                     log.error("%s: a request of %s is not stored: %s", self.jid, bare(waiting.incoming.sender), error)
@@ -270,11 +282,13 @@ class Runner:
             with limit:
                 await self.agent.assist(request, session, response)
             response.close_streams(None)
-        except (Exception, SystemExit, asyncio.CancelledError) as error:
-            # asyncio would end the whole process with sys.exit() in a task. An agent may be cancelled by its own doing.
-            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+            await self._take_back_cancels()
+        except BaseException as error:
+            # Also sys.exit(), with which a task ends the whole process, and the agent's own cancelling of its task.
+            if isinstance(error, KeyboardInterrupt) or (isinstance(error, asyncio.CancelledError) and self._is_giving_up):
                 response.abandon()
                 raise
+            await self._take_back_cancels()
             incident = secrets.token_hex(4)
             late = isinstance(error, TimeoutError) and limit.has_expired
             code: int = ErrorCode.TIMEOUT if late else ErrorCode.INTERNAL
@@ -293,6 +307,16 @@ class Runner:
             code = reported.code or ErrorCode.INTERNAL
             return _Outcome(Failed(reported.user_message, int(code), reported.recoverable, reported=True))
         return _Outcome(Completed(conversation_id, "completed" if session.is_ended else "active"))
+
+    async def _take_back_cancels(self) -> None:
+        """An agent that cancelled its own task cancelled its turn, and not what comes after it."""
+        task = asyncio.current_task()
+        if task is None or not task.cancelling() or self._is_giving_up:
+            return
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)  # a cancel that is still to come
+        while task.uncancel():
+            pass
 
     async def _finish(
         self,
@@ -432,6 +456,8 @@ class Runner:
             life = conversation.begin(self._clock())
             limit = self.policy.rules.max_interactions
             row = ConversationRow(self.store.new_conversation_row(), name, sender, session, life, limit)
+            # What the agent remembers under this id stays its owner's, also if this turn never ends.
+            await self.store.save_conversation(row)
         history = [Interaction.model_validate_json(text) for text in stored.history]
         state = SessionState(id=row.session_id, agent_id=self.jid, user_id=sender, history=history)
         variables = Variables("conversation", name, stored.variables)
@@ -537,12 +563,7 @@ class Runner:
 
 
 _LANES_IN_MEMORY = 10_000
-
-
-def _is_cancelled() -> bool:
-    """Whether somebody cancels this very task."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+_SHARES = 4  # of an agent's concurrency; one person has one at most
 
 
 def _with_life(row: ConversationRow, life: Life) -> ConversationRow:

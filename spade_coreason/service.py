@@ -170,7 +170,7 @@ class Platform:
         is_registered_here = settings.register_account and self.server is None
         host = HostedAgent(settings.jid, password, self.endpoint, register=is_registered_here)
         requests = OpenRequests()
-        agent = self._load(place, settings, jid, Peers(jid, requests, host.send))
+        agent = self._load(place, settings, jid, Peers(jid, requests, host.send, self.settings.limits.stanza_bytes))
         runner = Runner(
             agent,
             jid,

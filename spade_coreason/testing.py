@@ -188,7 +188,7 @@ class AgentTester:
     def _make(self, jid: str, what: Any, database: Database) -> None:
         send = self._network.sender(f"{jid}/{_RESOURCE}")
         requests = OpenRequests()
-        agent = self.built[jid] = self._build(jid, what, Peers(jid, requests, send))
+        agent = self.built[jid] = self._build(jid, what, Peers(jid, requests, send, self._policy.stanza_bytes))
         policy = replace(self._policy, memory=agent.manifest.config.memory or self._policy.memory)
         ends = self._on_end if jid == self.jid else ()
         store = AgentStore(database, jid)

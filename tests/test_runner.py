@@ -99,8 +99,25 @@ async def test_no_more_turns_at_once_than_allowed() -> None:
         running -= 1
 
     async with AgentTester(counting, policy=Policy(concurrency=3)) as t:
-        await asyncio.gather(*(t.ask("x", thread=str(number)) for number in range(20)))
+        await asyncio.gather(*(t.ask("x", user=f"u{number}@localhost") for number in range(20)))
         assert most == 3
+
+
+async def test_one_person_with_many_threads_leaves_room_for_others() -> None:
+    release = asyncio.Event()
+
+    @agent
+    async def slow(request: Any, session: Any, response: Any) -> None:
+        if request.payload["query"] == "slow":
+            await release.wait()
+        await response.markdown(request.payload["query"])
+
+    async with AgentTester(slow, policy=Policy(concurrency=8)) as t:
+        waiting = [asyncio.create_task(t.say("slow", user=ALICE, thread=str(number))) for number in range(50)]
+        assert await t.say("quick", user=BOB) == ["quick"]
+        assert not any(task.done() for task in waiting)
+        release.set()
+        assert await asyncio.gather(*waiting) == [["slow"]] * 50
 
 
 async def test_a_conversation_with_too_many_waiting_is_told_so_and_others_are_not_hindered() -> None:
@@ -177,6 +194,38 @@ async def is_cancelled(response: ResponseHandler) -> None:
     raise asyncio.CancelledError("a secret")
 
 
+class Private(BaseException):
+    """What no `except Exception` catches."""
+
+
+async def raises_no_exception(response: ResponseHandler) -> None:
+    raise Private("a secret")
+
+
+async def leaves_its_coroutine(response: ResponseHandler) -> None:
+    raise GeneratorExit("a secret")
+
+
+async def raises_a_group_of_no_exceptions(response: ResponseHandler) -> None:
+    raise BaseExceptionGroup("secrets", [Private("a secret")])
+
+
+def cancel_oneself() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel("a secret")
+
+
+async def cancels_itself(response: ResponseHandler) -> None:
+    cancel_oneself()
+    await asyncio.Event().wait()
+
+
+async def cancels_itself_and_raises(response: ResponseHandler) -> None:
+    cancel_oneself()
+    raise ValueError("a secret")
+
+
 async def raises_a_timeout(response: ResponseHandler) -> None:
     raise TimeoutError("a secret")
 
@@ -205,7 +254,23 @@ def misbehaving(assist: Assist) -> Any:
     return made
 
 
-@pytest.mark.parametrize("assist", [raises, exits, is_cancelled, raises_a_timeout, raises_a_group, says_no_text, shows_no_json])
+FAILING: list[Assist] = [
+    raises,
+    exits,
+    is_cancelled,
+    raises_no_exception,
+    leaves_its_coroutine,
+    raises_a_group_of_no_exceptions,
+    cancels_itself,
+    cancels_itself_and_raises,
+    raises_a_timeout,
+    raises_a_group,
+    says_no_text,
+    shows_no_json,
+]
+
+
+@pytest.mark.parametrize("assist", FAILING)
 async def test_an_agent_that_fails_fails_alone_with_one_incident(assist: Assist, caplog: pytest.LogCaptureFixture) -> None:
     async with AgentTester(misbehaving(assist)) as t:
         with caplog.at_level(logging.CRITICAL), pytest.raises(PeerFailed, match=r"went wrong on my side \(incident") as error:
@@ -217,6 +282,21 @@ async def test_an_agent_that_fails_fails_alone_with_one_incident(assist: Assist,
         assert sum("incident" in text for text in texts) == 1
         assert await t.say("hello") == ["still here"]
         assert (await t.ask("hello")).text == "still here"
+        # Nothing of it waits for the next start.
+        await t.restart()
+        await t.settled()
+        assert t.unread() == []
+
+
+async def test_an_agent_that_cancels_its_own_task_and_returns_has_answered() -> None:
+    async def cancels_itself_at_the_end(response: ResponseHandler) -> None:
+        await response.markdown("an answer")
+        cancel_oneself()
+
+    async with AgentTester(misbehaving(cancels_itself_at_the_end)) as t:
+        assert (await t.ask("go")).text == "an answer"
+        assert await t.say("go") == ["an answer"]
+        assert await t.say("hello") == ["still here"]
 
 
 async def test_hanging_ends_with_the_assist_timeout() -> None:
@@ -490,7 +570,7 @@ async def test_what_was_interrupted_is_reported_where_so_configured() -> None:
             await asking
         await t.settled()
         assert t.unread(ALICE) == ["I was interrupted before I could answer this. Please ask again."]
-        assert await t.conversations() == []
+        assert [record.interaction_count for record in await t.conversations()] == [0, 0]
         await t.restart()
         await t.settled()
         assert t.unread(ALICE) == []

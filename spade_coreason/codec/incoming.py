@@ -45,7 +45,21 @@ from .namespaces import (
 _ID_CHARACTERS = 1024
 
 # What the platform says about a request; nobody else may.
-RESERVED = frozenset({"conversation_id", "redelivered", "sender", "attachments", "reply_to", "thread", "language"})
+RESERVED = frozenset(
+    {
+        "conversation_id",
+        "redelivered",
+        "sender",
+        "attachments",
+        "reply_to",
+        "thread",
+        "language",
+        "spade",
+        "delayed_since",
+    }
+)
+
+_LINEAGE = ("request_id", "root_request_id", "parent_request_id")
 
 
 class Incoming(NamedTuple):
@@ -81,10 +95,9 @@ class Incoming(NamedTuple):
             row["message_type"] = self.message_type
         if self.metadata:
             row["metadata"] = dict(self.metadata)
-        if self.request_id is not None:
-            row["request_id"] = self.request_id
-            row["root_request_id"] = self.root_request_id
-            row["parent_request_id"] = self.parent_request_id
+        for name in _LINEAGE:
+            if (ident := getattr(self, name)) is not None:
+                row[name] = ident
         if self.capabilities is not None:
             row["capabilities"] = self.capabilities.dump()
         if self.uses_chat_states:
@@ -95,7 +108,7 @@ class Incoming(NamedTuple):
     def from_json(cls, text: str | bytes) -> Incoming:
         """What `to_json` wrote."""
         row = from_json(text)
-        for name in ("request_id", "root_request_id", "parent_request_id"):
+        for name in _LINEAGE:
             if row.get(name) is not None:
                 row[name] = UUID(row[name])
         if "capabilities" in row:
@@ -147,6 +160,8 @@ def decode(message: Element) -> Decoded:
         return _bounce(message, sender)
     if kind in ("headline", "groupchat") or not sender:
         return None
+    if kind != "chat":
+        kind = "normal"  # RFC 6121, 5.2.2; and it is echoed, so it may not be just anything
     parts: dict[str, Element] = {}
     uses_chat_states = False
     for child in message:
@@ -253,7 +268,8 @@ def _request(data: Any, text: str, sender: str, stanza_id: str, thread: str | No
 
     def malformed(problem: str) -> Malformed:
         named = data.get("request_id") if isinstance(data, dict) else None
-        return Malformed(sender, stanza_id, thread, problem, named if isinstance(named, str) else None)
+        is_id = isinstance(named, str) and len(named) <= _ID_CHARACTERS
+        return Malformed(sender, stanza_id, thread, problem, named if is_id else None)
 
     if not isinstance(data, dict) or not isinstance(data.get("payload"), dict):
         return malformed("data.payload is no object")
@@ -261,10 +277,7 @@ def _request(data: Any, text: str, sender: str, stanza_id: str, thread: str | No
     if not isinstance(metadata, dict):
         return malformed("data.metadata is no object")
     try:
-        ids = [
-            UUID(data[name]) if data.get(name) is not None else None
-            for name in ("request_id", "root_request_id", "parent_request_id")
-        ]
+        ids = [UUID(data[name]) if data.get(name) is not None else None for name in _LINEAGE]
         capabilities = data.get("capabilities")
         if capabilities is not None:
             capabilities = ClientCapabilities.model_validate(capabilities)

@@ -43,6 +43,8 @@ def _table(data: dict[str, Any]) -> str:
     columns, rows = data.get("columns"), data.get("rows")
     if not isinstance(columns, list) or not isinstance(rows, list) or not all(isinstance(r, dict) for r in rows):
         return _fenced(data)
+    if any(isinstance(c, list | dict) for c in columns):
+        return _fenced(data)
     lines = [[str(c) for c in columns]] + [[_scalar(row.get(c, "")) for c in columns] for row in rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     aligned = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]

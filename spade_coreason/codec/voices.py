@@ -40,7 +40,7 @@ from .namespaces import (
     TYPE_PREFIX,
 )
 from .rendering import block_text
-from .xml import attribute, escape, printable, split, wire_size
+from .xml import attribute, clean, escape, printable, split, wire_size
 
 _MARKER = f"<answer xmlns='{MARKER_NAMESPACE}'/>"
 # What a stanza has besides its text, thread and addressee, at most.
@@ -144,7 +144,7 @@ class PersonVoice:
         )
 
     def _text(self, text: str) -> list[str]:
-        text = text.strip()
+        text = clean(text).strip()
         if not text:
             return []
         if len(text) * 12 <= self._body_bytes or wire_size(text) <= self._body_bytes:
@@ -176,8 +176,9 @@ class SpadeVoice(PersonVoice):
         fields_bytes = sum(_MOST_A_CHARACTER_TAKES * len(name) + wire_size(value) + 80 for name, value in self._fields.items())
         if fields_bytes > stanza_bytes // 4:
             self._fields, fields_bytes = {}, 0
-        in_reply_to = _MOST_A_CHARACTER_TAKES * len(self._fields.get("reply-with", incoming.stanza_id))
-        self._body_bytes = max(self._body_bytes - fields_bytes - in_reply_to, _LEAST_TEXT_BYTES)
+        in_reply_to = self._fields.get("reply-with", incoming.stanza_id)
+        echoed = _MOST_A_CHARACTER_TAKES * (len(in_reply_to) + len(incoming.thread or ""))  # the thread stands in both forms
+        self._body_bytes = max(self._body_bytes - fields_bytes - echoed, _LEAST_TEXT_BYTES)
         self._performative = "inform"
         self.shows_typing = False
 
@@ -191,6 +192,7 @@ class SpadeVoice(PersonVoice):
         stanza_id = _stanza_id(self._key, self._made, text)
         self._made += 1
         fields = {**self._fields, "performative": self._performative}
+        fields.pop("in-reply-to", None)  # that is what the request itself answered
         asked_as = fields.pop("reply-with", incoming.stanza_id)
         if asked_as:
             fields["in-reply-to"] = asked_as
@@ -251,6 +253,13 @@ def _event(event: TurnEvent) -> tuple[str, dict[str, Any]]:
             return "request.refused", {"message": message, "code": code, "retry_after_s": retry_after_s}
 
 
+def _json_text(event: dict[str, Any]) -> str:
+    try:
+        return to_json(event).decode()
+    except ValueError:  # lone surrogates, which no UTF-8 has
+        return to_json(printable(event)).decode()
+
+
 class EventWriter:
     """CloudEvents 1.0 as stanzas. An event too long for one is sent as ordered fragments of its JSON."""
 
@@ -262,11 +271,11 @@ class EventWriter:
         self._request_id = request_id
         self._json_bytes = _room(stanza_bytes, to, thread)
         self._made = 0
+        self._said = 0
 
     def write(self, kind: str, data: dict[str, Any]) -> list[str]:
         """The stanzas of one event; more than one only where it is too long."""
-        stanza_id = _stanza_id(self._id_prefix, self._made, f"{kind}{data}")
-        self._made += 1
+        stanza_id = self._next_id(kind, data)
         text = escape(self._json(kind, stanza_id, data))
         if len(text) * 4 <= self._json_bytes or len(text.encode()) <= self._json_bytes:
             return [self._stanza(stanza_id, text)]
@@ -281,6 +290,18 @@ class EventWriter:
             fragments.append(self._stanza(fragment_id, escape(text)))
         return fragments
 
+    def _next_id(self, kind: str, data: dict[str, Any]) -> str:
+        """The same for the same event after the same events.
+
+        From where a turn that runs again says something else, all its events are new to whoever heard the first run: a
+        piece of text that both have at the same place too. A thought changes nothing of what follows.
+        """
+        said = crc32(f"{kind}{data}".encode("utf-8", "surrogatepass"), self._said)
+        if kind != "block.thinking":
+            self._said = said
+        self._made += 1
+        return f"{self._id_prefix}-{self._made - 1}-{said:08x}"
+
     def _json(self, kind: str, event_id: str, data: dict[str, Any]) -> str:
         event = {
             "specversion": "1.0",
@@ -292,10 +313,7 @@ class EventWriter:
             "requestid": self._request_id,
             "data": data,
         }
-        try:
-            return to_json(event).decode()
-        except ValueError:  # lone surrogates, which no UTF-8 has
-            return to_json(printable(event)).decode()
+        return _json_text(event)
 
     def _stanza(self, stanza_id: str, text: str) -> str:
         return f"<message to='{self._to}' id='{stanza_id}'><json xmlns='{JSON_NAMESPACE}'>{text}{self._tail}"
@@ -325,7 +343,7 @@ def request_stanza(to: str, request_json: dict[str, Any], *, source: str, thread
         "datacontenttype": "application/json",
         "data": request_json,
     }
-    text = escape(to_json(event).decode())
+    text = escape(_json_text(event))
     return (
         f"<message to='{attribute(to)}' id='{attribute(stanza_id)}'>"
         f"<json xmlns='{JSON_NAMESPACE}'>{text}</json>{thread_element(thread)}</message>"

@@ -305,6 +305,7 @@ class Database:
         cursor.execute("PRAGMA journal_mode=WAL")
         cursor.execute(f"PRAGMA synchronous={self._durability}")
         cursor.execute("PRAGMA foreign_keys=ON")
+        cursor.execute("PRAGMA secure_delete=ON")  # what is forgotten is not in the file either
         cursor.close()
 
     def _error(self, error: SQLAlchemyError | sqlite3.Error) -> StoreError:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, Select, delete, func, select, update
+from sqlalchemy import CompoundSelect, Connection, Row, Select, delete, func, select, update
 
 from ..contracts import ConversationRecord, ConversationState
 from ..conversation import Life
@@ -241,6 +241,13 @@ class AgentStore:
         found = await self._scalars(select(func.min(conversations.c.last_interaction)).where(*self._is_active()))
         return moment(found[0]) if found[0] is not None else None
 
+    async def people(self) -> list[str]:
+        """Everybody (bare JIDs) of whom there is anything."""
+        owners = select(conversations.c.owner).where(conversations.c.agent == self.agent)
+        holders = select(variables.c.holder).where(variables.c.agent == self.agent, variables.c.scope == "person")
+        senders = select(inbox.c.sender).where(inbox.c.agent == self.agent, inbox.c.sender != "")
+        return list(await self._scalars(owners.union(holders, senders)))
+
     async def delete_conversation(self, row: ConversationRow) -> ForgetReport:
         """Deletes a conversation with everything under its id."""
         return await self._delete([row], person=None)
@@ -251,8 +258,6 @@ class AgentStore:
         return await self._delete(rows, person)
 
     async def _delete(self, rows: Sequence[ConversationRow], person: str | None) -> ForgetReport:
-        owners = {row.owner for row in rows} if person is None else {person}
-
         def work(connection: Connection) -> ForgetReport:
             turns = values = requests = 0
             for row in rows:
@@ -262,12 +267,10 @@ class AgentStore:
             if person is not None:
                 values += connection.execute(self._delete_variables("person", person)).rowcount
                 # The keys stay, so that a message that comes twice is still known.
-                done = (
-                    update(inbox)
-                    .where(inbox.c.agent == self.agent, inbox.c.sender.in_(owners), inbox.c.state < CLOSED)
-                    .values(state=CLOSED, request=None, answer=None)
-                )
-                requests = connection.execute(done).rowcount
+                theirs = update(inbox).where(inbox.c.agent == self.agent, inbox.c.sender == person)
+                waiting = theirs.where(inbox.c.state < CLOSED).values(state=CLOSED, request=None, answer=None)
+                requests = connection.execute(waiting).rowcount
+                connection.execute(theirs.values(sender=""))
             return ForgetReport(tuple(row.conversation_id for row in rows), turns, values, requests)
 
         return await self._database.write(work)
@@ -330,7 +333,7 @@ class AgentStore:
     async def _rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
         return await self._database.read(lambda connection: connection.execute(query).all())
 
-    async def _scalars(self, query: Select[Any]) -> Sequence[Any]:
+    async def _scalars(self, query: Select[Any] | CompoundSelect[Any]) -> Sequence[Any]:
         return await self._database.read(lambda connection: connection.execute(query).scalars().all())
 
 

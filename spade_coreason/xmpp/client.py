@@ -12,7 +12,7 @@ from xml.etree.ElementTree import Element
 from ..codec import Bounce, Reply, decode
 from ..contracts import AgentRequest
 from ..names import bare
-from ..peers import Answer, OpenRequests, PeerEvent, as_request, collect, write_request
+from ..peers import MOST_BYTES, Answer, OpenRequests, PeerEvent, as_request, collect, write_request
 from .connection import Connection
 from .endpoint import Endpoint
 
@@ -21,7 +21,8 @@ class AgentClient:
     """An account that asks agents: `async with AgentClient("me@example.org", password) as client: await client.ask(…)`.
 
     Without a thread all that one account asks an agent is one conversation. Entering connects, and raises ConnectError or
-    LoginError within `timeout_s`; a cut connection comes back by itself.
+    LoginError within `timeout_s`; a cut connection comes back by itself. Where nobody changed it, a server takes 262,144 bytes
+    at once; a request of more than `stanza_bytes` is refused here.
     """
 
     def __init__(
@@ -36,8 +37,10 @@ class AgentClient:
         timeout_s: float = 10.0,
         attempts: int = 1,
         register: bool = False,
+        stanza_bytes: int = MOST_BYTES,
     ) -> None:
         self.jid = jid
+        self._stanza_bytes = stanza_bytes
         self._password = password
         self._endpoint = Endpoint(host, port, verify, ca_file, timeout_s, attempts)
         self._register = register
@@ -72,7 +75,7 @@ class AgentClient:
     ) -> Answer:
         """Asks the agent `jid` and waits for its whole answer, `timeout` seconds at most.
 
-        Raises PeerTimeout, PeerUnavailable, PeerRefused or PeerFailed, each naming the agent.
+        Raises PeerTimeout, PeerUnavailable, PeerRefused, PeerFailed or RequestTooLong, each naming the agent.
         """
         return collect(jid, [event async for event in self.stream(jid, request, thread=thread, timeout=timeout)])
 
@@ -89,7 +92,7 @@ class AgentClient:
         if connection is None:
             raise RuntimeError("use the client in `async with`")
         asked = as_request(request)
-        stanza = write_request(bare(self.jid), jid, asked, thread)
+        stanza = write_request(bare(self.jid), jid, asked, thread, self._stanza_bytes)
         async for event in self._requests.events(jid, str(asked.request_id), timeout, lambda: connection.send([stanza])):
             yield event
 

@@ -43,6 +43,8 @@ State: TypeAlias = Literal["offline", "connecting", "online"]
 
 _ACK_AFTER_S = 1.0
 _BACK_OFF_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+# A session that ends sooner was no success: the back-off goes on where it was.
+_STEADY_S = 10.0
 # What a network that silently vanished may take until the connection counts as cut, milliseconds.
 _USER_TIMEOUT_MS = 30_000
 _CERTIFICATE_OF_ANOTHER = 62  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH
@@ -127,6 +129,8 @@ class Connection:
         client.add_event_handler("stream_error", self._stream_error)
         client.sm.on_news = self._flush_soon
         self._ended_by = ""
+        self._online_since = 0.0
+        self._short_sessions = 0
 
     @property
     def address(self) -> str:
@@ -310,7 +314,11 @@ class Connection:
     def _stream_error(self, error: Any) -> None:
         condition = error["condition"]
         if condition == "conflict":
-            self._ended_by = "another client took over this account and resource"
+            # Coming back at once would throw the other out, which would come back at once, and so on.
+            self._short_sessions = len(_BACK_OFF_S)
+            self._ended_by = (
+                f"another program logged in as {self.client.boundjid.full}; stop one of the two, or give it another account"
+            )
         else:
             self._ended_by = f"{condition} {error['text'] or ''}".strip()
         log.warning("%s: the server ends the stream: %s", self.jid, self._ended_by)
@@ -333,6 +341,7 @@ class Connection:
 
     def _online(self, is_new: bool) -> None:
         self.state = "online"
+        self._online_since = self._loop.time()
         self._watch_socket()
         self._on_session(is_new)
         self._flush()
@@ -360,15 +369,19 @@ class Connection:
         why = self._ended_by or _in_words(reason or "the server closed the connection")
         self._fail(ConnectError(self.jid, self.address, why))
         if was_online and not self._is_closing:
-            log.warning("%s: connection lost (%s); reconnecting", self.jid, why)
-            self._supervisor = asyncio.create_task(self._reconnect())
+            self._supervisor = asyncio.create_task(self._reconnect(why))
 
-    async def _reconnect(self) -> None:
-        attempt = 0
+    async def _reconnect(self, why: str) -> None:
+        if self._loop.time() - self._online_since > _STEADY_S and self._short_sessions < len(_BACK_OFF_S):
+            self._short_sessions = 0
+        attempt = self._short_sessions
+        self._short_sessions = min(attempt + 1, len(_BACK_OFF_S) - 1)
+        delay_s = _back_off_s(attempt)
+        log.warning("%s: connection lost (%s); reconnecting in %.1f s", self.jid, why, delay_s)
         while True:
-            delay_s = _BACK_OFF_S[min(attempt, len(_BACK_OFF_S) - 1)]
-            await asyncio.sleep(delay_s * random.uniform(0.8, 1.2))
+            await asyncio.sleep(delay_s)
             attempt += 1
+            delay_s = _back_off_s(attempt)
             try:
                 is_new = await self._attempt()
             except ConnectError as error:
@@ -376,6 +389,10 @@ class Connection:
                 continue
             log.info("%s: %s", self.jid, "a new session" if is_new else "resumed")
             return
+
+
+def _back_off_s(attempt: int) -> float:
+    return _BACK_OFF_S[min(attempt, len(_BACK_OFF_S) - 1)] * random.uniform(0.8, 1.2)
 
 
 def _in_words(problem: Any) -> str:

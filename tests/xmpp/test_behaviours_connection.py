@@ -24,7 +24,7 @@ from spade_coreason.xmpp.servers.certificate import certificate_in
 from spade_coreason.xmpp.servers.ports import free_ports
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
-from tests.xmpp.hosting import By, Echo, Tunnel, endpoint_of, eventually, hosted
+from tests.xmpp.hosting import UNLIMITED, By, Echo, Hosted, Tunnel, endpoint_of, eventually, hosted
 
 LAUGHS = (
     "<?xml version='1.0'?><!DOCTYPE l [<!ENTITY a 'ha'>"
@@ -229,6 +229,28 @@ async def test_a_cut_connection_comes_back_and_meanwhile_says_so(real_server: Xm
         assert (await alice.answer(10))["body"] == "two"
         await eventually(echo.host.is_alive)
         assert echo.host.connection.resumptions == 1
+
+
+async def test_two_programs_with_one_account_do_not_throw_each_other_out_for_ever(
+    real_server: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        hosted(Echo(), real_server, tmp_path) as echo,
+        StockClient(*await real_server.account(), real_server) as alice,
+    ):
+        assert await alice.ask("one", echo.jid) == "one"
+        url = f"sqlite+aiosqlite:///{tmp_path}/another.db"
+        another = Hosted(echo.account, real_server, url, lambda peers: Echo(prefix="another "), UNLIMITED, None)
+        await another.start()
+        try:
+            await eventually(lambda: not echo.host.is_alive())
+            await eventually(lambda: "reconnecting in" in caplog.text)
+            assert f"another program logged in as {echo.jid}/agent; stop one of the two" in caplog.text
+            assert float(caplog.text.rpartition("reconnecting in ")[2].partition(" s")[0]) > 20
+            assert await alice.ask("two", echo.jid) == "another two"
+            assert (another.host.connection.sessions, echo.host.connection.sessions) == (1, 1)
+        finally:
+            await another.stop()
 
 
 async def test_stopping_within_the_grace_period_lets_answers_leave(our_server: XmppServer, tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Stanza to request, events to stanzas: pure, so without a server."""

@@ -1,0 +1,20 @@
+"""SPADE's own messages, to read ours with and to be read."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def spades() -> Any:
+    """`Message` and `Template` of SPADE, and `Stanza`, the message of slixmpp under them."""
+    from slixmpp import Message as Stanza
+    from spade.message import Message
+    from spade.template import Template
+
+    import spade_coreason.xmpp.connection  # noqa: F401 - chooses the parser of slixmpp, so it comes first
+
+    return SimpleNamespace(Stanza=Stanza, Message=Message, Template=Template)

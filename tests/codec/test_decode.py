@@ -1,0 +1,526 @@
+"""What a stanza is: a request in one of three languages, an answer to one of ours, a bounce, or nothing for us."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from spade_coreason.codec import RESERVED, Bounce, Incoming, Malformed, Reply, decode, owner_of, request_stanza, voice_for
+from spade_coreason.contracts import AgentRequest, ClientCapabilities
+from spade_coreason.names import inbox_key
+from tests.codec.stanzas import (
+    AGENT,
+    ALICE,
+    DEVICE,
+    KEY,
+    MARKER,
+    PARENT_ID,
+    REQUEST_ID,
+    ROOT_ID,
+    body,
+    container,
+    envelope,
+    form,
+    message,
+    person,
+    program,
+    read,
+    request,
+    spade,
+)
+
+RECEIPT_REQUEST = "<request xmlns='urn:xmpp:receipts'/>"
+STANZA_ERRORS = "urn:ietf:params:xml:ns:xmpp-stanzas"
+
+# From a person
+
+
+@pytest.mark.parametrize(
+    "text", ["hi", " hi\n", "שלום", "👩‍👩‍👧‍👦", "<b>&amp;</b> ]]>", "/me waves", "\u200b", '{"type": "ai.coreason.request"}']
+)
+def test_what_a_person_writes_is_the_query(text: str) -> None:
+    incoming = person(text)
+    assert incoming.payload == {"query": text}
+    assert (incoming.language, incoming.sender, incoming.stanza_id, incoming.thread) == ("person", DEVICE, "1", None)
+    assert (incoming.request_id, incoming.root_request_id, dict(incoming.metadata)) == (None, None, {})
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n\t ", "\x85\u00a0\u2003\u2028"])
+def test_who_says_nothing_asks_nothing(text: str) -> None:
+    assert decode(message(body(text))) is None
+
+
+def test_a_body_with_markup_in_it_is_its_text() -> None:
+    assert request(message("<body>a<b xmlns='urn:x'>b</b>c</body>")).payload == {"query": "abc"}
+
+
+def test_of_several_bodies_the_first_counts() -> None:
+    inner = "<body xml:lang='de'>hallo</body><body xml:lang='en'>hello</body>"
+    assert request(message(inner)).payload == {"query": "hallo"}
+
+
+def test_the_owner_is_the_bare_jid_and_the_sender_the_full_one() -> None:
+    incoming = request(message(body("hi"), sender=f"{ALICE}/a/b"))
+    assert (incoming.sender, owner_of(incoming)) == (f"{ALICE}/a/b", ALICE)
+
+
+@pytest.mark.parametrize("thread", ["t", "a b", "<&>", "x" * 1024])
+def test_a_thread_is_kept(thread: str) -> None:
+    assert person(thread=thread).thread == thread
+
+
+def test_an_empty_thread_is_none() -> None:
+    assert person(thread="").thread is None
+
+
+@pytest.mark.parametrize(("type", "kept"), [("chat", "chat"), ("normal", "normal"), (None, "normal")])
+def test_a_person_is_answered_by_the_same_type_of_message(type: str | None, kept: str) -> None:
+    assert person(type=type).message_type == kept
+
+
+@pytest.mark.parametrize("type", ["", "Chat", "set", "no-such-type", "'" * 20_000])
+def test_a_type_that_nobody_knows_is_normal(type: str) -> None:
+    """As RFC 6121 (5.2.2) demands. It was echoed, at any length, and so broke the stream."""
+    for inner in (body("hi"), body("hi") + form({}), envelope()):
+        assert request(message(inner, type=type)).message_type == "normal"
+
+
+def test_a_link_is_an_attachment() -> None:
+    inner = "<x xmlns='jabber:x:oob'><url>https://example.org/a.png</url><desc>a picture</desc></x>"
+    assert person("look", inner=inner).payload == {
+        "query": "look",
+        "attachments": [{"url": "https://example.org/a.png", "description": "a picture"}],
+    }
+    bare_link = "<x xmlns='jabber:x:oob'><url>https://example.org/a.png</url></x>"
+    assert person("look", inner=bare_link).payload["attachments"][0]["description"] is None
+
+
+def test_what_is_replied_to_and_since_when_it_waited_is_known() -> None:
+    inner = "<reply xmlns='urn:xmpp:reply:0' id='m1'/><delay xmlns='urn:xmpp:delay' stamp='2026-01-09T12:00:00Z'/>"
+    assert person(inner=inner).metadata == {"reply_to": "m1", "delayed_since": "2026-01-09T12:00:00Z"}
+    assert not person(inner="<reply xmlns='urn:xmpp:reply:0'/><delay xmlns='urn:xmpp:delay'/>").metadata
+
+
+def test_a_receipt_is_owed_only_where_one_is_asked_for() -> None:
+    assert person(inner=RECEIPT_REQUEST).wants_receipt
+    assert not person().wants_receipt
+
+
+@pytest.mark.parametrize("state", ["active", "composing", "paused", "gone"])
+def test_who_sends_chat_states_gets_some(state: str) -> None:
+    assert person(inner=f"<{state} xmlns='http://jabber.org/protocol/chatstates'/>").uses_chat_states
+    assert not person().uses_chat_states
+
+
+# Nothing for us
+
+FORWARDED = (
+    f"<forwarded xmlns='urn:xmpp:forward:0'><message xmlns='jabber:client' from='{DEVICE}'>{body('hi')}</message></forwarded>"
+)
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        "",
+        "<subject>only a subject</subject>",
+        "<body xmlns='urn:another'>not ours</body>",
+        "<composing xmlns='http://jabber.org/protocol/chatstates'/>",
+        "<received xmlns='urn:xmpp:receipts' id='1'/>",
+        RECEIPT_REQUEST,
+        "<x xmlns='jabber:x:oob'><url>https://example.org/</url></x>",
+        "<x xmlns='jabber:x:data' type='form'><title>another form</title></x>",
+        "<x xmlns='jabber:x:data' type='form'/>",
+        f"<sent xmlns='urn:xmpp:carbons:2'>{FORWARDED}</sent>",
+        f"<result xmlns='urn:xmpp:mam:2'>{FORWARDED}</result>",
+        "<event xmlns='http://jabber.org/protocol/pubsub#event'><items node='x'/></event>",
+    ],
+)
+@pytest.mark.parametrize("type", ["chat", "normal", None])
+def test_what_asks_nothing_is_no_request(inner: str, type: str | None) -> None:
+    assert decode(message(inner, type=type, thread="t")) is None
+
+
+ASKED = [body("hi"), envelope(), body("hi") + form({"performative": "request"}), container("no JSON")]
+
+
+@pytest.mark.parametrize("inner", ASKED)
+@pytest.mark.parametrize("type", ["headline", "groupchat", "error"])
+def test_headlines_rooms_and_errors_ask_nothing(type: str, inner: str) -> None:
+    assert decode(message(inner, type=type)) is None
+
+
+@pytest.mark.parametrize("inner", ASKED)
+@pytest.mark.parametrize("sender", [None, ""])
+def test_what_comes_from_nobody_is_dropped(sender: str | None, inner: str) -> None:
+    assert decode(message(inner, sender=sender)) is None
+
+
+@pytest.mark.parametrize("inner", [*ASKED, body("hi") + container({"type": "org.example"})])
+def test_an_answer_of_ours_is_never_a_request(inner: str) -> None:
+    assert isinstance(decode(message(inner)), Incoming | Malformed)
+    for marked in (inner + MARKER, MARKER + inner):
+        assert decode(message(marked)) is None
+
+
+@pytest.mark.parametrize("inner", ASKED)
+def test_an_id_or_a_thread_of_absurd_length_is_nobodys(inner: str) -> None:
+    assert decode(message(inner, id="x" * 1024, thread="x" * 1024)) is not None
+    assert decode(message(inner, id="x" * 1025)) is None
+    assert decode(message(inner, thread="x" * 1025)) is None
+
+
+def test_a_thread_of_absurd_length_in_the_form_is_nobodys_too() -> None:
+    assert spade({"_thread_node": "x" * 1024}).thread == "x" * 1024
+    assert decode(message(body("hi") + form({"_thread_node": "x" * 1025}))) is None
+
+
+# From a program
+
+
+def test_a_program_says_what_its_envelope_says() -> None:
+    incoming = program(thread="t")
+    assert (incoming.language, incoming.sender, incoming.stanza_id, incoming.thread) == ("program", DEVICE, "1", "t")
+    assert incoming.payload == {"query": "hi"}
+    assert incoming.request_id == UUID(REQUEST_ID)
+
+
+def test_lineage_is_kept() -> None:
+    inner = envelope(request_id=REQUEST_ID, root_request_id=ROOT_ID, parent_request_id=PARENT_ID)
+    incoming = request(message(inner))
+    assert incoming.request_id == UUID(REQUEST_ID)
+    assert incoming.root_request_id == UUID(ROOT_ID)
+    assert incoming.parent_request_id == UUID(PARENT_ID)
+
+
+@pytest.mark.parametrize("payload", [{}, {"query": None}, {"a": [1, {"b": 1.5}]}, {"big": 10**40}, {"": ""}, {"query": "\x00"}])
+def test_a_payload_is_any_object(payload: dict[str, Any]) -> None:
+    assert request(message(envelope(payload))).payload == payload
+
+
+def test_nothing_else_of_an_envelope_is_taken() -> None:
+    data: dict[str, Any] = {
+        "session_id": ROOT_ID,
+        "created_at": "2020-01-01T00:00:00Z",
+        "user": {"id": "root"},
+        "sender": "boss@example.org",
+    }
+    incoming = request(message(envelope(request_id=REQUEST_ID, **data)))
+    assert incoming == program()._replace(content=incoming.content)
+
+
+def test_capabilities_are_read() -> None:
+    incoming = request(message(envelope(capabilities={"supported_events": ["MARKDOWN"], "prefers_markdown": False})))
+    assert isinstance(incoming.capabilities, ClientCapabilities)
+    assert incoming.capabilities.supported_events == ["MARKDOWN"]
+
+
+def test_the_container_counts_and_not_the_body_beside_it() -> None:
+    assert request(message(body("for people") + envelope({"query": "for programs"}))).payload == {"query": "for programs"}
+
+
+def test_the_container_of_another_application_leaves_the_body_to_be_read() -> None:
+    for other in (container({"type": "org.example"}), container([1]), container("no JSON"), container({"type": 7})):
+        incoming = request(message(other + body("hi")))
+        assert (incoming.language, incoming.payload) == ("person", {"query": "hi"})
+
+
+@pytest.mark.parametrize("other", [{"type": "org.example.event", "data": {}}, {"type": 7}, {"type": ""}])
+def test_the_container_of_another_application_alone_asks_nothing(other: dict[str, Any]) -> None:
+    assert decode(message(container(other))) is None
+
+
+def test_our_own_request_is_read_as_it_was_written() -> None:
+    asked = AgentRequest(session_id=KEY, payload={"query": "<&>\x00"}, metadata={"a": 1})
+    child = asked.create_child({"query": "¿qué?"}, metadata={"locale": "es"})
+    stanza = request_stanza(
+        AGENT, child.dump(exclude={"session_id"}), source=f"xmpp:{ALICE}", thread="t", stanza_id=str(child.request_id)
+    )
+    incoming = request(read(stanza))
+    assert incoming.payload == child.payload
+    assert incoming.metadata == child.metadata
+    assert (incoming.thread, incoming.stanza_id) == ("t", str(child.request_id))
+    assert (incoming.request_id, incoming.root_request_id, incoming.parent_request_id) == (
+        child.request_id,
+        asked.request_id,
+        asked.request_id,
+    )
+
+
+def test_half_characters_in_a_request_of_ours_hurt_nobody() -> None:
+    stanza = request_stanza(AGENT, {"payload": {"query": "a\ud800b"}}, source="x", thread=None, stanza_id="1")
+    assert request(read(stanza)).payload == {"query": "a?b"}
+
+
+WRONG = [
+    (container(""), "holds no CloudEvent"),
+    (container("no JSON"), "holds no CloudEvent"),
+    (container("{"), "holds no CloudEvent"),
+    (container("[" * 20_000), "holds no CloudEvent"),
+    (container('{"type": "ai.coreason.request", "data": {"payload": {"query": "\\ud800"}}}'), "holds no CloudEvent"),
+    (container([]), "holds no CloudEvent"),
+    (container(None), "holds no CloudEvent"),
+    (container("7"), "holds no CloudEvent"),
+    (container({}), "holds no CloudEvent"),
+    (container({"specversion": "1.0", "data": {"payload": {}}}), "holds no CloudEvent"),
+    ("<json xmlns='urn:xmpp:json:0'/>", "holds no CloudEvent"),
+    ("<json xmlns='urn:xmpp:json:0'><type>ai.coreason.request</type></json>", "holds no CloudEvent"),
+    (container({"type": "ai.coreason.request"}), "data.payload is no object"),
+    (container({"type": "ai.coreason.request", "data": "text"}), "data.payload is no object"),
+    (container({"type": "ai.coreason.request", "data": {}}), "data.payload is no object"),
+    (envelope([]), "data.payload is no object"),
+    (envelope("text"), "data.payload is no object"),
+    (envelope(metadata=[1]), "data.metadata is no object"),
+    (envelope(metadata="text"), "data.metadata is no object"),
+    (envelope(request_id="x"), "an id in data is no UUID"),
+    (envelope(request_id=7), "an id in data is no UUID"),
+    (envelope(root_request_id={}), "an id in data is no UUID"),
+    (envelope(root_request_id=ROOT_ID, parent_request_id=True), "an id in data is no UUID"),
+    (envelope(parent_request_id=PARENT_ID), "Broken Trace: Root ID missing while Parent ID is present"),
+    (envelope(capabilities=[1]), "data.capabilities is wrong"),
+    (envelope(capabilities={"supported_events": 7}), "data.capabilities is wrong"),
+]
+
+
+@pytest.mark.parametrize(("inner", "problem"), WRONG)
+def test_a_wrong_request_says_what_is_wrong(inner: str, problem: str) -> None:
+    malformed = decode(message(inner, thread="t"))
+    assert isinstance(malformed, Malformed)
+    assert problem in malformed.problem
+    assert (malformed.sender, malformed.stanza_id, malformed.thread) == (DEVICE, "1", "t")
+
+
+def test_a_wrong_request_is_named_by_its_own_id() -> None:
+    malformed = decode(message(envelope([], request_id=REQUEST_ID)))
+    assert isinstance(malformed, Malformed)
+    assert malformed.request_id == REQUEST_ID
+
+
+@pytest.mark.parametrize("absurd", [7, {}, "x" * 1025])
+def test_what_no_id_can_be_does_not_name_a_wrong_request(absurd: object) -> None:
+    malformed = decode(message(envelope(request_id=absurd)))
+    assert isinstance(malformed, Malformed)
+    assert malformed.request_id is None
+
+
+# Metadata
+
+
+def test_what_the_platform_says_about_a_request_nobody_else_may_say() -> None:
+    forged = dict.fromkeys(RESERVED, "forged")
+    assert request(message(envelope(metadata={**forged, "locale": "es"}))).metadata == {"locale": "es"}
+    said = spade({**forged, "ontology": "weather"}).metadata
+    assert {name: value for name, value in said.items() if name != "spade"} == {"ontology": "weather"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["conversation_id", "redelivered", "sender", "attachments", "reply_to", "thread", "language", "spade", "delayed_since"],
+)
+def test_a_name_of_the_platforms_is_reserved(name: str) -> None:
+    assert name in RESERVED
+
+
+@pytest.mark.parametrize("nothing", [None, {}])
+def test_metadata_that_is_not_there_is_empty(nothing: dict[str, Any] | None) -> None:
+    assert request(message(envelope(metadata=nothing))).metadata == {}
+
+
+# From a SPADE agent
+
+
+def test_spade_metadata_becomes_the_metadata() -> None:
+    fields = {"performative": "request", "ontology": "weather", "<&'\">": "<&'\">"}
+    incoming = spade(fields)
+    assert (incoming.language, incoming.payload) == ("spade", {"query": "hi"})
+    assert incoming.metadata == {**fields, "spade": fields}
+
+
+def test_the_thread_of_a_spade_agent_is_in_its_form() -> None:
+    incoming = spade({"performative": "request", "_thread_node": "t"})
+    assert incoming.thread == "t"
+    assert incoming.metadata == {"performative": "request", "spade": {"performative": "request"}}
+
+
+def test_the_native_thread_comes_first() -> None:
+    assert spade({"_thread_node": "of the form"}, thread="native").thread == "native"
+
+
+@pytest.mark.parametrize("fields", [{}, {"_thread_node": ""}])
+def test_a_form_without_a_thread_has_none(fields: dict[str, str]) -> None:
+    assert spade(fields).thread is None
+
+
+def test_metadata_without_a_body_is_a_request_of_a_spade_agent() -> None:
+    assert request(message(form({"performative": "query-ref"}))).payload == {"query": ""}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "<field/>",
+        "<field var='a'/>",
+        "<field><value>v</value></field>",
+        "<field var=''><value>v</value></field>",
+        "<reported/>",
+    ],
+)
+def test_a_field_without_a_name_or_a_value_is_none(entry: str) -> None:
+    stanza = message(f"<x xmlns='jabber:x:data'><title>spade:x:metadata</title>{entry}</x>")
+    assert request(stanza).metadata == {"spade": {}}
+
+
+@pytest.mark.parametrize("value", ["", "x", "ab", "text"])
+def test_a_field_named_spade_does_not_silence_the_agent(value: str) -> None:
+    """It took the place of the fields, and what answers a SPADE agent could not be made of it."""
+    incoming = spade({"spade": value})
+    assert incoming.metadata["spade"] == {"spade": value}
+    assert voice_for(incoming, KEY, AGENT, 65_536)
+
+
+def test_what_spade_writes_is_read(spades: Any) -> None:
+    written = spades.Message(to=AGENT, sender=DEVICE, body="hi", thread="t", metadata={"performative": "request"})
+    client = SimpleNamespace(Message=spades.Stanza)  # all that SPADE takes of its client here
+    incoming = request(written.prepare(client).xml)
+    assert (incoming.language, incoming.thread, incoming.payload) == ("spade", "t", {"query": "hi"})
+    assert incoming.metadata["performative"] == "request"
+
+
+# Answers to requests of ours
+
+
+def answer(kind: str = "block.markdown", **changes: Any) -> str:
+    event = {"type": f"ai.coreason.{kind}", "id": "e1", "requestid": REQUEST_ID, "data": {"content": "hi"}, **changes}
+    return container({name: value for name, value in event.items() if value is not None})
+
+
+KINDS = ["block.markdown", "stream.chunk", "request.completed", "request.failed", "fragment", "no.such.type", ""]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("beside", ["", MARKER, body("for people")])
+def test_an_event_with_a_request_id_is_an_answer(kind: str, beside: str) -> None:
+    assert decode(message(beside + answer(kind))) == Reply(DEVICE, REQUEST_ID, kind, "e1", {"content": "hi"})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("wrong", [{"requestid": None}, {"requestid": 7}, {"data": None}, {"data": "text"}, {"data": []}])
+def test_an_event_that_answers_nothing_is_nothing(kind: str, wrong: dict[str, Any]) -> None:
+    assert decode(message(answer(kind, **wrong))) is None
+    assert decode(message(answer(kind, **wrong) + body("for people"))) is None
+
+
+def test_a_request_with_a_request_id_is_no_answer() -> None:
+    assert isinstance(decode(message(answer("request", data={"payload": {}}))), Incoming)
+
+
+# Bounces
+
+
+def bounced(*, inner: str, **given: Any) -> Any:
+    return decode(message(f"{body('hi')}<error type='cancel'>{inner}</error>", type="error", **given))
+
+
+def test_a_bounce_says_what_came_back_and_why() -> None:
+    inner = f"<service-unavailable xmlns='{STANZA_ERRORS}'/><text xmlns='{STANZA_ERRORS}'>not here</text>"
+    assert bounced(inner=inner) == Bounce(DEVICE, "1", "service-unavailable", "not here")
+
+
+@pytest.mark.parametrize(
+    ("inner", "condition"),
+    [
+        ("", "undefined-condition"),
+        (f"<text xmlns='{STANZA_ERRORS}'/>", "undefined-condition"),
+        ("<too-many xmlns='urn:example'/>", "undefined-condition"),
+        (f"<too-many xmlns='urn:example'/><policy-violation xmlns='{STANZA_ERRORS}'/>", "policy-violation"),
+        (f"<policy-violation xmlns='{STANZA_ERRORS}'/><stanza-too-big xmlns='urn:xmpp:errors'/>", "policy-violation"),
+    ],
+)
+def test_the_condition_of_a_bounce_is_one_of_xmpps(inner: str, condition: str) -> None:
+    assert bounced(inner=inner) == Bounce(DEVICE, "1", condition, "")
+
+
+def test_a_bounce_needs_neither_sender_nor_id() -> None:
+    assert bounced(inner="", sender=None, id=None) == Bounce("", "", "undefined-condition", "")
+
+
+# The same message, or another one
+
+
+def key(incoming: Incoming) -> UUID:
+    return inbox_key(AGENT, owner_of(incoming), incoming.stanza_id, incoming.content)
+
+
+SAID = [
+    lambda text, thread: message(body(text), thread=thread),
+    lambda text, thread: message(envelope({"query": text}), thread=thread),
+    lambda text, thread: message(envelope(metadata={"text": text}), thread=thread),
+    lambda text, thread: message(body(text) + form({}), thread=thread),
+    lambda text, thread: message(body("hi") + form({"ontology": text}), thread=thread),
+    lambda text, thread: message(body(text) + form({"_thread_node": thread} if thread else {})),
+]
+
+
+@pytest.mark.parametrize("say", SAID, ids=["person", "program", "metadata", "spade", "field", "form thread"])
+def test_the_same_id_with_other_content_or_thread_is_another_message(say: Any) -> None:
+    """Some clients count from 1."""
+    said = [key(request(say(text, thread))) for text in ("one", "two") for thread in (None, "a", "b")]
+    again = [key(request(say(text, thread))) for text in ("one", "two") for thread in (None, "a", "b")]
+    assert len(set(said)) == 6
+    assert said == again
+
+
+def test_the_three_languages_are_three_messages() -> None:
+    assert len({key(person()), key(program()), key(spade())}) == 3
+
+
+def test_a_message_that_is_sent_again_after_a_reconnect_is_the_same() -> None:
+    assert key(request(message(body("hi"), sender=f"{ALICE}/old"))) == key(request(message(body("hi"), sender=f"{ALICE}/new")))
+    assert key(request(message(body("hi")))) != key(request(message(body("hi"), sender="bob@example.org/phone")))
+
+
+def test_a_message_that_waited_for_us_is_the_same() -> None:
+    delayed = "<delay xmlns='urn:xmpp:delay' stamp='2026-01-09T12:00:00Z'/>"
+    assert key(person()) == key(person(inner=delayed))
+
+
+@pytest.mark.parametrize("id", [None, ""])
+def test_a_stanza_without_an_id_is_never_a_duplicate(id: str | None) -> None:
+    assert key(request(message(body("hi"), id=id))) != key(request(message(body("hi"), id=id)))
+
+
+# In the inbox
+
+
+KEPT = [
+    person(),
+    person("¿qué? <&>", thread="t", type=None, inner="<active xmlns='http://jabber.org/protocol/chatstates'/>"),
+    person(inner="<reply xmlns='urn:xmpp:reply:0' id='m1'/><x xmlns='jabber:x:oob'><url>https://example.org/</url></x>"),
+    program(thread="t"),
+    request(message(envelope({"big": 10**40, "n": [1.5, None]}, metadata={"a": {"b": 1}}, capabilities={}))),
+    request(message(envelope(request_id=REQUEST_ID, root_request_id=ROOT_ID, parent_request_id=PARENT_ID))),
+    request(message(envelope(root_request_id=ROOT_ID, parent_request_id=PARENT_ID))),
+    request(message(envelope(root_request_id=ROOT_ID))),
+    spade({"performative": "request", "spade": "x"}, thread="t"),
+]
+
+
+@pytest.mark.parametrize("incoming", KEPT, ids=range(len(KEPT)))
+def test_a_request_that_waited_in_the_inbox_is_the_same(incoming: Incoming) -> None:
+    """All but what only the key and the receipt need."""
+    kept = Incoming.from_json(incoming.to_json())
+    assert kept == incoming._replace(content="", metadata=dict(incoming.metadata))
+    assert Incoming.from_json(kept.to_json().decode()) == kept
+
+
+def test_what_is_not_said_takes_no_room_in_the_inbox() -> None:
+    assert json.loads(person().to_json()) == {
+        "language": "person",
+        "sender": DEVICE,
+        "stanza_id": "1",
+        "payload": {"query": "hi"},
+    }

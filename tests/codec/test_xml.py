@@ -1,0 +1,171 @@
+"""Text on its way into XML: escaped, clean, and cut where it hurts least."""
+
+from __future__ import annotations
+
+import random
+from xml.etree.ElementTree import fromstring
+
+import pytest
+
+from spade_coreason.codec.xml import attribute, clean, escape, printable, split, wire_size
+
+FAMILY = "👩‍👩‍👧‍👦"
+HARMLESS = [
+    "",
+    "plain",
+    "tab\tand\nline",
+    "שלום, עולם",
+    "¿qué?",
+    FAMILY,
+    "\u202eright to left",
+    "\x85\xa0\u200b\u2028",
+    "\ufffd\ufdd0",
+]
+FORBIDDEN = ["\x00", "\x08", "\x0b", "\x0c", "\x1b", "\x1f", "\ud800", "\udfff", "\ufffe", "\uffff"]
+HOSTILE = [
+    "<b>&amp;</b>",
+    "]]>",
+    "<!-- -->",
+    "<![CDATA[x]]>",
+    "&#0;",
+    "</body></message><message to='x'>",
+    "'\"",
+    "a & b < c > d",
+]
+
+
+def in_body(text: str) -> str:
+    """What a parser reads of `text` as character data."""
+    return fromstring(f"<body>{escape(text)}</body>").text or ""
+
+
+def in_attribute(text: str) -> str | None:
+    """What a parser reads of `text` as an attribute."""
+    return fromstring(f"<field var='{attribute(text)}'/>").get("var")
+
+
+@pytest.mark.parametrize("text", [*HARMLESS, *HOSTILE])
+def test_what_xml_can_say_arrives_as_it_was(text: str) -> None:
+    assert in_body(text) == text
+    assert in_attribute(text) == text
+
+
+@pytest.mark.parametrize("character", FORBIDDEN)
+def test_what_xml_forbids_is_removed(character: str) -> None:
+    text = f"a{character}<{character}b"
+    assert clean(text) == in_body(text) == in_attribute(text) == "a<b"
+
+
+@pytest.mark.parametrize("character", ["\t", "\n", "\r", " ", "\ud7ff", "\ue000", "\ufffd", "\U00010000", "\U0010ffff"])
+def test_the_edges_of_what_xml_allows_stay(character: str) -> None:
+    assert clean(character) == character
+
+
+@pytest.mark.parametrize("text", ["a\r\nb", "a\rb", "a\nb"])
+def test_a_line_ends_in_one_way_only(text: str) -> None:
+    assert in_body(text) == in_attribute(text) == "a\nb"
+
+
+def test_white_space_in_an_attribute_is_not_normalised_away() -> None:
+    assert in_attribute("a\tb\nc  d") == "a\tb\nc  d"
+
+
+@pytest.mark.parametrize(("text", "size"), [("abc", 3), ("&", 5), ("<>", 8), ("é", 2), ("\N{ROCKET}", 4), ("\x00a\ud800", 1)])
+def test_a_text_costs_what_it_takes_on_the_wire(text: str, size: int) -> None:
+    assert wire_size(text) == len(escape(text).encode()) == size
+
+
+def test_half_characters_in_json_become_question_marks_everywhere() -> None:
+    assert printable({"a\ud800": ["\udc00b", ("c", {"d": "\ud800"})], "n": 1, "none": None}) == {
+        "a?": ["?b", ["c", {"d": "?"}]],
+        "n": 1,
+        "none": None,
+    }
+
+
+# Splitting
+
+
+def test_what_fits_is_one_part() -> None:
+    assert list(split("a b", 100)) == ["a b"]
+    assert list(split("", 100)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("one two three\n\nfour\nfive. six", ["one two three", "four\nfive. six"]),
+        ("one two three\nfour. five six", ["one two three", "four. five six"]),
+        ("one two three. four five six", ["one two three.", "four five six"]),
+        ("one two three four five six", ["one two three four five", "six"]),
+        ("one " + "x" * 30, ["one " + "x" * 20, "x" * 10]),
+        ("x" * 50, ["x" * 24, "x" * 24, "xx"]),
+        ("x" * 20 + " " * 40 + "y", ["x" * 20, "y"]),
+    ],
+    ids=["paragraph", "line", "sentence", "word", "too long a word", "no boundary", "only white space between"],
+)
+def test_a_text_is_cut_at_the_best_boundary_in_the_last_half(text: str, parts: list[str]) -> None:
+    assert list(split(text, 24)) == parts
+
+
+@pytest.mark.parametrize("sensibly", [True, False])
+@pytest.mark.parametrize("limit", [-1, 0, 1, 15])
+def test_a_limit_that_no_character_fits_still_ends(limit: int, sensibly: bool) -> None:
+    parts = list(split("&\N{ROCKET}" * 10, limit, sensibly=sensibly))
+    assert "".join(parts) == "&\N{ROCKET}" * 10
+    assert max(map(wire_size, parts)) <= 16
+
+
+ALPHABETS = [
+    "abc ",
+    "ab \n",
+    "&<>",
+    'a"\\',
+    "é\N{ROCKET}a",
+    "x\u0301 \u200d👩",
+    "a\r\n",
+    "ab. \t&\n\N{ROCKET}\x00\ud800\ufffe",
+]
+
+
+def random_texts(seed: int, count: int) -> list[tuple[str, int]]:
+    """Texts that change their alphabet on the way, and a limit for each."""
+    chance = random.Random(seed)
+    made = []
+    for _ in range(count):
+        runs = (
+            "".join(chance.choices(chance.choice(ALPHABETS), k=chance.randrange(120))) for _ in range(chance.randrange(1, 6))
+        )
+        made.append(("".join(runs), chance.choice([16, 17, 23, 64, 100, 333])))
+    return made
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_part_is_too_long_and_together_they_are_the_text(seed: int) -> None:
+    for text, limit in random_texts(seed, 100):
+        parts = list(split(text, limit, sensibly=False))
+        assert "".join(parts) == text
+        assert all(0 < len(escape(part).encode()) <= limit for part in parts if clean(part)), (text, limit)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sensible_parts_lose_white_space_only_and_only_at_their_edges(seed: int) -> None:
+    for text, limit in random_texts(seed, 100):
+        text = clean(text)
+        parts = list(split(text, limit))
+        rest = text
+        for part in parts:
+            assert part == part.strip() != ""
+            assert len(escape(part).encode()) <= limit
+            gap, found, rest = rest.partition(part)
+            assert found
+            assert gap.strip() == "", (text, limit)
+        assert rest.strip() == ""
+
+
+@pytest.mark.parametrize("character", ["x", "&", "\N{ROCKET}", "\x00"])
+def test_parts_are_as_long_as_they_may_be(character: str) -> None:
+    """Many small messages would be a flood."""
+    text = character * 50_000
+    parts = list(split(text, 1000, sensibly=False))
+    assert len(parts) <= wire_size(text) // 900 + 50

@@ -1,0 +1,758 @@
+"""The sessions of one agent on a real file: the inbox, who owns what, variables, history, and what forgetting leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from spade_coreason import AgentDefinition, AgentInteractionMemory, ConversationState, Identity, SessionState, StoreError
+from spade_coreason.codec import Incoming
+from spade_coreason.contracts import Interaction, MemoryConfig, MemoryStrategy
+from spade_coreason.conversation import Life
+from spade_coreason.forget import Forgotten, forget_conversation, forget_everybody, forget_person
+from spade_coreason.names import choose, possible_ids, session_id
+from spade_coreason.pruning import window
+from spade_coreason.runner import Policy, Runner
+from spade_coreason.session import Session, Variables
+from spade_coreason.stores import AgentStore, ConversationRow, Database, Turn, Variable
+
+AGENT, OTHER_AGENT = "notes@localhost", "echo@localhost"
+ALICE, BOB, CAROL = "alice@localhost", "bob@localhost", "carol@localhost"
+# Whose JIDs look like Alice's.
+MALICE, ALICE_ELSEWHERE = "malice@localhost", "alice@localhost.example"
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+RECEIVED, ANSWERED, CLOSED = range(3)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "platform.db"
+
+
+@pytest.fixture
+async def database(path: Path) -> AsyncIterator[Database]:
+    database = await opened(path)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+def store(database: Database) -> AgentStore:
+    return AgentStore(database, AGENT)
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> AgentInteractionMemory:
+    return AgentInteractionMemory(AGENT, tmp_path / "memory")
+
+
+async def opened(path: Path) -> Database:
+    return await Database.open(f"sqlite+aiosqlite:///{path}", "off")
+
+
+def rows(path: Path, table: str) -> list[dict[str, Any]]:
+    """What a table holds, as another process reads it."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.row_factory = sqlite3.Row
+        return [dict(row) for row in connection.execute(f"SELECT * FROM {table} ORDER BY rowid")]
+
+
+def everything(path: Path) -> dict[str, list[dict[str, Any]]]:
+    return {table: rows(path, table) for table in ("conversations", "interactions", "variables", "inbox")}
+
+
+def inbox(path: Path) -> list[tuple[int, str | None, str | None]]:
+    return [(row["state"], row["request"], row["answer"]) for row in rows(path, "inbox")]
+
+
+def conversation(store: AgentStore, name: str = "t", owner: str = ALICE, **fields: Any) -> ConversationRow:
+    life = Life(ConversationState.ACTIVE, 0, NOW, NOW)
+    session = str(session_id(store.agent, owner, name))
+    return ConversationRow(store.new_conversation_row(), name, owner, session, life, 100)._replace(**fields)
+
+
+async def received(store: AgentStore, owner: str = ALICE, request: str = '{"secret": 1}', key: bytes = b"") -> int:
+    row, is_new = store.receive(key or uuid4().bytes, owner, request, NOW)
+    assert await is_new
+    return row
+
+
+async def turn(store: AgentStore, row: ConversationRow, *written: Variable, answer: str | None = None) -> ConversationRow:
+    """One turn more of a conversation."""
+    row = row._replace(turns=row.turns + 1)
+    body = json.dumps({"n": row.turns, "of": row.owner})
+    await store.finish(await received(store, row.owner), row, Turn(f"{row.owner} {row.turns}", NOW, body), answer, written)
+    return row
+
+
+# The inbox
+
+
+async def test_a_request_is_received_answered_and_closed(store: AgentStore, path: Path) -> None:
+    row = await received(store, request='{"q": 1}')
+    assert inbox(path) == [(RECEIVED, '{"q": 1}', None)]
+    await store.finish(row, conversation(store), None, '["<message/>"]')
+    assert inbox(path) == [(ANSWERED, None, '["<message/>"]')]
+    store.close(row)
+    await store.save_conversation(conversation(store, "another"))  # with which it is written
+    assert inbox(path) == [(CLOSED, None, None)]
+
+
+async def test_a_request_without_an_answer_is_closed_at_once(store: AgentStore, path: Path) -> None:
+    await store.finish(await received(store), conversation(store), None, None)
+    assert inbox(path) == [(CLOSED, None, None)]
+
+
+async def test_what_is_closed_last_is_written_when_the_database_closes(path: Path) -> None:
+    database = await opened(path)
+    store = AgentStore(database, AGENT)
+    row = await received(store)
+    store.close(row)
+    await database.close()
+    assert inbox(path) == [(CLOSED, None, None)]
+
+
+@pytest.mark.parametrize("state", [RECEIVED, ANSWERED, CLOSED])
+@pytest.mark.parametrize("reopened", [False, True], ids=["", "after a restart"])
+async def test_a_duplicate_is_known_in_every_state_and_changes_nothing(path: Path, state: int, reopened: bool) -> None:
+    database = await opened(path)
+    store = AgentStore(database, AGENT)
+    row = await received(store, request='{"first": 1}', key=b"k" * 16)
+    if state != RECEIVED:
+        await store.finish(row, conversation(store), None, '["<message/>"]' if state == ANSWERED else None)
+    if reopened:
+        await database.close()
+        database = await opened(path)
+        store = AgentStore(database, AGENT)
+    before = everything(path)
+    assert not await store.receive(b"k" * 16, ALICE, '{"second": 2}', NOW + timedelta(days=1))[1]
+    assert everything(path) == before
+    await database.close()
+
+
+async def test_of_many_duplicates_at_once_one_is_new(store: AgentStore, path: Path) -> None:
+    keys = [bytes([n % 7]) * 16 for n in range(200)]
+    found = await asyncio.gather(*(store.receive(key, ALICE, "{}", NOW)[1] for key in keys))
+    assert sum(found) == len(inbox(path)) == 7
+    assert found[:7] == [True] * 7
+
+
+async def test_unsent_answers_are_listed_again_in_order_until_they_are_closed(path: Path) -> None:
+    database = await opened(path)
+    store = AgentStore(database, AGENT)
+    talk = conversation(store)
+    numbers = [await received(store, key=bytes([n]) * 16) for n in range(5)]
+    for n in (3, 0, 4, 1):
+        await store.finish(numbers[n], talk, None, f'["answer {n}"]')
+    for closed, expected in ((None, [0, 1, 2, 3, 4]), (0, [1, 2, 3, 4]), (3, [1, 2, 4])):
+        if closed is not None:
+            store.close(numbers[closed])
+        await database.close()
+        database = await opened(path)
+        store = AgentStore(database, AGENT)
+        pending = await store.pending()
+        assert [row.key[0] for row in pending] == expected
+        assert [row.answer for row in pending] == [None if n == 2 else f'["answer {n}"]' for n in expected]
+        assert [row.request for row in pending if row.answer is None] == ['{"secret": 1}']
+    await database.close()
+
+
+async def test_pending_requests_are_of_their_agent(store: AgentStore, database: Database) -> None:
+    await received(store)
+    assert await AgentStore(database, OTHER_AGENT).pending() == []
+
+
+@pytest.mark.parametrize(
+    ("days", "is_closed", "agent", "stays"),
+    [(8, True, AGENT, False), (7, True, AGENT, True), (8, False, AGENT, True), (8, True, OTHER_AGENT, True)],
+    ids=["closed and old", "closed and young", "old and open", "another agent's"],
+)
+async def test_only_what_is_closed_and_old_is_purged(
+    database: Database, path: Path, days: int, is_closed: bool, agent: str, stays: bool
+) -> None:
+    store = AgentStore(database, agent)
+    row = await received(store)
+    if is_closed:
+        await store.finish(row, conversation(store), None, None)
+    await AgentStore(database, AGENT).purge(NOW + timedelta(days=days))
+    assert len(inbox(path)) == stays
+
+
+# One transaction
+
+
+@pytest.mark.parametrize("broken", ["conversation", "turn", "variable", "answer"])
+async def test_a_turn_that_cannot_be_stored_whole_leaves_everything_as_it_was(
+    store: AgentStore, path: Path, broken: str
+) -> None:
+    row = await turn(store, conversation(store), Variable("conversation", "t", "v", "1"), answer='["old"]')
+    request = await received(store)
+    before = everything(path)
+    parts: dict[str, Any] = {
+        "conversation": row._replace(turns=2, life=row.life._replace(interaction_count=2)),
+        "turn": Turn("i", NOW, "{}"),
+        "variable": Variable("conversation", "t", "v", "2"),
+        "answer": '["new"]',
+    }
+    wrong: dict[str, Any] = {
+        "conversation": parts["conversation"]._replace(owner=None),
+        "turn": parts["turn"]._replace(body=None),
+        "variable": parts["variable"]._replace(value=None),
+        "answer": object(),
+    }
+    given = {**parts, broken: wrong[broken]}
+    with pytest.raises(StoreError, match=r"platform\.db: "):
+        await store.finish(request, given["conversation"], given["turn"], given["answer"], [given["variable"]])
+    assert everything(path) == before
+    await store.finish(request, parts["conversation"], parts["turn"], parts["answer"], [parts["variable"]])
+    assert await store.history(row.id, 10) == ['{"n": 1, "of": "alice@localhost"}', "{}"]
+    assert await store.variables("conversation", "t") == {"v": "2"}
+    assert inbox(path) == [(ANSWERED, None, '["old"]'), (ANSWERED, None, '["new"]')]
+
+
+async def test_turns_that_end_together_are_each_stored_whole(store: AgentStore, path: Path) -> None:
+    good = [conversation(store, f"t{n}", turns=1) for n in range(100)]
+    bad = [conversation(store, f"b{n}", turns=1)._replace(owner=None) for n in range(3)]  # type: ignore[arg-type]
+    talks = [*good[:50], *bad, *good[50:]]
+    requests = [await received(store) for _ in talks]
+    finished = [
+        store.finish(request, row, Turn("i", NOW, "{}"), "[]", [Variable("conversation", row.conversation_id, "v", "1")])
+        for request, row in zip(requests, talks, strict=True)
+    ]
+    results = await asyncio.gather(*finished, return_exceptions=True)
+    assert [row.conversation_id for row, result in zip(talks, results, strict=True) if result is not True] == ["b0", "b1", "b2"]
+    assert [len(rows(path, table)) for table in ("conversations", "interactions", "variables")] == [100, 100, 100]
+    assert sorted(state for state, _, _ in inbox(path)) == [RECEIVED] * 3 + [ANSWERED] * 100
+
+
+# Conversations and their owners
+
+
+async def test_a_conversation_comes_back_as_it_was_stored(path: Path) -> None:
+    life = Life(ConversationState.MAX_INTERACTIONS_REACHED, 7, NOW, NOW + timedelta(microseconds=1), 2, NOW + timedelta(1))
+    database = await opened(path)
+    store = AgentStore(database, AGENT)
+    row = conversation(store, "t <é> '", life=life, window_start=5, turns=9)
+    await store.save_conversation(row)
+    await database.close()
+    database = await opened(path)
+    store = AgentStore(database, AGENT)
+    assert await store.find_conversations([row.conversation_id, "another"]) == {row.conversation_id: row}
+    assert row.record.dump()["interaction_count"] == 7
+    assert store.new_conversation_row() > row.id
+    await database.close()
+
+
+async def test_an_id_that_is_anothers_cannot_be_stored(store: AgentStore, database: Database) -> None:
+    hers = conversation(store, "t", ALICE)
+    await store.save_conversation(hers)
+    with pytest.raises(StoreError, match="UNIQUE"):
+        await store.save_conversation(conversation(store, "t", BOB))
+    assert await store.find_conversations(["t"]) == {"t": hers}
+    # With another agent it is another conversation.
+    elsewhere = AgentStore(database, OTHER_AGENT)
+    await elsewhere.save_conversation(conversation(elsewhere, "t", BOB))
+    assert (await store.find_conversations(["t"]))["t"].owner == ALICE
+    assert (await elsewhere.find_conversations(["t"]))["t"].owner == BOB
+
+
+async def taken(store: AgentStore, thread: str | None, owner: str) -> ConversationRow:
+    """The conversation that the owner gets on a thread, as the runner gives it."""
+    possible = possible_ids(thread, owner, store.agent)
+    found = await store.find_conversations(possible)
+    name = choose(possible, owner, {name: row.owner for name, row in found.items()})
+    assert name is not None
+    row = found.get(name) or conversation(store, name, owner)
+    return await turn(store, row, Variable("conversation", name, "v", f'"{owner}"'))
+
+
+@pytest.mark.parametrize("cleared", ["conversation", "person"])
+async def test_after_a_conversation_was_cleared_everybody_else_keeps_theirs(
+    store: AgentStore, memory: AgentInteractionMemory, cleared: str
+) -> None:
+    hers, his = await taken(store, "t", ALICE), await taken(store, "t", BOB)
+    assert (hers.conversation_id, his.conversation_id) == ("t", f"t_{BOB}")
+    if cleared == "conversation":
+        await forget_conversation(store, memory, hers)
+    else:
+        await forget_person(store, memory, ALICE)
+    again = await taken(store, "t", BOB)
+    assert (again.conversation_id, again.id, again.turns) == (f"t_{BOB}", his.id, 2)
+    carols = await taken(store, "t", CAROL)
+    assert (carols.conversation_id, carols.turns) == ("t", 1)
+    assert await store.variables("conversation", "t") == {"v": f'"{CAROL}"'}
+    new = await taken(store, "t", ALICE)
+    assert (new.conversation_id, new.turns) == (f"t_{ALICE}", 1)
+    assert len(await store.history(new.id, 10)) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        ({}, ["c", "b", "a"]),
+        ({"owner": ALICE}, ["c", "a"]),
+        ({"owner": MALICE}, []),
+        ({"state": ConversationState.COMPLETED}, ["b"]),
+        ({"owner": ALICE, "state": ConversationState.COMPLETED}, []),
+        ({"limit": 2}, ["c", "b"]),
+    ],
+)
+async def test_conversations_are_listed_the_newest_first(
+    store: AgentStore, database: Database, arguments: dict[str, Any], names: list[str]
+) -> None:
+    for hours, (name, owner) in enumerate([("a", ALICE), ("b", BOB), ("c", ALICE)]):
+        state = ConversationState.COMPLETED if name == "b" else ConversationState.ACTIVE
+        await store.save_conversation(conversation(store, name, owner, life=Life(state, 1, NOW, NOW + timedelta(hours=hours))))
+    elsewhere = AgentStore(database, OTHER_AGENT)
+    await elsewhere.save_conversation(conversation(elsewhere, "d"))
+    assert [row.conversation_id for row in await store.conversations(**arguments)] == names
+
+
+async def test_only_the_agents_own_active_conversations_expire(store: AgentStore, database: Database) -> None:
+    elsewhere = AgentStore(database, OTHER_AGENT)
+    await elsewhere.save_conversation(conversation(elsewhere, "elsewhere"))
+    ended = Life(ConversationState.COMPLETED, 1, NOW, NOW)
+    await store.save_conversation(conversation(store, "ended", life=ended))
+    assert await store.oldest_active() is None
+    later = NOW + timedelta(seconds=1)
+    await store.save_conversation(conversation(store, "later", life=Life(ConversationState.ACTIVE, 1, NOW, later)))
+    assert await store.oldest_active() == later
+    assert await store.expired(later - timedelta(microseconds=1)) == []
+    assert [row.conversation_id for row in await store.expired(later)] == ["later"]
+    assert await store.active_ids() == {"later"}
+
+
+# Variables
+
+HOLDERS = [
+    (agent, scope, holder) for agent in (AGENT, OTHER_AGENT) for scope in ("conversation", "person") for holder in (ALICE, BOB)
+]
+
+
+@pytest.mark.parametrize("written", HOLDERS)
+async def test_a_variable_is_of_one_agent_scope_and_holder(database: Database, written: tuple[str, str, str]) -> None:
+    """A conversation may have a JID as its name: whoever chose such a thread reads no variable of that person."""
+    agent, scope, holder = written
+    store = AgentStore(database, agent)
+    row = await turn(store, conversation(store), Variable(scope, holder, "v", "1"))
+    await turn(store, row, Variable(scope, holder, "v", "2"), Variable(scope, holder, "w\0", "3"))
+    for where in HOLDERS:
+        found = await AgentStore(database, where[0]).variables(*where[1:])
+        assert found == ({"v": "2", "w\0": "3"} if where == written else {})
+
+
+def session(store: AgentStore, owner: str, name: str, values: dict[str, str], of_person: dict[str, str]) -> Session:
+    state = SessionState(id=name, agent_id=store.agent, user_id=owner)
+    identity = Identity(id=owner, name=owner, role="user")
+    conversation, person = Variables("conversation", name, values), Variables("person", owner, of_person)
+    return Session(state, identity, store, 1, 0, conversation, person)
+
+
+async def loaded(store: AgentStore, owner: str, name: str) -> Session:
+    return session(store, owner, name, await store.variables("conversation", name), await store.variables("person", owner))
+
+
+@pytest.mark.parametrize(
+    ("scope", "same", "another_thread", "another_person"),
+    [("conversation", 1, None, None), ("person", 1, 1, None), (None, 1, 1, None)],
+)
+async def test_what_a_session_stores_is_read_in_its_scope_and_by_no_other_owner(
+    store: AgentStore, scope: Any, same: Any, another_thread: Any, another_person: Any
+) -> None:
+    told = await loaded(store, ALICE, "t")
+    await told.store("v", 1, scope=scope)
+    before = await loaded(store, ALICE, "t")
+    assert await before.get("v") is None  # it lasts from the end of the turn
+    await turn(store, conversation(store), *told.written())
+    assert await (await loaded(store, ALICE, "t")).get("v") == same
+    assert await (await loaded(store, ALICE, "u")).get("v") == another_thread
+    assert await (await loaded(store, BOB, f"t_{BOB}")).get("v") == another_person
+
+
+circle: list[Any] = []
+circle.append(circle)
+WRONG: dict[str, Any] = {
+    "an object": object(),
+    "a set": {1, 2},
+    "bytes": b"x",
+    "no number": float("nan"),
+    "infinity": [float("-inf")],
+    "half a character": "\ud800",
+    "half a character within": {"a": ["\udfff"]},
+    "a key that is none": {(1, 2): 3},
+    "something deep": [{"a": [datetime.now(UTC)]}],
+    "itself": circle,
+    "something too deep": None,
+}
+deep: list[Any] = []
+for _ in range(100_000):
+    deep = [deep]
+WRONG["something too deep"] = deep
+
+
+@pytest.mark.parametrize("what", WRONG)
+@pytest.mark.parametrize("scope", ["conversation", "person", None])
+async def test_a_value_that_is_no_json_is_an_error_that_names_its_key_and_changes_nothing(
+    store: AgentStore, what: str, scope: Any
+) -> None:
+    before = session(store, ALICE, "t", {"the key": '"old"'}, {"the key": '"older"'})
+    await before.store("another", 1)
+    written = before.written()
+    with pytest.raises(ValueError, match=r'variable "the key": .*only JSON values can be kept'):
+        await before.store("the key", WRONG[what], scope=scope)
+    assert before.written() == written
+    assert await before.get("the key") == "old"
+    assert {row.name for row in written} == {"another"}
+
+
+async def test_a_key_that_cannot_be_stored_is_named(store: AgentStore) -> None:
+    told = session(store, ALICE, "t", {}, {})
+    with pytest.raises(ValueError, match="only JSON values can be kept"):
+        await told.store("\ud800", 1)
+    assert told.written() == []
+
+
+# History and its window
+
+
+@pytest.mark.parametrize("limit", [0, 1, 4, 25, 100])
+@pytest.mark.parametrize("offset", [0, 1, 22, 25, 100])
+async def test_history_is_paged_from_the_newest_in_chronological_order(path: Path, limit: int, offset: int) -> None:
+    path = await _twenty_five_turns(path)
+    database = await opened(path)
+    store = AgentStore(database, AGENT)
+    row = (await store.find_conversations(["t"]))["t"]
+    numbers = list(range(1, 26))
+    end = max(25 - offset, 0)
+    expected = numbers[max(end - limit, 0) : end]
+    assert [json.loads(body)["n"] for body in await store.history(row.id, limit, offset)] == expected
+    await database.close()
+
+
+async def _twenty_five_turns(path: Path) -> Path:
+    """Of two conversations in turns, with a clock that goes backwards."""
+    database = await opened(path)
+    store = AgentStore(database, AGENT)
+    talks = [conversation(store, "t"), conversation(store, "other", BOB)]
+    finished = []
+    for n in range(1, 26):
+        for row in talks:
+            what = Turn(f"{n}", NOW - timedelta(hours=n), json.dumps({"n": n if row.owner == ALICE else -n}))
+            finished.append(store.finish(await received(store), row._replace(turns=n), what, None))
+    await asyncio.gather(*finished)
+    await database.close()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("strategy", "limit", "kept", "start"),
+    [
+        (MemoryStrategy.SLIDING_WINDOW, 3, 3, 8),
+        (MemoryStrategy.SLIDING_WINDOW, 10, 10, 1),
+        (MemoryStrategy.SLIDING_WINDOW, 50, 10, 1),
+        (MemoryStrategy.TOKEN_BUFFER, 3, 3, 8),
+        (MemoryStrategy.ALL, 3, 10, 1),
+    ],
+)
+def test_the_window_begins_with_the_first_turn_that_is_kept(
+    strategy: MemoryStrategy, limit: int, kept: int, start: int
+) -> None:
+    turns = [Interaction(input=n) for n in range(1, 11)]
+    state = SessionState(agent_id=AGENT, user_id=ALICE, history=turns)
+    pruned, first = window(state, MemoryConfig(strategy=strategy, limit=limit), 10)
+    assert pruned.history == turns[-kept:]
+    assert first == start
+
+
+class Remembers:
+    """Says how many turns it sees, and remembers everything in all ways."""
+
+    manifest = AgentDefinition.simple("notes")
+
+    def __init__(self, memory: AgentInteractionMemory | None = None, release: asyncio.Event | None = None) -> None:
+        self.memory = memory
+        self.release = release
+        self.at_work = asyncio.Event()
+
+    async def assist(self, request: Any, session: Any, response: Any) -> None:
+        name = request.metadata["conversation_id"]
+        known = [] if self.memory is None else await self.memory.aget_information(name)
+        if self.memory is not None:
+            await self.memory.aadd_information(name, f"a secret of {session.identity.id}")
+        await session.store("v", f"a secret of {session.identity.id}")
+        self.at_work.set()
+        if self.release is not None:
+            await self.release.wait()
+        await response.data({"seen": len(session._state.history), "all": len(await session.history(1000)), "known": known})
+
+
+class Talk:
+    """A runner over the database at `path`, started and stopped as often as wanted."""
+
+    def __init__(self, path: Path, agent: Any = None, policy: Policy | None = None) -> None:
+        self.path = path
+        self.agent = agent or Remembers()
+        self.policy = policy or Policy()
+        self.sent: list[str] = []
+
+    async def __aenter__(self) -> Talk:
+        self.database = await opened(self.path)
+        self.store = AgentStore(self.database, AGENT)
+        self.runner = Runner(self.agent, AGENT, self.store, self.policy)
+        await self.runner.open(self.sent.extend)
+        self.runner.send_unsent()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.runner.drain(0)
+        await self.runner.close()
+        await self.database.close()
+
+    def begin(self, text: str, thread: str | None = "t", sender: str = ALICE) -> asyncio.Future[bool]:
+        return self.runner.receive(Incoming("person", f"{sender}/x", str(uuid4()), thread, {"query": text}, text))
+
+    async def say(self, text: str, thread: str | None = "t", sender: str = ALICE) -> None:
+        await self.begin(text, thread, sender)
+        await self.runner.settled()
+
+
+async def test_what_leaves_the_window_stays_in_storage_and_a_window_never_grows_back(path: Path) -> None:
+    starts = []
+    for limit in (3, 10, 2):
+        async with Talk(path, policy=Policy(memory=MemoryConfig(limit=limit))) as talk:
+            for n in range(5):
+                await talk.say(str(n))
+                starts.append((await talk.store.find_conversations(["t"]))["t"].window_start)
+            assert len(await talk.store.history(1, 1000)) == len(starts)
+    assert starts == [1, 1, 1, 2, 3, 3, 3, 3, 3, 3, 10, 11, 12, 13, 14]
+
+
+# Forgetting
+
+
+async def populated(path: Path, memory: AgentInteractionMemory | None = None) -> None:
+    """Five people, two agents; each person has two conversations, and a request in each state with each agent."""
+    database = await opened(path)
+    for agent in (AGENT, OTHER_AGENT):
+        store = AgentStore(database, agent)
+        for owner in (ALICE, BOB, MALICE, ALICE_ELSEWHERE):
+            person = Variable("person", owner, "v", json.dumps(f"a secret of {owner}"))
+            for name in (f"{owner}_{agent}", f"of {owner.split('@')[0]} {owner[-1]}"):
+                row = conversation(store, name, owner)
+                for _ in range(3):
+                    row = await turn(store, row, Variable("conversation", name, "v", f'"{owner}"'), person)
+                if memory is not None and agent == AGENT:
+                    await memory.aadd_information(name, f"a secret of {owner}")
+            await turn(store, row, answer=f'["to {owner}"]')
+            await received(store, owner, json.dumps({"from": owner}))
+    await database.close()
+
+
+def is_about(row: dict[str, Any], agent: str, owner: str, theirs: set[int]) -> bool:
+    if row.get("agent", agent) != agent:
+        return False
+    names = {f"{owner}_{agent}", f"of {owner.split('@')[0]} {owner[-1]}"}
+    of_them = {row.get("owner"), row.get("sender"), row.get("holder")} & {owner, *names}
+    return bool(of_them) or row.get("conversation") in theirs
+
+
+async def test_forgetting_a_person_takes_all_rows_of_theirs_and_none_of_others_and_reports_how_many(path: Path) -> None:
+    await populated(path)
+    before = everything(path)
+    theirs = {row["id"] for row in before["conversations"] if (row["agent"], row["owner"]) == (AGENT, ALICE)}
+    database = await opened(path)
+    report = await AgentStore(database, AGENT).forget(ALICE)
+    after = everything(path)
+    mine = {table: [row for row in before[table] if is_about(row, AGENT, ALICE, theirs)] for table in before}
+    for table in ("conversations", "interactions", "variables"):
+        assert after[table] == [row for row in before[table] if row not in mine[table]]
+    assert [row for row in after["inbox"] if row["key"] not in {row["key"] for row in mine["inbox"]}] == [
+        row for row in before["inbox"] if row not in mine["inbox"]
+    ]
+    waiting = [row for row in mine["inbox"] if row["state"] != CLOSED]
+    assert sorted(report.conversation_ids) == sorted(row["conversation_id"] for row in mine["conversations"])
+    assert (report.interactions, report.variables, report.requests) == (7, 3, 2)
+    assert (len(mine["interactions"]), len(mine["variables"]), len(waiting)) == (7, 3, 2)
+    assert await AgentStore(database, AGENT).forget(ALICE) == replace(
+        report, conversation_ids=(), interactions=0, variables=0, requests=0
+    )
+    await database.close()
+
+
+async def test_of_a_forgotten_person_not_even_the_name_is_in_the_file(path: Path) -> None:
+    database = await opened(path)
+    store = AgentStore(database, AGENT)
+    for owner in (ALICE, BOB):
+        row = await turn(store, conversation(store, f"{owner}_{AGENT}", owner), Variable("person", owner, "v", f'"{owner}"'))
+        await turn(store, row, answer=f'["to {owner}"]')
+        await received(store, owner, f'{{"from": "{owner}"}}')
+    await store.forget(ALICE)
+    for table, found in everything(path).items():
+        assert ALICE not in str(found), table
+    await database.close()
+    file = await asyncio.to_thread(path.read_bytes)
+    assert ALICE.encode() not in file
+    assert BOB.encode() in file
+
+
+async def test_a_message_that_comes_again_after_forgetting_is_still_known(path: Path) -> None:
+    database = await opened(path)
+    store = AgentStore(database, AGENT)
+    await received(store, key=b"k" * 16)
+    await store.forget(ALICE)
+    assert await store.pending() == []
+    assert not await store.receive(b"k" * 16, ALICE, "{}", NOW)[1]
+    await database.close()
+
+
+async def test_deleting_a_conversation_leaves_the_persons_others_and_every_other_agents(path: Path) -> None:
+    await populated(path)
+    database = await opened(path)
+    store = AgentStore(database, AGENT)
+    before = everything(path)
+    row = (await store.find_conversations([f"{ALICE}_{AGENT}"]))[f"{ALICE}_{AGENT}"]
+    report = await store.delete_conversation(row)
+    assert (report.conversation_ids, report.interactions, report.variables, report.requests) == (
+        (row.conversation_id,),
+        3,
+        1,
+        0,
+    )
+    after = everything(path)
+    assert {table: len(before[table]) - len(after[table]) for table in before} == {
+        "conversations": 1,
+        "interactions": 3,
+        "variables": 1,
+        "inbox": 0,
+    }
+    assert await store.variables("person", ALICE) != {}
+    await database.close()
+
+
+# Forgetting, with the interaction memory
+
+
+def remembered(memory: AgentInteractionMemory) -> str:
+    """The file as it is, and whatever lies beside it."""
+    return "".join(file.read_text() for file in sorted(memory.path.parent.iterdir()))
+
+
+@pytest.mark.parametrize("cleared", ["conversation", "memory", "nothing"])
+async def test_nothing_of_a_forgotten_person_remains_in_the_memory_file(
+    path: Path, memory: AgentInteractionMemory, cleared: str
+) -> None:
+    async with Talk(path, Remembers(memory)) as talk:
+        for sender in (ALICE, BOB):
+            for thread in (None, "t", "u"):
+                await talk.say("x", thread, sender)
+    database = await opened(path)
+    store = AgentStore(database, AGENT)
+    row = (await store.find_conversations(["t"]))["t"]
+    assert row.owner == ALICE
+    if cleared == "conversation":
+        gone = await forget_conversation(store, memory, row)
+        assert gone == Forgotten(("t",), 1, 1, 0, 1)
+    elif cleared == "memory":
+        assert await memory.aclear_conversation("t")
+    await database.close()
+    async with Talk(path, Remembers(memory)) as talk:
+        # Somebody else takes the thread that is free now, so that Alice gets another one.
+        for sender in (CAROL, ALICE):
+            await talk.say("y", "t", sender)
+    database = await opened(path)
+    store = AgentStore(database, AGENT)
+    gone = await forget_person(store, memory, f"{ALICE}/phone")
+    assert (len(gone.conversation_ids), gone.memories) == (3, 3)
+    assert ALICE not in remembered(memory)
+    assert all(remembered(memory).count(f"a secret of {other}") for other in (BOB, CAROL))
+    assert (await forget_person(store, memory, ALICE)).is_nothing
+    assert set(await memory.aget_all_conversations()) == {row.conversation_id for row in await store.conversations()}
+    await database.close()
+
+
+@pytest.mark.parametrize("thread", [None, "t", f"x_{AGENT}"])
+async def test_what_an_unfinished_turn_remembered_is_forgotten_too(
+    path: Path, memory: AgentInteractionMemory, thread: str | None
+) -> None:
+    agent = Remembers(memory, asyncio.Event())
+    async with Talk(path, agent) as talk:
+        talk.begin("x", thread)
+        await agent.at_work.wait()
+    assert ALICE in remembered(memory)
+    database = await opened(path)
+    gone = await forget_person(AgentStore(database, AGENT), memory, ALICE)
+    await database.close()
+    assert (gone.requests, gone.memories) == (1, 1)
+    assert ALICE not in remembered(memory)
+
+
+async def test_forgetting_somebodys_unfinished_turn_takes_no_memory_of_who_owns_the_thread(
+    path: Path, memory: AgentInteractionMemory
+) -> None:
+    async with Talk(path, Remembers(memory)) as talk:
+        await talk.say("x", "t", BOB)
+    agent = Remembers(memory, asyncio.Event())
+    async with Talk(path, agent) as talk:
+        talk.begin("x", "t", ALICE)
+        await agent.at_work.wait()
+    database = await opened(path)
+    gone = await forget_person(AgentStore(database, AGENT), memory, ALICE)
+    await database.close()
+    assert gone.memories == 1
+    assert ALICE not in remembered(memory)
+    assert await memory.aget_information("t") == [f"a secret of {BOB}"]
+
+
+async def test_what_an_interrupted_turn_remembered_stays_its_owners(path: Path, memory: AgentInteractionMemory) -> None:
+    agent = Remembers(memory, asyncio.Event())
+    policy = Policy(on_restart="report")
+    async with Talk(path, agent, policy) as talk:
+        talk.begin("x", "t", ALICE)
+        await agent.at_work.wait()
+    async with Talk(path, Remembers(memory), policy) as talk:
+        await talk.say("y", "t", BOB)
+    assert BOB not in str(await memory.aget_information("t"))
+    assert await memory.aget_information(f"t_{BOB}") == [f"a secret of {BOB}"]
+    database = await opened(path)
+    await forget_person(AgentStore(database, AGENT), memory, ALICE)
+    await database.close()
+    assert ALICE not in remembered(memory)
+
+
+async def test_forgetting_everybody_leaves_nothing_of_an_agent_and_everything_of_the_others(
+    path: Path, memory: AgentInteractionMemory
+) -> None:
+    await populated(path, memory)
+    database = await opened(path)
+    store = AgentStore(database, AGENT)
+    before = everything(path)
+    # Whose only conversation was cleared may still have variables; a request that waits may be somebody's first.
+    row = await turn(store, conversation(store, "carols", CAROL), Variable("person", CAROL, "v", '"a secret of carol"'))
+    await forget_conversation(store, memory, row)
+    await received(store, "dave@localhost", '{"from": "dave@localhost"}')
+    gone = await forget_everybody(store, memory)
+    after = everything(path)
+    for table in ("conversations", "variables"):
+        assert after[table] == [row for row in before[table] if row["agent"] == OTHER_AGENT]
+    assert all(row["state"] == CLOSED and row["request"] is None for row in after["inbox"] if row["agent"] == AGENT)
+    assert (len(gone.conversation_ids), gone.interactions, gone.variables, gone.requests, gone.memories) == (8, 28, 13, 9, 8)
+    assert "secret" not in remembered(memory)
+    assert (await forget_everybody(store, memory)).is_nothing
+    await database.close()
+
+
+def test_reports_add_up() -> None:
+    one = Forgotten(("a",), 1, 2, 3, 4)
+    assert not one.is_nothing
+    assert Forgotten().is_nothing
+    assert UUID(str(session_id(AGENT, ALICE, "t"))).version == 5
