@@ -137,6 +137,4 @@ def idle(life: Life, now: datetime, rules: Rules) -> Life:
     """The same object, or its timeout where nothing was said for long enough."""
     if life.state is not State.ACTIVE or not rules.timeout or now - life.last_interaction < rules.timeout:
         return life
-    if life.interaction_count == 0:
-        return life
     return life._replace(state=TRANSITIONS[life.state][Signal.IDLE])

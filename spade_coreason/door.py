@@ -55,7 +55,7 @@ class Door:
             self._refuse(incoming)
             return None
         taken = self._runner.receive(incoming)
-        if incoming.wants_receipt and incoming.stanza_id:
+        if taken is not None and incoming.wants_receipt and incoming.stanza_id:
             taken.add_done_callback(lambda done: self._acknowledge(incoming, done))
         return taken
 

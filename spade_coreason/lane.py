@@ -1,15 +1,16 @@
-"""One conversation at work: the messages that wait, and what is held in memory while it is active."""
+"""Conversations at work: the messages that wait, and what is held in memory while they are active."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
 from .codec import Incoming
-from .contracts import Identity, SessionState
+from .contracts import ConversationState, Identity, SessionState
 from .conversation import Life
 from .names import local_part
 from .session import Variables
@@ -58,10 +59,66 @@ class Memory:
 class Lane:
     """The messages of one sender on one thread, which is one conversation: one at a time, in order."""
 
-    __slots__ = ("key", "memory", "queue", "worker")
+    __slots__ = ("conversation_id", "key", "memory", "queue", "worker")
 
     def __init__(self, sender: str, thread: str | None) -> None:
         self.key = (sender, thread)
         self.queue: deque[Waiting] = deque()
         self.worker: asyncio.Task[None] | None = None
         self.memory: Memory | None = None
+        self.conversation_id: str | None = None
+
+    @property
+    def sender(self) -> str:
+        """Whose messages they are, a bare JID."""
+        return self.key[0]
+
+
+class Lanes:
+    """The lanes of one agent, by sender and thread, and by conversation id as soon as that is known."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[tuple[str, str | None], Lane] = {}
+        self._by_id: dict[str, Lane] = {}
+
+    def __iter__(self) -> Iterator[Lane]:
+        return iter(list(self._lanes.values()))
+
+    def get(self, sender: str, thread: str | None) -> Lane | None:
+        """The lane, if there is one."""
+        return self._lanes.get((sender, thread))
+
+    def take(self, sender: str, thread: str | None) -> Lane:
+        """The lane, a new one if there is none."""
+        key = sender, thread
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = Lane(sender, thread)
+        return lane
+
+    def named(self, conversation_id: str) -> Lane | None:
+        """The lane of a conversation, if it is at work."""
+        return self._by_id.get(conversation_id)
+
+    def name(self, lane: Lane, conversation_id: str) -> None:
+        """Says which conversation a lane is. From here on no other sender of this process may take the id."""
+        lane.conversation_id = conversation_id
+        self._by_id[conversation_id] = lane
+
+    def owners(self, ids: Iterable[str]) -> dict[str, str]:
+        """Who has those of the conversation ids that are at work."""
+        return {name: self._by_id[name].sender for name in ids if name in self._by_id}
+
+    def let_go(self, lane: Lane) -> None:
+        """Frees what a conversation held that is over, or was never begun; an active one stays while there is room."""
+        memory = lane.memory
+        if lane.queue or lane.worker is not None:
+            return
+        if memory is not None and memory.life.state is ConversationState.ACTIVE and len(self._lanes) < _IN_MEMORY:
+            return
+        self._lanes.pop(lane.key, None)
+        if lane.conversation_id is not None and self._by_id.get(lane.conversation_id) is lane:
+            del self._by_id[lane.conversation_id]
+
+
+_IN_MEMORY = 10_000

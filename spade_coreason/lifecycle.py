@@ -12,6 +12,8 @@ log = logging.getLogger(__name__)
 
 Mode = Literal["eager", "on_demand"]
 
+_SHUTDOWN_S = 10.0
+
 
 class Lifecycle:
     """Eager: with the platform. On demand: with the first active conversation, until none was active for `idle_s`."""
@@ -62,10 +64,15 @@ class Lifecycle:
             if not self._is_up or not is_still_idle():
                 return
             self._is_up = False
+            name = type(self._agent).__name__
             try:
-                await _call(getattr(self._agent, "shutdown", None))
-            except Exception:
-                log.exception("shutdown() of %s failed", type(self._agent).__name__)
+                async with asyncio.timeout(_SHUTDOWN_S) as limit:
+                    await _call(getattr(self._agent, "shutdown", None))
+            except (Exception, SystemExit):  # sys.exit() would end the whole process
+                if limit.expired():
+                    log.error("shutdown() of %s took longer than %g s", name, _SHUTDOWN_S)
+                else:
+                    log.exception("shutdown() of %s failed", name)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:

@@ -59,6 +59,7 @@ class Response:
         if voice.shows_typing:
             pace.typing.set(self._show_typing)
         self._named = 0
+        self._thoughts = 0
         self._streams: dict[str, Stream] = {}
         self._is_over = False
         self.request: AgentRequest | None = None
@@ -75,7 +76,13 @@ class Response:
 
     async def thought(self, content: str, status: str = "IN_PROGRESS") -> None:
         """Emits a thinking block."""
-        self._emit(Said(ThinkingBlock(id=self._id(), content=content, status=cast(Literal["IN_PROGRESS", "COMPLETE"], status))))
+        self._thoughts += 1
+        block = ThinkingBlock(
+            id=UUID(int=self._key.int ^ self._thoughts << 64),
+            content=content,
+            status=cast(Literal["IN_PROGRESS", "COMPLETE"], status),
+        )
+        self._emit(Said(block))
 
     async def markdown(self, content: str) -> None:
         """Emits a markdown block."""

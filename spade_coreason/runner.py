@@ -36,8 +36,9 @@ from .contracts import (
 )
 from .contracts.base import utc_now
 from .conversation import Life, Received, Rules, Verdict
+from .ends import Ends, OnConversationEnd
 from .exceptions import CoReasonError, StoreError
-from .lane import Lane, Memory, Waiting
+from .lane import Lane, Lanes, Memory, Waiting
 from .lifecycle import Lifecycle, Mode
 from .names import bare, choose, inbox_key, possible_ids, session_id
 from .pruning import window
@@ -50,8 +51,6 @@ log = logging.getLogger(__name__)
 
 CURRENT_REQUEST: ContextVar[AgentRequest | None] = ContextVar("current_request", default=None)
 """The request whose turn runs in this task."""
-
-OnConversationEnd = Callable[[str, str], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,20 +94,18 @@ class Runner:
         self.policy = policy or Policy()
         self._clock = clock
         own = getattr(agent, "on_conversation_end", None)
-        self._on_end = (*on_conversation_end, own) if callable(own) else on_conversation_end
+        on_end = (*on_conversation_end, own) if callable(own) else on_conversation_end
         self._send: Send = _nowhere
-        self._lanes: dict[tuple[str, str | None], Lane] = {}
-        self._by_id: dict[str, Lane] = {}
-        self._owners: dict[str, str] = {}
+        self._lanes = Lanes()
         self._persons: weakref.WeakValueDictionary[str, Variables] = weakref.WeakValueDictionary()
         self._slots = asyncio.Semaphore(self.policy.concurrency)
         self._shares: weakref.WeakValueDictionary[str, asyncio.Semaphore] = weakref.WeakValueDictionary()
         self._pace = Pace()
         self._assist_alarms = Alarms(self.policy.assist_timeout_s)
         self._lifecycle = Lifecycle(agent, self.policy.lifecycle, self.policy.idle_shutdown_s)
-        self._active: set[str] = set()
-        self._idle_timer: asyncio.TimerHandle | None = None
-        self._idle_task: asyncio.Task[None] | None = None
+        self._ends = Ends(store, self._lanes, self._lifecycle, self.policy.rules, clock, on_end)
+        self._told: dict[str, float] = {}
+        self._early: list[Waiting] = []
         self._is_accepting = False
         self._is_giving_up = False
         self._unsent: list[tuple[int, list[str]]] = []
@@ -118,17 +115,22 @@ class Runner:
     async def open(self, send: Send) -> None:
         """Takes up what the last run left, and begins to accept. `send` gets stanzas in order and never fails."""
         self._send = send
-        await self.store.purge(self._clock())
-        self._active = await self.store.active_ids()
+        await self._ends.open()
         await self._lifecycle.open()
+        pending = await self.store.pending()
+        # What came in meanwhile may be among them.
+        early, self._early = self._early, []
+        rows = {waiting.row for waiting in early}
         self._is_accepting, self._is_giving_up = True, False
-        for pending in await self.store.pending():
-            if pending.answer is not None:
-                self._unsent.append((pending.row, json.loads(pending.answer)))
-            elif pending.request is not None:
-                self._take_up(Incoming.from_json(pending.request), UUID(bytes=pending.key), pending.row)
-        if self._active:
-            self._set_idle_timer(await self.store.oldest_active())
+        for request in pending:
+            if request.row in rows:
+                continue
+            if request.answer is not None:
+                self._unsent.append((request.row, json.loads(request.answer)))
+            elif request.request is not None:
+                self._take_up(Incoming.from_json(request.request), UUID(bytes=request.key), request.row)
+        for waiting in early:
+            self._enqueue(waiting)
 
     def send_unsent(self) -> None:
         """Sends the answers that the last run had stored and the server had not acknowledged; with the same ids."""
@@ -142,9 +144,9 @@ class Runner:
         What was not begun, or given up, is still in the inbox and runs after the next start.
         """
         self._is_accepting = False
-        for lane in self._lanes.values():
+        for lane in self._lanes:
             lane.queue.clear()
-        workers = [lane.worker for lane in self._lanes.values() if lane.worker is not None]
+        workers = [lane.worker for lane in self._lanes if lane.worker is not None]
         if not workers:
             return True
         _, late = await asyncio.wait(workers, timeout=grace_s)
@@ -159,52 +161,64 @@ class Runner:
         """After `drain`: closes the agent."""
         self._pace.stop()
         self._assist_alarms.stop()
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-        if self._idle_task is not None:
-            await asyncio.gather(self._idle_task, return_exceptions=True)
+        await self._ends.close()
         await self._lifecycle.close()
 
     # The way of a request
 
-    def receive(self, incoming: Incoming) -> asyncio.Future[bool]:
-        """Takes a request in. The future is done when it is durable; False for a duplicate, which goes no further."""
+    def receive(self, incoming: Incoming) -> asyncio.Future[bool] | None:
+        """Takes a request in. The future is done when it is durable; False for a duplicate, which goes no further.
+
+        None where too many of its conversation wait already: it is not kept, and the sender hears so.
+        """
         sender = bare(incoming.sender)
-        lane = self._lanes.get((sender, incoming.thread))
+        lane = self._lanes.get(sender, incoming.thread)
         if lane is not None and len(lane.queue) >= self.policy.queue:
-            return self._overflow(incoming)
+            text = f"{self.policy.queue} messages of this conversation wait already; until some are answered no more are kept."
+            self._tell(incoming, uuid4(), Refused(text, ErrorCode.TOO_MANY_REQUESTS, _TELL_AGAIN_S))
+            return None
         key = inbox_key(self.jid, sender, incoming.stanza_id, incoming.content)
         is_surely_new = self.store.is_surely_new(key.bytes)
         row, is_new = self.store.receive(key.bytes, sender, incoming.to_json().decode(), self._clock())
+        waiting = Waiting(incoming, key, row, is_new, is_surely_new)
         if self._is_accepting:
-            self._enqueue(Waiting(incoming, key, row, is_new, is_surely_new))
+            self._enqueue(waiting)
+        else:
+            self._early.append(waiting)
         return is_new
 
-    def _overflow(self, incoming: Incoming) -> asyncio.Future[bool]:
-        """Refuses a message of a conversation in which too many wait already. It is not kept, and the sender hears so."""
-        text = f"{self.policy.queue} messages of this conversation wait for an answer already; this one is not kept."
-        voice = voice_for(incoming, uuid4(), self.jid, self.policy.stanza_bytes)
-        self._send(voice.say(Refused(text, ErrorCode.TOO_MANY_REQUESTS, 60.0)))
-        refused: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        refused.set_result(False)
-        return refused
+    def _tell(self, incoming: Incoming, key: UUID, problem: Refused | Failed) -> None:
+        """Says that a request cannot be taken: to a program each time, to everybody else once a minute.
+
+        What sends everything back, and so asks again with our own words, is not answered for ever.
+        """
+        if incoming.language != "program":
+            now, sender = asyncio.get_running_loop().time(), bare(incoming.sender)
+            if now < self._told.get(sender, now):
+                return
+            self._told.pop(sender, None)  # so that the oldest stays the first
+            self._told[sender] = now + _TELL_AGAIN_S
+            if len(self._told) > _TOLD_REMEMBERED:
+                del self._told[next(iter(self._told))]
+        self._send(voice_for(incoming, key, self.jid, self.policy.stanza_bytes).say(problem))
 
     @property
     def turns_in_flight(self) -> int:
         """How many conversations have a turn running or waiting."""
-        return sum(lane.worker is not None for lane in self._lanes.values())
+        return sum(lane.worker is not None for lane in self._lanes)
 
     async def settled(self, *of: str | None) -> None:
         """Waits until no turn runs or waits: of anybody, or `of` a sender (a bare JID) and a thread."""
-        while workers := [lane.worker for key, lane in self._lanes.items() if lane.worker is not None and of in ((), key)]:
+        while workers := [lane.worker for lane in self._lanes if lane.worker is not None and of in ((), lane.key)]:
             await asyncio.wait(workers)
+
+    async def expire_idle(self) -> None:
+        """Ends the conversations in which nothing was said for the idle timeout; done by itself when it is time."""
+        await self._ends.expire_idle()
 
     def _enqueue(self, waiting: Waiting) -> None:
         incoming = waiting.incoming
-        lane_key = (bare(incoming.sender), incoming.thread)
-        lane = self._lanes.get(lane_key)
-        if lane is None:
-            lane = self._lanes[lane_key] = Lane(*lane_key)
+        lane = self._lanes.take(bare(incoming.sender), incoming.thread)
         lane.queue.append(waiting)
         if lane.worker is None:
             lane.worker = asyncio.create_task(self._work(lane))
@@ -217,7 +231,7 @@ class Runner:
         return share
 
     async def _work(self, lane: Lane) -> None:
-        share = self._share(lane.key[0])
+        share = self._share(lane.sender)
         try:
             while lane.queue:
                 waiting = lane.queue.popleft()
@@ -235,15 +249,14 @@ class Runner:
                     self._apologise(lane, waiting, "Something went wrong on my side. Please try again later.")
         finally:
             lane.worker = None
-            self._forget_quiet_lane(lane)
+            self._lanes.let_go(lane)
 
     def _apologise(self, lane: Lane, waiting: Waiting, text: str) -> None:
         """The request is not finished, so nobody may believe that it is; if it is in the inbox, it runs after a restart."""
         lane.memory = None
         if waiting.is_new.done():
             waiting.is_new.exception()  # is known; asyncio would report it as never looked at
-        voice = voice_for(waiting.incoming, waiting.key, self.jid, self.policy.stanza_bytes)
-        self._send(voice.say(Failed(text, ErrorCode.UNAVAILABLE, True)))
+        self._tell(waiting.incoming, waiting.key, Failed(text, ErrorCode.UNAVAILABLE, True))
 
     async def _turn(self, lane: Lane, waiting: Waiting) -> None:
         incoming = waiting.incoming
@@ -251,14 +264,14 @@ class Runner:
         now = self._clock()
         received = self._decide(memory, incoming, now)
         if received.ended is not None:
-            await self._ended(lane, memory, received.ended)
+            await self._ends.ended(memory.row.conversation_id, received.ended)
         memory.row = _with_life(memory.row, received.life)
         voice = voice_for(incoming, waiting.key, self.jid, self.policy.stanza_bytes)
         response = Response(voice, self._send, self.jid, waiting.key, self._pace)
         if received.verdict is not Verdict.RUN:
             await self._refuse(memory, waiting, response, received)
             return
-        self._count_active(memory.row)
+        self._ends.begun(memory.row.conversation_id)
         request = response.request = self._request(memory, waiting, now)
         session = Session(
             memory.state,
@@ -278,8 +291,8 @@ class Runner:
         limit_s = self.policy.assist_timeout_s
         limit = Limit(self._assist_alarms)
         try:
-            await self._lifecycle.ensure_started()
             with limit:
+                await self._lifecycle.ensure_started()
                 await self.agent.assist(request, session, response)
             response.close_streams(None)
             await self._take_back_cancels()
@@ -358,7 +371,7 @@ class Runner:
         elif answer is not None:
             self._close_when_acknowledged(waiting.row, response.last_sent)
         if life.state is not ConversationState.ACTIVE:
-            await self._ended(lane, memory, life.state)
+            await self._ends.ended(row.conversation_id, life.state)
 
     async def _refuse(self, memory: Memory, waiting: Waiting, response: Response, received: Received) -> None:
         final: list[str] = []
@@ -444,12 +457,10 @@ class Runner:
         possible = possible_ids(thread, sender, self.jid)
         stored = await self.store.load(possible, sender, self.policy.memory.limit)
         owners = {name: row.owner for name, row in stored.rows.items()}
-        owners.update((name, self._owners[name]) for name in possible if name in self._owners)
-        name = choose(possible, sender, owners)
+        name = choose(possible, sender, owners | self._lanes.owners(possible))
         if name is None:
             raise StoreError(f"every id for the thread {thread!r} of {sender} belongs to others")
-        # From here to the first save nobody else of this process may take the id.
-        self._owners[name] = sender
+        self._lanes.name(lane, name)
         row = stored.rows.get(name)
         if row is None:
             session = str(session_id(self.jid, sender, name))
@@ -466,7 +477,6 @@ class Runner:
         if history:
             memory.last_answer = str(history[-1].output.get("text", "")).strip()
         lane.memory = memory
-        self._by_id[name] = lane
         return memory
 
     def _take_up(self, incoming: Incoming, key: UUID, row: int) -> None:
@@ -479,74 +489,6 @@ class Runner:
         text = "I was interrupted before I could answer this. Please ask again."
         stanzas = voice_for(incoming, key, self.jid, self.policy.stanza_bytes).say(Failed(text, 503, True))
         self._unsent.append((row, stanzas))
-
-    # Ends
-
-    async def _ended(self, lane: Lane, memory: Memory, state: ConversationState) -> None:
-        name = memory.row.conversation_id
-        self._active.discard(name)
-        for callback in self._on_end:
-            try:
-                result = callback(name, state.value)
-                if asyncio.iscoroutine(result):
-                    await result
-            except Exception:
-                log.exception("%s: on_conversation_end of %s failed", self.jid, name)
-        if not self._active:
-            self._lifecycle.nothing_active(lambda: not self._active)
-
-    def _count_active(self, row: ConversationRow) -> None:
-        if row.conversation_id not in self._active:
-            self._active.add(row.conversation_id)
-            if self._idle_timer is None:
-                self._set_idle_timer(self._clock())
-
-    def _forget_quiet_lane(self, lane: Lane) -> None:
-        """Frees what a conversation held that is over, or was never begun."""
-        memory = lane.memory
-        if memory is not None and memory.life.state is ConversationState.ACTIVE and len(self._lanes) < _LANES_IN_MEMORY:
-            return
-        if lane.queue:
-            return
-        self._lanes.pop(lane.key, None)
-        if memory is not None:
-            self._by_id.pop(memory.row.conversation_id, None)
-            self._owners.pop(memory.row.conversation_id, None)
-
-    def _set_idle_timer(self, oldest: datetime | None) -> None:
-        timeout = self.policy.rules.timeout
-        if oldest is None or not timeout or not self._is_accepting:
-            return
-        delay_s = max(0.05, (oldest + timeout - self._clock()).total_seconds())
-        self._idle_timer = asyncio.get_running_loop().call_later(delay_s, self._begin_expiry)
-
-    def _begin_expiry(self) -> None:
-        self._idle_timer = None
-        self._idle_task = asyncio.create_task(self.expire_idle())
-
-    async def expire_idle(self) -> None:
-        """Ends the conversations in which nothing was said for the idle timeout."""
-        now = self._clock()
-        for row in await self.store.expired(now - self.policy.rules.timeout):
-            lane = self._by_id.get(row.conversation_id)
-            if lane is not None and (lane.worker is not None or lane.memory is None):
-                continue  # it is being answered
-            memory = lane.memory if lane is not None else None
-            row = memory.row if memory is not None else row
-            life = conversation.idle(row.life, now, self.policy.rules)
-            if life is row.life:
-                continue
-            row = _with_life(row, life)
-            if memory is None:
-                state = SessionState(id=row.session_id, agent_id=self.jid, user_id=row.owner)
-                none = Variables("conversation", row.conversation_id, {})
-                memory = Memory(row, state, none, none)
-            memory.row = row
-            await self.store.save_conversation(row)
-            await self._ended(lane or Lane(row.owner, None), memory, life.state)
-            if lane is not None and lane.worker is None:
-                self._forget_quiet_lane(lane)
-        self._set_idle_timer(await self.store.oldest_active())
 
     # Sending
 
@@ -562,7 +504,8 @@ class Runner:
             last.on_acknowledged = lambda: self.store.close(row)
 
 
-_LANES_IN_MEMORY = 10_000
+_TELL_AGAIN_S = 60.0
+_TOLD_REMEMBERED = 10_000
 _SHARES = 4  # of an agent's concurrency; one person has one at most
 
 

@@ -21,12 +21,13 @@ from .config import AgentSettings, Settings
 from .contracts import AgentInterface, MemoryConfig
 from .conversation import Rules
 from .door import Door
+from .ends import OnConversationEnd
 from .exceptions import ConfigError, CoReasonError, ServerError
 from .loading import AgentParts, load_agent
 from .names import bare
 from .peers import OpenRequests, Peers
 from .runfile import RunFile, write_private, write_run_file
-from .runner import OnConversationEnd, Policy, Runner
+from .runner import Policy, Runner
 from .stores import AgentStore, Database, lock_directory
 from .stores.memory import AgentInteractionMemory
 from .xmpp.endpoint import Endpoint
@@ -197,7 +198,12 @@ class Platform:
 
         async def start(jid: str, host: HostedAgent) -> None:
             async with at_once:
-                await host.start()
+                try:
+                    await host.start()
+                except CoReasonError:
+                    raise
+                except (Exception, SystemExit) as error:  # sys.exit() would end the process past the others
+                    raise CoReasonError(f"{jid}: does not start: {type(error).__name__}: {error}") from error
             self._say(f"{jid} is online")
 
         self._stack.push_async_callback(self._stop_agents)

@@ -24,10 +24,11 @@ from .codec.xml import attribute, escape
 from .contracts import AgentInterface, AgentRequest, ConversationRecord
 from .contracts.base import utc_now
 from .door import Door
+from .ends import OnConversationEnd
 from .loading import AgentParts, build_agent
 from .local_network import LocalNetwork, LocalUser
 from .peers import Answer, OpenRequests, PeerEvent, Peers, as_request, collect, write_request
-from .runner import OnConversationEnd, Policy, Runner
+from .runner import Policy, Runner
 from .stores import AgentStore, Database
 from .stores.memory import AgentInteractionMemory
 

@@ -15,7 +15,7 @@ FLOORS = [
     {"exceptions", "contracts", "names", "tracked", "alarms", "collector", "access"},
     {"conversation", "pruning", "config", "modules", "authoring"},
     {"codec", "stores", "loading"},
-    {"session", "response", "lane", "lifecycle", "runner", "peers", "door", "forget"},
+    {"session", "response", "lane", "lifecycle", "ends", "runner", "peers", "door", "forget"},
     {"xmpp", "testing", "local_network"},
     {"service", "runfile"},
     {"cli"},

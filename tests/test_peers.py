@@ -180,7 +180,7 @@ async def test_every_event_is_given_in_order_the_last_included() -> None:
         said("between"),
         chunk(1, "b"),
         reply("stream.end", {"stream_id": "s"}),
-        reply("block.thinking"),
+        reply("block.thought"),
         reply("of.a.later.version"),
         completed(),
     ]
@@ -379,7 +379,7 @@ async def test_an_answer_is_its_blocks_and_streams_in_the_order_in_which_they_be
         chunk(1, "rd", "two"),
         said("fourth"),
         chunk(1, "ond", "one"),
-        reply("block.thinking", {"content": "hm"}),
+        reply("block.thought", {"content": "hm"}),
         completed(),
     )
     answer = collect(f"{PEER}/agent", events)
@@ -432,7 +432,7 @@ async def test_a_turn_that_runs_again_and_says_the_same_is_heard_once() -> None:
 async def test_another_thought_makes_no_other_answer() -> None:
     def run(thought: str) -> list[list[Reply]]:
         chunks = (("stream.chunk", {"stream_id": "s", "seq": n, "chunk": c}) for n, c in enumerate("abc"))
-        return stanzas(("block.thinking", {"id": "t", "content": thought}), *chunks, ("request.completed", {}))
+        return stanzas(("block.thought", {"id": "t", "content": thought}), *chunks, ("request.completed", {}))
 
     arrivals = [stanza for event in (*run("0.1 s")[:-1], *run("0.2 s")) for stanza in event]
     events = await answered(OpenRequests(), *arrivals)

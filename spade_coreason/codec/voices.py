@@ -271,6 +271,7 @@ class EventWriter:
         self._request_id = request_id
         self._json_bytes = _room(stanza_bytes, to, thread)
         self._made = 0
+        self._thoughts = 0
         self._said = 0
 
     def write(self, kind: str, data: dict[str, Any]) -> list[str]:
@@ -297,8 +298,10 @@ class EventWriter:
         piece of text that both have at the same place too. A thought changes nothing of what follows.
         """
         said = crc32(f"{kind}{data}".encode("utf-8", "surrogatepass"), self._said)
-        if kind != "block.thinking":
-            self._said = said
+        if kind == "block.thought":
+            self._thoughts += 1
+            return f"{self._id_prefix}-{self._made}.{self._thoughts}-{said:08x}"
+        self._said = said
         self._made += 1
         return f"{self._id_prefix}-{self._made - 1}-{said:08x}"
 

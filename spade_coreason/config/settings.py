@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from ..names import bare
 from .jid import parse_domain, parse_jid
 
 Mode = Literal["auto", "embedded", "prosody", "external"]
@@ -37,7 +38,14 @@ def _no_bool(value: object) -> object:
 
 
 def _address(who: str) -> str:
-    return who if who == "*" else parse_jid(who) if "@" in who else parse_domain(who)
+    if who == "*":
+        return who
+    if "@" not in who:
+        return parse_domain(who)
+    jid = parse_jid(who)
+    if jid != bare(jid):
+        raise ValueError(f'"{who}" names a device; write {bare(jid)}')
+    return jid
 
 
 def _in_project(path: Path, info: ValidationInfo) -> Path:

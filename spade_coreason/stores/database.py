@@ -36,6 +36,15 @@ Durability: TypeAlias = Literal["full", "normal", "off"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_OF_THE_FILE = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_NOTADB,
+}
 
 
 def micros(moment: datetime) -> int:
@@ -108,8 +117,8 @@ class Database:
         is wrong with the file.
         """
         database = cls(url, durability)
-        Path(database._path).parent.mkdir(parents=True, exist_ok=True)
         try:
+            await asyncio.to_thread(_make_private, Path(database._path))
             await asyncio.to_thread(database._open)
         except SQLAlchemyError as error:
             raise database._error(error) from error
@@ -231,7 +240,7 @@ class Database:
             else:
                 results = self._run_prepared(connection, batch)
         except Exception as error:  # noqa: BLE001 - of whatever kind, it belongs to whoever asked for the write
-            if len(batch) == 1:
+            if len(batch) == 1 or _concerns_all(error):
                 self.is_failing = True
                 problem = self._error(error) if isinstance(error, SQLAlchemyError | sqlite3.Error) else error
                 return [(write.future, problem) for write in batch if write.future is not None]
@@ -313,6 +322,12 @@ class Database:
         return StoreError(f"{self._path}: {' '.join(str(cause).split())}")
 
 
+def _concerns_all(error: Exception) -> bool:
+    """Whether it is the file that cannot be written, whoever writes: locked, full, unreadable."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return isinstance(cause, sqlite3.Error) and getattr(cause, "sqlite_errorcode", 0) & 0xFF in _OF_THE_FILE
+
+
 def _answered(received: list[Row], answers: list[Row]) -> tuple[list[Row], list[Row]]:
     """Requests that are answered in the same transaction go in as answered, instead of being written twice."""
     new = {row[0]: row for row in received}
@@ -324,6 +339,12 @@ def _answered(received: list[Row], answers: list[Row]) -> tuple[list[Row], list[
         else:
             new[row[0]] = (*row[:-3], answer[1], None, answer[2])
     return list(new.values()), rest
+
+
+def _make_private(path: Path) -> None:
+    """What people said is for nobody else on this machine; SQLite gives its other files the rights of this one."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.touch(0o600)
 
 
 def _begin_immediate(connection: Connection) -> None:

@@ -17,7 +17,7 @@ def lock_directory(directory: Path) -> Iterator[None]:
 
     The kernel gives the lock back when its holder dies, however that happens.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:

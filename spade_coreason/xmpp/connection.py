@@ -333,10 +333,12 @@ class Connection:
         self._online(is_new=True)
 
     async def _session_resumed(self, _event: Any) -> None:
-        self.resumptions += 1
-        self._unacknowledged = []
         # slixmpp sends again what was not acknowledged, through its queue; ours must not overtake it, or the counts lie.
         await self.client.waiting_queue.join()
+        if not self.client.is_connected():
+            return  # cut again meanwhile
+        self.resumptions += 1
+        self._unacknowledged = []
         self._online(is_new=False)
 
     def _online(self, is_new: bool) -> None:
@@ -365,6 +367,9 @@ class Connection:
         self._settled.set()
         if was_online:
             self._unacknowledged = [stanza for _, stanza in self.client.sm.unacked_queue if isinstance(stanza, str)]
+        else:
+            # A resumption may have told what has arrived, before it was cut too.
+            self._unacknowledged = [s for s in self._unacknowledged if not (isinstance(s, Tracked) and s.acknowledged)]
         self.state = "offline"
         why = self._ended_by or _in_words(reason or "the server closed the connection")
         self._fail(ConnectError(self.jid, self.address, why))

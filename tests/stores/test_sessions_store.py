@@ -519,7 +519,9 @@ class Talk:
         await self.database.close()
 
     def begin(self, text: str, thread: str | None = "t", sender: str = ALICE) -> asyncio.Future[bool]:
-        return self.runner.receive(Incoming("person", f"{sender}/x", str(uuid4()), thread, {"query": text}, text))
+        taken = self.runner.receive(Incoming("person", f"{sender}/x", str(uuid4()), thread, {"query": text}, text))
+        assert taken is not None
+        return taken
 
     async def say(self, text: str, thread: str | None = "t", sender: str = ALICE) -> None:
         await self.begin(text, thread, sender)

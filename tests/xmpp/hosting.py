@@ -19,9 +19,10 @@ from spade_coreason.config import load_settings
 from spade_coreason.contracts import AgentDefinition, AgentRequest
 from spade_coreason.conversation import Rules
 from spade_coreason.door import Door
+from spade_coreason.ends import OnConversationEnd
 from spade_coreason.names import bare
 from spade_coreason.peers import OpenRequests, Peers
-from spade_coreason.runner import OnConversationEnd, Policy, Runner
+from spade_coreason.runner import Policy, Runner
 from spade_coreason.service import Platform
 from spade_coreason.stores import AgentStore, Database
 from spade_coreason.stores.memory import AgentInteractionMemory
@@ -251,13 +252,6 @@ async def events_of_answer(client: Any) -> list[dict[str, Any]]:
     while not events[-1]["type"].startswith("ai.coreason.request."):
         events.append(event_in(await client.message()))
     return events
-
-
-async def eventually(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
-    """Waits for something that tells nobody when it happens."""
-    async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110 - it has no event
-            await asyncio.sleep(0.01)
 
 
 # In a child process: the platform as users run it

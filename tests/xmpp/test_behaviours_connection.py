@@ -24,7 +24,8 @@ from spade_coreason.xmpp.servers.certificate import certificate_in
 from spade_coreason.xmpp.servers.ports import free_ports
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
-from tests.xmpp.hosting import UNLIMITED, By, Echo, Hosted, Tunnel, endpoint_of, eventually, hosted
+from tests.waiting import eventually
+from tests.xmpp.hosting import UNLIMITED, By, Echo, Hosted, Tunnel, endpoint_of, hosted
 
 LAUGHS = (
     "<?xml version='1.0'?><!DOCTYPE l [<!ENTITY a 'ha'>"

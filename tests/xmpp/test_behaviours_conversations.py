@@ -16,7 +16,8 @@ from spade_coreason.exceptions import PeerRefused
 from spade_coreason.runner import Policy
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
-from tests.xmpp.hosting import Hosted, envelope, events_of_answer, eventually, hosted
+from tests.waiting import eventually
+from tests.xmpp.hosting import Hosted, envelope, events_of_answer, hosted
 
 SECOND = timedelta(seconds=1)
 

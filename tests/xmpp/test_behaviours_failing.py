@@ -15,7 +15,8 @@ from spade_coreason.runner import Policy
 from spade_coreason.xmpp.client import AgentClient
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
-from tests.xmpp.hosting import By, Echo, Hosted, endpoint_of, eventually, hosted
+from tests.waiting import eventually
+from tests.xmpp.hosting import By, Echo, Hosted, endpoint_of, hosted
 
 MIB = 1024 * 1024
 

@@ -11,7 +11,8 @@ from spade.template import Template
 
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
-from tests.xmpp.hosting import Echo, Hosted, container, envelope, event_in, events_of_answer, eventually, hosted
+from tests.waiting import eventually
+from tests.xmpp.hosting import Echo, Hosted, container, envelope, event_in, events_of_answer, hosted
 
 FORM = "<x xmlns='jabber:x:data' type='form'><title>spade:x:metadata</title>{fields}</x>"
 IDS = {"request_id": str(uuid4()), "root_request_id": str(uuid4())}

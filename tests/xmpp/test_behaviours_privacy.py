@@ -15,7 +15,8 @@ from spade_coreason.names import session_id
 from spade_coreason.stores import AgentStore, Database
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
-from tests.xmpp.hosting import By, envelope, event_in, events_of_answer, eventually, hosted
+from tests.waiting import eventually
+from tests.xmpp.hosting import By, envelope, event_in, events_of_answer, hosted
 
 
 class Tells:

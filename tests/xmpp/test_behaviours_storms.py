@@ -19,7 +19,8 @@ from spade_coreason.exceptions import PeerUnavailable
 from spade_coreason.runner import Policy
 from tests.servers.clients import StockClient
 from tests.servers.server import OTHER_DOMAIN, XmppServer
-from tests.xmpp.hosting import By, Echo, Hosted, eventually, hosted
+from tests.waiting import eventually
+from tests.xmpp.hosting import By, Echo, Hosted, hosted
 
 
 class AnswersEverything(CyclicBehaviour):  # type: ignore[misc]  # SPADE comes without types

@@ -18,7 +18,8 @@ from tests.servers.prosody import installed as prosody_installed
 from tests.servers.prosody import prosody as prosody_server
 from tests.servers.requirements import require
 from tests.servers.server import XmppServer
-from tests.xmpp.hosting import By, Child, Echo, Tunnel, eventually, hosted, journal_of, platform, texts
+from tests.waiting import eventually
+from tests.xmpp.hosting import By, Child, Echo, Tunnel, hosted, journal_of, platform, texts
 
 QUESTIONS = 100
 

@@ -1,0 +1,122 @@
+"""The ends of an agent's conversations: idle ones time out, whoever asked is told, the agent's lifecycle follows."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from . import conversation
+from .contracts import ConversationState
+from .conversation import Rules
+from .exceptions import StoreError
+from .lane import Lanes
+from .lifecycle import Lifecycle
+from .stores import AgentStore
+
+log = logging.getLogger(__name__)
+
+OnConversationEnd = Callable[[str, str], Any]
+
+_DAY = timedelta(days=1)
+_AFTER_A_FAILURE_S = 10.0
+
+
+class Ends:
+    """Which conversations are active, and what happens when one is no longer."""
+
+    def __init__(
+        self,
+        store: AgentStore,
+        lanes: Lanes,
+        lifecycle: Lifecycle,
+        rules: Rules,
+        clock: Callable[[], datetime],
+        callbacks: Sequence[OnConversationEnd],
+    ) -> None:
+        self._store = store
+        self._lanes = lanes
+        self._lifecycle = lifecycle
+        self._rules = rules
+        self._clock = clock
+        self._callbacks = callbacks
+        self._active: set[str] = set()
+        self._has_active = asyncio.Event()
+        self._watch: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Takes up what is active, and begins to watch it."""
+        await self._store.purge(self._clock())
+        for name in await self._store.active_ids():
+            self.begun(name)
+        self._watch = asyncio.create_task(self._expire())
+
+    async def close(self) -> None:
+        """Watches no longer."""
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+
+    def begun(self, name: str) -> None:
+        """A conversation is active."""
+        if name not in self._active:
+            self._active.add(name)
+            self._has_active.set()
+
+    async def ended(self, name: str, state: ConversationState) -> None:
+        """A conversation is active no longer: says so to everybody who asked."""
+        self._active.discard(name)
+        for callback in self._callbacks:
+            try:
+                result = callback(name, state.value)
+                if inspect.isawaitable(result):
+                    await result
+            except (Exception, SystemExit):  # sys.exit() would end the whole process
+                log.exception("%s: on_conversation_end of %s failed", self._store.agent, name)
+        if not self._active:
+            self._has_active.clear()
+            self._lifecycle.nothing_active(lambda: not self._active)
+
+    async def expire_idle(self) -> None:
+        """Ends the conversations in which nothing was said for the idle timeout."""
+        now = self._clock()
+        for row in await self._store.expired(now - self._rules.timeout):
+            lane = self._lanes.named(row.conversation_id)
+            if lane is not None and (lane.worker is not None or lane.memory is None):
+                continue  # it is being answered
+            memory = lane.memory if lane is not None else None
+            row = memory.row if memory is not None else row
+            life = conversation.idle(row.life, now, self._rules)
+            if life is row.life:
+                continue
+            row = row._replace(life=life)
+            if memory is not None:
+                memory.row = row
+            await self._store.save_conversation(row)
+            await self.ended(row.conversation_id, life.state)
+            if lane is not None:
+                self._lanes.let_go(lane)
+
+    async def _expire(self) -> None:
+        """Sleeps until the first conversation can have timed out; while none is active, until one is."""
+        timeout = self._rules.timeout
+        purged_at = self._clock()
+        # What is being answered is not ended, however long it takes; it is looked at again, but not all the time.
+        least_s = min(1.0, timeout.total_seconds() / 4)
+        while True:
+            await self._has_active.wait()
+            try:
+                oldest = await self._store.oldest_active() or self._clock()
+                due_s = (oldest + timeout - self._clock()).total_seconds() if timeout else _DAY.total_seconds()
+                await asyncio.sleep(min(max(least_s, due_s), _DAY.total_seconds()))
+                if timeout:
+                    await self.expire_idle()
+                if self._clock() - purged_at >= _DAY:
+                    purged_at = self._clock()
+                    await self._store.purge(purged_at)
+            except StoreError as error:
+                log.error("%s: idle conversations cannot be ended at the moment: %s", self._store.agent, error)
+                await asyncio.sleep(_AFTER_A_FAILURE_S)

@@ -1,0 +1,106 @@
+"""Many waits on one timer, and the limit of a turn made of them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from spade_coreason.alarms import Alarms, Limit
+from tests.waiting import eventually
+
+
+async def rung(alarms: Alarms, expected: int, heard: list[str]) -> list[str]:
+    await eventually(lambda: len(heard) >= expected)
+    return heard
+
+
+async def test_waits_end_in_the_order_in_which_they_began_and_not_before_their_time() -> None:
+    alarms, heard = Alarms(0.02), list[str]()
+    began = asyncio.get_running_loop().time()
+    for name in "abc":
+        alarms.set(lambda name=name: heard.append(name))  # type: ignore[misc]
+    assert await rung(alarms, 3, heard) == ["a", "b", "c"]
+    assert asyncio.get_running_loop().time() - began >= 0.02
+
+
+async def test_what_was_taken_back_is_not_called_and_what_was_set_later_is() -> None:
+    alarms, heard = Alarms(0.02), list[str]()
+
+    def first() -> None:
+        heard.append("first")
+
+    alarms.set(first)
+    alarms.take_back(first)
+    alarms.take_back(first)
+    alarms.set(lambda: heard.append("second"))
+    assert await rung(alarms, 1, heard) == ["second"]
+    alarms.set(lambda: heard.append("third"))
+    assert await rung(alarms, 2, heard) == ["second", "third"]
+
+
+async def test_one_that_raises_hinders_no_other() -> None:
+    alarms, heard, problems = Alarms(0.01), list[str](), list[object]()
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: problems.append(context["exception"]))
+
+    def raises() -> None:
+        raise ZeroDivisionError
+
+    alarms.set(raises)
+    alarms.set(lambda: heard.append("after it"))
+    assert await rung(alarms, 1, heard) == ["after it"]
+    assert [type(problem) for problem in problems] == [ZeroDivisionError]
+
+
+async def test_after_stop_nothing_rings() -> None:
+    alarms, heard = Alarms(0.01), list[str]()
+    alarms.set(lambda: heard.append("x"))
+    alarms.stop()
+    other = Alarms(0.03)
+    other.set(lambda: heard.append("later"))
+    assert await rung(other, 1, heard) == ["later"]
+
+
+async def test_a_limit_is_a_timeout_error() -> None:
+    limit = Limit(Alarms(0.01))
+    with pytest.raises(TimeoutError), limit:
+        await asyncio.Event().wait()
+    assert limit.has_expired
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    await asyncio.sleep(0)  # is not cancelled any more
+
+
+async def test_within_the_limit_nothing_happens_and_a_delay_of_nought_is_no_limit() -> None:
+    for alarms in (Alarms(5), Alarms(0)):
+        with Limit(alarms) as limit:
+            await asyncio.sleep(0.01)
+        assert not limit.has_expired
+        alarms.stop()
+
+
+async def test_a_cancel_from_outside_travels_on_through_a_limit() -> None:
+    alarms = Alarms(5)
+
+    async def waits() -> None:
+        with Limit(alarms):
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(waits())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    alarms.stop()
+
+
+async def test_what_is_raised_within_a_limit_that_expired_is_what_is_raised() -> None:
+    async def raises() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ZeroDivisionError from None
+
+    with pytest.raises(ZeroDivisionError), Limit(Alarms(0.01)):
+        await raises()

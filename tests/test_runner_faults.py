@@ -1,0 +1,281 @@
+"""What goes wrong around a turn: a store that fails, a message at a bad moment, a peer that sends everything back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+from xml.etree.ElementTree import fromstring
+
+import pytest
+
+from spade_coreason import AgentDefinition, AgentTester, ConversationState, StoreError
+from spade_coreason.codec import Incoming
+from spade_coreason.conversation import Rules
+from spade_coreason.runner import Policy, Runner
+from spade_coreason.stores import AgentStore, ConversationRow, Database
+from tests.waiting import eventually
+
+AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
+
+
+class Store(AgentStore):
+    """Fails when told to, and counts how often idle conversations are looked for."""
+
+    fails_to_finish = False
+    fails_to_look = 0
+    looks = 0
+    while_looking: Callable[[], object] = staticmethod(lambda: None)
+
+    def finish(self, *args: Any, **kwargs: Any) -> asyncio.Future[bool]:
+        if self.fails_to_finish:
+            raise StoreError("the disk is full")
+        return super().finish(*args, **kwargs)
+
+    async def expired(self, before: datetime) -> list[ConversationRow]:
+        self.looks += 1
+        if self.fails_to_look:
+            self.fails_to_look -= 1
+            raise StoreError("locked")
+        found = await super().expired(before)
+        self.while_looking()
+        return found
+
+
+class Echo:
+    """Keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.manifest = AgentDefinition.simple("echo")
+        self.asked: list[str] = []
+        self.waits_for: asyncio.Event | None = None
+
+    async def assist(self, request: Any, session: Any, response: Any) -> None:
+        self.asked.append(request.payload["query"])
+        if self.waits_for is not None:
+            await self.waits_for.wait()
+        await response.markdown(request.payload["query"])
+
+
+def asked(text: str, sender: str = ALICE, thread: str | None = None) -> Incoming:
+    return Incoming("person", f"{sender}/x", str(uuid4()), thread, {"query": text}, text)
+
+
+class Running:
+    """A runner on a file, and what it says."""
+
+    def __init__(self, runner: Runner, store: Store, agent: Echo, said: list[str]) -> None:
+        self.runner, self.store, self.agent, self.said = runner, store, agent, said
+
+    async def ask(self, text: str, sender: str = ALICE, thread: str | None = None) -> None:
+        self.runner.receive(asked(text, sender, thread))
+        await self.runner.settled()
+
+    async def states(self) -> list[ConversationState]:
+        return [row.life.state for row in await self.store.conversations()]
+
+    async def ended(self) -> None:
+        """Waits until no conversation is active."""
+        async with asyncio.timeout(5):
+            while ConversationState.ACTIVE in await self.states():  # noqa: ASYNC110 - read from the database
+                await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def running(path: Path, send: Callable[[list[str]], None] | None = None, **policy: Any) -> AsyncIterator[Running]:
+    database = await Database.open(f"sqlite+aiosqlite:///{path}/platform.db", "off")
+    store, agent, said = Store(database, AGENT), Echo(), list[str]()
+    runner = Runner(agent, AGENT, store, Policy(**policy))
+    await runner.open(send or (lambda stanzas: said.extend(fromstring(s).findtext("body") or "" for s in stanzas)))
+    try:
+        yield Running(runner, store, agent, said)
+    finally:
+        await runner.drain(0)
+        await runner.close()
+        await database.close()
+
+
+def idle_after(seconds: float) -> Rules:
+    return Rules(timeout=timedelta(seconds=seconds))
+
+
+# Idle conversations
+
+
+async def test_messages_that_come_while_idle_conversations_are_ended_begin_no_second_watch(tmp_path: Path) -> None:
+    async with running(tmp_path, rules=idle_after(0.1)) as r:
+        r.store.while_looking = lambda: r.runner.receive(asked("hi", f"u{r.store.looks}@localhost"))
+        began = asyncio.get_running_loop().time()
+        r.runner.receive(asked("hi"))
+        await eventually(lambda: r.store.looks >= 15)
+        r.store.while_looking = lambda: None
+        took_s = asyncio.get_running_loop().time() - began
+        assert took_s > 15 * 0.1 / 5  # several watches at once would look ever more often
+        await r.ended()
+
+
+async def test_a_conversation_whose_turn_could_not_be_stored_times_out_like_any_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(tmp_path, rules=idle_after(0.2)) as r:
+        await r.ask("one")
+        r.store.fails_to_finish = True
+        with caplog.at_level(logging.CRITICAL):
+            await r.ask("two")
+        r.store.fails_to_finish = False
+        await r.ended()
+        assert await r.states() == [ConversationState.TIMEOUT]
+        assert r.store.looks <= 6
+
+
+async def test_one_look_that_fails_does_not_end_the_watch(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spade_coreason.ends._AFTER_A_FAILURE_S", 0.05)
+    async with running(tmp_path, rules=idle_after(0.1)) as r:
+        r.store.fails_to_look = 2
+        await r.ask("one")
+        await r.ended()
+        assert caplog.text.count("idle conversations cannot be ended at the moment: locked") == 2
+
+
+async def test_a_first_turn_that_was_interrupted_leaves_a_conversation_that_times_out(tmp_path: Path) -> None:
+    rules = idle_after(0.3)
+    async with running(tmp_path, rules=rules, on_restart="report") as r:
+        r.agent.waits_for = asyncio.Event()
+        r.runner.receive(asked("one"))
+        await eventually(lambda: bool(r.agent.asked))
+    async with running(tmp_path, rules=rules, on_restart="report") as r:
+        assert await r.states() == [ConversationState.ACTIVE]
+        await r.ended()
+
+
+# Messages at a bad moment
+
+
+async def test_a_message_that_comes_in_while_the_runner_opens_runs_once(tmp_path: Path) -> None:
+    class Early(Store):
+        async def pending(self) -> Any:
+            before = runner.receive(asked("before"))
+            assert before is not None
+            await before
+            found = await super().pending()
+            runner.receive(asked("after"))
+            return found
+
+    database = await Database.open(f"sqlite+aiosqlite:///{tmp_path}/platform.db", "off")
+    agent = Echo()
+    runner = Runner(agent, AGENT, Early(database, AGENT))
+    first = runner.receive(asked("first"))
+    assert first is not None
+    await first
+    await runner.open(lambda stanzas: None)
+    await runner.settled()
+    assert agent.asked == ["first", "before", "after"]
+    await runner.drain(0)
+    await runner.close()
+    await database.close()
+
+
+async def test_a_turn_may_begin_before_its_request_is_on_disk_and_does_not_end_before(tmp_path: Path) -> None:
+    async with running(tmp_path) as r:
+        await r.ask("known")
+        is_durable = r.runner.receive(asked("quick"))
+        assert is_durable is not None
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert r.agent.asked == ["known", "quick"]
+        assert not is_durable.done()
+        assert r.said == ["known"]
+        await r.runner.settled()
+        assert is_durable.done()
+        assert r.said == ["known", "quick"]
+
+
+async def test_a_duplicate_that_comes_at_once_goes_no_further(tmp_path: Path) -> None:
+    async with running(tmp_path) as r:
+        twice = asked("hi")
+        taken = [r.runner.receive(twice) for _ in range(3)]
+        assert [await one for one in taken if one is not None] == [True, False, False]
+        await r.runner.settled()
+        assert (r.agent.asked, r.said) == (["hi"], ["hi"])
+
+
+# Storms
+
+
+async def test_a_peer_that_sends_everything_back_beside_a_full_queue_gets_one_notice(tmp_path: Path) -> None:
+    notices: list[str] = []
+
+    def echo(stanzas: list[str]) -> None:
+        for stanza in stanzas:
+            notices.append(text := fromstring(stanza).findtext("body") or "")
+            asyncio.get_running_loop().call_soon(r.runner.receive, asked(text))
+
+    async with running(tmp_path, echo, queue=3) as r:
+        r.agent.waits_for = asyncio.Event()
+        for number in range(10):
+            r.runner.receive(asked(str(number)))
+            await asyncio.sleep(0.01)
+        assert len(notices) == 1
+        assert notices[0].startswith("3 messages of this conversation wait already")
+
+
+async def test_a_peer_that_sends_everything_back_beside_a_store_that_fails_gets_one_apology(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    apologies: list[str] = []
+
+    def echo(stanzas: list[str]) -> None:
+        for stanza in stanzas:
+            apologies.append(text := fromstring(stanza).findtext("body") or "")
+            asyncio.get_running_loop().call_soon(r.runner.receive, asked(text))
+
+    async with running(tmp_path, echo) as r:
+        r.store.fails_to_finish = True
+        with caplog.at_level(logging.CRITICAL):
+            for number in range(5):
+                await r.ask(str(number))
+            await r.ask("from bob", BOB)
+        assert apologies == ["I cannot store anything at the moment. Please try again later."] * 2
+
+
+# Starting and stopping
+
+
+async def test_a_startup_that_hangs_is_an_answer_with_an_error_and_holds_up_nothing() -> None:
+    class Hanging(Echo):
+        async def startup(self) -> None:
+            await asyncio.Event().wait()
+
+        async def shutdown(self) -> None:
+            raise AssertionError("it was never up")
+
+    async with AgentTester(Hanging(), policy=Policy(lifecycle="on_demand", assist_timeout_s=0.05)) as t:
+        for _ in range(2):
+            assert (await t.say("hi"))[0].startswith("I could not finish this within 0.05 s (incident ")
+
+
+async def test_a_shutdown_that_exits_or_hangs_holds_up_nothing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spade_coreason.lifecycle._SHUTDOWN_S", 0.05)
+
+    class Exiting(Echo):
+        def shutdown(self) -> None:
+            raise SystemExit(3)
+
+    class Hanging(Echo):
+        async def shutdown(self) -> None:
+            await asyncio.Event().wait()
+
+    for agent in (Exiting(), Hanging()):
+        async with AgentTester(agent) as t:
+            assert await t.say("hi") == ["hi"]
+    assert "shutdown() of Exiting failed" in caplog.text
+    assert "shutdown() of Hanging took longer than 0.05 s" in caplog.text
