@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, SessionHandle
 
@@ -23,8 +24,8 @@ class EchoAgent:
         """Streams the words of the question, `delay_s` seconds apart."""
         await response.thought("Processing request…")
         stream = await response.create_stream(title="Echo")
-        for word in str(request.payload.get("query") or "").split():
-            await stream.write(word + " ")
+        for word in re.findall(r"\S+\s*", str(request.payload.get("query") or "")):
+            await stream.write(word)
             if self._delay_s:
                 await asyncio.sleep(self._delay_s)
         await stream.close()

@@ -78,10 +78,7 @@ class NotesAgent:
         gone = [note for note in notes if everything or wanted & _words(note)]
         if not gone:
             return f'I know nothing about "{what}".'
-        await self._memory.aclear_conversation(conversation_id)
-        for note in notes:
-            if note not in gone:
-                await self._memory.aadd_information(conversation_id, note)
+        await self._memory.aremove_information(conversation_id, *gone)
         dates = await session.get("dates", {})
         await session.store("dates", {note: date for note, date in dates.items() if note not in gone})
         return "Forgotten:\n" + "\n".join(f"- {note}" for note in gone)

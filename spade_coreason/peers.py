@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from pydantic_core import from_json
 
@@ -170,11 +170,13 @@ def collect(jid: str, events: list[PeerEvent]) -> Answer:
             texts[str(event.data.get("id", number))] = {0: str(event.data.get("content", ""))}
         elif event.type == "stream.chunk":
             _add_chunk(texts.setdefault(str(event.data.get("stream_id")), {}), event.data)
+        elif event.type == "stream.start":
+            texts.setdefault(str(event.data.get("stream_id")), {})
         elif event.type == "block.data":
             data[str(event.data.get("id", number))] = event.data
         elif event.type == "request.completed":
             conversation_id = event.data.get("conversation_id")
-    text = "\n\n".join("".join(parts.values()).strip() for parts in texts.values())
+    text = "\n\n".join(filter(None, ("".join(parts.values()).strip() for parts in texts.values())))
     return Answer(bare(jid), text, tuple(data.values()), tuple(events), conversation_id)
 
 
@@ -241,11 +243,7 @@ def write_request(source: str, to: str, request: AgentRequest, thread: str | Non
     RequestTooLong where it has more than `stanza_bytes`.
     """
     dumped = request.dump(exclude={"session_id"})
-    stanza = request_stanza(to, dumped, source=f"xmpp:{source}", thread=thread, stanza_id=_stanza_id(request.request_id))
+    stanza = request_stanza(to, dumped, source=f"xmpp:{source}", thread=thread, stanza_id=str(request.request_id))
     if len(stanza) * 4 > stanza_bytes and (size := len(stanza.encode())) > stanza_bytes:
         raise RequestTooLong(bare(to), size, stanza_bytes)
     return stanza
-
-
-def _stanza_id(request_id: UUID) -> str:
-    return str(request_id)

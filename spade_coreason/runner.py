@@ -349,20 +349,16 @@ class Runner:
         interaction = self._interaction(waiting.key, request, response, began, waiting.incoming.language)
         row = memory.row
         state, window_start = window(memory.state.add_interaction(interaction), self.policy.memory, row.turns + 1)
-        row = ConversationRow(
-            row.id,
-            row.conversation_id,
-            row.owner,
-            row.session_id,
-            life,
-            self.policy.rules.max_interactions,
-            max(window_start, row.window_start),
-            row.turns + 1,
+        row = row._replace(
+            life=life,
+            max_interactions=self.policy.rules.max_interactions,
+            window_start=max(window_start, row.window_start),
+            turns=row.turns + 1,
         )
         turn = Turn(str(interaction.interaction_id), interaction.timestamp, _interaction_json(interaction))
         answer = to_json(response.stanzas).decode() if response.stanzas else None
         await self.store.finish(waiting.row, row, turn, answer, session.written())
-        await waiting.is_new  # a turn without its request in the inbox is none
+        await waiting.is_new  # if that failed, the sender hears so, and the server keeps the request
         session.settle()
         memory.row, memory.state = row, state
         memory.last_answer = interaction.output.get("text", "").strip()
@@ -389,6 +385,7 @@ class Runner:
             response.abandon()
         answer = to_json(final).decode() if final else None
         await self.store.finish(waiting.row, memory.row, None, answer)
+        await waiting.is_new
         if final:
             self._send_final(waiting.row, final)
 
@@ -400,7 +397,8 @@ class Runner:
         if incoming.language == "program":
             return received
         text = str(incoming.payload.get("query", ""))
-        memory.echoes = memory.echoes + 1 if memory.last_answer and memory.last_answer in text else 0
+        is_echo = bool(memory.last_answer) and memory.last_answer in text and received.ended is None
+        memory.echoes = memory.echoes + 1 if is_echo else 0
         if received.verdict is Verdict.RUN and memory.echoes >= conversation.ECHOES_UNTIL_PAUSE:
             uncounted = received.life._replace(interaction_count=received.life.interaction_count - 1)  # it gets no turn
             return conversation.pause(uncounted, now, rules)
@@ -487,7 +485,7 @@ class Runner:
             self._enqueue(Waiting(incoming, key, row, is_new, redelivered=True))
             return
         text = "I was interrupted before I could answer this. Please ask again."
-        stanzas = voice_for(incoming, key, self.jid, self.policy.stanza_bytes).say(Failed(text, 503, True))
+        stanzas = voice_for(incoming, key, self.jid, self.policy.stanza_bytes).say(Failed(text, ErrorCode.UNAVAILABLE, True))
         self._unsent.append((row, stanzas))
 
     # Sending

@@ -38,7 +38,12 @@ async def test_echo_thinks_and_then_streams_word_by_word() -> None:
             "stream.end",
             "request.completed",
         ]
-        assert answer.text == "one two three"
+        assert answer.text == "one two  three"
+
+
+async def test_echo_keeps_lines_and_spaces() -> None:
+    async with AgentTester(EchoAgent) as t:
+        assert await t.say("one\n\n  two  three") == ["one\n\n  two  three"]
 
 
 async def test_echo_says_to_a_person_what_they_said() -> None:

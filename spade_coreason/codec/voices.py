@@ -13,7 +13,7 @@ from zlib import crc32
 
 from pydantic_core import to_json
 
-from ..contracts import UserErrorBlock
+from ..contracts import ErrorCode, UserErrorBlock
 from ..names import bare
 from .events import (
     Completed,
@@ -332,7 +332,7 @@ def malformed_answer(malformed: Malformed, agent: str, stanza_bytes: int) -> lis
         request_id=malformed.request_id or malformed.stanza_id,
         stanza_bytes=stanza_bytes,
     )
-    return writer.write(*_event(Failed(f"not a request: {malformed.problem}", 400, False)))
+    return writer.write(*_event(Failed(f"not a request: {malformed.problem}", ErrorCode.BAD_REQUEST, False)))
 
 
 def request_stanza(to: str, request_json: dict[str, Any], *, source: str, thread: str | None, stanza_id: str) -> str:

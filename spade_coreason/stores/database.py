@@ -110,30 +110,44 @@ class Database:
         """Whether the last transaction could not be done."""
 
     @classmethod
-    async def open(cls, url: str, durability: Durability = "full") -> Database:
+    async def open(cls, url: str, durability: Durability = "full", *, reads_only: bool = False) -> Database:
         """Opens, makes or migrates the database at `url` (sqlite+aiosqlite:///path).
+
+        One that is opened only to read waits for no writer, and is neither made nor migrated.
 
         `durability`: "full" survives a power cut, "normal" the end of the process, "off" is for tests. StoreError names what
         is wrong with the file.
         """
         database = cls(url, durability)
         try:
+            if reads_only:
+                await database.read(database._check)
+                return database
             await asyncio.to_thread(_make_private, Path(database._path))
             await asyncio.to_thread(database._open)
-        except SQLAlchemyError as error:
-            raise database._error(error) from error
-        database._thread.start()
-        return database
+            database._thread.start()
+            return database
+        except BaseException as error:
+            await database._dispose()
+            if isinstance(error, SQLAlchemyError):
+                raise database._error(error) from error
+            if isinstance(error, OSError):
+                raise StoreError(f"{database._path}: cannot be opened: {error.strerror}; see to the directory") from error
+            raise
 
     async def close(self) -> None:
         """Writes what waits, and closes."""
         if self._is_closed:
             return
         self._is_closed = True
-        self._hand_over()
-        self._queue.put(None)
-        await asyncio.to_thread(self._thread.join)
-        await asyncio.sleep(0)  # the last results come in through the loop
+        if self._thread.is_alive():
+            self._hand_over()
+            self._queue.put(None)
+            await asyncio.to_thread(self._thread.join)
+            await asyncio.sleep(0)  # the last results come in through the loop
+        await self._dispose()
+
+    async def _dispose(self) -> None:
         self._writer_engine.dispose()
         await self._readers.dispose()
 
@@ -293,19 +307,25 @@ class Database:
                 schema.metadata.create_all(connection)
                 connection.exec_driver_sql("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
                 connection.exec_driver_sql("INSERT INTO alembic_version VALUES (?)", (schema.REVISION,))
-            elif "alembic_version" not in tables:
-                raise StoreError(f"{self._path}: is a database of another program; name another file in storage.url")
-            else:
-                stored = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
-                if stored != schema.REVISION:
-                    from .migrations import upgrade  # Alembic is slow to import
+            elif (stored := self._revision(connection)) != schema.REVISION:
+                from .migrations import upgrade  # Alembic is slow to import
 
-                    upgrade(connection, self._path, stored)
+                upgrade(connection, self._path, stored)
             connection.commit()
             for table in (schema.inbox, schema.interactions, schema.conversations):
                 self._next_ids[table.name] = connection.execute(select(func.max(table.c.id))).scalar() or 0
             for key in connection.scalars(select(schema.inbox.c.key)):
                 self.known.add(key)
+
+    def _revision(self, connection: Connection) -> Any:
+        if "alembic_version" not in inspect(connection).get_table_names():
+            raise StoreError(f"{self._path}: is a database of another program; name another file in storage.url")
+        return connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+
+    def _check(self, connection: Connection) -> None:
+        stored = self._revision(connection)
+        if stored != schema.REVISION:
+            raise StoreError(f"{self._path}: is of another version ({stored}); the next start of the platform migrates it")
 
     def _prepare(self, dbapi_connection: Any, _record: object) -> None:
         dbapi_connection.isolation_level = None  # transactions are begun by us (SQLAlchemy, SQLite: savepoints)

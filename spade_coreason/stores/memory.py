@@ -77,6 +77,13 @@ class AgentInteractionMemory:
         """Forgets a conversation for good; False if there was nothing to forget."""
         return self._file.remove(conversation_id)
 
+    def remove_information(self, conversation_id: str, *information: str) -> int:
+        """Forgets some of what was remembered in a conversation, all of it at once; how many pieces there were.
+
+        Beyond the seed: with `clear_conversation` and adding again, what is to stay would be gone for a moment.
+        """
+        return self._file.remove_entries(conversation_id, frozenset(information))
+
     def get_all_conversations(self) -> list[str]:
         """The conversations in which something is remembered, in the order in which they began."""
         return [conversation_id for conversation_id, entries in self._file.interactions().items() if entries]
@@ -102,6 +109,10 @@ class AgentInteractionMemory:
     async def aclear_conversation(self, conversation_id: str) -> bool:
         """`clear_conversation` without blocking the event loop."""
         return await self._aside(partial(self.clear_conversation, conversation_id))
+
+    async def aremove_information(self, conversation_id: str, *information: str) -> int:
+        """`remove_information` without blocking the event loop."""
+        return await self._aside(partial(self.remove_information, conversation_id, *information))
 
     async def aget_all_conversations(self) -> list[str]:
         """`get_all_conversations` without blocking the event loop."""

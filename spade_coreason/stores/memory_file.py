@@ -72,6 +72,19 @@ class MemoryFile:
             self._replace(now, {name: kept for name, kept in now.interactions.items() if name != conversation_id})
             return True
 
+    def remove_entries(self, conversation_id: str, contents: frozenset[str]) -> int:
+        """Removes the entries with these contents, all at once; how many there were."""
+        if conversation_id not in self.interactions():
+            return 0
+        with self._exclusively():
+            now = self._current()
+            entries = now.interactions.get(conversation_id, [])
+            kept = [entry for entry in entries if entry["content"] not in contents]
+            if len(kept) < len(entries):
+                others = {name: those for name, those in now.interactions.items() if name != conversation_id or kept}
+                self._replace(now, {**others, conversation_id: kept} if kept else others)
+            return len(entries) - len(kept)
+
     # Reading
 
     def _current(self) -> _Content:

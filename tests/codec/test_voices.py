@@ -393,6 +393,19 @@ def test_every_event_is_one_to_a_program(event: TurnEvent, kind: str, data: dict
     assert decode(read(stanza)) == Reply(AGENT, REQUEST_ID, kind, written["id"], written["data"])
 
 
+@pytest.mark.parametrize("thoughts", [["looking at 10:00"], ["looking at 10:01"], ["hm", "hm", "well"]])
+def test_thoughts_change_no_id_of_what_follows(thoughts: list[str]) -> None:
+    plain, thinking = voice(program()), voice(program())
+    for thought in thoughts:
+        thinking.say(Said(ThinkingBlock(content=thought)))
+    expected = [event_of(plain.say(event)[0])["id"] for event in (says("one"), says("two"))]
+    [first] = thinking.say(says("one"))
+    between = thinking.say(Said(ThinkingBlock(content="between")))
+    [second] = thinking.say(says("two"))
+    assert [event_of(stanza)["id"] for stanza in (first, second)] == expected
+    assert event_of(between[0])["id"] not in expected
+
+
 def test_a_program_sees_no_typing() -> None:
     assert not voice(program()).shows_typing
     assert voice(program()).composing() is None

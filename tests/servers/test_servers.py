@@ -83,11 +83,11 @@ async def test_a_stopped_ejabberd_starts_again_on_the_same_port_with_the_same_ac
 
 async def _again(server: XmppServer, end: Callable[[], None]) -> None:
     account = await server.account()
-    pid = server.pid
+    pid, port = server.pid, server.port
     await asyncio.to_thread(end)
     assert group(pid) == []
     await asyncio.to_thread(server.start)
-    assert server.pid != pid
+    assert (server.pid != pid, server.port) == (True, port)
     async with StockClient(*account, server):
         pass
 

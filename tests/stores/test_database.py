@@ -6,11 +6,15 @@ import asyncio
 import os
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from uuid import NAMESPACE_URL, uuid5
 
 import pytest
 from sqlalchemy import Connection, text
@@ -18,6 +22,7 @@ from sqlalchemy import Connection, text
 from spade_coreason import ConversationState, DataDirectoryInUse, StoreError
 from spade_coreason.conversation import Life
 from spade_coreason.stores import AgentStore, ConversationRow, Database, Turn, Variable, lock_directory, schema
+from spade_coreason.stores.known import KnownKeys
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -305,3 +310,54 @@ async def test_one_process_owns_a_data_directory(tmp_path: Path) -> None:
     child.communicate()
     with lock_directory(tmp_path):
         pass
+
+
+async def test_reading_beside_a_writer_waits_for_nobody_and_changes_nothing(tmp_path: Path) -> None:
+    database = await Database.open(url(tmp_path), "off")
+    await a_turn(AgentStore(database, "echo@localhost"), conversation(AgentStore(database, "echo@localhost")), 1)
+    with closing(sqlite3.connect(tmp_path / "platform.db", isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        began = time.monotonic()
+        beside = await Database.open(url(tmp_path), reads_only=True)
+        assert len(await AgentStore(beside, "echo@localhost").conversations()) == 1
+        assert time.monotonic() - began < 2
+        await beside.close()
+    await database.close()
+
+
+async def test_what_is_opened_to_read_is_neither_made_nor_migrated(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "platform.db")) as other:
+        other.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
+        other.execute("INSERT INTO alembic_version VALUES ('0000')")
+        other.commit()
+    with pytest.raises(StoreError, match=r"is of another version \(0000\); the next start of the platform migrates it"):
+        await Database.open(url(tmp_path), reads_only=True)
+
+
+async def test_writes_of_one_batch_hear_at_once_that_the_file_is_locked(tmp_path: Path, store: AgentStore) -> None:
+    with closing(sqlite3.connect(tmp_path / "platform.db", isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        began = time.monotonic()
+        requests = [store.receive(bytes([n]) * 16, "alice@localhost", "{}", NOW)[1] for n in range(20)]
+        outcomes = await asyncio.gather(*requests, return_exceptions=True)
+        assert {str(outcome) for outcome in outcomes} == {f"{tmp_path}/platform.db: database is locked"}
+        assert time.monotonic() - began < 8  # one wait for the lock, not one each
+
+
+async def test_what_people_said_is_for_nobody_else_on_the_machine(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    database = await Database.open(f"sqlite+aiosqlite:///{directory}/platform.db", "off")
+    await a_turn(AgentStore(database, "echo@localhost"), conversation(AgentStore(database, "echo@localhost")), 1)
+    files = sorted(directory.iterdir())
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (directory, *files)] == [0o700, *[0o600] * len(files)]
+    assert len(files) == 3  # with the write-ahead log
+    await database.close()
+
+
+def test_every_key_that_was_added_is_known_and_few_others_are() -> None:
+    known = KnownKeys()
+    keys = [uuid5(NAMESPACE_URL, str(number)).bytes for number in range(20_000)]
+    for key in keys[:10_000]:
+        known.add(key)
+    assert all(key in known for key in keys[:10_000])
+    assert sum(key in known for key in keys[10_000:]) < 100

@@ -40,6 +40,10 @@ def test_the_example_of_the_seed(tmp_path: Path) -> None:
         "Previous interactions:\n- Customer prefers email notifications\n- Account type: premium"
     )
     assert memory.get_all_conversations() == ["customer_123"]
+    assert memory.remove_information("customer_123", "Account type: premium", "unknown") == 1
+    assert memory.remove_information("customer_123", "Account type: premium") == 0
+    assert memory.remove_information("another", "Customer prefers email notifications") == 0
+    assert memory.get_information("customer_123") == ["Customer prefers email notifications"]
     assert memory.clear_conversation("customer_123") is True
     assert memory.clear_conversation("customer_123") is False
     assert memory.get_information("customer_123") == []
@@ -440,3 +444,14 @@ def python(directory: Path, code: str) -> str:
         output, _ = child.communicate(timeout=30)
     assert child.returncode == 0
     return output
+
+
+def test_when_the_last_information_of_a_conversation_is_removed_the_conversation_is_gone(
+    memory: AgentInteractionMemory,
+) -> None:
+    for text in ("one", "two", "one"):
+        memory.add_information("c", text)
+    memory.add_information("d", "one")
+    assert memory.remove_information("c", "one", "two") == 3
+    assert memory.get_all_conversations() == ["d"]
+    assert memory.clear_conversation("c") is False

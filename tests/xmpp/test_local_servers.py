@@ -223,8 +223,10 @@ async def test_where_somebody_takes_the_port_meanwhile_it_tries_another(tmp_path
         exec sleep 60
         """,
     )
-    async with prosody_server(tmp_path / "server", program=unlucky_once):
-        pass
+    async with prosody_server(tmp_path / "server", program=unlucky_once) as server:
+        assert (tmp_path / "tried").exists()
+        _, writer = await asyncio.open_connection(server.host, server.port)
+        writer.close()
 
 
 async def test_the_embedded_server_says_that_its_port_is_taken(tmp_path: Path) -> None:
