@@ -446,9 +446,8 @@ def python(directory: Path, code: str) -> str:
     return output
 
 
-def test_when_the_last_information_of_a_conversation_is_removed_the_conversation_is_gone(
-    memory: AgentInteractionMemory,
-) -> None:
+def test_when_the_last_information_of_a_conversation_is_removed_the_conversation_is_gone(tmp_path: Path) -> None:
+    memory = AgentInteractionMemory("support@localhost", tmp_path)
     for text in ("one", "two", "one"):
         memory.add_information("c", text)
     memory.add_information("d", "one")
