@@ -46,6 +46,11 @@ def load_agent(spec: str, *, place: str, project: Path, parts: AgentParts, optio
     return wanted.build(wanted.find())
 
 
+def find_agent(spec: str, *, place: str, project: Path) -> object:
+    """Imports what `spec` names, and makes nothing of it. ConfigError as for `load_agent`."""
+    return _Wanted(spec, place, project, AgentParts(), {}).find()
+
+
 def build_agent(found: object, *, parts: AgentParts, options: Mapping[str, object]) -> AgentInterface:
     """The agent that a class or a factory makes, or that an instance is; ConfigError as for `load_agent`."""
     name = getattr(found, "__name__", type(found).__name__)

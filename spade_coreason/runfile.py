@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from dataclasses import asdict, dataclass
@@ -48,9 +49,18 @@ def read_run_file(data_dir: Path) -> RunFile | None:
     """What a running platform says, None where there is none."""
     try:
         run = RunFile(**json.loads((data_dir / "run.json").read_text(encoding="utf-8")))
-        os.kill(run.pid, 0)
-    except (FileNotFoundError, ValueError, TypeError, ProcessLookupError):
+    except (FileNotFoundError, PermissionError, ValueError, TypeError):
         return None
-    except PermissionError:
-        return None
-    return run
+    return run if _is_owned(data_dir) else None
+
+
+def _is_owned(data_dir: Path) -> bool:
+    """Whether the platform lives that wrote it: one that was killed leaves its file behind, and its process id to others."""
+    try:
+        with open(data_dir / "lock", "rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

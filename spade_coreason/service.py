@@ -23,7 +23,7 @@ from .conversation import Rules
 from .door import Door
 from .ends import OnConversationEnd
 from .exceptions import ConfigError, CoReasonError, ServerError
-from .loading import AgentParts, load_agent
+from .loading import AgentParts, find_agent, load_agent
 from .names import bare
 from .peers import OpenRequests, Peers
 from .runfile import RunFile, write_private, write_run_file
@@ -106,18 +106,17 @@ class Platform:
 
     async def _open(self) -> None:
         settings = self.settings
+        placed = [(settings.place(f"agents[{number}]"), agent) for number, agent in enumerate(settings.agents)]
+        for place, agent in placed:
+            find_agent(agent.agent, place=place, project=settings.project)  # a slip there costs no server's start
         self._stack.enter_context(lock_directory(settings.data_dir))
-        prepared = [self._prepare(number, agent) for number, agent in enumerate(settings.agents)]
         self.database = await Database.open(settings.storage.url, settings.storage.durability)
         self._stack.push_async_callback(self.database.close)
         await self._open_server()
-        for place, agent in prepared:
+        for place, agent in placed:
             self._build(place, agent)
         await self._bring_online()
         await self._write_run_file()
-
-    def _prepare(self, number: int, agent: AgentSettings) -> tuple[str, AgentSettings]:
-        return self.settings.place(f"agents[{number}]"), agent
 
     async def _open_server(self) -> None:
         server = self.settings.server
@@ -148,11 +147,13 @@ class Platform:
         path = self.settings.data_dir / "accounts.json"
         try:
             async with aiofiles.open(path, encoding="utf-8") as file:
-                kept: dict[str, str] = json.loads(await file.read())
+                kept = json.loads(await file.read())
         except FileNotFoundError:
             kept = {}
         except ValueError as error:
             raise ConfigError(str(path), f"is no JSON ({error}); remove it, and new passwords are made up") from error
+        if not isinstance(kept, dict):
+            raise ConfigError(str(path), "holds no accounts; remove it, and new passwords are made up")
         passwords = {}
         for agent in self.settings.agents:
             given = agent.password.get_secret_value() if agent.password is not None else None

@@ -25,7 +25,7 @@ def test_json_is_a_line_for_every_event(beside: Invoke) -> None:
     events = [json.loads(line) for line in done.stdout.splitlines()]
     kinds = [event["type"] for event in events]
     assert kinds == ["block.thought", "stream.start", "stream.chunk", "stream.chunk", "stream.end", "request.completed"]
-    assert "".join(event["data"].get("chunk", "") for event in events) == "one two "
+    assert "".join(event["data"].get("chunk", "") for event in events) == "one two"
 
 
 def test_without_a_thread_it_is_one_conversation_and_with_one_another(beside: Invoke) -> None:
