@@ -8,7 +8,10 @@ from spade_coreason import AgentDefinition, AgentRequest, PeerError, Peers, Resp
 
 
 class RelayAgent:
-    """Asks other agents and combines their answers."""
+    """Asks other agents for you; they keep what comes through here apart from what you tell them yourself.
+
+    Each answer is a line of its own. Two people behind one relay never see what the other told the agents that it asks.
+    """
 
     def __init__(self, manifest: AgentDefinition, peers: Peers, ask: list[str], timeout_s: float = 30.0) -> None:
         if isinstance(ask, str) or not ask:

@@ -22,6 +22,14 @@ def paint(text: str, style: str, stream: IO[str] | None = None) -> str:
     return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if has_colours(stream or sys.stdout) else text
 
 
+def terminal_width() -> int | None:
+    """The columns of the terminal that standard output is now; None if it is none."""
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or None
+    except (OSError, ValueError):
+        return None
+
+
 def printable(text: str) -> str:
     """The text without control characters, line breaks and tabs excepted."""
     return text.translate(_CONTROL)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,7 +57,7 @@ def reach_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """An account on a server. `agents` are those that are known to be there; None if nothing is known."""
+    """An account on a server. `agents` are those that are known there, and what they do; `are_all` if there are no others."""
 
     jid: str
     password: str = field(repr=False)
@@ -66,7 +66,8 @@ class Account:
     ca_file: Path | None = None
     verify: bool = True
     is_embedded: bool = False
-    agents: tuple[str, ...] | None = None
+    agents: Mapping[str, str] = field(default_factory=dict)
+    are_all: bool = False
 
     def client(self, timeout_s: float = 10.0) -> AgentClient:
         """A client with this account, to be used in `async with`; it connects within that time."""
@@ -96,7 +97,7 @@ class Account:
             jid = parse_jid(agent if "@" in agent else f"{agent}@{domain(self.jid)}")
         except ValueError as error:
             raise ConfigError("JID", str(error)) from error
-        if self.agents is not None and domain(jid) == domain(self.jid) and bare(jid) not in self.agents:
+        if self.are_all and domain(jid) == domain(self.jid) and bare(jid) not in self.agents:
             raise PeerUnavailable(jid, f"is not there; there are {', '.join(self.agents) or 'no agents'}")
         return jid
 
@@ -121,11 +122,13 @@ def account(
         jid = parse_jid(own_jid)
     except ValueError as error:
         raise ConfigError("--jid", str(error)) from error
+    agents: Mapping[str, str] = {}
     if running is not None and host is None and domain(jid) == running.domain:
+        agents = _described(running)
         host, port = running.host, port or running.port
         ca_file = ca_file or (Path(running.ca_file) if running.ca_file else None)
         no_verify = no_verify or not running.verify
-    return Account(jid, password_of(jid, password_file), host, port, ca_file, not no_verify)
+    return Account(jid, password_of(jid, password_file), host, port, ca_file, not no_verify, agents=agents)
 
 
 def _guest(running: RunFile | None, directory: Path, host: str | None) -> Account:
@@ -148,8 +151,13 @@ def _guest(running: RunFile | None, directory: Path, host: str | None) -> Accoun
         ca_file,
         running.verify,
         running.mode == "embedded",
-        tuple(agent["jid"] for agent in running.agents),
+        _described(running),
+        are_all=True,
     )
+
+
+def _described(running: RunFile) -> dict[str, str]:
+    return {agent["jid"]: agent.get("description", "") for agent in running.agents}
 
 
 def password_of(jid: str, password_file: Path | None) -> str:

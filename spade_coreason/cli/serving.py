@@ -65,8 +65,8 @@ def _end_now() -> None:
 def print_platform(platform: Platform) -> None:
     """The server and the agents, a line each."""
     print(f"{paint('XMPP server', 'bold')}   {platform.server_line}")
-    width = max((len(jid) for jid, _ in platform.agents_described), default=0)
-    for number, (jid, description) in enumerate(platform.agents_described):
-        head = paint("Agents", "bold") + " " * 8 if number == 0 else " " * 14
-        print(f"{head}{jid:<{width}}   {description}".rstrip())
+    if platform.agents_described:
+        from .greeting import print_agents
+
+        print_agents(platform.agents_described)
     sys.stdout.flush()

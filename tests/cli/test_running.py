@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import pty
 import re
-import select
 import signal
-import subprocess
-import termios
 from pathlib import Path
 
 import pytest
@@ -16,7 +11,8 @@ import pytest
 from tests.servers import prosody as prosody_server
 from tests.servers.requirements import require
 
-from .program import COMMAND, MOODY, TIMEOUT_S, call, environment, running
+from .program import MOODY, TIMEOUT_S, call, running
+from .terminal import Terminal
 
 STOPPED = "Stopping: answers in flight are finished. Ctrl-C again stops at once.\nStopped.\n"
 WEATHER = """
@@ -91,46 +87,6 @@ def test_the_demo_ends_with_1_if_an_answer_is_wrong(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "✗ wrong" in done.stdout
     assert "Traceback" not in done.stderr
-
-
-class Terminal:
-    """A program on a terminal of its own, typed to and read from."""
-
-    def __init__(self, *arguments: str, cwd: Path, env: dict[str, str]) -> None:
-        self._main, side = pty.openpty()
-        termios.tcsetwinsize(side, (30, 100))
-        self.process = subprocess.Popen(
-            [*COMMAND, *arguments],
-            cwd=cwd,
-            env=environment({"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", **env}),
-            stdin=side,
-            stdout=side,
-            stderr=side,
-            start_new_session=True,
-        )
-        os.close(side)
-        self.screen = ""
-
-    def type(self, text: str) -> None:
-        """Types, as a person does."""
-        os.write(self._main, text.encode())
-
-    def until(self, pattern: str) -> None:
-        """Waits until the screen shows something new that matches."""
-        begin = len(self.screen)
-        while not re.search(pattern, self.screen[begin:], re.DOTALL):
-            ready, _, _ = select.select([self._main], [], [], TIMEOUT_S)
-            assert ready, f"no {pattern}; the screen: {self.screen}"
-            try:
-                self.screen += os.read(self._main, 65536).decode(errors="replace")
-            except OSError as error:
-                raise AssertionError(f"it ended without {pattern}: {self.screen}") from error
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(TIMEOUT_S)
-        os.close(self._main)
 
 
 def test_the_demo_in_a_terminal_is_a_chat(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from ...names import bare
 from ..context import command as define
 from ..context import run
 from ..reach import Account, account, reach_options
@@ -25,8 +26,9 @@ def command(agent: str, timeout: float, **reach: Any) -> int:
     """Chat with an agent in the terminal.
 
     JID is the agent's address; a name alone is an agent on your own server. You keep one conversation with it, also over
-    several chats. Without --jid you are the guest of the platform that runs here (see --data). In the chat /help shows
-    what there is, /quit or Ctrl-D leaves. Without a terminal every line of standard input is a question.
+    several chats. Without --jid you are the guest of the platform that runs here (see --data). In the chat Tab changes to
+    the other agents of that platform, /help shows what there is, /quit or Ctrl-D leaves. Without a terminal every line of
+    standard input is a question.
 
     \b
       spade-coreason chat notes@localhost
@@ -36,12 +38,17 @@ def command(agent: str, timeout: float, **reach: Any) -> int:
 
 
 async def _chat(who: Account, agent: str, timeout_s: float) -> int:
+    from ..company import Company
+    from ..greeting import print_agents, print_guest
     from ..talk import Chat, is_terminal, talk_by_lines
 
     jid = who.address_of(agent)
     async with who.client() as client:
         if not is_terminal():
             return await talk_by_lines(client, jid, timeout_s)
-        print(f"You are {who.jid}, talking to {jid}. /help shows more, Ctrl-D leaves.")
-        await Chat(client, [jid], timeout_s=timeout_s).run()
+        # The one that was named first, as it was named: perhaps with a resource.
+        agents = [(jid, who.agents.get(bare(jid), "")), *(known for known in who.agents.items() if known[0] != bare(jid))]
+        print_agents(agents)
+        print_guest(who.jid, len(agents))
+        await Chat(client, Company(agents), timeout_s).run()
     return 0

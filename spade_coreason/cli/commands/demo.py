@@ -56,19 +56,20 @@ async def _demo(settings: Settings) -> int:
 
 async def _chat(settings: Settings) -> None:
     from ...service import Platform
+    from ..company import Company
+    from ..greeting import print_guest
     from ..script import guest_client
     from ..serving import print_platform
     from ..talk import Chat
 
     async with Platform(settings) as platform, guest_client(platform) as client:
-        agents = [jid for jid, _ in platform.agents_described]
+        agents = platform.agents_described
         if not agents:
             raise ConfigError(settings.place("agents"), "there are none; add one")
         print_platform(platform)
-        tab = "Tab changes the agent, " if len(agents) > 1 else ""
-        print(f"You are       {client.jid}.  {tab}/help shows more, Ctrl-D leaves.\n")
-        first = next((number for number, jid in enumerate(agents) if jid.startswith("notes@")), 0)
-        await _unless_the_server_dies(platform, Chat(client, agents, first).run())
+        print_guest(client.jid, len(agents))
+        first = next((number for number, (jid, _) in enumerate(agents) if jid.startswith("notes@")), 0)
+        await _unless_the_server_dies(platform, Chat(client, Company(agents, first)).run())
 
 
 async def _unless_the_server_dies(platform: Platform, work: Coroutine[Any, Any, None]) -> None:

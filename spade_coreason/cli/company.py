@@ -1,0 +1,47 @@
+"""The agents of a chat, one of whom is spoken to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ..names import local_part
+
+
+class Company:
+    """`agents` are their JIDs and descriptions, `current` says which of them is spoken to first."""
+
+    def __init__(self, agents: Sequence[tuple[str, str]], current: int = 0) -> None:
+        self._jids = [jid for jid, _ in agents]
+        self._descriptions = [description for _, description in agents]
+        self._current = current
+        locals_ = Counter(local_part(jid) for jid in self._jids)
+        self.names = [local_part(jid) if locals_[local_part(jid)] == 1 else jid for jid in self._jids]
+
+    @property
+    def jid(self) -> str:
+        """Who is spoken to."""
+        return self._jids[self._current]
+
+    @property
+    def name(self) -> str:
+        """Their name: the local part, or the JID where two would have the same."""
+        return self.names[self._current]
+
+    @property
+    def described(self) -> list[tuple[str, str]]:
+        """The names and descriptions of all."""
+        return list(zip(self.names, self._descriptions, strict=True))
+
+    def move(self, step: int) -> None:
+        """Speaks to the next, or the one before."""
+        self._current = (self._current + step) % len(self._jids)
+
+    def go_to(self, name: str) -> bool:
+        """Speaks to the one with this name or JID, if there is one."""
+        wanted = name.casefold()
+        for number, known in enumerate(zip(self._jids, self.names, strict=True)):
+            if wanted in known:
+                self._current = number
+                return True
+        return False

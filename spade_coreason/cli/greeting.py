@@ -1,0 +1,30 @@
+"""What stands above a chat: who is there, and who you are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prompt_toolkit.utils import get_cwidth
+
+from .console import paint, terminal_width
+from .slash import agent_list
+
+_COLUMN = 14
+
+
+def print_agents(agents: Sequence[tuple[str, str]]) -> None:
+    """JIDs and descriptions, a line each."""
+    title = "Agents"
+    lines = agent_list(agents, terminal_width(), f"{title:<{_COLUMN}}", " " * _COLUMN)
+    print(f"{paint(title, 'bold')}{lines.removeprefix(title)}", flush=True)
+
+
+def print_guest(jid: str, agents: int) -> None:
+    """Who talks with that many agents, and the keys for it: in one line, or in two where that is too long."""
+    who, keys = (
+        f"{'You are':<{_COLUMN}}{jid}.",
+        f"{'Tab changes the agent, ' if agents > 1 else ''}/help shows more, Ctrl-D leaves.",
+    )
+    width = terminal_width()
+    fits = width is None or get_cwidth(f"{who}  {keys}") < width
+    print(who + (f"  {keys}\n" if fits else f"\n{' ' * _COLUMN}{keys}\n"), flush=True)

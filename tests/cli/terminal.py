@@ -1,0 +1,57 @@
+"""A terminal in which a command runs."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import subprocess
+import termios
+from collections.abc import Mapping
+from pathlib import Path
+
+from .program import COMMAND, TIMEOUT_S, environment
+
+
+class Terminal:
+    """A program on a terminal of its own, typed to and read from."""
+
+    def __init__(self, *arguments: str, cwd: Path, env: Mapping[str, str] | None = None, columns: int = 100) -> None:
+        self._main, side = pty.openpty()
+        termios.tcsetwinsize(side, (30, columns))
+        self.process = subprocess.Popen(
+            [*COMMAND, *arguments],
+            cwd=cwd,
+            env=environment({"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", **(env or {})}),
+            stdin=side,
+            stdout=side,
+            stderr=side,
+            start_new_session=True,
+            # Without a controlling terminal Ctrl-C would be no signal.
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(side)
+        self.screen = ""
+
+    def type(self, text: str) -> None:
+        """Types, as a person does."""
+        os.write(self._main, text.encode())
+
+    def until(self, pattern: str) -> None:
+        """Waits until the screen shows something new that matches."""
+        begin = len(self.screen)
+        while not re.search(pattern, self.screen[begin:], re.DOTALL):
+            ready, _, _ = select.select([self._main], [], [], TIMEOUT_S)
+            assert ready, f"no {pattern}; the screen: {self.screen}"
+            try:
+                self.screen += os.read(self._main, 65536).decode(errors="replace")
+            except OSError as error:
+                raise AssertionError(f"it ended without {pattern}: {self.screen}") from error
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(TIMEOUT_S)
+        os.close(self._main)

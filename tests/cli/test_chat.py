@@ -1,0 +1,90 @@
+"""`chat` in a terminal, beside a running platform with echo, notes and moody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+
+import pytest
+
+from .program import TIMEOUT_S, Running
+from .terminal import Terminal
+
+Chat = Callable[[str], Terminal]
+
+
+@pytest.fixture
+def chat(platform: Running) -> Iterator[Chat]:
+    """Begins a chat with an agent, in 60 columns."""
+    with ExitStack() as stack:
+
+        def begin(name: str) -> Terminal:
+            terminal = stack.enter_context(closing(Terminal("chat", name, cwd=platform.cwd, columns=60)))
+            terminal.until(f"{name} ▸")
+            return terminal
+
+        yield begin
+
+
+def test_a_chat_knows_all_agents_of_the_platform_the_named_one_first(chat: Chat) -> None:
+    terminal = chat("notes")
+    assert terminal.screen.index("notes@localhost") < terminal.screen.index("echo@localhost")
+    terminal.type("/agents\r")
+    terminal.until(
+        r"  notes   Remembers what you tell it\.\r\n  echo    Repeats what you say, word by word\.\r\n  moody   Does"
+    )
+    terminal.type("\t")
+    terminal.until("echo")
+    terminal.type("hello\r")
+    terminal.until("  hello\r\n.*echo")
+    terminal.type("/to moody\r")
+    terminal.until("moody")
+    terminal.type("/QUIT\r")
+    assert terminal.process.wait(TIMEOUT_S) == 0
+
+
+def test_tab_completes_a_command_and_leaves_the_agent(chat: Chat) -> None:
+    terminal = chat("echo")
+    terminal.type("/to n\t\r")
+    terminal.until("notes ▸")
+    terminal.type("/ag\t\r")
+    terminal.until("Repeats what you say.*notes ▸")
+
+
+def test_ctrl_c_at_an_empty_prompt_says_once_how_to_leave(chat: Chat) -> None:
+    terminal = chat("echo")
+    terminal.type("half")
+    terminal.until("half")
+    terminal.type("\x03")
+    terminal.until("echo ▸")
+    assert "leaves)" not in terminal.screen
+    terminal.type("\x03")
+    terminal.until(r"\(Ctrl-D or /quit leaves\).*echo ▸")
+    terminal.type("\x03")
+    terminal.until("echo ▸")
+    assert terminal.screen.count("/quit leaves)") == 1
+
+
+def test_arrow_up_brings_back_no_blank_line(chat: Chat) -> None:
+    terminal = chat("echo")
+    terminal.type("first\r")
+    terminal.until("  first\r\n.*echo ▸")
+    terminal.type("   \r")
+    terminal.until("echo ▸")
+    terminal.type("\x1b[A\r")
+    terminal.until("  first\r\n.*echo ▸")
+
+
+def test_a_long_answer_is_wrapped_between_words_and_stays_indented(chat: Chat) -> None:
+    terminal = chat("echo")
+    terminal.type("one two three four five six seven eight nine ten eleven twelve\r")
+    terminal.until("  one two three four five six seven eight nine ten eleven \r\n  twelve\r\n")
+
+
+def test_ctrl_c_stops_waiting_and_leaves_no_mark_in_the_answer(chat: Chat) -> None:
+    terminal = chat("moody")
+    terminal.type("sleep\r")
+    terminal.until("moody is typing")
+    terminal.type("\x03")
+    terminal.until(r"\(no longer waiting\).*moody ▸")
+    assert "^C" not in terminal.screen
