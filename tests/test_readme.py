@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import subprocess
@@ -15,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from spade_coreason import AgentTester, load_settings
-from spade_coreason.runfile import read_run_file
 
 ROOT = Path(__file__).parents[1]
 COMMAND = [str(Path(sys.executable).with_name("spade-coreason"))]
@@ -79,7 +77,7 @@ async def test_the_reporter_asks_the_weather(project: Path) -> None:
 
 
 def test_the_configuration_is_read(tmp_path: Path) -> None:
-    [text] = blocks("yaml")
+    text, _ = blocks("yaml")
     (tmp_path / "platform.yaml").write_text(text)
     passwords = {"ECHO_PASSWORD": "one", "WEATHER_PASSWORD": "two"}
     settings = load_settings(tmp_path / "platform.yaml", tmp_path, passwords)
@@ -88,14 +86,17 @@ def test_the_configuration_is_read(tmp_path: Path) -> None:
 
 
 @contextmanager
-def running(project: Path) -> Iterator[None]:
-    """`spade-coreason run weather:weather`, as the README has it."""
-    [line] = [text.strip() for text in blocks("sh") if "run weather" in text]
+def running(project: Path, line: str = "") -> Iterator[None]:
+    """`spade-coreason run weather:weather`, as the README has it, or another line of it."""
+    line = line or next(text.strip() for text in blocks("sh") if "run weather" in text)
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen([*COMMAND, *line.split()[1:]], cwd=project, stdout=subprocess.PIPE, text=True, env=environment)
     assert process.stdout is not None
     try:
-        assert "weather@localhost is online" in process.stdout.readline()
+        said = [""]
+        while not re.search("is online|Ready", said[-1]):
+            said.append(process.stdout.readline())
+            assert said[-1], said
         yield
     finally:
         process.terminate()
@@ -103,8 +104,21 @@ def running(project: Path) -> Iterator[None]:
     assert process.returncode == 0
 
 
+def test_two_agents_talk_on_one_local_server(project: Path) -> None:
+    _, newsroom = blocks("yaml")
+    (project / newsroom.partition("\n")[0].removeprefix("# ")).write_text(newsroom)
+    _, console = blocks("console")
+    start, ask, *answer = console.splitlines()
+    question = ask.partition('"')[2].rstrip('"')
+    with running(project, start.removeprefix("$ ").removesuffix(" &")):
+        done = subprocess.run(
+            [*COMMAND, "ask", "news@localhost", question], cwd=project, capture_output=True, text=True, check=False
+        )
+    assert (done.stdout.splitlines(), done.returncode) == (answer, 0), done.stderr
+
+
 def test_the_first_agent_answers_from_another_terminal(project: Path) -> None:
-    [console] = blocks("console")
+    console, _ = blocks("console")
     command, _, answer = console.partition("\n")
     question = command.rpartition(" ")[2].strip('"')
     assert command == f'$ spade-coreason ask weather@localhost "{question}"'
@@ -115,16 +129,12 @@ def test_the_first_agent_answers_from_another_terminal(project: Path) -> None:
     assert (done.stdout, done.returncode) == (answer, 0), done.stderr
 
 
-def test_any_program_can_ask(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_any_program_can_ask(project: Path) -> None:
     with running(project):
-        run = read_run_file(project / "data")
-        assert run is not None
-        assert run.guest is not None
-        server = {"host": run.host, "port": run.port, "ca_file": Path(run.ca_file or ""), "verify": run.verify}
-        asyncio.run(import_module("ask").main(run.guest["jid"], run.guest["password"], attempts=5, **server))
-    assert capsys.readouterr().out.splitlines() == [
+        done = subprocess.run([sys.executable, "ask.py"], cwd=project, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == [
         "It is sunny in **Berlin**.",
         "block.thought",
         "block.markdown",
         "request.completed",
-    ]
+    ], done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -11,8 +12,10 @@ from xml.etree.ElementTree import Element
 
 from ..codec import Bounce, Reply, decode
 from ..contracts import AgentRequest
+from ..exceptions import ServerError
 from ..names import bare
 from ..peers import MOST_BYTES, Answer, OpenRequests, PeerEvent, as_request, collect, write_request
+from ..runfile import read_run_file
 from .connection import Connection
 from .endpoint import Endpoint
 
@@ -46,6 +49,24 @@ class AgentClient:
         self._register = register
         self._requests = OpenRequests()
         self._connection: Connection | None = None
+
+    @classmethod
+    def guest(cls, data_dir: str | os.PathLike[str] = "data") -> AgentClient:
+        """The guest account of the platform that runs on this data directory with a local server; ServerError if none does."""
+        running = read_run_file(Path(data_dir))
+        if running is None:
+            raise ServerError(f"no platform is running on {data_dir}; start one (`spade-coreason up`)")
+        if running.guest is None:
+            raise ServerError(f"the platform on {data_dir} uses {running.domain}, which has no guest account; use your own")
+        return cls(
+            running.guest["jid"],
+            running.guest["password"],
+            host=running.host,
+            port=running.port,
+            ca_file=Path(running.ca_file) if running.ca_file else None,
+            verify=running.verify,
+            attempts=5 if running.mode == "embedded" else 1,
+        )
 
     async def __aenter__(self) -> AgentClient:
         self._connection = Connection(
