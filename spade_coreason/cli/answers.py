@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from ..contracts import DataBlock
-from ..peers import PeerEvent
 from .console import printable
+
+if TYPE_CHECKING:
+    from ..peers import PeerEvent
 
 
 class AnswerText:

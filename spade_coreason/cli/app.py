@@ -14,6 +14,7 @@ import click
 from .. import __version__
 from ..exceptions import CoReasonError
 from . import failures
+from .console import never_fail
 from .context import PROGRAM, Group, Options
 from .logs import configure_logging
 
@@ -100,4 +101,5 @@ def cli(ctx: click.Context, project: Path | None, verbose: int) -> None:
 
 def main() -> NoReturn:
     """The entry point of the program."""
+    never_fail(sys.stdout)
     cli.main()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Literal
 
-from ..exceptions import CoReasonError, LoginError, ServerError
+from ..exceptions import ConnectError, CoReasonError, LoginError, ServerError
 from ..names import bare
 from ..runfile import read_run_file
 from . import failures
@@ -42,7 +42,13 @@ class Finding:
 
 def bad(what: str, error: CoReasonError) -> Finding:
     """The finding that an error is."""
-    return Finding(what, "bad", failures.line(error), failures.exit_code(error))
+    return Finding(what, "bad", _unnamed(error), failures.exit_code(error))
+
+
+def _unnamed(error: CoReasonError) -> str:
+    """The line of an error, without the account that the finding names already."""
+    text = failures.line(error)
+    return text.removeprefix(f"{error.jid}: ") if isinstance(error, ConnectError) else text
 
 
 async def examine(settings: Settings) -> list[Finding]:
@@ -155,7 +161,9 @@ async def _accounts(settings: Settings) -> AsyncIterator[Finding]:
             if not agent.register_account:
                 yield bad(bare(agent.jid), error)
                 continue
-            yield Finding(bare(agent.jid), "note", f"{error}; if it does not exist, it is made at the start (register: true)")
+            yield Finding(
+                bare(agent.jid), "note", f"{_unnamed(error)}; if it does not exist, it is made at the start (register: true)"
+            )
         except CoReasonError as error:
             yield bad(bare(agent.jid), error)
             return  # the others would wait in vain as long

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -52,19 +54,31 @@ def write(text: str) -> None:
     sys.stdout.flush()
 
 
+def json_text(value: Any, indent: int | None = None) -> str:
+    """JSON, with escapes for what standard output cannot show."""
+    is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    return json.dumps(value, indent=indent, ensure_ascii=not is_unicode, default=str)
+
+
+def never_fail(stream: IO[str]) -> None:
+    """What the stream cannot encode is written as "?", if nobody chose otherwise (PYTHONIOENCODING)."""
+    if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+        stream.reconfigure(errors="replace")
+
+
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A table. On a terminal it is as wide as that; elsewhere every row is one whole line."""
+    """A table. Every row is one whole line, also where a terminal is narrower: what is in it can be copied."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    is_terminal = sys.stdout.isatty()
     shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in columns:
-        shown.add_column(column.upper(), no_wrap=not is_terminal, overflow="fold")
+        shown.add_column(column.upper(), no_wrap=True)
     for row in rows:
         shown.add_row(*(Text(one_line(str(cell), 10_000)) for cell in row))
-    console = Console(file=sys.stdout, width=None if is_terminal else 100_000, highlight=False)
+    # Without a height rich takes a dumb terminal's width to be 80.
+    console = Console(file=sys.stdout, width=100_000, height=25, highlight=False)
     with console.capture() as lines:
         console.print(shown)
     print("\n".join(line.rstrip() for line in lines.get().splitlines()))

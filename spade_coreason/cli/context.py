@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from . import failures
 from .logs import configure_logging
 
 T = TypeVar("T")
@@ -31,10 +33,13 @@ def options() -> Options:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Runs a command's work in an event loop."""
+    """Runs a command's work in an event loop. A signal that cancels it is an interruption."""
     import asyncio
 
-    return asyncio.run(work)
+    try:
+        return asyncio.run(work)
+    except asyncio.CancelledError:
+        raise click.Abort from None
 
 
 class Command(click.Command):
@@ -58,6 +63,22 @@ class Group(click.Group):
     """A group of such commands."""
 
     command_class = Command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Shows the help where no command is named."""
+        if not args and not ctx.resilient_parsing:  # click before 8.2 would call this a success
+            click.echo(ctx.get_help(), err=True)
+            ctx.exit(failures.USAGE)
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is named; UsageError, with the one that may be meant, if there is no such."""
+        name, known = args[0], self.list_commands(ctx)
+        if name in known or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f'did you mean "{near[0]}"?' if near else f"there are {', '.join(known)}."
+        raise click.UsageError(f'There is no command "{name}"; {hint}', ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Lists the commands, each with the whole first sentence of its help."""

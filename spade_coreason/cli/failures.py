@@ -14,6 +14,7 @@ import click
 from ..exceptions import CoReasonError, PeerTimeout, PeerUnavailable
 from .console import paint
 
+USAGE = 2
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 
@@ -33,7 +34,8 @@ def exit_code(error: BaseException) -> int:
 def line(error: BaseException) -> str:
     """An error in one line."""
     if isinstance(error, click.UsageError) and error.ctx is not None:
-        text = f"{error.format_message()} See {error.ctx.command_path} --help"
+        problem = error.format_message().strip()
+        text = f"{problem}{'' if problem.endswith(('.', '?', '!')) else '.'} See {error.ctx.command_path} --help"
     elif isinstance(error, click.ClickException):
         text = error.format_message()
     elif isinstance(error, OSError) and error.strerror:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,8 +98,15 @@ class Account:
         except ValueError as error:
             raise ConfigError("JID", str(error)) from error
         if self.are_all and domain(jid) == domain(self.jid) and bare(jid) not in self.agents:
-            raise PeerUnavailable(jid, f"is not there; there are {', '.join(self.agents) or 'no agents'}")
+            raise PeerUnavailable(jid, f"is not there; {those_there(tuple(self.agents))}")
         return jid
+
+
+def those_there(agents: Sequence[str]) -> str:
+    """The half of a sentence that lists agents."""
+    if len(agents) == 1:
+        return f"there is only {agents[0]}"
+    return f"there are {', '.join(agents) or 'no agents'}"
 
 
 def account(
@@ -115,7 +122,18 @@ def account(
     directory = options().project / (data or "data")
     running = read_run_file(directory)
     if own_jid is None:
-        return _guest(running, directory, host)
+        given = {
+            "--host": host,
+            "--port": port,
+            "--ca-file": ca_file,
+            "--no-verify": no_verify,
+            "--password-file": password_file,
+        }
+        if vain := [option for option, value in given.items() if value]:
+            raise ConfigError(
+                vain[0], "needs --jid JID, an account of your own; without it you are the guest of the platform here"
+            )
+        return _guest(running, directory)
     from ..config import parse_jid
 
     try:
@@ -131,10 +149,8 @@ def account(
     return Account(jid, password_of(jid, password_file), host, port, ca_file, not no_verify, agents=agents)
 
 
-def _guest(running: RunFile | None, directory: Path, host: str | None) -> Account:
+def _guest(running: RunFile | None, directory: Path) -> Account:
     shown = os.path.relpath(directory)
-    if host is not None:
-        raise ConfigError("--jid", "is missing; on another server you need an account of your own")
     if running is None:
         raise ServerError(
             f"no platform is running on {shown}; start one (`spade-coreason up`), or name your account with --jid, "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
@@ -11,11 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from ..exceptions import ConfigError
 from ..names import bare
 from .configured import config_option, storage_settings
-from .reach import data_option
+from .known import agents as known_agents
+from .known import local_accounts
+from .reach import data_option, those_there
 
 if TYPE_CHECKING:
     from ..config import Settings
@@ -23,12 +25,16 @@ if TYPE_CHECKING:
     from ..stores.memory import AgentInteractionMemory
 
 EVERY = "*"
-_GUEST = "guest"  # the account for people on a local server; no agent
 
 
 def storage_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """`-c FILE`, `--data DIR` and `--agent JID`"""
-    agent = click.option("--agent", metavar="JID", help="The agent; a name alone is enough.  [default: all, or the only one]")
+    agent = click.option(
+        "--agent",
+        metavar="JID",
+        shell_complete=known_agents,
+        help="The agent; a name alone is enough.  [default: all, or the only one]",
+    )
     return config_option("config/platform.yaml, if there is one")(data_option(agent(function)))
 
 
@@ -65,6 +71,8 @@ class Storage:
 async def opened(file: Path | None, data: Path | None, agent: str | None, *, alone: bool = False) -> AsyncIterator[Storage]:
     """Opens what is stored; `alone`: as the only process, or DataDirectoryInUse. Nothing is made that is not there."""
     settings = storage_settings(file, data)
+    if _is_typed("data") and not settings.data_dir.is_dir():
+        raise ConfigError("--data", f"there is no directory {settings.data_dir}; name the one that a platform ran on")
     with ExitStack() as stack:
         if alone and settings.data_dir.is_dir():
             from ..stores import lock_directory
@@ -83,12 +91,16 @@ async def opened(file: Path | None, data: Path | None, agent: str | None, *, alo
             await database.close()
 
 
+def _is_typed(option: str) -> bool:
+    return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
+
+
 def _database_file(settings: Settings) -> Path:
     return Path(settings.storage.url.partition(":///")[2].partition("?")[0])
 
 
 def _agents(settings: Settings, wanted: str | None) -> tuple[str, ...]:
-    known = tuple(dict.fromkeys([*(bare(agent.jid) for agent in settings.agents), *_local_accounts(settings)]))
+    known = tuple(dict.fromkeys([*(bare(agent.jid) for agent in settings.agents), *local_accounts(settings.data_dir)]))
     if wanted is None or wanted == EVERY:
         return known
     found = [jid for jid in known if wanted in (jid, jid.partition("@")[0])]
@@ -96,17 +108,8 @@ def _agents(settings: Settings, wanted: str | None) -> tuple[str, ...]:
         # Of an agent that is configured no longer, what it stored may still be there.
         return (bare(wanted).lower(),)
     if len(found) != 1:
-        raise ConfigError("--agent", f'there is no agent "{wanted}"; there are {", ".join(known) or "none"}')
+        raise ConfigError("--agent", f'there is no agent "{wanted}"; {those_there(known)}')
     return tuple(found)
-
-
-def _local_accounts(settings: Settings) -> list[str]:
-    """The agents that a platform with a local server ever had on this data directory (`run`, `demo`)."""
-    try:
-        accounts = json.loads((settings.data_dir / "accounts.json").read_text("utf-8"))
-    except (FileNotFoundError, ValueError):
-        return []
-    return [jid for jid in accounts if not jid.startswith(f"{_GUEST}@")]
 
 
 def confirm(deed: str, is_certain: bool) -> None:

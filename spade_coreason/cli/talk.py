@@ -8,13 +8,14 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from ..exceptions import PeerError
+from ..exceptions import ConfigError, PeerError
 from ..names import local_part
 from . import failures
 from .answers import AnswerText
 from .company import Company
 from .console import paint, terminal_width, write
 from .prompt import Prompt, without_echo
+from .question import decoded
 from .slash import INDENT, is_command, is_leave, obey, shown
 from .wrapping import Wrapped
 
@@ -33,8 +34,13 @@ def is_terminal() -> bool:
 async def talk_by_lines(client: AgentClient, jid: str, timeout_s: float) -> int:
     """Asks every line of standard input, one after the other. The exit code of the first that had no good answer, else 0."""
     code = 0
-    while line := await asyncio.to_thread(sys.stdin.readline):
-        question = line.strip()
+    while line := await asyncio.to_thread(sys.stdin.buffer.readline):
+        try:
+            question = decoded(line)
+        except ConfigError as error:
+            failures.say(error)
+            code = code or failures.exit_code(error)
+            continue
         if question in ("/quit", "/exit"):
             break
         if not question:

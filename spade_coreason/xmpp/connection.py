@@ -47,6 +47,7 @@ _BACK_OFF_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 _STEADY_S = 10.0
 # What a network that silently vanished may take until the connection counts as cut, milliseconds.
 _USER_TIMEOUT_MS = 30_000
+_CLOSED = "the server closed the connection"
 _CERTIFICATE_OF_ANOTHER = 62  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH
 
 
@@ -303,7 +304,7 @@ class Connection:
     def _connection_failed(self, problem: Any) -> None:
         # slixmpp would try again by itself, for ever.
         self._loop.call_soon(self.client.cancel_connection_attempt)
-        self._fail(ConnectError(self.jid, self.address, _in_words(problem)))
+        self._fail(ConnectError(self.jid, self.address, _in_words(problem) + _remedy(problem)))
 
     def _certificate_wrong(self, problem: Any) -> None:
         self._fail(ConnectError(self.jid, self.address, _in_words(problem)))
@@ -371,8 +372,8 @@ class Connection:
             # A resumption may have told what has arrived, before it was cut too.
             self._unacknowledged = [s for s in self._unacknowledged if not (isinstance(s, Tracked) and s.acknowledged)]
         self.state = "offline"
-        why = self._ended_by or _in_words(reason or "the server closed the connection")
-        self._fail(ConnectError(self.jid, self.address, why))
+        why = self._ended_by or _in_words(reason or _CLOSED)
+        self._fail(ConnectError(self.jid, self.address, self._ended_by or why + _remedy(reason or _CLOSED)))
         if was_online and not self._is_closing:
             self._supervisor = asyncio.create_task(self._reconnect(why))
 
@@ -410,3 +411,10 @@ def _in_words(problem: Any) -> str:
     if isinstance(problem, OSError) and problem.errno is not None and problem.errno > 0:
         return os.strerror(problem.errno)  # asyncio's own text repeats the address
     return str(problem)
+
+
+def _remedy(problem: Any) -> str:
+    """What to look at where nothing more is known than that the server is not to be had."""
+    if problem == _CLOSED or isinstance(problem, ConnectionRefusedError | ConnectionResetError):
+        return "; is the server running, and are host and port right?"
+    return ""

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import uuid
+from pathlib import Path
 from subprocess import PIPE, Popen
+
+import pytest
+
+from spade_coreason.cli.reach import Account
+from spade_coreason.exceptions import PeerUnavailable
 
 from .conftest import Invoke
 from .program import COMMAND, Running, call, environment
@@ -18,6 +26,50 @@ def test_ask_prints_the_answer_and_nothing_else(platform: Running) -> None:
 def test_a_name_alone_is_enough_and_a_dash_reads_standard_input(beside: Invoke) -> None:
     done = beside("ask", "echo", "-", stdin="from a pipe\n")
     assert (done.exit_code, done.stdout, done.stderr) == (0, "from a pipe\n", "")
+
+
+def test_nothing_can_be_asked_but_not_by_mistake(beside: Invoke) -> None:
+    done = beside("ask", "moody", "", "--thread", uuid.uuid4().hex)
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "You said  (nothing before).\n", "")
+    done = beside("ask", "moody", "-", stdin="\n")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == 'error: TEXT: standard input is empty; write a question, or "" to ask nothing\n'
+
+
+def test_a_question_that_is_not_utf_8_is_one_line_and_2(invoke: Invoke, tmp_path: Path) -> None:
+    line = "error: TEXT: is not UTF-8; convert it before (iconv -t UTF-8)\n"
+    piped = invoke("ask", "echo", "-", stdin="grün".encode("latin-1"))
+    assert (piped.exit_code, piped.stderr) == (2, line)
+    typed = call("ask", "echo", os.fsdecode("grün".encode("latin-1")), cwd=tmp_path, env={"PYTHONUTF8": "1"})
+    assert (typed.returncode, typed.stderr) == (2, line)
+
+
+def test_chat_leaves_out_a_line_that_is_not_utf_8(beside: Invoke) -> None:
+    done = beside("chat", "echo", stdin=b"before\n\xff\nafter\n")
+    assert (done.exit_code, done.stdout) == (2, "before\nafter\n")
+    assert done.stderr == "error: standard input: is not UTF-8; convert it before (iconv -t UTF-8)\n"
+
+
+@pytest.mark.parametrize(("encoding", "shown"), [("ascii", "? gr?n ?"), ("latin-1", "? grün ?")])
+def test_what_standard_output_cannot_show_is_replaced(platform: Running, encoding: str, shown: str) -> None:
+    def out(*arguments: str) -> str:
+        done = subprocess.run(
+            [*COMMAND, *arguments],
+            cwd=platform.cwd,
+            env=environment({"PYTHONIOENCODING": encoding}),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=20,
+            check=True,
+        )
+        return done.stdout.decode(encoding)
+
+    thread = uuid.uuid4().hex
+    assert out("ask", "echo", "☀ grün ☀", "--thread", thread) == f"{shown}\n"
+    assert f"? {shown}\n  {shown}" in out("sessions", "show", thread)
+    events = [json.loads(line) for line in out("ask", "echo", "☀ grün ☀", "--json").splitlines()]
+    assert "".join(event["data"].get("chunk", "") for event in events).strip() == "☀ grün ☀"
+    assert json.loads(out("sessions", "show", thread, "--json"))["history"][0]["input"]["query"] == "☀ grün ☀"
 
 
 def test_json_is_a_line_for_every_event(beside: Invoke) -> None:
@@ -108,6 +160,28 @@ def test_another_account_is_asked_for_its_password(beside: Invoke) -> None:
     done = beside("ask", "echo", "hi", "--jid", "alice@localhost")
     assert done.exit_code == 2
     assert "SPADE_COREASON_PASSWORD" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--host=h", "--port=5222", "--ca-file=secret", "--no-verify", "--password-file=secret"])
+@pytest.mark.parametrize("command", [("ask", "echo", "hi"), ("chat", "echo")])
+def test_the_options_of_an_account_need_one(invoke: Invoke, command: tuple[str, ...], option: str) -> None:
+    Path("secret").write_text("x")
+    done = invoke(*command, option)
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"error: {option.partition('=')[0]}: needs --jid JID, an account of your own; ")
+
+
+@pytest.mark.parametrize(
+    ("agents", "there"),
+    [
+        ((), "there are no agents"),
+        (("weather@localhost",), "there is only weather@localhost"),
+        (("a@localhost", "b@localhost"), "there are a@localhost, b@localhost"),
+    ],
+)
+def test_an_agent_that_is_not_there_is_told_from_those_that_are(agents: tuple[str, ...], there: str) -> None:
+    with pytest.raises(PeerUnavailable, match=f"nobody@localhost is not there; {there}$"):
+        Account("guest@localhost", "x", agents=dict.fromkeys(agents, ""), are_all=True).address_of("nobody")
 
 
 def test_without_a_platform_it_says_how_to_start_one(beside: Invoke) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 import time
@@ -15,6 +17,7 @@ from spade_coreason.cli.app import COMMANDS, cli
 
 from .conftest import Invoke
 
+HEAVY = {"spade", "slixmpp", "sqlalchemy", "rich", "prompt_toolkit", "aiosqlite"}
 CONTEXT = click.Context(cli)
 LOOK = """
 import json, sys
@@ -42,11 +45,23 @@ def commands() -> list[tuple[str, click.Command]]:
 def test_help_lists_every_command_and_needs_no_spade(invoke: Invoke) -> None:
     looked = subprocess.run([sys.executable, "-c", LOOK, "--help"], capture_output=True, text=True, check=True, timeout=20)
     loaded = json.loads(looked.stderr)
-    heavy = {"spade", "slixmpp", "sqlalchemy", "rich", "prompt_toolkit", "aiosqlite"}
-    assert not heavy & {name.partition(".")[0] for name in loaded}
+    assert not HEAVY & {name.partition(".")[0] for name in loaded}
     for name, summary in COMMANDS.items():
         assert name in looked.stdout
         assert summary.split()[0] in looked.stdout
+
+
+@pytest.mark.parametrize("line", ["ask w", "sessions list --agent w", "sessions show x"])
+def test_completing_needs_no_spade(line: str) -> None:
+    env = {
+        "_SPADE_COREASON_COMPLETE": "bash_complete",
+        "COMP_WORDS": f"spade-coreason {line}",
+        "COMP_CWORD": str(line.count(" ") + 1),
+    }
+    looked = subprocess.run(
+        [sys.executable, "-c", LOOK], env={**os.environ, **env}, capture_output=True, text=True, check=True, timeout=20
+    )
+    assert not HEAVY & {name.partition(".")[0] for name in json.loads(looked.stderr)}
 
 
 def test_help_is_there_in_half_a_second() -> None:
@@ -95,11 +110,41 @@ def test_completion_knows_the_commands(invoke: Invoke, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     "arguments",
-    [["frobnicate"], ["ask"], ["ask", "echo@localhost", "hi", "--timeout", "soon"], ["up", "--frobnicate"], ["sessions", "x"]],
+    [
+        ["frobnicate"],
+        ["ask"],
+        ["ask", "echo@localhost", "hi", "--timeout", "soon"],
+        ["ask", "echo@localhost", "hi", "there"],
+        ["check", "all"],
+        ["up", "--frobnicate"],
+        ["sessions", "x"],
+    ],
 )
 def test_wrong_usage_is_one_line_and_2(invoke: Invoke, arguments: list[str]) -> None:
     result = invoke(*arguments)
     assert result.exit_code == 2
     assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1
-    assert "--help" in result.stderr
+    assert re.search(r"[.?] See spade-coreason.* --help$", result.stderr)
+
+
+@pytest.mark.parametrize("group", [[], ["sessions"], ["memory"]])
+def test_without_a_command_the_help_is_shown_and_it_is_2(invoke: Invoke, group: list[str]) -> None:
+    result = invoke(*group)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == invoke(*group, "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["chekc"], 'There is no command "chekc"; did you mean "check"?'),
+        (["asks", "weather", "Rome"], 'did you mean "ask"?'),
+        (["sesions"], 'did you mean "sessions"?'),
+        (["memory", "lits"], 'did you mean "list"?'),
+        (["memory", "frobnicate"], "there are clear, list, show."),
+        (["ask", "weather", "New", "York"], "TEXT is one argument; put it into quotes: weather 'New York'."),
+    ],
+)
+def test_wrong_usage_says_what_may_be_meant(invoke: Invoke, arguments: list[str], hint: str) -> None:
+    assert hint in invoke(*arguments).stderr

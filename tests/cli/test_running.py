@@ -34,7 +34,7 @@ def mode(request: pytest.FixtureRequest) -> dict[str, str]:
 
 def test_run_says_how_to_ask_and_stops_with_0(tmp_path: Path, mode: dict[str, str]) -> None:
     (tmp_path / "weather.py").write_text(WEATHER)
-    with running("run", "weather:weather", cwd=tmp_path, env=mode, until="spade-coreason ask") as run:
+    with running("run", "weather:weather", cwd=tmp_path, env=mode, until=r'"Hello"\n') as run:
         kind = mode["SPADE_COREASON_SERVER__MODE"]
         said = rf"weather@localhost is online \({kind} server, 127\.0\.0\.1:\d+\)\. Ask it from another terminal:\n  "
         assert re.match(said + 'spade-coreason ask weather@localhost "Hello"\n', run.said)
@@ -75,6 +75,13 @@ def test_the_demo_by_itself_streams_remembers_relays_and_restarts(tmp_path: Path
     assert "in 8 pieces" in done.stdout
     assert done.stdout.index("A restart") < done.stdout.rindex("You told me")
     assert done.stdout.endswith("All 6 answers were right.\n")
+
+
+def test_sigterm_ends_the_demo_without_a_traceback(tmp_path: Path) -> None:
+    with running("demo", cwd=tmp_path, env={"SPADE_COREASON_SERVER__MODE": "embedded"}, until="guest ▸ echo") as demo:
+        code, _, err = demo.stop(signal.SIGTERM)
+    assert (code, err) == (130, "")
+    assert not (tmp_path / "data" / "run.json").exists()
 
 
 def test_the_demo_ends_with_1_if_an_answer_is_wrong(tmp_path: Path) -> None:

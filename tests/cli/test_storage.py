@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import pty
+import subprocess
+import termios
+from collections.abc import Callable
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
@@ -14,9 +20,11 @@ from spade_coreason import AgentInteractionMemory, ConversationState, Interactio
 from spade_coreason.conversation import Life
 from spade_coreason.forget import forget_conversation, forget_everybody, forget_person
 from spade_coreason.names import session_id
-from spade_coreason.stores import AgentStore, ConversationRow, Database, Turn, Variable
+from spade_coreason.runfile import RunFile
+from spade_coreason.stores import AgentStore, ConversationRow, Database, Turn, Variable, lock_directory
 
 from .conftest import Invoke
+from .program import COMMAND, environment
 
 AGENT = "notes@localhost"
 ALICE, BOB = "alice@localhost", "bob@localhost"
@@ -82,6 +90,20 @@ def test_lists_are_tables_with_whole_lines(stored: Path, invoke: Invoke) -> None
     assert len(invoke("memory", "list").stdout.splitlines()) == 4
 
 
+@pytest.mark.parametrize("kind", ["xterm", "dumb"])
+def test_a_narrow_terminal_breaks_no_id(stored: Path, kind: str) -> None:
+    main, side = pty.openpty()
+    termios.tcsetwinsize(side, (24, 40))
+    for arguments in (["sessions", "list"], ["memory", "list"], ["conversations"]):
+        env = environment({"TERM": kind})
+        subprocess.run([*COMMAND, *arguments], cwd=stored.parent, env=env, stdout=side, timeout=20, check=True)
+        lines = os.read(main, 65536).decode().splitlines()
+        assert len(lines) == 4
+        assert sum(f"{ALICE}_{AGENT}" in line for line in lines) == 1
+    os.close(side)
+    os.close(main)
+
+
 def test_a_session_is_shown_with_its_turns_and_variables(stored: Path, invoke: Invoke) -> None:
     shown = invoke("sessions", "show", "holiday").stdout
     assert f"▸ a secret of {ALICE}\n  I'll remember\n" in shown
@@ -132,16 +154,71 @@ def test_nothing_is_deleted_unasked(stored: Path, invoke: Invoke) -> None:
     assert len(json.loads(invoke("conversations", "--json").stdout)) == 3
 
 
+Complete = Callable[[str], list[str]]
+
+
+@pytest.fixture
+def complete(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> Complete:
+    """What bash offers for the last word of a line."""
+
+    def offered(line: str) -> list[str]:
+        monkeypatch.setenv("_SPADE_COREASON_COMPLETE", "bash_complete")
+        monkeypatch.setenv("COMP_WORDS", f"spade-coreason {line}")
+        monkeypatch.setenv("COMP_CWORD", str(len(line.split(" "))))
+        return [found.partition(",")[2] for found in invoke().stdout.splitlines() if found]
+
+    return offered
+
+
+@pytest.mark.parametrize("line", ["ask n", "chat ", "sessions list --agent n", "memory show x --agent no"])
+def test_a_shell_completes_agents(stored: Path, complete: Complete, line: str) -> None:
+    assert complete(line) == [AGENT]
+    assert complete("ask x") == []
+
+
+def test_a_shell_completes_the_agents_of_a_platform_that_runs(invoke: Invoke, complete: Complete) -> None:
+    there = Path("elsewhere")
+    there.mkdir()
+    run = RunFile(os.getpid(), "external", None, None, "example.org", True, None, None, [{"jid": "sun@example.org"}])
+    (there / "run.json").write_text(json.dumps(asdict(run)))
+    with lock_directory(there):
+        assert complete("ask --data elsewhere s") == ["sun@example.org"]
+    assert complete("ask --data elsewhere s") == []
+
+
+def test_a_shell_completes_conversations_of_the_data_directory_that_is_named(stored: Path, complete: Complete) -> None:
+    assert complete("sessions show holiday_") == [f"holiday_{BOB}"]
+    assert sorted(complete("sessions clear --conversation ")) == sorted([f"{ALICE}_{AGENT}", "holiday", f"holiday_{BOB}"])
+    stored.rename(stored.with_name("elsewhere"))
+    assert complete("sessions show ") == complete("ask n") == []
+    before = sorted(stored.with_name("elsewhere").iterdir())
+    assert complete("sessions show --data elsewhere holiday_") == [f"holiday_{BOB}"]
+    assert complete("chat --data elsewhere n") == [AGENT]
+    assert complete(f"--project {stored.parent} chat --data elsewhere n") == [AGENT]
+    assert sorted(stored.with_name("elsewhere").iterdir()) == before
+
+
 def test_where_nothing_is_stored_nothing_is_made(invoke: Invoke) -> None:
     for arguments in (["sessions", "list"], ["memory", "list"], ["conversations"]):
-        assert invoke(*arguments, "--data", "elsewhere").exit_code == 0
-    assert not Path("elsewhere").exists()
+        assert invoke(*arguments).exit_code == 0
+    assert not list(Path.cwd().iterdir())
+
+
+@pytest.mark.parametrize(
+    "arguments", [("sessions", "list"), ("sessions", "show", "x"), ("memory", "clear", "--all"), ("conversations",)]
+)
+def test_a_data_directory_that_is_named_must_be_there(invoke: Invoke, arguments: tuple[str, ...]) -> None:
+    refused = invoke(*arguments, "--data", "elsewhere")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    where = Path("elsewhere").absolute()
+    assert refused.stderr == f"error: --data: there is no directory {where}; name the one that a platform ran on\n"
+    assert not where.exists()
 
 
 def test_an_agent_that_is_unknown_is_named_with_those_that_are_there(stored: Path, invoke: Invoke) -> None:
     refused = invoke("sessions", "list", "--agent", "note")
     assert refused.exit_code == 2
-    assert refused.stderr == f'error: --agent: there is no agent "note"; there are {AGENT}\n'
+    assert refused.stderr == f'error: --agent: there is no agent "note"; there is only {AGENT}\n'
 
 
 async def test_forgetting_reports_what_was_there(tmp_path: Path) -> None:

@@ -139,6 +139,11 @@ def test_a_refused_port(invoke: Invoke, prosody: XmppServer) -> None:
         write(Path("config/platform.yaml"), external(prosody, port).replace("JID", "a@localhost"))
         for command in (("up",), ("run", "spade_coreason.agents.echo:EchoAgent", *_at(port))):
             assert_one_line(invoke(*command), 4, f"cannot connect to 127.0.0.1:{port}")
+        checked = invoke("check")
+        assert checked.exit_code == 4
+        said = checked.stdout.splitlines()[-1].split(maxsplit=2)
+        remedy = "is the server running, and are host and port right?"
+        assert said == ["✗", "a@localhost", f"cannot connect to 127.0.0.1:{port}: Connection refused; {remedy}"]
 
 
 def test_a_port_that_accepts_and_says_nothing(invoke: Invoke) -> None:

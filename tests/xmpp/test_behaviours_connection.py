@@ -32,6 +32,7 @@ LAUGHS = (
     + "".join(f"<!ENTITY {new} '{f'&{old};' * 10}'>" for old, new in zip("abcdefgh", "bcdefghi", strict=True))
     + "]>"
 )
+LOOK_AT = "is the server running, and are host and port right?"
 TLS = "urn:ietf:params:xml:ns:xmpp-tls"
 STREAM = (
     "<stream:stream xmlns='jabber:client' xmlns:stream='http://etherx.jabber.org/streams' version='1.0' id='x'"
@@ -67,7 +68,17 @@ async def _fails(endpoint: Endpoint, tmp_path: Path, within_s: float, account: t
 async def test_a_closed_port_is_refused_at_once(tmp_path: Path) -> None:
     [port] = free_ports(1)
     text = await _fails(Endpoint("127.0.0.1", port, timeout_s=5), tmp_path, 2)
-    assert text == f"a@localhost/agent: cannot connect to 127.0.0.1:{port}: Connection refused"
+    assert text == f"a@localhost/agent: cannot connect to 127.0.0.1:{port}: Connection refused; {LOOK_AT}"
+
+
+async def test_a_server_that_hangs_up_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with _listening(hang_up) as port:
+        text = await _fails(Endpoint("127.0.0.1", port, timeout_s=5), tmp_path, 2)
+    assert text.startswith(f"a@localhost/agent: cannot connect to 127.0.0.1:{port}: ")
+    assert text.endswith(f"; {LOOK_AT}")
 
 
 @asynccontextmanager

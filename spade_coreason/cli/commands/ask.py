@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import shlex
 import sys
 from typing import Any
 
@@ -10,14 +10,16 @@ import click
 
 from ...exceptions import ConfigError
 from ..answers import AnswerText
-from ..console import paint, printable, write
+from ..console import json_text, paint, printable, write
 from ..context import command as define
 from ..context import run
+from ..known import agents
+from ..question import as_given, decoded
 from ..reach import Account, account, reach_options
 
 
-@define("ask")
-@click.argument("agent", metavar="JID")
+@define("ask", context_settings={"allow_extra_args": True})
+@click.argument("agent", metavar="JID", shell_complete=agents)
 @click.argument("text")
 @click.option("--json", "as_json", is_flag=True, help="Print every event of the answer as a line of JSON.")
 @click.option("--thread", help="The thread of the conversation.  [default: none, the one conversation of this account]")
@@ -36,10 +38,20 @@ def command(agent: str, text: str, as_json: bool, thread: str | None, timeout: f
     Exit code: 0 answered, 1 the agent reported an error, 2 wrong usage or configuration, 3 no answer in time, 4 cannot
     connect or log in, or the agent is not there.
     """
-    question = sys.stdin.read().strip() if text == "-" else text
-    if not question.strip():
-        raise ConfigError("TEXT", "is empty; write a question")
+    context = click.get_current_context()
+    if context.args:
+        whole = " ".join([text, *context.args])
+        raise click.UsageError(f"TEXT is one argument; put it into quotes: {shlex.quote(agent)} {shlex.quote(whole)}", context)
+    question = _from_standard_input() if text == "-" else as_given(text, "TEXT")
+    thread = as_given(thread, "--thread") if thread else None
     run(_ask(account(**reach), agent, question, thread, timeout, as_json))
+
+
+def _from_standard_input() -> str:
+    question = decoded(sys.stdin.buffer.read(), "TEXT")
+    if not question:
+        raise ConfigError("TEXT", 'standard input is empty; write a question, or "" to ask nothing')
+    return question
 
 
 async def _ask(who: Account, agent: str, question: str, thread: str | None, timeout_s: float, as_json: bool) -> None:
@@ -50,7 +62,7 @@ async def _ask(who: Account, agent: str, question: str, thread: str | None, time
         try:
             async for event in client.stream(jid, question, thread=thread, timeout=timeout_s):
                 if as_json:
-                    write(json.dumps({"type": event.type, "data": dict(event.data)}, ensure_ascii=False, default=str) + "\n")
+                    write(json_text({"type": event.type, "data": dict(event.data)}) + "\n")
                     continue
                 write(answer.feed(event))
                 if event.type == "block.thought" and shows_thoughts and not answer.has_text:

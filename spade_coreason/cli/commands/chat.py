@@ -9,11 +9,12 @@ import click
 from ...names import bare
 from ..context import command as define
 from ..context import run
+from ..known import agents
 from ..reach import Account, account, reach_options
 
 
 @define("chat")
-@click.argument("agent", metavar="JID")
+@click.argument("agent", metavar="JID", shell_complete=agents)
 @click.option(
     "--timeout",
     default=120.0,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ import click
 from ...exceptions import CoReasonError
 from .. import failures
 from ..configured import config_option, platform_settings
-from ..console import paint
+from ..console import json_text, paint
 from ..context import command as define
 from ..context import run
 
@@ -51,7 +50,7 @@ def _print_all(findings: list[Finding], as_json: bool) -> int:
     code = next((finding.exit_code for finding in findings if finding.verdict == "bad"), 0)
     if as_json:
         records = [{"what": f.what, "verdict": f.verdict, "text": f.text} for f in findings]
-        print(json.dumps({"ok": code == 0, "findings": records}, indent=2, ensure_ascii=False))
+        print(json_text({"ok": code == 0, "findings": records}, indent=2))
         return code
     width = max(len(finding.what) for finding in findings)
     for finding in findings:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from ...contracts import ConversationState
-from ..console import table, when
+from ..console import json_text, table, when
 from ..context import command as define
 from ..context import run
 from ..storage import opened, storage_options
@@ -43,7 +42,7 @@ async def _list(
             store = storage.store(jid)
             found += [(jid, row) for row in await store.conversations(state=state, limit=limit)] if store else []
     if as_json:
-        print(json.dumps([row.record.dump() for _, row in found], indent=2, ensure_ascii=False))
+        print(json_text([row.record.dump() for _, row in found], indent=2))
     elif not found:
         print("There are none.")
     else:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from ...exceptions import ConfigError
-from ..console import one_line, printable, table
+from ..console import json_text, one_line, printable, table
 from ..context import Group, run
 from ..storage import confirm, opened, storage_options
 
@@ -45,7 +44,7 @@ async def _list(file: Path | None, data: Path | None, agent: str | None, as_json
                 found.append((jid, name, await memory.aget_information(name)))
     if as_json:
         records = [{"agent_id": jid, "conversation_id": name, "information": texts} for jid, name, texts in found]
-        print(json.dumps(records, indent=2, ensure_ascii=False))
+        print(json_text(records, indent=2))
     elif not found:
         print("There is nothing.")
     else:
@@ -78,7 +77,7 @@ async def _show(file: Path | None, data: Path | None, agent: str | None, convers
         raise ConfigError("--agent", f"is missing; {' and '.join(found)} remember a conversation of this id")
     [texts] = found.values()
     if as_json:
-        print(json.dumps(texts, indent=2, ensure_ascii=False))
+        print(json_text(texts, indent=2))
         return
     for text in texts:
         print("- " + printable(text).replace("\n", "\n  "))

@@ -10,8 +10,9 @@ import click
 
 from ...contracts import Interaction
 from ...exceptions import ConfigError
-from ..console import one_line, paint, printable, table, when
+from ..console import json_text, one_line, paint, printable, table, when
 from ..context import Group, run
+from ..known import conversations
 from ..storage import EVERY, Storage, confirm, opened, storage_options
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ async def _list(file: Path | None, data: Path | None, agent: str | None, person:
             store = storage.store(jid)
             found += [(jid, row) for row in await store.conversations(owner=person, limit=limit)] if store else []
     if as_json:
-        print(json.dumps([_session(jid, row) for jid, row in found], indent=2, ensure_ascii=False))
+        print(json_text([_session(jid, row) for jid, row in found], indent=2))
     elif not found:
         print("There are none.")
     else:
@@ -74,7 +75,7 @@ def _session(agent: str, row: ConversationRow) -> dict[str, Any]:
 
 
 @command.command("show")
-@click.argument("conversation")
+@click.argument("conversation", shell_complete=conversations)
 @storage_options
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="At most so many turns, the newest.")
 @click.option("--json", "as_json", is_flag=True, help="Print the session as JSON.")
@@ -105,28 +106,26 @@ async def _show(file: Path | None, data: Path | None, agent: str | None, convers
             "person_variables": person,
             "history": [turn.dump() for turn in turns],
         }
-        print(json.dumps(whole, indent=2, ensure_ascii=False))
+        print(json_text(whole, indent=2))
         return
     print(
         f"{paint(conversation, 'bold')}   {row.owner} with {jid}, {row.life.state}, {row.turns} turns, session {row.session_id}"
     )
     for turn in turns:
         print(f"\n{paint(when(turn.timestamp), 'dim')}  {paint('▸', 'cyan')} {printable(_asked(turn))}")
-        print(
-            "  " + printable(str(turn.output.get("text") or json.dumps(turn.output, ensure_ascii=False))).replace("\n", "\n  ")
-        )
+        print("  " + printable(str(turn.output.get("text") or json_text(turn.output))).replace("\n", "\n  "))
     for title, variables in (("Variables of the conversation", own), ("Variables of the person", person)):
         if variables:
             print(f"\n{paint(title, 'bold')}")
             for name, value in variables.items():
-                print(f"  {name} = {one_line(json.dumps(value, ensure_ascii=False), 200)}")
+                print(f"  {name} = {one_line(json_text(value), 200)}")
 
 
 def _asked(turn: Interaction) -> str:
     asked = turn.input
     if isinstance(asked, dict) and isinstance(asked.get("query"), str):
         return str(asked["query"])
-    return json.dumps(turn.dump().get("input"), ensure_ascii=False)
+    return json_text(turn.dump().get("input"))
 
 
 async def _find(storage: Storage, conversation: str) -> tuple[str, ConversationRow]:
@@ -145,7 +144,7 @@ async def _find(storage: Storage, conversation: str) -> tuple[str, ConversationR
 @command.command("clear")
 @storage_options
 @click.option("--person", metavar="JID", help="Forget this person: sessions, variables, memories, what waits.")
-@click.option("--conversation", metavar="ID", help="Delete this conversation with its memory.")
+@click.option("--conversation", metavar="ID", shell_complete=conversations, help="Delete this conversation with its memory.")
 @click.option("--all", "everything", is_flag=True, help="Delete all that the agent has of anybody.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def clear(
