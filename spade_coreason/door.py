@@ -12,6 +12,7 @@ from .access import Access
 from .codec import Bounce, Incoming, Malformed, Refused, Reply, decode, malformed_answer, receipt, voice_for
 from .contracts import ErrorCode
 from .names import bare
+from .notices import Notices
 from .peers import OpenRequests
 from .response import Send
 from .runner import Runner
@@ -30,6 +31,7 @@ class Door:
         self._access = access
         self._send = send
         self._refused: dict[str, None] = {}
+        self._notices = Notices()
         self.dropped: Counter[str] = Counter()
 
     def deliver(self, stanza: Element) -> asyncio.Future[bool] | None:
@@ -80,4 +82,6 @@ class Door:
         self.dropped["malformed"] += 1
         if bare(message.sender) == self._runner.jid or not self._access.admits(message.sender):
             return
+        if not message.is_request and not self._notices.may_tell(bare(message.sender)):
+            return  # of another application perhaps, which would answer each answer of ours in the same way
         self._send(malformed_answer(message, self._runner.jid, self._runner.policy.stanza_bytes))

@@ -225,7 +225,9 @@ class Peers:
 
     def _stanza(self, jid: str, request: AgentRequest) -> str:
         thread = derived_thread(request.session_id, _peer(jid))
-        return write_request(self._jid, jid, request, thread, self._stanza_bytes)
+        current = CURRENT_REQUEST.get()
+        hops = current.metadata.get("hops", 0) + 1 if current is not None else 1
+        return write_request(self._jid, jid, request, thread, self._stanza_bytes, hops)
 
 
 def as_request(request: AgentRequest | Mapping[str, Any] | str) -> AgentRequest:
@@ -237,13 +239,15 @@ def as_request(request: AgentRequest | Mapping[str, Any] | str) -> AgentRequest:
     return current.create_child(payload) if current is not None else AgentRequest(session_id=uuid4(), payload=payload)
 
 
-def write_request(source: str, to: str, request: AgentRequest, thread: str | None, stanza_bytes: int = MOST_BYTES) -> str:
+def write_request(
+    source: str, to: str, request: AgentRequest, thread: str | None, stanza_bytes: int = MOST_BYTES, hops: int = 0
+) -> str:
     """The stanza of a request; its id is the request's, so that a bounce names it. The session stays at home.
 
     RequestTooLong where it has more than `stanza_bytes`.
     """
     dumped = request.dump(exclude={"session_id"})
-    stanza = request_stanza(to, dumped, source=f"xmpp:{source}", thread=thread, stanza_id=str(request.request_id))
+    stanza = request_stanza(to, dumped, source=f"xmpp:{source}", thread=thread, stanza_id=str(request.request_id), hops=hops)
     if len(stanza) * 4 > stanza_bytes and (size := len(stanza.encode())) > stanza_bytes:
         raise RequestTooLong(bare(to), size, stanza_bytes)
     return stanza

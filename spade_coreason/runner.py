@@ -41,6 +41,7 @@ from .exceptions import CoReasonError, StoreError
 from .lane import Lane, Lanes, Memory, Waiting
 from .lifecycle import Lifecycle, Mode
 from .names import bare, choose, inbox_key, possible_ids, session_id
+from .notices import AGAIN_S, Notices
 from .pruning import window
 from .response import Pace, Response, Send
 from .session import Session, Variables
@@ -104,7 +105,7 @@ class Runner:
         self._assist_alarms = Alarms(self.policy.assist_timeout_s)
         self._lifecycle = Lifecycle(agent, self.policy.lifecycle, self.policy.idle_shutdown_s)
         self._ends = Ends(store, self._lanes, self._lifecycle, self.policy.rules, clock, on_end)
-        self._told: dict[str, float] = {}
+        self._notices = Notices()
         self._early: list[Waiting] = []
         self._is_accepting = False
         self._is_giving_up = False
@@ -169,13 +170,18 @@ class Runner:
     def receive(self, incoming: Incoming) -> asyncio.Future[bool] | None:
         """Takes a request in. The future is done when it is durable; False for a duplicate, which goes no further.
 
-        None where too many of its conversation wait already: it is not kept, and the sender hears so.
+        None where too many of its conversation wait already, or it comes through too many agents: it is not kept, and the
+        sender hears so.
         """
         sender = bare(incoming.sender)
         lane = self._lanes.get(sender, incoming.thread)
         if lane is not None and len(lane.queue) >= self.policy.queue:
             text = f"{self.policy.queue} messages of this conversation wait already; until some are answered no more are kept."
-            self._tell(incoming, uuid4(), Refused(text, ErrorCode.TOO_MANY_REQUESTS, _TELL_AGAIN_S))
+            self._tell(incoming, uuid4(), Refused(text, ErrorCode.TOO_MANY_REQUESTS, AGAIN_S))
+            return None
+        if incoming.hops > MOST_HOPS:
+            text = f"This was asked through {incoming.hops} agents one after the other: they seem to ask in a circle."
+            self._tell(incoming, uuid4(), Refused(text, ErrorCode.TOO_MANY_REQUESTS))
             return None
         key = inbox_key(self.jid, sender, incoming.stanza_id, incoming.content)
         is_surely_new = self.store.is_surely_new(key.bytes)
@@ -192,14 +198,8 @@ class Runner:
 
         What sends everything back, and so asks again with our own words, is not answered for ever.
         """
-        if incoming.language != "program":
-            now, sender = asyncio.get_running_loop().time(), bare(incoming.sender)
-            if now < self._told.get(sender, now):
-                return
-            self._told.pop(sender, None)  # so that the oldest stays the first
-            self._told[sender] = now + _TELL_AGAIN_S
-            if len(self._told) > _TOLD_REMEMBERED:
-                del self._told[next(iter(self._told))]
+        if incoming.language != "program" and not self._notices.may_tell(bare(incoming.sender)):
+            return
         self._send(voice_for(incoming, key, self.jid, self.policy.stanza_bytes).say(problem))
 
     @property
@@ -414,6 +414,8 @@ class Runner:
         }
         if incoming.thread:
             metadata["thread"] = incoming.thread
+        if incoming.hops:
+            metadata["hops"] = incoming.hops
         if waiting.redelivered:
             metadata["redelivered"] = True
         return AgentRequest(
@@ -502,8 +504,8 @@ class Runner:
             last.on_acknowledged = lambda: self.store.close(row)
 
 
-_TELL_AGAIN_S = 60.0
-_TOLD_REMEMBERED = 10_000
+MOST_HOPS = 16
+"""Through so many agents a request may go. Each asks in a conversation of its own, so nothing else would end a circle."""
 _SHARES = 4  # of an agent's concurrency; one person has one at most
 
 

@@ -14,9 +14,12 @@ from xml.etree.ElementTree import fromstring
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentTester, ConversationState, StoreError
+from spade_coreason import AgentDefinition, AgentTester, ConversationState, PeerError, Peers, StoreError
+from spade_coreason.access import Access
 from spade_coreason.codec import Incoming
 from spade_coreason.conversation import Rules
+from spade_coreason.door import Door
+from spade_coreason.peers import OpenRequests
 from spade_coreason.runner import Policy, Runner
 from spade_coreason.stores import AgentStore, ConversationRow, Database
 from tests.waiting import eventually
@@ -243,6 +246,55 @@ async def test_a_peer_that_sends_everything_back_beside_a_store_that_fails_gets_
                 await r.ask(str(number))
             await r.ask("from bob", BOB)
         assert apologies == ["I cannot store anything at the moment. Please try again later."] * 2
+
+
+@pytest.mark.parametrize("how", ["ask", "tell"])
+async def test_agents_that_ask_each_other_in_a_circle_come_to_an_end(how: str) -> None:
+    turns: list[int] = []
+
+    def passes_on_to(other: str) -> Any:
+        class PassesOn:
+            def __init__(self, peers: Peers) -> None:
+                self.manifest = AgentDefinition.simple("passes-on")
+                self.peers = peers
+
+            async def assist(self, request: Any, session: Any, response: Any) -> None:
+                turns.append(request.metadata.get("hops", 0))
+                if how == "tell":
+                    await self.peers.tell(other, request.create_child(request.payload))
+                    return
+                try:
+                    answer = await self.peers.ask(other, request.create_child(request.payload))
+                    await response.markdown(answer.text)
+                except PeerError as error:
+                    await response.markdown(str(error))
+
+        return PassesOn
+
+    async with AgentTester(passes_on_to(BOB), peers={BOB: passes_on_to(AGENT)}) as t:
+        answer = await t.ask("round and round")
+        await t.settled()
+        assert turns == list(range(17))
+        if how == "ask":
+            assert "This was asked through 17 agents one after the other: they seem to ask in a circle." in answer.text
+
+
+async def test_a_peer_that_answers_what_it_cannot_read_with_the_same_gets_one_answer(tmp_path: Path) -> None:
+    sent: list[str] = []
+
+    def deliver(container: str, number: int) -> None:
+        json = f"<json xmlns='urn:xmpp:json:0'>{container}</json>"
+        stanza = f"<message xmlns='jabber:client' from='{ALICE}/x' id='{number}'>{json}</message>"
+        assert door.deliver(fromstring(stanza)) is None
+
+    async with running(tmp_path) as r:
+        door = Door(r.runner, OpenRequests(), Access(AGENT), sent.extend)
+        for number in range(20):
+            deliver('{"error": "cannot parse"}', number)
+        assert len(sent) == 1
+        for number in range(3):  # each request has its answer
+            deliver('{"type": "ai.coreason.request", "id": "1", "data": 7}', number)
+        assert len(sent) == 4
 
 
 # Starting and stopping

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ..exceptions import ConnectError, CoReasonError, LoginError, ServerError
+from ..exceptions import ConnectError, CoReasonError, LoginError, ServerError, StoreError
 from ..names import bare
 from ..runfile import read_run_file
 from . import failures
+from .storage import database_file
 
 if TYPE_CHECKING:
     from ..config import AgentSettings, Settings
@@ -53,7 +56,8 @@ def _unnamed(error: CoReasonError) -> str:
 
 async def examine(settings: Settings) -> list[Finding]:
     """Everything, in the order in which it would go wrong at a start."""
-    findings = [Finding("configuration", "good", _described(settings)), *_installation(), *_data_directory(settings)]
+    configured = Finding("configuration", "good" if settings.agents else "note", _described(settings))
+    findings = [configured, *_installation(), *[found async for found in _storage(settings)]]
     findings += _agents(settings)
     findings += _local_server(settings) if settings.server.is_local else [found async for found in _accounts(settings)]
     return findings
@@ -61,6 +65,8 @@ async def examine(settings: Settings) -> list[Finding]:
 
 def _described(settings: Settings) -> str:
     count = len(settings.agents)
+    if not count:
+        return f"there are no agents; add one under {settings.place('agents')}"
     return f"{count} agent{'' if count == 1 else 's'}, server mode {settings.server.mode}, data in {settings.data_dir}"
 
 
@@ -96,10 +102,34 @@ def mixed_slixmpp(plain: str | None, multiplatform: str | None) -> str | None:
     return f"slixmpp {plain} and slixmpp-multiplatform {multiplatform} have overwritten each other's files; mend it: {mend}"
 
 
-def _data_directory(settings: Settings) -> Iterator[Finding]:
-    running = read_run_file(settings.data_dir)
+async def _storage(settings: Settings) -> AsyncIterator[Finding]:
+    directory = settings.data_dir
+    running = read_run_file(directory)
     if running is not None:
         yield Finding("data directory", "note", f"in use: a platform is running (process {running.pid})")
+    elif not _is_ours(directory):
+        yield Finding(
+            "data directory", "bad", f"{directory}: this user may not write there; give it to them, or name another", 2
+        )
+        return
+    if not _is_there(database_file(settings)):
+        return
+    from ..stores import Database
+
+    try:
+        database = await Database.open(settings.storage.url, reads_only=True)
+    except StoreError as error:
+        yield Finding("database", "bad", f"{error}; restore it, or name another file in storage.url", 2)
+    else:
+        await database.close()
+
+
+def _is_ours(directory: Path) -> bool:
+    return not directory.is_dir() or os.access(directory, os.R_OK | os.W_OK | os.X_OK)
+
+
+def _is_there(file: Path) -> bool:
+    return file.exists()
 
 
 def _agents(settings: Settings) -> Iterator[Finding]:

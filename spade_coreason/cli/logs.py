@@ -6,8 +6,20 @@ import logging
 import sys
 import traceback
 from pathlib import Path
+from typing import TextIO
 
 _OURS = "spade_coreason"
+
+
+class _StandardError(logging.StreamHandler[TextIO]):
+    """Writes to what standard error is at the moment: a prompt puts itself before it."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
 
 
 class OneLine(logging.Formatter):
@@ -28,7 +40,7 @@ def configure_logging(verbosity: int) -> None:
 
     Libraries never say more than INFO: slixmpp's DEBUG shows whole stanzas, passwords among them.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _StandardError()
     if verbosity >= 2:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     else:

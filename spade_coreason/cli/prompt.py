@@ -14,6 +14,7 @@ from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import FormattedText
 from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.patch_stdout import patch_stdout
 from prompt_toolkit.shortcuts import CompleteStyle
 
 from .company import Company
@@ -42,7 +43,8 @@ class Prompt:
 
     async def line(self) -> str:
         """The next line, without white space around it; KeyboardInterrupt for Ctrl-C, EOFError for Ctrl-D."""
-        return (await self._session.prompt_async()).strip()
+        with patch_stdout(raw=True):  # what is logged meanwhile stands above the line, which is drawn again
+            return (await self._session.prompt_async()).strip()
 
     def _before(self) -> FormattedText:
         style = "bold ansicyan" if has_colours(sys.stdout) else ""

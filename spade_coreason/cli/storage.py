@@ -69,7 +69,7 @@ class Storage:
 
 @asynccontextmanager
 async def opened(file: Path | None, data: Path | None, agent: str | None, *, alone: bool = False) -> AsyncIterator[Storage]:
-    """Opens what is stored; `alone`: as the only process, or DataDirectoryInUse. Nothing is made that is not there."""
+    """Opens what is stored; `alone`: as the only process, or DataDirectoryInUse. No directory is made that is not there."""
     settings = storage_settings(file, data)
     if _is_typed("data") and not settings.data_dir.is_dir():
         raise ConfigError("--data", f"there is no directory {settings.data_dir}; name the one that a platform ran on")
@@ -79,12 +79,12 @@ async def opened(file: Path | None, data: Path | None, agent: str | None, *, alo
 
             stack.enter_context(lock_directory(settings.data_dir))
         agents = _agents(settings, agent)
-        if not _database_file(settings).is_file():
+        if not database_file(settings).is_file() and not (alone and settings.data_dir.is_dir()):
             yield Storage(settings, agents, None)
             return
         from ..stores import Database
 
-        database = await Database.open(settings.storage.url, settings.storage.durability)
+        database = await Database.open(settings.storage.url, settings.storage.durability, reads_only=not alone)
         try:
             yield Storage(settings, agents, database)
         finally:
@@ -95,7 +95,8 @@ def _is_typed(option: str) -> bool:
     return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
-def _database_file(settings: Settings) -> Path:
+def database_file(settings: Settings) -> Path:
+    """The file of the sessions."""
     return Path(settings.storage.url.partition(":///")[2].partition("?")[0])
 
 

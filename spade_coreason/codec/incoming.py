@@ -56,6 +56,7 @@ RESERVED = frozenset(
         "language",
         "spade",
         "delayed_since",
+        "hops",
     }
 )
 
@@ -78,6 +79,8 @@ class Incoming(NamedTuple):
     root_request_id: UUID | None = None
     parent_request_id: UUID | None = None
     capabilities: ClientCapabilities | None = None
+    hops: int = 0
+    """Through how many agents it came, as the last of them says."""
     wants_receipt: bool = False
     uses_chat_states: bool = False
 
@@ -100,6 +103,8 @@ class Incoming(NamedTuple):
                 row[name] = ident
         if self.capabilities is not None:
             row["capabilities"] = self.capabilities.dump()
+        if self.hops:
+            row["hops"] = self.hops
         if self.uses_chat_states:
             row["uses_chat_states"] = True
         return to_json(row)
@@ -144,6 +149,8 @@ class Malformed(NamedTuple):
     thread: str | None
     problem: str
     request_id: str | None = None
+    is_request: bool = False
+    """Whether it says that it is one, and is none; else it is no event at all, and may be meant for nobody here."""
 
 
 Decoded: TypeAlias = Incoming | Reply | Bounce | Malformed | None
@@ -260,16 +267,17 @@ def _container(text: str, sender: str, stanza_id: str, thread: str | None, marke
         return Reply(sender, request_id, kind.removeprefix(TYPE_PREFIX), str(event_id), data)
     if marked:
         return None
-    return _request(data, text, sender, stanza_id, thread)
+    hops = event.get("hops")
+    return _request(data, text, sender, stanza_id, thread, hops if isinstance(hops, int) and 0 < hops < 2**31 else 0)
 
 
-def _request(data: Any, text: str, sender: str, stanza_id: str, thread: str | None) -> Incoming | Malformed:
+def _request(data: Any, text: str, sender: str, stanza_id: str, thread: str | None, hops: int) -> Incoming | Malformed:
     """Of the envelope only payload, capabilities, lineage and unreserved metadata are taken, as data."""
 
     def malformed(problem: str) -> Malformed:
         named = data.get("request_id") if isinstance(data, dict) else None
         is_id = isinstance(named, str) and len(named) <= _ID_CHARACTERS
-        return Malformed(sender, stanza_id, thread, problem, named if is_id else None)
+        return Malformed(sender, stanza_id, thread, problem, named if is_id else None, is_request=True)
 
     if not isinstance(data, dict) or not isinstance(data.get("payload"), dict):
         return malformed("data.payload is no object")
@@ -300,6 +308,7 @@ def _request(data: Any, text: str, sender: str, stanza_id: str, thread: str | No
         root,
         parent,
         capabilities,
+        hops,
     )
 
 

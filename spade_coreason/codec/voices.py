@@ -335,8 +335,13 @@ def malformed_answer(malformed: Malformed, agent: str, stanza_bytes: int) -> lis
     return writer.write(*_event(Failed(f"not a request: {malformed.problem}", ErrorCode.BAD_REQUEST, False)))
 
 
-def request_stanza(to: str, request_json: dict[str, Any], *, source: str, thread: str | None, stanza_id: str) -> str:
-    """A program's request (event type `ai.coreason.request`); `request_json` is the dump of an AgentRequest."""
+def request_stanza(
+    to: str, request_json: dict[str, Any], *, source: str, thread: str | None, stanza_id: str, hops: int = 0
+) -> str:
+    """A program's request (event type `ai.coreason.request`); `request_json` is the dump of an AgentRequest.
+
+    `hops` says through how many agents it came.
+    """
     event = {
         "specversion": "1.0",
         "type": f"{TYPE_PREFIX}request",
@@ -344,6 +349,7 @@ def request_stanza(to: str, request_json: dict[str, Any], *, source: str, thread
         "id": stanza_id,
         "time": datetime.now(UTC),
         "datacontenttype": "application/json",
+        **({"hops": hops} if hops else {}),
         "data": request_json,
     }
     text = escape(_json_text(event))

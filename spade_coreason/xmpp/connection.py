@@ -384,6 +384,7 @@ class Connection:
         self._short_sessions = min(attempt + 1, len(_BACK_OFF_S) - 1)
         delay_s = _back_off_s(attempt)
         log.warning("%s: connection lost (%s); reconnecting in %.1f s", self.jid, why, delay_s)
+        problem = ""
         while True:
             await asyncio.sleep(delay_s)
             attempt += 1
@@ -391,9 +392,10 @@ class Connection:
             try:
                 is_new = await self._attempt()
             except ConnectError as error:
-                log.warning("%s", error)
+                log.log(logging.INFO if str(error) == problem else logging.WARNING, "%s", error)
+                problem = str(error)
                 continue
-            log.info("%s: %s", self.jid, "a new session" if is_new else "resumed")
+            log.warning("%s: connected again (%s)", self.jid, "a new session" if is_new else "the session goes on")
             return
 
 
@@ -404,7 +406,7 @@ def _back_off_s(attempt: int) -> float:
 def _in_words(problem: Any) -> str:
     """Why a connection could not be had, for a person."""
     if isinstance(problem, ssl.SSLCertVerificationError):
-        remedy = "set tls.ca_file to the authority that signed it"
+        remedy = "set server.tls.ca_file (--ca-file) to the authority that signed it"
         if problem.verify_code == _CERTIFICATE_OF_ANOTHER:
             remedy = "it must name the domain of the JID"
         return f"its certificate is not trusted ({problem.verify_message}); {remedy}"

@@ -125,6 +125,23 @@ def test_check_logs_in_and_says_what_the_server_can_do(invoke: Invoke, prosody: 
     assert not Path("data").exists()
 
 
+def test_check_says_that_there_are_no_agents_yet(invoke: Invoke) -> None:
+    write(Path("config/platform.yaml"), "server: {mode: embedded}\n")
+    checked = invoke("check")
+    assert checked.exit_code == 0
+    assert "there are no agents; add one under config/platform.yaml: agents" in " ".join(checked.stdout.split())
+
+
+def test_check_looks_at_the_database(invoke: Invoke) -> None:
+    write(Path("config/platform.yaml"), agents("{jid: a@localhost, agent: 'spade_coreason.agents.echo:EchoAgent'}"))
+    write(Path("data/platform.db"), "no database")
+    for command in ("check", "up"):
+        done = invoke(command)
+        assert done.exit_code == (2 if command == "check" else 1)
+        assert "data/platform.db: file is not a database" in " ".join(done.output.split())
+    assert Path("data/platform.db").read_text() == "no database"
+
+
 def test_a_certificate_that_nobody_knows(invoke: Invoke, prosody: XmppServer) -> None:
     jid, password = asyncio.run(prosody.account())
     write(Path("secret"), password)

@@ -146,7 +146,7 @@ async def test_an_untrusted_certificate_is_refused_before_the_password_leaves(re
         endpoint = Endpoint(real_server.host, real_server.port, ca_file=ca_file, timeout_s=5)
         text = await _fails(endpoint, tmp_path, 5, account)
         assert "its certificate is not trusted" in text
-        assert "set tls.ca_file" in text
+        assert "set server.tls.ca_file (--ca-file)" in text
 
 
 async def test_a_server_of_another_domain_says_so(real_server: XmppServer, tmp_path: Path) -> None:
