@@ -19,6 +19,7 @@ from .runner import Runner
 
 log = logging.getLogger(__name__)
 
+_A_MINUTE = 10  # answers to one sender's JSON that is no event
 _REFUSED_REMEMBERED = 10_000
 
 
@@ -31,7 +32,7 @@ class Door:
         self._access = access
         self._send = send
         self._refused: dict[str, None] = {}
-        self._notices = Notices()
+        self._notices = Notices(_A_MINUTE)
         self.dropped: Counter[str] = Counter()
 
     def deliver(self, stanza: Element) -> asyncio.Future[bool] | None:

@@ -1,4 +1,4 @@
-"""Notices that tell somebody once, and not again for a while: whoever sends everything back gets no second one."""
+"""Notices that tell somebody a few times a minute and no more: whoever sends everything back would get them for ever."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ _REMEMBERED = 10_000
 
 
 class Notices:
-    """Who was told something lately."""
+    """Who was told something lately, `times` a minute at most."""
 
-    def __init__(self, again_s: float = AGAIN_S) -> None:
-        self._again_s = again_s
-        self._until: dict[str, float] = {}
+    def __init__(self, times: int = 1) -> None:
+        self._times = times
+        self._told: dict[str, tuple[float, int]] = {}
 
     def may_tell(self, jid: str) -> bool:
-        """Whether `jid` was not told within the last `again_s` seconds; from now on they were."""
+        """Whether `jid` may be told; if so it counts as done."""
         now = asyncio.get_running_loop().time()
-        if now < self._until.get(jid, now):
-            return False
-        self._until.pop(jid, None)  # so that the first is the oldest
-        self._until[jid] = now + self._again_s
-        if len(self._until) > _REMEMBERED:
-            del self._until[next(iter(self._until))]
-        return True
+        since, times = self._told.pop(jid, (now, 0))
+        if now >= since + AGAIN_S:
+            since, times = now, 0
+        self._told[jid] = since, min(times + 1, self._times)
+        if len(self._told) > _REMEMBERED:
+            del self._told[next(iter(self._told))]  # who was quiet for longest
+        return times < self._times

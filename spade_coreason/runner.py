@@ -18,6 +18,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple
 from uuid import UUID, uuid4
 
+from pydantic import JsonValue, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from . import conversation
@@ -44,7 +45,7 @@ from .names import bare, choose, inbox_key, possible_ids, session_id
 from .notices import AGAIN_S, Notices
 from .pruning import window
 from .response import Pace, Response, Send
-from .session import Session, Variables
+from .session import Session, Variables, interactions
 from .stores import AgentStore, ConversationRow, Turn
 from .tracked import Tracked
 
@@ -246,7 +247,7 @@ class Runner:
                     # What `assist` raises is caught in `_execute`; this is a fault of ours, and one request must not hold
                     # up the others of its conversation.
                     log.exception("%s: a request of %s failed", self.jid, bare(waiting.incoming.sender))
-                    self._apologise(lane, waiting, "Something went wrong on my side. Please try again later.")
+                    await self._give_up(lane, waiting)
         finally:
             lane.worker = None
             self._lanes.let_go(lane)
@@ -257,6 +258,23 @@ class Runner:
         if waiting.is_new.done():
             waiting.is_new.exception()  # is known; asyncio would report it as never looked at
         self._tell(waiting.incoming, waiting.key, Failed(text, ErrorCode.UNAVAILABLE, True))
+
+    async def _give_up(self, lane: Lane, waiting: Waiting) -> None:
+        """Ends a request that cannot be finished, or it would run again, in vain, after every start."""
+        text = "Something went wrong on my side. Please try again later."
+        memory = lane.memory
+        if memory is None:
+            self._apologise(lane, waiting, text)
+            return
+        lane.memory = None
+        voice = voice_for(waiting.incoming, waiting.key, self.jid, self.policy.stanza_bytes)
+        stanzas = voice.say(Failed(text, ErrorCode.INTERNAL, False))
+        try:
+            await self.store.finish(waiting.row, memory.row, None, to_json(stanzas).decode())
+        except StoreError as error:
+            log.error("%s: %s", self.jid, error)
+        else:
+            self._send_final(waiting.row, stanzas)
 
     async def _turn(self, lane: Lane, waiting: Waiting) -> None:
         incoming = waiting.incoming
@@ -435,19 +453,28 @@ class Runner:
             output["data"] = response.data_blocks
         if response.reported_error is not None:
             output["error"] = response.reported_error.dump()
-        return Interaction(
-            interaction_id=key,
-            timestamp=began,
-            input=request.payload,
-            output=output,
-            events=response.events,
-            meta={
-                "request_id": str(request.request_id),
-                "language": language,
-                "duration_ms": round((self._clock() - began) / timedelta(milliseconds=1), 3),
-            },
-            lineage=LineageMetadata.model_construct(root_request_id=str(request.root_request_id)),
-        )
+        meta = {
+            "request_id": str(request.request_id),
+            "language": language,
+            "duration_ms": round((self._clock() - began) / timedelta(milliseconds=1), 3),
+        }
+        lineage = LineageMetadata.model_construct(root_request_id=str(request.root_request_id))
+
+        def turn(asked: dict[str, Any]) -> Interaction:
+            return Interaction(
+                interaction_id=key,
+                timestamp=began,
+                input=asked,
+                output=output,
+                events=response.events,
+                meta=meta,
+                lineage=lineage,
+            )
+
+        try:
+            return turn(request.payload)
+        except ValidationError:  # the agent put something there that is no JSON
+            return turn({name: value for name, value in request.payload.items() if _is_json(value)})
 
     # Loading
 
@@ -469,7 +496,7 @@ class Runner:
             row = ConversationRow(self.store.new_conversation_row(), name, sender, session, life, limit)
             # What the agent remembers under this id stays its owner's, also if this turn never ends.
             await self.store.save_conversation(row)
-        history = [Interaction.model_validate_json(text) for text in stored.history]
+        history = interactions(stored.history)
         state = SessionState(id=row.session_id, agent_id=self.jid, user_id=sender, history=history)
         variables = Variables("conversation", name, stored.variables)
         person = self._persons.get(sender) or self._persons.setdefault(sender, Variables("person", sender, stored.person))
@@ -506,11 +533,20 @@ class Runner:
 
 MOST_HOPS = 16
 """Through so many agents a request may go. Each asks in a conversation of its own, so nothing else would end a circle."""
+_JSON: TypeAdapter[Any] = TypeAdapter(JsonValue)
 _SHARES = 4  # of an agent's concurrency; one person has one at most
 
 
 def _with_life(row: ConversationRow, life: Life) -> ConversationRow:
     return row if row.life is life else row._replace(life=life)
+
+
+def _is_json(value: object) -> bool:
+    try:
+        _JSON.validate_python(value)
+    except ValidationError:
+        return False
+    return True
 
 
 def _interaction_json(interaction: Interaction) -> str:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 from .contracts import Identity, Interaction, SessionState
 from .stores import AgentStore, Variable
+
+log = logging.getLogger(__name__)
 
 Scope: TypeAlias = Literal["conversation", "person"]
 
@@ -44,6 +48,7 @@ class Session:
         self._turns = turns
         self._scopes = {"conversation": conversation, "person": person}
         self._written: dict[tuple[str, str], str] = {}
+        self._is_over = False
         self.is_ended = False
 
     @property
@@ -68,7 +73,7 @@ class Session:
             end = len(window) - offset
             return window[max(0, end - limit) : end] if end > 0 else []
         rows = await self._store.history(self._conversation_row, limit, offset)
-        return [Interaction.model_validate_json(row) for row in rows]
+        return interactions(rows)
 
     async def recall(self, query: str, limit: int = 5, threshold: float = 0.7) -> list[str]:
         """The turns of this conversation that speak of `query`, best first.
@@ -91,8 +96,10 @@ class Session:
     async def store(self, key: str, value: Any, *, scope: Scope | None = None) -> None:
         """Keeps a variable: for this conversation and for this person with the agent, or for the `scope` named.
 
-        `ValueError` names the key of a value that is no JSON; then nothing is changed.
+        `ValueError` names the key of a value that is no JSON; then nothing is changed. `RuntimeError` after the turn.
         """
+        if self._is_over:
+            raise RuntimeError("nothing may be stored after assist has returned")
         if not isinstance(key, str) or not key:
             raise ValueError(f"the key of a variable is a text, not {key!r}")
         try:
@@ -121,7 +128,8 @@ class Session:
         self.is_ended = True
 
     def written(self) -> list[Variable]:
-        """What this turn stored."""
+        """What this turn stored, and no more from here on."""
+        self._is_over = True
         rows = []
         for (name, key), text in self._written.items():
             variables = self._scopes[name]
@@ -135,6 +143,17 @@ class Session:
             variables = self._scopes[name]
             if variables is not None:
                 variables.values[key] = text
+
+
+def interactions(rows: Sequence[str]) -> list[Interaction]:
+    """Stored turns. One that cannot be read is missing, and the log says so: the others are still there."""
+    found = []
+    for row in rows:
+        try:
+            found.append(Interaction.model_validate_json(row))
+        except ValueError as error:  # what was written goes deeper, or has longer numbers, than can be read
+            log.error("a stored turn cannot be read (%d characters): %s", len(row), str(error).partition("\n")[0])
+    return found
 
 
 def _scopes(scope: Scope | None) -> tuple[Scope, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 from xml.sax.saxutils import escape
@@ -413,3 +414,83 @@ async def test_an_answer_that_comes_too_late_is_nobodys() -> None:
 
     async with AgentTester(asking, peers={"slow@localhost": slow}) as t:
         assert (await t.ask("x")).text == "to second"
+
+
+# What cannot be stored or read
+
+
+class Holder:
+    """What an agent may put where JSON belongs."""
+
+
+CIRCLE: list[Any] = []
+CIRCLE.append(CIRCLE)
+
+
+@pytest.mark.parametrize("wrong", [datetime.now(UTC), {1, 2}, Holder(), CIRCLE, float], ids=lambda value: type(value).__name__)
+async def test_what_an_agent_does_to_the_payload_harms_no_turn(wrong: Any) -> None:
+    @agent
+    async def careless(request: Any, session: Any, response: Any) -> None:
+        request.payload["mine"] = wrong
+        await response.markdown(request.payload["query"])
+
+    async with AgentTester(careless) as t:
+        assert [await t.say(text) for text in ("one", "two")] == [["one"], ["two"]]
+        await t.restart()
+        await t.settled()
+        assert t.unread() == []
+        assert await t.say("three") == ["three"]
+        [record] = await t.conversations()
+        assert record.interaction_count == 3
+
+
+async def test_a_turn_that_can_be_stored_and_not_read_is_missing_and_the_others_are_there(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    deep: Any = "deep"
+    for _ in range(220):
+        deep = [deep]
+
+    @agent
+    async def digs(request: Any, session: Any, response: Any) -> None:
+        if request.payload["query"] == "dig":
+            await response.data({"x": deep})
+        await response.markdown(", ".join(str(turn.input["query"]) for turn in await session.history(10)))
+
+    async with AgentTester(digs) as t:
+        for text in ("one", "dig", "two"):
+            await t.say(text)
+        await t.restart()
+        assert await t.say("three") == ["one, two"]
+        assert "a stored turn cannot be read" in caplog.text
+
+
+async def test_what_is_stored_after_the_turn_is_an_error_of_the_agent() -> None:
+    problems: list[str] = []
+    stored = asyncio.Event()
+
+    @agent
+    async def leaves_a_task(request: Any, session: Any, response: Any) -> None:
+        async def late() -> None:
+            for _ in range(20):
+                await asyncio.sleep(0)
+            try:
+                while True:
+                    await session.store("late", 1)
+                    await asyncio.sleep(0)
+            except RuntimeError as error:
+                problems.append(str(error))
+            stored.set()
+
+        if request.payload["query"] == "go":
+            tasks.append(asyncio.create_task(late()))
+        await response.markdown(str(await session.get("late")))
+
+    tasks: list[asyncio.Task[None]] = []
+    async with AgentTester(leaves_a_task) as t:
+        await t.say("go")
+        await stored.wait()
+        assert problems == ["nothing may be stored after assist has returned"]
+        seen = await t.say("and now?")
+        await t.restart()
+        assert await t.say("and now?") == seen  # nobody saw what was not kept

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...contracts import Interaction
 from ...exceptions import ConfigError
 from ..console import json_text, one_line, paint, printable, table, when
 from ..context import Group, run
@@ -16,6 +15,7 @@ from ..known import conversations
 from ..storage import EVERY, Storage, confirm, opened, storage_options
 
 if TYPE_CHECKING:
+    from ...contracts import Interaction
     from ...forget import Forgotten
     from ...stores import ConversationRow
 
@@ -91,12 +91,14 @@ def show(file: Path | None, data: Path | None, agent: str | None, conversation: 
 
 
 async def _show(file: Path | None, data: Path | None, agent: str | None, conversation: str, limit: int, as_json: bool) -> None:
+    from ...session import interactions as turns_of
+
     async with opened(file, data, agent) as storage:
         jid, row = await _find(storage, conversation)
         store = storage.store(jid)
         if store is None:
             raise ConfigError("CONVERSATION", "nothing is stored here")
-        turns = [Interaction.model_validate_json(text) for text in await store.history(row.id, limit)]
+        turns = turns_of(await store.history(row.id, limit))
         own = {name: json.loads(value) for name, value in (await store.variables("conversation", conversation)).items()}
         person = {name: json.loads(value) for name, value in (await store.variables("person", row.owner)).items()}
     if as_json:
