@@ -108,6 +108,7 @@ class Runner:
         self._ends = Ends(store, self._lanes, self._lifecycle, self.policy.rules, clock, on_end)
         self._notices = Notices()
         self._early: list[Waiting] = []
+        self._retries: list[asyncio.TimerHandle] = []
         self._is_accepting = False
         self._is_giving_up = False
         self._unsent: list[tuple[int, list[str]]] = []
@@ -146,6 +147,8 @@ class Runner:
         What was not begun, or given up, is still in the inbox and runs after the next start.
         """
         self._is_accepting = False
+        for timer in self._retries:
+            timer.cancel()
         for lane in self._lanes:
             lane.queue.clear()
         workers = [lane.worker for lane in self._lanes if lane.worker is not None]
@@ -242,7 +245,7 @@ class Runner:
                             await self._turn(lane, waiting)
                 except StoreError as error:
                     log.error("%s: a request of %s is not stored: %s", self.jid, bare(waiting.incoming.sender), error)
-                    self._apologise(lane, waiting, "I cannot store anything at the moment. Please try again later.")
+                    await self._apologise(lane, waiting)
                 except Exception:
                     # What `assist` raises is caught in `_execute`; this is a fault of ours, and one request must not hold
                     # up the others of its conversation.
@@ -252,11 +255,21 @@ class Runner:
             lane.worker = None
             self._lanes.let_go(lane)
 
-    def _apologise(self, lane: Lane, waiting: Waiting, text: str) -> None:
-        """The request is not finished, so nobody may believe that it is; if it is in the inbox, it runs after a restart."""
+    async def _apologise(self, lane: Lane, waiting: Waiting) -> None:
+        """The request is not finished, so nobody may believe that it is. From the inbox it runs again after a while.
+
+        One that is not even there was not acknowledged, and the server delivers it again.
+        """
         lane.memory = None
-        if waiting.is_new.done():
-            waiting.is_new.exception()  # is known; asyncio would report it as never looked at
+        text = "I cannot store anything at the moment. I answer as soon as I can; if you hear nothing, please ask again."
+        try:
+            is_kept = await waiting.is_new
+        except StoreError:
+            is_kept = False
+        if is_kept and self._is_accepting:
+            self._retries = [timer for timer in self._retries if timer.when() > asyncio.get_running_loop().time()]
+            again = waiting._replace(redelivered=True)
+            self._retries.append(asyncio.get_running_loop().call_later(_RETRY_S, self._enqueue, again))
         self._tell(waiting.incoming, waiting.key, Failed(text, ErrorCode.UNAVAILABLE, True))
 
     async def _give_up(self, lane: Lane, waiting: Waiting) -> None:
@@ -264,7 +277,7 @@ class Runner:
         text = "Something went wrong on my side. Please try again later."
         memory = lane.memory
         if memory is None:
-            self._apologise(lane, waiting, text)
+            await self._apologise(lane, waiting)
             return
         lane.memory = None
         voice = voice_for(waiting.incoming, waiting.key, self.jid, self.policy.stanza_bytes)
@@ -534,6 +547,7 @@ class Runner:
 MOST_HOPS = 16
 """Through so many agents a request may go. Each asks in a conversation of its own, so nothing else would end a circle."""
 _JSON: TypeAdapter[Any] = TypeAdapter(JsonValue)
+_RETRY_S = 10.0
 _SHARES = 4  # of an agent's concurrency; one person has one at most
 
 

@@ -245,7 +245,10 @@ async def test_a_peer_that_sends_everything_back_beside_a_store_that_fails_gets_
             for number in range(5):
                 await r.ask(str(number))
             await r.ask("from bob", BOB)
-        assert apologies == ["I cannot store anything at the moment. Please try again later."] * 2
+        assert (
+            apologies
+            == ["I cannot store anything at the moment. I answer as soon as I can; if you hear nothing, please ask again."] * 2
+        )
 
 
 @pytest.mark.parametrize("how", ["ask", "tell"])
@@ -295,6 +298,23 @@ async def test_a_peer_that_answers_what_it_cannot_read_with_the_same_gets_no_mor
         for number in range(3):  # each request has its answer
             deliver('{"type": "ai.coreason.request", "id": "1", "data": 7}', number)
         assert len(sent) == 13
+
+
+async def test_a_turn_that_could_not_be_stored_runs_again_when_it_can_marked_as_redelivered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spade_coreason.runner._RETRY_S", 0.05)
+    async with running(tmp_path) as r:
+        r.store.fails_to_finish = True
+        with caplog.at_level(logging.CRITICAL):
+            await r.ask("one")
+            await eventually(lambda: len(r.agent.asked) >= 3)
+        r.store.fails_to_finish = False
+        await eventually(lambda: r.said[-1] == "one")
+        assert r.said[:-1] == [r.said[0]]
+        assert await r.store.pending() != []  # answered, and not acknowledged
+        [row] = await r.store.conversations()
+        assert row.turns == 1
 
 
 # Starting and stopping

@@ -194,7 +194,9 @@ async def test_a_turn_that_cannot_be_stored_says_so_and_runs_after_the_next_star
     async with running(Full(), first, tmp_path) as runner:
         runner.receive(question("hi"))
         await runner.settled()
-    assert first.bodies == ["I cannot store anything at the moment. Please try again later."]
+    assert first.bodies == [
+        "I cannot store anything at the moment. I answer as soon as I can; if you hear nothing, please ask again."
+    ]
     async with running(Full(), second, tmp_path) as runner:
         await runner.settled()
     assert second.bodies == ["hi"]

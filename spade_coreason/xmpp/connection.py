@@ -45,6 +45,7 @@ _ACK_AFTER_S = 1.0
 _BACK_OFF_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 # A session that ends sooner was no success: the back-off goes on where it was.
 _STEADY_S = 10.0
+_RENEW_AFTER_S = 5.0
 # What a network that silently vanished may take until the connection counts as cut, milliseconds.
 _USER_TIMEOUT_MS = 30_000
 _CLOSED = "the server closed the connection"
@@ -129,9 +130,12 @@ class Connection:
         client.add_event_handler("ssl_invalid_chain", self._certificate_wrong)
         client.add_event_handler("stream_error", self._stream_error)
         client.sm.on_news = self._flush_soon
+        client.sm.on_loss = self._renew_later
+        self._renewal: asyncio.TimerHandle | None = None
         self._ended_by = ""
         self._online_since = 0.0
         self._short_sessions = 0
+        self._patience = 0
 
     @property
     def address(self) -> str:
@@ -156,8 +160,9 @@ class Connection:
         if self._supervisor is not None:
             self._supervisor.cancel()
             await asyncio.gather(self._supervisor, return_exceptions=True)
-        if self._ack_timer is not None:
-            self._ack_timer.cancel()
+        for timer in (self._ack_timer, self._renewal):
+            if timer is not None:
+                timer.cancel()
         self._flush()
         if self.state == "online" and self.client.is_connected():
             await self.client.disconnect(wait=1.0)
@@ -264,6 +269,25 @@ class Connection:
         sock = transport.get_extra_info("socket") if transport is not None else None
         return sock if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6) else None
 
+    def _renew_later(self) -> None:
+        if self._renewal is None:
+            log.error(
+                "%s: what came in cannot be stored; it is not acknowledged, and comes again with a new session in %g s",
+                self.jid,
+                _RENEW_AFTER_S,
+            )
+            self._renewal = self._loop.call_later(_RENEW_AFTER_S, self._renew)
+
+    def _renew(self) -> None:
+        """Only to a new session does the server deliver again what it holds; a resumed one would go on behind it."""
+        if self.state == "online":
+            self._ended_by = "what it sent could not be stored"
+            # Said in form, and not come back to at once: a server hands over what an old session has left when that has ended.
+            self._patience = _BACK_OFF_S.index(0.5)
+            self.client.disconnect(wait=1.0)
+        else:
+            self._renewal = None  # cut meanwhile; if the session is resumed, the loss shows again
+
     # Connecting
 
     async def _attempt(self) -> bool:
@@ -316,7 +340,7 @@ class Connection:
         condition = error["condition"]
         if condition == "conflict":
             # Coming back at once would throw the other out, which would come back at once, and so on.
-            self._short_sessions = len(_BACK_OFF_S)
+            self._patience = len(_BACK_OFF_S) - 1
             self._ended_by = (
                 f"another program logged in as {self.client.boundjid.full}; stop one of the two, or give it another account"
             )
@@ -372,16 +396,21 @@ class Connection:
             # A resumption may have told what has arrived, before it was cut too.
             self._unacknowledged = [s for s in self._unacknowledged if not (isinstance(s, Tracked) and s.acknowledged)]
         self.state = "offline"
+        if self._renewal is not None:
+            self._renewal.cancel()
+            self._renewal = None
+            self.client.sm.session_end(None)
         why = self._ended_by or _in_words(reason or _CLOSED)
         self._fail(ConnectError(self.jid, self.address, self._ended_by or why + _remedy(reason or _CLOSED)))
         if was_online and not self._is_closing:
             self._supervisor = asyncio.create_task(self._reconnect(why))
 
     async def _reconnect(self, why: str) -> None:
-        if self._loop.time() - self._online_since > _STEADY_S and self._short_sessions < len(_BACK_OFF_S):
+        if self._loop.time() - self._online_since > _STEADY_S:
             self._short_sessions = 0
-        attempt = self._short_sessions
-        self._short_sessions = min(attempt + 1, len(_BACK_OFF_S) - 1)
+        attempt = max(self._short_sessions, self._patience)
+        self._short_sessions += 1
+        self._patience = 0
         delay_s = _back_off_s(attempt)
         log.warning("%s: connection lost (%s); reconnecting in %.1f s", self.jid, why, delay_s)
         problem = ""

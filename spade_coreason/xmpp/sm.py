@@ -32,6 +32,8 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
 
     def plugin_init(self) -> None:
         self.on_news: Callable[[], None] | None = None
+        self.on_loss: Callable[[], None] = lambda: None
+        """Called when a stanza could not be stored: it is never acknowledged, and nothing behind it either."""
         self._held: deque[tuple[int, asyncio.Future[Any]]] = deque()
         self._is_asked = False
         self._ack_is_due = False
@@ -95,7 +97,10 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
             self._say_ack()
 
     def _drop_durable(self) -> None:
-        while self._held and self._held[0][1].done():
+        while self._held and (durable := self._held[0][1]).done():
+            if durable.cancelled() or durable.exception() is not None:
+                self.on_loss()
+                return
             self._held.popleft()
 
     def _say_ack(self) -> None:

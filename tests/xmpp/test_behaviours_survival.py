@@ -12,6 +12,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from spade_coreason.stores.sessions import ANSWERED, RECEIVED
 from tests.servers.clients import StockClient
 from tests.servers.prosody import installed as prosody_installed
@@ -177,6 +179,36 @@ async def test_a_message_is_not_acknowledged_before_it_is_durable(real_server: X
         listener = Listener(alice)
         await _until_fetched(listener, lambda heard: "noted: hold this" in texts(heard), child, real_server)
         assert texts(listener.heard).count("noted: hold this") == 1
+
+
+async def test_what_comes_while_the_disk_is_full_is_answered_when_there_is_room_again(
+    real_server: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spade_coreason.xmpp.connection._RENEW_AFTER_S", 0.3)
+    monkeypatch.setattr("spade_coreason.runner._RETRY_S", 0.3)
+
+    async def grows_to(pages: int) -> None:
+        await agent.database.write(lambda connection: connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}"))
+
+    async with (
+        hosted(Echo(), real_server, tmp_path) as agent,
+        StockClient(*await real_server.account(), real_server) as alice,
+    ):
+        assert await alice.ask("before", agent.jid) == "before"
+        await agent.settled()
+        await grows_to(1)  # no smaller than it is
+        asked = [f"{number} {'x' * 40_000}" for number in range(4)]
+        for text in asked:
+            alice.send(text, agent.jid)
+        apology = (await alice.answer())["body"]
+        assert apology.startswith("I cannot store anything at the moment.")
+        await eventually(lambda: agent.host.connection.sessions >= 2)  # and what came in was not acknowledged
+        assert "cannot be stored; it is not acknowledged" in caplog.text
+        await grows_to(100_000)
+        heard = Listener(alice)
+        await heard.until(lambda messages: set(asked) <= set(texts(messages)), 30)
+        # ejabberd does not keep the order of what it delivers again.
+        assert sorted(text for text in texts(heard.heard) if text != apology) == asked
 
 
 async def test_what_was_answered_is_sent_again_with_the_same_ids_and_not_run_again(
