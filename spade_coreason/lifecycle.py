@@ -65,19 +65,23 @@ class Lifecycle:
                 return
             self._is_up = False
             name = type(self._agent).__name__
-            try:
-                async with asyncio.timeout(_SHUTDOWN_S) as limit:
-                    await _call(getattr(self._agent, "shutdown", None))
-            except (Exception, SystemExit):  # sys.exit() would end the whole process
-                if limit.expired():
-                    log.error("shutdown() of %s took longer than %g s", name, _SHUTDOWN_S)
-                else:
-                    log.exception("shutdown() of %s failed", name)
+            task = asyncio.create_task(_guarded(getattr(self._agent, "shutdown", None), name))
+            _, late = await asyncio.wait({task}, timeout=_SHUTDOWN_S)  # also one that takes no cancel is left behind
+            if late:
+                task.cancel()
+                log.error("shutdown() of %s took longer than %g s", name, _SHUTDOWN_S)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+async def _guarded(method: Callable[[], object] | None, name: str) -> None:
+    try:
+        await _call(method)
+    except (Exception, SystemExit, asyncio.CancelledError):  # sys.exit() would end the whole process
+        log.exception("shutdown() of %s failed", name)
 
 
 async def _call(method: Callable[[], object] | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import secrets
 import signal
@@ -33,6 +34,8 @@ from .stores.memory import AgentInteractionMemory
 from .xmpp.endpoint import Endpoint
 from .xmpp.host import HostedAgent
 from .xmpp.servers import LocalServer, choose, local_server
+
+log = logging.getLogger(__name__)
 
 GUEST = "guest"
 _CONNECTING_AT_ONCE = 8
@@ -219,7 +222,10 @@ class Platform:
 
     async def _stop_agents(self) -> None:
         grace_s = self.settings.limits.grace_s
-        await asyncio.gather(*(host.stop(grace_s) for host in self.agents.values()))
+        stops = (host.stop(grace_s) for host in self.agents.values())
+        for problem in await asyncio.gather(*stops, return_exceptions=True):
+            if isinstance(problem, BaseException):  # the others are stopped all the same
+                log.error("an agent does not stop as it should", exc_info=problem)
 
     async def _write_run_file(self) -> None:
         guest = {"jid": self.guest[0], "password": self.guest[1]} if self.guest else None

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,9 @@ from .failures import INTERRUPTED
 if TYPE_CHECKING:
     from ..config import Settings
     from ..service import Platform
+
+
+_LEFT_BEHIND_S = 5.0
 
 
 async def serve(settings: Settings, is_online: Callable[[Platform], None]) -> None:
@@ -48,12 +52,25 @@ async def serve(settings: Settings, is_online: Callable[[Platform], None]) -> No
             loop.add_signal_handler(signal.SIGINT, _end_now)
             print("Stopping: answers in flight are finished. Ctrl-C again stops at once.", flush=True)
             loop.add_signal_handler(signal.SIGTERM, lambda: None)
+        _end_soon()
     except asyncio.CancelledError:
         if not asked_to_end:
             raise
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
+
+
+def _end_soon() -> None:
+    """Everything is closed. A thread that an agent left behind would keep the process for as long as it likes."""
+
+    def end() -> None:
+        print("Stopped; something that an agent began still ran.", file=sys.stderr, flush=True)
+        os._exit(0)
+
+    timer = threading.Timer(_LEFT_BEHIND_S, end)
+    timer.daemon = True
+    timer.start()
 
 
 def _end_now() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,34 @@ def test_sigterm_stops_with_0_too_and_the_run_file_is_gone(tmp_path: Path) -> No
         code, out, _ = run.stop(signal.SIGTERM)
         assert (code, out.lstrip()) == (0, STOPPED)
     assert not (tmp_path / "d" / "run.json").exists()
+
+
+def test_what_an_agent_left_behind_does_not_keep_the_process(tmp_path: Path) -> None:
+    (tmp_path / "clingy.py").write_text(
+        """import asyncio, threading, time
+
+
+class Clingy:
+    def __init__(self, manifest):
+        self.manifest = manifest
+
+    async def assist(self, request, session, response):
+        threading.Thread(target=time.sleep, args=(60,)).start()
+        asyncio.get_running_loop().run_in_executor(None, time.sleep, 60)
+        await response.markdown("begun")
+
+    async def shutdown(self):
+        raise asyncio.CancelledError
+"""
+    )
+    with running("run", "clingy:Clingy", cwd=tmp_path, until="is online") as run:
+        assert run.ask("ask", "clingy", "hi").stdout == "begun\n"
+        began = time.monotonic()
+        code, _, said = run.stop(signal.SIGTERM)
+        assert time.monotonic() - began < 15
+    assert code == 0
+    assert "shutdown() of Clingy failed" in said
+    assert "something that an agent began still ran" in said
 
 
 def test_a_second_interrupt_stops_at_once(tmp_path: Path) -> None:
