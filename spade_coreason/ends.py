@@ -23,6 +23,7 @@ OnConversationEnd = Callable[[str, str], Any]
 
 _DAY = timedelta(days=1)
 _AFTER_A_FAILURE_S = 10.0
+_CALLBACK_S = 10.0
 
 
 class Ends:
@@ -44,7 +45,8 @@ class Ends:
         self._clock = clock
         self._callbacks = callbacks
         self._active: set[str] = set()
-        self._has_active = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._is_closing = False
         self._watch: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -52,33 +54,46 @@ class Ends:
         await self._store.purge(self._clock())
         for name in await self._store.active_ids():
             self.begun(name)
+        self._is_closing = False
         self._watch = asyncio.create_task(self._expire())
 
     async def close(self) -> None:
         """Watches no longer."""
+        self._is_closing = True
+        self._wake.set()
         if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)
+            await self._watch  # not cancelled: it may be reading
 
     def begun(self, name: str) -> None:
         """A conversation is active."""
-        if name not in self._active:
-            self._active.add(name)
-            self._has_active.set()
+        if not self._active:
+            self._wake.set()
+        self._active.add(name)
 
     async def ended(self, name: str, state: ConversationState) -> None:
         """A conversation is active no longer: says so to everybody who asked."""
         self._active.discard(name)
         for callback in self._callbacks:
+            await self._tell(callback, name, state)
+        if not self._active:
+            self._lifecycle.nothing_active(lambda: not self._active)
+
+    async def _tell(self, callback: OnConversationEnd, name: str, state: ConversationState) -> None:
+        """Calls somebody else's code in a task of its own: whatever becomes of it, the conversation goes on."""
+
+        async def call() -> None:
             try:
                 result = callback(name, state.value)
                 if inspect.isawaitable(result):
                     await result
-            except (Exception, SystemExit):  # sys.exit() would end the whole process
+            except (Exception, SystemExit, asyncio.CancelledError):  # sys.exit() would end the whole process
                 log.exception("%s: on_conversation_end of %s failed", self._store.agent, name)
-        if not self._active:
-            self._has_active.clear()
-            self._lifecycle.nothing_active(lambda: not self._active)
+
+        task = asyncio.create_task(call())
+        _, late = await asyncio.wait({task}, timeout=_CALLBACK_S)
+        if late:
+            task.cancel()
+            log.error("%s: on_conversation_end of %s took longer than %g s", self._store.agent, name, _CALLBACK_S)
 
     async def expire_idle(self) -> None:
         """Ends the conversations in which nothing was said for the idle timeout."""
@@ -106,12 +121,15 @@ class Ends:
         purged_at = self._clock()
         # What is being answered is not ended, however long it takes; it is looked at again, but not all the time.
         least_s = min(1.0, timeout.total_seconds() / 4)
-        while True:
-            await self._has_active.wait()
+        while not self._is_closing:
+            if not self._active:
+                await self._wait(None)
+                continue
             try:
                 oldest = await self._store.oldest_active() or self._clock()
                 due_s = (oldest + timeout - self._clock()).total_seconds() if timeout else _DAY.total_seconds()
-                await asyncio.sleep(min(max(least_s, due_s), _DAY.total_seconds()))
+                if await self._wait(min(max(least_s, due_s), _DAY.total_seconds())):
+                    continue
                 if timeout:
                     await self.expire_idle()
                 if self._clock() - purged_at >= _DAY:
@@ -119,4 +137,15 @@ class Ends:
                     await self._store.purge(purged_at)
             except StoreError as error:
                 log.error("%s: idle conversations cannot be ended at the moment: %s", self._store.agent, error)
-                await asyncio.sleep(_AFTER_A_FAILURE_S)
+                await self._wait(_AFTER_A_FAILURE_S)
+
+    async def _wait(self, delay_s: float | None) -> bool:
+        """Sleeps so long, or until the first conversation is active, or the end; True if it was woken."""
+        try:
+            async with asyncio.timeout(delay_s):
+                await self._wake.wait()
+        except TimeoutError:
+            return False
+        if not self._is_closing:
+            self._wake.clear()
+        return True

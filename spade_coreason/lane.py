@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -56,13 +57,24 @@ class Memory:
         return self.row.life
 
 
+class Share:
+    """What one person has of an agent: slots for turns, and how many of their messages wait, on all threads together."""
+
+    __slots__ = ("__weakref__", "slots", "waiting")
+
+    def __init__(self, slots: int) -> None:
+        self.slots = asyncio.Semaphore(slots)
+        self.waiting = 0
+
+
 class Lane:
     """The messages of one sender on one thread, which is one conversation: one at a time, in order."""
 
-    __slots__ = ("conversation_id", "key", "memory", "queue", "worker")
+    __slots__ = ("conversation_id", "key", "memory", "queue", "share", "worker")
 
-    def __init__(self, sender: str, thread: str | None) -> None:
+    def __init__(self, sender: str, thread: str | None, share: Share) -> None:
         self.key = (sender, thread)
+        self.share = share
         self.queue: deque[Waiting] = deque()
         self.worker: asyncio.Task[None] | None = None
         self.memory: Memory | None = None
@@ -77,9 +89,11 @@ class Lane:
 class Lanes:
     """The lanes of one agent, by sender and thread, and by conversation id as soon as that is known."""
 
-    def __init__(self) -> None:
+    def __init__(self, slots_of_one: int) -> None:
         self._lanes: dict[tuple[str, str | None], Lane] = {}
         self._by_id: dict[str, Lane] = {}
+        self._slots_of_one = slots_of_one
+        self._shares: weakref.WeakValueDictionary[str, Share] = weakref.WeakValueDictionary()
 
     def __iter__(self) -> Iterator[Lane]:
         return iter(list(self._lanes.values()))
@@ -93,8 +107,19 @@ class Lanes:
         key = sender, thread
         lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[key] = Lane(sender, thread)
+            lane = self._lanes[key] = Lane(sender, thread, self._share(sender))
         return lane
+
+    def waiting(self, sender: str) -> int:
+        """How many messages of a person wait."""
+        share = self._shares.get(sender)
+        return 0 if share is None else share.waiting
+
+    def _share(self, sender: str) -> Share:
+        share = self._shares.get(sender)
+        if share is None:
+            share = self._shares[sender] = Share(self._slots_of_one)
+        return share
 
     def named(self, conversation_id: str) -> Lane | None:
         """The lane of a conversation, if it is at work."""

@@ -98,10 +98,10 @@ class Runner:
         own = getattr(agent, "on_conversation_end", None)
         on_end = (*on_conversation_end, own) if callable(own) else on_conversation_end
         self._send: Send = _nowhere
-        self._lanes = Lanes()
+        # However many threads one person begins, there is room for others.
+        self._lanes = Lanes(max(1, self.policy.concurrency // _SHARES))
         self._persons: weakref.WeakValueDictionary[str, Variables] = weakref.WeakValueDictionary()
         self._slots = asyncio.Semaphore(self.policy.concurrency)
-        self._shares: weakref.WeakValueDictionary[str, asyncio.Semaphore] = weakref.WeakValueDictionary()
         self._pace = Pace()
         self._assist_alarms = Alarms(self.policy.assist_timeout_s)
         self._lifecycle = Lifecycle(agent, self.policy.lifecycle, self.policy.idle_shutdown_s)
@@ -150,6 +150,7 @@ class Runner:
         for timer in self._retries:
             timer.cancel()
         for lane in self._lanes:
+            lane.share.waiting -= len(lane.queue)
             lane.queue.clear()
         workers = [lane.worker for lane in self._lanes if lane.worker is not None]
         if not workers:
@@ -179,8 +180,11 @@ class Runner:
         """
         sender = bare(incoming.sender)
         lane = self._lanes.get(sender, incoming.thread)
-        if lane is not None and len(lane.queue) >= self.policy.queue:
-            text = f"{self.policy.queue} messages of this conversation wait already; until some are answered no more are kept."
+        most = self.policy.queue
+        if (lane is not None and len(lane.queue) >= most) or self._lanes.waiting(sender) >= most * _QUEUES:
+            text = f"{most} messages of this conversation wait already; until some are answered no more are kept."
+            if lane is None or len(lane.queue) < most:
+                text = f"{most * _QUEUES} messages of yours wait already; until some are answered no more are kept."
             self._tell(incoming, uuid4(), Refused(text, ErrorCode.TOO_MANY_REQUESTS, AGAIN_S))
             return None
         if incoming.hops > MOST_HOPS:
@@ -224,24 +228,18 @@ class Runner:
         incoming = waiting.incoming
         lane = self._lanes.take(bare(incoming.sender), incoming.thread)
         lane.queue.append(waiting)
+        lane.share.waiting += 1
         if lane.worker is None:
             lane.worker = asyncio.create_task(self._work(lane))
 
-    def _share(self, sender: str) -> asyncio.Semaphore:
-        """The slots that one person may have: however many threads they begin, there is room for others."""
-        share = self._shares.get(sender)
-        if share is None:
-            share = self._shares[sender] = asyncio.Semaphore(max(1, self.policy.concurrency // _SHARES))
-        return share
-
     async def _work(self, lane: Lane) -> None:
-        share = self._share(lane.sender)
         try:
             while lane.queue:
                 waiting = lane.queue.popleft()
+                lane.share.waiting -= 1
                 try:
                     if waiting.is_surely_new or await waiting.is_new:
-                        async with share, self._slots:
+                        async with lane.share.slots, self._slots:
                             await self._turn(lane, waiting)
                 except StoreError as error:
                     log.error("%s: a request of %s is not stored: %s", self.jid, bare(waiting.incoming.sender), error)
@@ -388,7 +386,7 @@ class Runner:
         )
         turn = Turn(str(interaction.interaction_id), interaction.timestamp, _interaction_json(interaction))
         answer = to_json(response.stanzas).decode() if response.stanzas else None
-        await self.store.finish(waiting.row, row, turn, answer, session.written())
+        await self.store.finish(waiting.row, row, turn, answer, session.close())
         await waiting.is_new  # if that failed, the sender hears so, and the server keeps the request
         session.settle()
         memory.row, memory.state = row, state
@@ -548,6 +546,7 @@ MOST_HOPS = 16
 """Through so many agents a request may go. Each asks in a conversation of its own, so nothing else would end a circle."""
 _JSON: TypeAdapter[Any] = TypeAdapter(JsonValue)
 _RETRY_S = 10.0
+_QUEUES = 10  # of full length; more may not wait of one person, on all threads together
 _SHARES = 4  # of an agent's concurrency; one person has one at most
 
 

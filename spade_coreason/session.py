@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
@@ -17,6 +18,7 @@ Scope: TypeAlias = Literal["conversation", "person"]
 
 # How many of the newest turns `recall` looks at.
 _RECALL_TURNS = 1000
+_RECALL_AT_ONCE = 25
 
 
 class Variables:
@@ -85,11 +87,16 @@ class Session:
         if not words or limit <= 0:
             return []
         found: list[tuple[float, int, str]] = []
-        for number, turn in enumerate(await self.history(_RECALL_TURNS)):
-            text = turn_text(turn)
-            score = len(words.intersection(_words(text))) / len(words)
-            if score >= threshold and score > 0:
-                found.append((score, number, text))
+        for offset in range(0, _RECALL_TURNS, _RECALL_AT_ONCE):
+            turns = await self.history(_RECALL_AT_ONCE, offset)
+            for number, turn in enumerate(turns):
+                text = turn_text(turn)
+                score = len(words.intersection(_words(text))) / len(words)
+                if score >= threshold and score > 0:
+                    found.append((score, number - offset, text))
+            if len(turns) < _RECALL_AT_ONCE:
+                break
+            await asyncio.sleep(0)  # long turns hold up nobody else
         found.sort(reverse=True)
         return [text for _, _, text in found[:limit]]
 
@@ -127,9 +134,13 @@ class Session:
         """Ends the conversation after this turn; the next message opens a new episode with the same memory."""
         self.is_ended = True
 
-    def written(self) -> list[Variable]:
-        """What this turn stored, and no more from here on."""
+    def close(self) -> list[Variable]:
+        """Ends the storing, and gives what this turn stored."""
         self._is_over = True
+        return self.written()
+
+    def written(self) -> list[Variable]:
+        """What this turn stored so far."""
         rows = []
         for (name, key), text in self._written.items():
             variables = self._scopes[name]

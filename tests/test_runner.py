@@ -143,6 +143,29 @@ async def test_a_conversation_with_too_many_waiting_is_told_so_and_others_are_no
         assert 3 <= len(answered) < 6
 
 
+async def test_one_person_cannot_let_any_number_of_messages_wait() -> None:
+    release = asyncio.Event()
+
+    @agent
+    async def slow(request: Any, session: Any, response: Any) -> None:
+        await release.wait()
+        await response.markdown("done")
+
+    async with AgentTester(slow, policy=Policy(queue=3, concurrency=4)) as t:
+        for number in range(60):
+            t.send_stanza(message("x", str(number), thread=str(number)), user=ALICE)
+        other = asyncio.create_task(t.say("bob's", user=BOB))
+        await asyncio.sleep(0)
+        release.set()
+        assert await other == ["done"]
+        await t.settled()
+        texts = t.unread(ALICE)
+        assert 30 <= texts.count("done") < 40
+        assert [text for text in texts if text != "done"] == [
+            "30 messages of yours wait already; until some are answered no more are kept."
+        ]
+
+
 # Each once
 
 

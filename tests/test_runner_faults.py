@@ -158,6 +158,33 @@ async def test_a_first_turn_that_was_interrupted_leaves_a_conversation_that_time
         await r.ended()
 
 
+@pytest.mark.parametrize("how", ["raises", "cancels", "hangs"])
+async def test_whoever_is_told_of_an_end_holds_up_no_conversation(
+    how: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spade_coreason.ends._CALLBACK_S", 0.05)
+
+    class Talkative(Echo):
+        async def assist(self, request: Any, session: Any, response: Any) -> None:
+            session.end()
+            await super().assist(request, session, response)
+
+        async def on_conversation_end(self, name: str, reason: str) -> None:
+            if how == "raises":
+                raise SystemExit(1)
+            if how == "cancels":
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+            await asyncio.Event().wait()
+
+    async with AgentTester(Talkative()) as t:
+        asked = [asyncio.create_task(t.ask(str(number))) for number in range(3)]
+        assert [answer.text for answer in await asyncio.gather(*asked)] == ["0", "1", "2"]
+        assert await t.say("hi") == ["hi"]
+    assert "on_conversation_end of" in caplog.text
+
+
 # Messages at a bad moment
 
 

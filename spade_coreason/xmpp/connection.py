@@ -46,6 +46,9 @@ _BACK_OFF_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 # A session that ends sooner was no success: the back-off goes on where it was.
 _STEADY_S = 10.0
 _RENEW_AFTER_S = 5.0
+# An idle connection is asked for a sign of life so often, and whoever was asked has so long to give one.
+_PULSE_S = 60.0
+_SILENCE_S = 30.0
 # What a network that silently vanished may take until the connection counts as cut, milliseconds.
 _USER_TIMEOUT_MS = 30_000
 _CLOSED = "the server closed the connection"
@@ -57,6 +60,8 @@ class Client(XMPPClient):  # type: ignore[misc]  # SPADE comes without types
 
     def __init__(self, jid: str, password: str, endpoint: Endpoint, register: bool) -> None:
         super().__init__(JID(jid), password, True, register)
+        self.heard_at = 0.0
+        """When the server sent something last, by the clock of the event loop."""
         self.ssl_context = endpoint.context
         # slixmpp's own remedy for a lost connection would connect beside ours.
         self.plugin["xep_0199"].disable_keepalive()
@@ -70,6 +75,7 @@ class Client(XMPPClient):  # type: ignore[misc]  # SPADE comes without types
 
     def data_received(self, data: bytes) -> None:
         """Parses what came in, all of it."""
+        self.heard_at = self.loop.time()
         super().data_received(data)
         # From expat 2.6 on (Python 3.13) the parser waits, after a long piece of a stanza, until twice as much has come;
         # a complete stanza would lie there until then.
@@ -136,6 +142,8 @@ class Connection:
         self._online_since = 0.0
         self._short_sessions = 0
         self._patience = 0
+        self._pulse_timer: asyncio.TimerHandle | None = None
+        self._sign_timer: asyncio.TimerHandle | None = None
 
     @property
     def address(self) -> str:
@@ -160,6 +168,7 @@ class Connection:
         if self._supervisor is not None:
             self._supervisor.cancel()
             await asyncio.gather(self._supervisor, return_exceptions=True)
+        self._stop_watching()
         for timer in (self._ack_timer, self._renewal):
             if timer is not None:
                 timer.cancel()
@@ -212,6 +221,7 @@ class Connection:
             if sm.window_counter <= 0:
                 sm.window_counter = sm.window
                 text += REQUEST_ACK
+                self._expect_a_sign()
             elif self._ack_timer is None:
                 self._ack_timer = self._loop.call_later(_ACK_AFTER_S, self._ask_for_ack)
         if text:
@@ -225,6 +235,31 @@ class Connection:
         self._ack_timer = None
         if self.state == "online" and self.client.is_connected() and self.client.sm.unacked_queue:
             self.client.send_raw(REQUEST_ACK)
+            self._expect_a_sign()
+
+    # Whether the connection carries anything: a server that hangs keeps it standing for ever
+
+    def _pulse(self) -> None:
+        self._pulse_timer = self._loop.call_later(_PULSE_S, self._pulse)
+        if self.client.sm.enabled_out and self._loop.time() - self.client.heard_at >= _PULSE_S:
+            self.client.send_raw(REQUEST_ACK)
+            self._expect_a_sign()
+
+    def _expect_a_sign(self) -> None:
+        if self._sign_timer is None:
+            self._sign_timer = self._loop.call_later(_SILENCE_S, self._look_for_a_sign, self._loop.time())
+
+    def _look_for_a_sign(self, since: float) -> None:
+        self._sign_timer = None
+        if self.state == "online" and self.client.heard_at < since:
+            self._ended_by = f"the server said nothing for {_SILENCE_S:g} s"
+            self.client.abort()
+
+    def _stop_watching(self) -> None:
+        for timer in (self._pulse_timer, self._sign_timer):
+            if timer is not None:
+                timer.cancel()
+        self._pulse_timer = self._sign_timer = None
 
     # Receiving
 
@@ -369,6 +404,8 @@ class Connection:
     def _online(self, is_new: bool) -> None:
         self.state = "online"
         self._online_since = self._loop.time()
+        self._stop_watching()
+        self._pulse_timer = self._loop.call_later(_PULSE_S, self._pulse)
         self._watch_socket()
         self._on_session(is_new)
         self._flush()
@@ -390,6 +427,7 @@ class Connection:
     def _disconnected(self, reason: Any) -> None:
         was_online = self.state == "online"
         self._settled.set()
+        self._stop_watching()
         if was_online:
             self._unacknowledged = [stanza for _, stanza in self.client.sm.unacked_queue if isinstance(stanza, str)]
         else:

@@ -243,6 +243,27 @@ async def test_a_cut_connection_comes_back_and_meanwhile_says_so(real_server: Xm
         assert echo.host.connection.resumptions == 1
 
 
+@pytest.mark.parametrize("direction", ["to the server", "to the agent"])
+async def test_a_connection_that_carries_nothing_is_given_up_and_made_again(
+    real_server: XmppServer, tmp_path: Path, direction: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spade_coreason.xmpp.connection._PULSE_S", 0.3)
+    monkeypatch.setattr("spade_coreason.xmpp.connection._SILENCE_S", 0.3)
+    async with (
+        Tunnel(real_server) as tunnel,
+        hosted(Echo(), real_server, tmp_path, port=tunnel.port) as echo,
+        StockClient(*await real_server.account(), real_server) as alice,
+    ):
+        assert await alice.ask("one", echo.jid) == "one"
+        tunnel.swallows = direction
+        await eventually(lambda: not echo.host.is_alive())
+        tunnel.swallows = ""
+        await eventually(echo.host.is_alive, 10)
+        assert "the server said nothing for 0.3 s" in caplog.text
+        alice.send("two", echo.jid)
+        assert (await alice.answer(10))["body"] == "two"
+
+
 async def test_two_programs_with_one_account_do_not_throw_each_other_out_for_ever(
     real_server: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
