@@ -19,7 +19,7 @@ from .runner import Runner
 
 log = logging.getLogger(__name__)
 
-_A_MINUTE = 10  # answers to one sender's JSON that is no event
+_A_MINUTE = 30  # answers to one sender's JSON that is no event
 _REFUSED_REMEMBERED = 10_000
 
 
@@ -83,6 +83,6 @@ class Door:
         self.dropped["malformed"] += 1
         if bare(message.sender) == self._runner.jid or not self._access.admits(message.sender):
             return
-        if not message.is_request and not self._notices.may_tell(bare(message.sender)):
-            return  # of another application perhaps, which would answer each answer of ours in the same way
+        if message.request_id is None and not self._notices.may_tell(bare(message.sender)):
+            return  # nobody waits for that answer; and a program may answer each of ours in the same way, for ever
         self._send(malformed_answer(message, self._runner.jid, self._runner.policy.stanza_bytes))

@@ -309,7 +309,7 @@ async def test_agents_that_ask_each_other_in_a_circle_come_to_an_end(how: str) -
             assert "This was asked through 17 agents one after the other: they seem to ask in a circle." in answer.text
 
 
-async def test_a_peer_that_answers_what_it_cannot_read_with_the_same_gets_no_more_than_ten_answers(tmp_path: Path) -> None:
+async def test_a_peer_that_answers_what_it_cannot_read_with_the_same_gets_no_more_than_thirty_answers(tmp_path: Path) -> None:
     sent: list[str] = []
 
     def deliver(container: str, number: int) -> None:
@@ -319,12 +319,12 @@ async def test_a_peer_that_answers_what_it_cannot_read_with_the_same_gets_no_mor
 
     async with running(tmp_path) as r:
         door = Door(r.runner, OpenRequests(), Access(AGENT), sent.extend)
-        for number in range(20):
+        for number in range(50):
             deliver('{"error": "cannot parse"}', number)
-        assert len(sent) == 10
+        assert len(sent) == 30
         for number in range(3):  # each request has its answer
-            deliver('{"type": "ai.coreason.request", "id": "1", "data": 7}', number)
-        assert len(sent) == 13
+            deliver(f'{{"type": "ai.coreason.request", "id": "1", "data": {{"request_id": "r{number}"}}}}', number)
+        assert len(sent) == 33
 
 
 async def test_a_turn_that_could_not_be_stored_runs_again_when_it_can_marked_as_redelivered(

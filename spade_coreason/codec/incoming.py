@@ -149,8 +149,6 @@ class Malformed(NamedTuple):
     thread: str | None
     problem: str
     request_id: str | None = None
-    is_request: bool = False
-    """Whether it says that it is one, and is none; else it is no event at all, and may be meant for nobody here."""
 
 
 Decoded: TypeAlias = Incoming | Reply | Bounce | Malformed | None
@@ -277,7 +275,7 @@ def _request(data: Any, text: str, sender: str, stanza_id: str, thread: str | No
     def malformed(problem: str) -> Malformed:
         named = data.get("request_id") if isinstance(data, dict) else None
         is_id = isinstance(named, str) and len(named) <= _ID_CHARACTERS
-        return Malformed(sender, stanza_id, thread, problem, named if is_id else None, is_request=True)
+        return Malformed(sender, stanza_id, thread, problem, named if is_id else None)
 
     if not isinstance(data, dict) or not isinstance(data.get("payload"), dict):
         return malformed("data.payload is no object")

@@ -271,6 +271,8 @@ class Connection:
         try:
             if self._takes(stanza):
                 return None
+            if self._renewal is not None:
+                return None  # it comes again with the new session, behind what could not be stored
             durable = self._on_message(stanza.xml)
         except Exception:
             log.exception("%s: a message from %s could not be read", self.jid, stanza["from"])
