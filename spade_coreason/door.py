@@ -35,6 +35,10 @@ class Door:
         self._notices = Notices(_A_MINUTE)
         self.dropped: Counter[str] = Counter()
 
+    def admits(self, jid: str) -> bool:
+        """Whether whoever is `jid` is answered."""
+        return self._access.admits(jid)
+
     def deliver(self, stanza: Element) -> asyncio.Future[bool] | None:
         """Takes a `<message/>` in. The future, where there is one, is done when the message may be acknowledged."""
         message = decode(stanza)

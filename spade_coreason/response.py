@@ -26,6 +26,12 @@ from .tracked import Tracked
 HOLD_S = 0.1
 # Typing is shown for work that lasts longer than this.
 TYPING_AFTER_S = 0.2
+# Clients forget a typing that is not said again.
+TYPING_AGAIN_S = 20.0
+# A stream that is whole within this time is one message; its first words are shown no later than 50 ms after they were said.
+FIRST_WORDS_S = 0.03
+# A message is corrected once in this time at most.
+GROWTH_S = 1.0
 _CHUNKS_UNTIL_YIELD = 64
 
 Send = Callable[[list[str]], None]
@@ -34,16 +40,19 @@ agent_log = logging.getLogger("spade_coreason.agent")
 
 
 class Pace:
-    """How long an agent's blocks wait, and typing is not shown; one for all turns of an agent."""
+    """How long things wait: blocks to leave, typing to be shown, streams to grow; one for all turns of an agent."""
 
-    def __init__(self) -> None:
+    def __init__(self, growth_s: float = GROWTH_S) -> None:
         self.holding = Alarms(HOLD_S)
         self.typing = Alarms(TYPING_AFTER_S)
+        self.still_typing = Alarms(TYPING_AGAIN_S)
+        self.first_words = Alarms(FIRST_WORDS_S)
+        self.growing = Alarms(growth_s)
 
     def stop(self) -> None:
         """After the last turn."""
-        self.holding.stop()
-        self.typing.stop()
+        for alarms in (self.holding, self.typing, self.still_typing, self.first_words, self.growing):
+            alarms.stop()
 
 
 class Response:
@@ -56,6 +65,7 @@ class Response:
         self._agent = agent
         self._pace = pace
         self._held: list[str] = []
+        self._is_growing = False
         if voice.shows_typing:
             pace.typing.set(self._show_typing)
         self._named = 0
@@ -146,8 +156,7 @@ class Response:
 
     def conclude(self, event: TurnEvent) -> list[str]:
         """Ends the turn with its last event. What it gives leaves when the turn is stored."""
-        self._is_over = True
-        self._pace.typing.take_back(self._show_typing)
+        self._end()
         final = self._voice.say(event)
         self.stanzas += final
         held = self._take_held()
@@ -155,15 +164,18 @@ class Response:
 
     def abandon(self) -> None:
         """Ends the turn without a word: it runs again."""
-        self._is_over = True
-        self._pace.typing.take_back(self._show_typing)
+        self._end()
         self._take_held()
+        if (stanza := self._voice.paused()) is not None:
+            self._send_now([stanza])
 
     def send(self, stanzas: list[str]) -> None:
         """Sends, and remembers the last so that its acknowledgement can be waited for."""
         if stanzas:
             self.last_sent = Tracked(stanzas[-1])
             self._send_now([*stanzas[:-1], self.last_sent])
+            if self._voice.shows_typing and not self._is_over:
+                self._type_on()
 
     def _id(self) -> UUID:
         """Blocks and streams have ids that derive from the request's, so that a turn that runs again is recognised."""
@@ -178,6 +190,8 @@ class Response:
             if stanzas:
                 self.send(self._take_held() + stanzas)
             return
+        if self._voice.grows and isinstance(event, StreamChunk):
+            self._grow()
         if not stanzas:
             return
         self.stanzas += stanzas
@@ -198,9 +212,38 @@ class Response:
     def _release(self) -> None:
         self.send(self._take_held())
 
+    def _end(self) -> None:
+        self._is_over = True
+        pace = self._pace
+        if self._voice.shows_typing:
+            pace.typing.take_back(self._show_typing)
+            pace.still_typing.take_back(self._show_typing)
+        if self._is_growing:
+            pace.first_words.take_back(self._show_growth)
+            pace.growing.take_back(self._show_growth)
+
     def _show_typing(self) -> None:
         if (stanza := self._voice.composing()) is not None:
             self._send_now([stanza])
+            self._pace.still_typing.set(self._show_typing)
+
+    def _type_on(self) -> None:
+        """After something was said: typing is shown again, if the work goes on."""
+        self._pace.typing.take_back(self._show_typing)
+        self._pace.still_typing.take_back(self._show_typing)
+        self._pace.typing.set(self._show_typing)
+
+    def _grow(self) -> None:
+        if not self._is_growing:
+            self._is_growing = True
+            self._pace.first_words.set(self._show_growth)
+
+    def _show_growth(self) -> None:
+        grown = self._voice.growth()
+        self._is_growing = bool(grown)
+        if grown:
+            self._send_now(grown)
+            self._pace.growing.set(self._show_growth)
 
     def _record(self, event: dict[str, Any]) -> None:
         if self._is_over:

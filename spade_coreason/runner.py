@@ -23,7 +23,7 @@ from pydantic_core import to_json
 
 from . import conversation
 from .alarms import Alarms, Limit
-from .codec import Completed, Failed, Incoming, Refused, TurnEvent, printable, voice_for
+from .codec import Completed, Failed, Incoming, Refused, TurnEvent, displayed, printable, voice_for
 from .contracts import (
     AgentInterface,
     AgentRequest,
@@ -98,6 +98,7 @@ class Runner:
         own = getattr(agent, "on_conversation_end", None)
         on_end = (*on_conversation_end, own) if callable(own) else on_conversation_end
         self._send: Send = _nowhere
+        self._corrects: Callable[[str], bool] = lambda person: False
         # However many threads one person begins, there is room for others.
         self._lanes = Lanes(max(1, self.policy.concurrency // _SHARES))
         self._persons: weakref.WeakValueDictionary[str, Variables] = weakref.WeakValueDictionary()
@@ -115,9 +116,14 @@ class Runner:
 
     # Opening and closing
 
-    async def open(self, send: Send) -> None:
-        """Takes up what the last run left, and begins to accept. `send` gets stanzas in order and never fails."""
+    async def open(self, send: Send, corrects: Callable[[str], bool] = lambda person: False) -> None:
+        """Takes up what the last run left, and begins to accept.
+
+        `send` gets stanzas in order and never fails. `corrects` says whether every device of a person (a bare JID) shows
+        corrections, so that a stream may grow before their eyes.
+        """
         self._send = send
+        self._corrects = corrects
         await self._ends.open()
         await self._lifecycle.open()
         pending = await self.store.pending()
@@ -295,12 +301,21 @@ class Runner:
         if received.ended is not None:
             await self._ends.ended(memory.row.conversation_id, received.ended)
         memory.row = _with_life(memory.row, received.life)
-        voice = voice_for(incoming, waiting.key, self.jid, self.policy.stanza_bytes)
+        voice = voice_for(
+            incoming,
+            waiting.key,
+            self.jid,
+            self.policy.stanza_bytes,
+            grows=self._corrects(lane.sender),
+            is_rerun=waiting.redelivered,
+        )
         response = Response(voice, self._send, self.jid, waiting.key, self._pace)
         if received.verdict is not Verdict.RUN:
             await self._refuse(memory, waiting, response, received)
             return
         self._ends.begun(memory.row.conversation_id)
+        if incoming.wants_marker and incoming.stanza_id:
+            self._send([displayed(incoming)])
         request = response.request = self._request(memory, waiting, now)
         session = Session(
             memory.state,

@@ -12,7 +12,7 @@ from .events import (
     TurnEvent,
 )
 from .incoming import RESERVED, Bounce, Decoded, Incoming, Malformed, Reply, decode, owner_of
-from .voices import Voice, malformed_answer, receipt, request_stanza, voice_for
+from .voices import Voice, displayed, malformed_answer, receipt, request_stanza, voice_for
 from .xml import printable
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "TurnEvent",
     "Voice",
     "decode",
+    "displayed",
     "malformed_answer",
     "owner_of",
     "printable",

@@ -27,6 +27,7 @@ from .namespaces import (
     FORM_TITLE,
     FORM_VALUE,
     JSON,
+    MARKABLE,
     MARKER,
     OOB,
     OOB_DESC,
@@ -83,6 +84,8 @@ class Incoming(NamedTuple):
     """Through how many agents it came, as the last of them says."""
     wants_receipt: bool = False
     uses_chat_states: bool = False
+    wants_marker: bool = False
+    """Whether the sender wants to know when it is read (XEP-0333)."""
 
     def to_json(self) -> bytes:
         """For the inbox; `from_json` reads it again. Without `content`, which only the key needs."""
@@ -225,6 +228,7 @@ def decode(message: Element) -> Decoded:
         metadata,
         wants_receipt=RECEIPT_REQUEST in parts,
         uses_chat_states=uses_chat_states,
+        wants_marker=MARKABLE in parts,
     )
 
 

@@ -17,6 +17,10 @@ ORIGIN_ID_NAMESPACE = "urn:xmpp:sid:0"  # XEP-0359
 OOB = "{jabber:x:oob}x"  # XEP-0066
 OOB_URL = "{jabber:x:oob}url"
 OOB_DESC = "{jabber:x:oob}desc"
+MARKERS_NAMESPACE = "urn:xmpp:chat-markers:0"  # XEP-0333
+MARKABLE = f"{{{MARKERS_NAMESPACE}}}markable"
+CORRECTION_NAMESPACE = "urn:xmpp:message-correct:0"  # XEP-0308
+HINTS_NAMESPACE = "urn:xmpp:hints"  # XEP-0334
 REPLY = "{urn:xmpp:reply:0}reply"  # XEP-0461
 DELAY = "{urn:xmpp:delay}delay"  # XEP-0203
 

@@ -29,10 +29,13 @@ from .events import (
 from .incoming import Incoming, Malformed
 from .namespaces import (
     CHAT_STATES_NAMESPACE,
+    CORRECTION_NAMESPACE,
     FORM_NAMESPACE,
     FRAGMENT,
+    HINTS_NAMESPACE,
     JSON_NAMESPACE,
     MARKER_NAMESPACE,
+    MARKERS_NAMESPACE,
     ORIGIN_ID_NAMESPACE,
     RECEIPTS_NAMESPACE,
     SPADE_FORM,
@@ -57,22 +60,49 @@ class Voice(Protocol):
         """Whether the other side uses chat states (XEP-0085)."""
         ...
 
+    @property
+    def grows(self) -> bool:
+        """Whether a stream is shown as a message that grows (XEP-0308)."""
+        ...
+
     def say(self, event: TurnEvent) -> list[str]:
         """The stanzas that `event` becomes now; none where it waits for more, or is not for this listener."""
+        ...
+
+    def growth(self) -> list[str]:
+        """Where it `grows`: the streams that have more to show than before, as they stand. Nothing of it is to be kept."""
         ...
 
     def composing(self) -> str | None:
         """The stanza that says "typing…", where `shows_typing`."""
         ...
 
+    def paused(self) -> str | None:
+        """The stanza that takes "typing…" back, where it was said and no answer comes."""
+        ...
 
-def voice_for(incoming: Incoming, key: UUID, agent: str, stanza_bytes: int) -> Voice:
-    """The voice for whoever sent `incoming` to the bare JID `agent`. No stanza it makes exceeds `stanza_bytes`."""
+
+def voice_for(
+    incoming: Incoming, key: UUID, agent: str, stanza_bytes: int, *, grows: bool = False, is_rerun: bool = False
+) -> Voice:
+    """The voice for whoever sent `incoming` to the bare JID `agent`. No stanza it makes exceeds `stanza_bytes`.
+
+    `grows`: every device of the person shows corrections. `is_rerun`: of the same turn something may have been said before.
+    """
     if incoming.language == "program":
         return ProgramVoice(incoming, key, agent, stanza_bytes)
     if incoming.language == "spade":
         return SpadeVoice(incoming, key, stanza_bytes)
-    return PersonVoice(incoming, key, stanza_bytes)
+    return PersonVoice(incoming, key, stanza_bytes, grows=grows, is_rerun=is_rerun)
+
+
+def displayed(incoming: Incoming) -> str:
+    """The chat marker (XEP-0333) that says that a request is read."""
+    return (
+        f"<message to='{attribute(bare(incoming.sender))}' type='{attribute(incoming.message_type)}'>"
+        f"<displayed xmlns='{MARKERS_NAMESPACE}' id='{attribute(incoming.stanza_id)}'/>{_MARKER}"
+        f"{thread_element(incoming.thread)}</message>"
+    )
 
 
 def receipt(incoming: Incoming) -> str:
@@ -99,70 +129,139 @@ def _stanza_id(prefix: str, number: int, said: str) -> str:
     return f"{prefix}-{number}-{crc32(said.encode('utf-8', 'surrogatepass')):08x}"
 
 
-class PersonVoice:
-    """Text for people: every block a message, a stream one message at its end."""
+class _Growing:
+    """A stream to a person: its text so far, and the message in which it grows."""
 
-    def __init__(self, incoming: Incoming, key: UUID, stanza_bytes: int) -> None:
+    __slots__ = ("chunks", "message_id", "shown", "versions")
+
+    def __init__(self, message_id: str) -> None:
+        self.chunks: list[str] = []
+        self.shown = 0
+        self.message_id = message_id
+        self.versions = 0
+
+    @property
+    def text(self) -> str:
+        return "".join(self.chunks)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is something to show that was not shown."""
+        return self.shown < len(self.chunks) and bool(self.text.strip())
+
+
+class PersonVoice:
+    """Text for people: every block a message, a stream one message, which grows before it is whole where it `grows`.
+
+    What a stream shows while it grows is for the moment: not stored, not copied, never twice. Its last version is a correction
+    like the others (XEP-0308) and complete in itself; only that one is kept.
+    """
+
+    def __init__(
+        self, incoming: Incoming, key: UUID, stanza_bytes: int, *, grows: bool = False, is_rerun: bool = False
+    ) -> None:
         self._incoming = incoming
         self._key = str(key)
         self._made = 0
         self._body_bytes = _room(stanza_bytes, incoming.sender, incoming.thread)
-        self._streams: dict[str, list[str]] = {}
+        self._streams: dict[str, _Growing] = {}
+        self._begun = 0
         self._typing = False
+        self._is_rerun = is_rerun
+        self.grows = grows
         self.shows_typing = incoming.uses_chat_states
 
     def say(self, event: TurnEvent) -> list[str]:
         if isinstance(event, StreamChunk):
-            self._streams[event.stream_id].append(event.chunk)
+            self._streams[event.stream_id].chunks.append(event.chunk)
         elif isinstance(event, StreamStarted):
-            self._streams[event.stream_id] = []
+            self._streams[event.stream_id] = _Growing(f"{self._key}-s{self._begun}")
+            self._begun += 1
         elif isinstance(event, StreamEnded):
-            return self._text("".join(self._streams.pop(event.stream_id)))
+            stream = self._streams.pop(event.stream_id)
+            return self._text(stream.text, stream)
         elif isinstance(event, Completed) or (isinstance(event, Failed) and event.reported):
             return [self._chat_state("active")] if self._typing else []
         elif isinstance(event, Said):
             return self._text(block_text(event.block))
         elif isinstance(event, StreamAborted):
-            said = "".join(self._streams.pop(event.stream_id)).rstrip()
-            return self._text(f"{said}… (interrupted: {event.reason})") if said else []
+            stream = self._streams.pop(event.stream_id)
+            said = stream.text.rstrip()
+            return self._text(f"{said}… (interrupted: {event.reason})", stream) if said else []
         elif isinstance(event, Failed | Refused):
             return self._text(event.message)
         return []
 
+    def growth(self) -> list[str]:
+        if not self.grows:
+            return []
+        return [self._version(stream) for stream in self._streams.values() if stream.has_more]
+
     def composing(self) -> str | None:
         if not self._incoming.uses_chat_states:
             return None
-        self._typing = True
         return self._chat_state("composing")
+
+    def paused(self) -> str | None:
+        return self._chat_state("paused") if self._typing else None
 
     def _chat_state(self, state: str) -> str:
         self._typing = state == "composing"
         to = attribute(bare(self._incoming.sender))
         return (
             f"<message to='{to}' type='chat'><{state} xmlns='{CHAT_STATES_NAMESPACE}'/>{_MARKER}"
-            f"{thread_element(self._incoming.thread)}<no-store xmlns='urn:xmpp:hints'/></message>"
+            f"{thread_element(self._incoming.thread)}{_hint('no-store')}</message>"
         )
 
-    def _text(self, text: str) -> list[str]:
+    def _version(self, stream: _Growing) -> str:
+        """The stream as it stands, as much of it as one stanza takes."""
+        stream.shown = len(stream.chunks)
+        self._typing = self.shows_typing
+        text = clean(stream.text).strip()
+        if len(text) * 12 > self._body_bytes and wire_size(text) > self._body_bytes:
+            text = next(split(text, self._body_bytes - 16)) + " …"
+        number, stream.versions = stream.versions, stream.versions + 1
+        # Of a turn that runs again the first run may have shown something already.
+        replaced = stream.message_id if number or self._is_rerun else None
+        stanza_id = stream.message_id if replaced is None else f"{stream.message_id}.{number}{'r' if self._is_rerun else ''}"
+        state = f"<composing xmlns='{CHAT_STATES_NAMESPACE}'/>" if self.shows_typing else ""
+        return self._stanza(stanza_id, text, f"{state}{_replacing(replaced)}{_hint('no-store')}{_hint('no-copy')}")
+
+    def _text(self, text: str, stream: _Growing | None = None) -> list[str]:
         text = clean(text).strip()
         if not text:
             return []
+        replaced = stream.message_id if stream is not None and self.grows and (stream.versions or self._is_rerun) else None
         if len(text) * 12 <= self._body_bytes or wire_size(text) <= self._body_bytes:
-            return [self._message(text)]
-        return [self._message(part) for part in split(text, self._body_bytes)]
+            return [self._message(text, replaced)]
+        first, *others = split(text, self._body_bytes)
+        return [self._message(first, replaced), *(self._message(part) for part in others)]
 
-    def _message(self, text: str) -> str:
-        incoming = self._incoming
+    def _message(self, text: str, replaced: str | None = None) -> str:
         stanza_id = _stanza_id(self._key, self._made, text)
         self._made += 1
-        active = ""
-        if incoming.uses_chat_states:
-            active, self._typing = f"<active xmlns='{CHAT_STATES_NAMESPACE}'/>", False
+        extra = ""
+        if self._incoming.uses_chat_states:
+            extra, self._typing = f"<active xmlns='{CHAT_STATES_NAMESPACE}'/>", False
+        if replaced is not None:
+            extra += _replacing(replaced) + _hint("store")
+        return self._stanza(stanza_id, text, extra)
+
+    def _stanza(self, stanza_id: str, text: str, extra: str) -> str:
+        incoming = self._incoming
         return (
             f"<message to='{attribute(bare(incoming.sender))}' type='{attribute(incoming.message_type)}'"
-            f" id='{stanza_id}'><body>{escape(text)}</body>{thread_element(incoming.thread)}{active}{_MARKER}"
+            f" id='{stanza_id}'><body>{escape(text)}</body>{thread_element(incoming.thread)}{extra}{_MARKER}"
             f"<origin-id xmlns='{ORIGIN_ID_NAMESPACE}' id='{stanza_id}'/></message>"
         )
+
+
+def _replacing(stanza_id: str | None) -> str:
+    return f"<replace xmlns='{CORRECTION_NAMESPACE}' id='{stanza_id}'/>" if stanza_id is not None else ""
+
+
+def _hint(name: str) -> str:
+    return f"<{name} xmlns='{HINTS_NAMESPACE}'/>"
 
 
 class SpadeVoice(PersonVoice):
@@ -187,7 +286,7 @@ class SpadeVoice(PersonVoice):
         self._performative = "failure" if is_error else self._PERFORMATIVES.get(type(event), "inform")
         return super().say(event)
 
-    def _message(self, text: str) -> str:
+    def _message(self, text: str, replaced: str | None = None) -> str:
         incoming = self._incoming
         stanza_id = _stanza_id(self._key, self._made, text)
         self._made += 1
@@ -213,6 +312,7 @@ class ProgramVoice:
     """CloudEvents in JSON containers (XEP-0335), at full speed, to the full JID that asked."""
 
     shows_typing = False
+    grows = False
 
     def __init__(self, incoming: Incoming, key: UUID, agent: str, stanza_bytes: int) -> None:
         self._events = EventWriter(
@@ -227,7 +327,13 @@ class ProgramVoice:
     def say(self, event: TurnEvent) -> list[str]:
         return self._events.write(*_event(event))
 
+    def growth(self) -> list[str]:
+        return []
+
     def composing(self) -> str | None:
+        return None
+
+    def paused(self) -> str | None:
         return None
 
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 from xml.etree.ElementTree import Element, ParseError
 
-from slixmpp import JID, Message
+from slixmpp import JID, Message, Presence
 from slixmpp.plugins.xep_0198.stanza import Ack, RequestAck
 from spade.xmpp_client import XMPPClient
 
@@ -106,6 +106,7 @@ class Connection:
         register: bool = False,
         on_message: OnMessage,
         on_session: Callable[[bool], None] = lambda is_new: None,
+        on_presence: Callable[[Presence], None] = lambda presence: None,
         takes: Callable[[Message], bool] = lambda message: False,
     ) -> None:
         self.client = Client(jid, password, endpoint, register)
@@ -116,6 +117,7 @@ class Connection:
         self._endpoint = endpoint
         self._on_message = on_message
         self._on_session = on_session
+        self._on_presence = on_presence
         self._takes = takes
         self._loop = asyncio.get_running_loop()
         self._outcome: asyncio.Future[bool] | None = None
@@ -267,6 +269,8 @@ class Connection:
         # After stream management's own filter, which has counted the stanza. slixmpp's event "message" knows only
         # stanzas with a body, and builds a task for each.
         if not isinstance(stanza, Message):
+            if isinstance(stanza, Presence):
+                self._on_presence(stanza)
             return self._stream_management(stanza)
         try:
             if self._takes(stanza):

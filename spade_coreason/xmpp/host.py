@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import Any
 
-from slixmpp import JID, Message
+from slixmpp import JID, Message, Presence
 from spade.agent import Agent
 from spade.behaviour import FSMBehaviour
 from spade.container import Container
@@ -15,6 +15,7 @@ from spade.presence import PresenceManager
 
 from ..door import Door
 from ..runner import Runner
+from .abilities import Abilities
 from .connection import Connection
 from .endpoint import Endpoint
 
@@ -86,8 +87,10 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             register=register,
             on_message=self._on_message,
             on_session=self._on_session,
+            on_presence=self._on_presence,
             takes=self._behaviours_take,
         )
+        self.abilities = Abilities(self.connection.client, lambda jid: self._door is not None and self._door.admits(jid))
 
     def send(self, stanzas: list[str]) -> None:
         """Sends stanzas; while the connection is cut they wait."""
@@ -107,7 +110,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         try:
             await self.connection.open()
             await self._hook_plugin_after_connection()
-            await self._runner.open(self.send)
+            await self._runner.open(self.send, self.abilities.corrects)
             await self.setup()
         except BaseException:
             await self._runner.drain(0)
@@ -136,6 +139,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         await self._runner.drain(grace_s)
         await self.connection.settle(2.0)
         await self._runner.close()
+        await self.abilities.close()
         await self.connection.close()
         self._alive.clear()
 
@@ -151,7 +155,12 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self.client.send_presence()
         self.client.get_roster()
 
+    def _on_presence(self, presence: Presence) -> None:
+        self.abilities.see(presence)
+
     def _on_session(self, is_new: bool) -> None:
+        if is_new:
+            self.abilities.forget()
         if is_new and self._alive.is_set():
             self._announce()
 

@@ -27,6 +27,7 @@ from spade_coreason.codec import (
     TurnEvent,
     Voice,
     decode,
+    displayed,
     malformed_answer,
     receipt,
     request_stanza,
@@ -329,6 +330,120 @@ def test_the_parts_of_a_text_are_the_text(ask: Callable[[], Incoming], seed: int
         stanzas = voice(ask(), 10_000).say(says(text))
         assert "".join("".join(map(text_of, stanzas)).split()) == "".join(clean(text).split())
         assert longest(stanzas or [""]) <= 10_000
+
+
+USES_CHAT_STATES = "<active xmlns='http://jabber.org/protocol/chatstates'/>"
+REPLACE = "{urn:xmpp:message-correct:0}replace"
+HINT = "{urn:xmpp:hints}"
+
+
+def replaced(stanza: str) -> str | None:
+    """The id of the message that a stanza corrects."""
+    element = read(stanza).find(REPLACE)
+    return None if element is None else element.get("id")
+
+
+def hints(stanza: str) -> list[str]:
+    return [child.tag.removeprefix(HINT) for child in read(stanza) if child.tag.startswith(HINT)]
+
+
+def growing(**how: Any) -> Voice:
+    return voice_for(person(inner=USES_CHAT_STATES), KEY, AGENT, 65_536, grows=True, **how)
+
+
+def test_a_stream_grows_in_one_message_and_only_its_last_version_is_kept() -> None:
+    growing_voice = growing()
+    growing_voice.say(StreamStarted("s"))
+    assert growing_voice.growth() == []
+    versions = []
+    for seq, chunk in enumerate(("It ", "is ", "sunny")):
+        assert growing_voice.say(StreamChunk("s", seq, chunk)) == []
+        [version] = growing_voice.growth()
+        versions.append(version)
+        assert growing_voice.growth() == []  # nothing more than before
+    assert [text_of(version) for version in versions] == ["It", "It is", "It is sunny"]
+    first = read(versions[0]).get("id")
+    assert [replaced(version) for version in versions] == [None, first, first]
+    assert all(hints(version) == ["no-store", "no-copy"] for version in versions)
+    assert all(read(version).find(COMPOSING) is not None for version in versions)
+    [last] = growing_voice.say(StreamEnded("s"))
+    assert (text_of(last), replaced(last), hints(last)) == ("It is sunny", first, ["store"])
+    assert read(last).find(ACTIVE) is not None
+    ids = [read(stanza).get("id") for stanza in (*versions, last)]
+    assert len(set(ids)) == 4
+    assert read(last).get("to") == ALICE
+
+
+def test_streams_that_grow_at_once_stay_separate_messages() -> None:
+    growing_voice = growing()
+    for name in "ab":
+        growing_voice.say(StreamStarted(name))
+    growing_voice.say(StreamChunk("a", 0, "one"))
+    [of_a] = growing_voice.growth()
+    growing_voice.say(StreamChunk("b", 0, "two"))
+    growing_voice.say(StreamChunk("a", 1, " more"))
+    again, of_b = growing_voice.growth()
+    assert replaced(again) == read(of_a).get("id") != read(of_b).get("id")
+    assert replaced(of_b) is None
+    [end_of_b] = growing_voice.say(StreamEnded("b"))
+    [end_of_a] = growing_voice.say(StreamAborted("a", "why"))
+    assert (text_of(end_of_b), replaced(end_of_b)) == ("two", read(of_b).get("id"))
+    assert (text_of(end_of_a), replaced(end_of_a)) == ("one more… (interrupted: why)", read(of_a).get("id"))
+
+
+def test_a_stream_of_which_nothing_was_shown_is_one_plain_message() -> None:
+    growing_voice = growing()
+    growing_voice.say(StreamStarted("s"))
+    growing_voice.say(StreamChunk("s", 0, "quick"))
+    [stanza] = growing_voice.say(StreamEnded("s"))
+    assert (text_of(stanza), replaced(stanza), hints(stanza)) == ("quick", None, [])
+
+
+def test_what_runs_again_corrects_what_the_first_run_showed() -> None:
+    first_run, second_run = growing(), growing(is_rerun=True)
+    for run in (first_run, second_run):
+        run.say(StreamStarted("s"))
+        run.say(StreamChunk("s", 0, "It"))
+    [shown] = first_run.growth()
+    [again] = second_run.growth()
+    assert replaced(again) == read(shown).get("id") != read(again).get("id")
+    [last] = second_run.say(StreamEnded("s"))
+    assert replaced(last) == read(shown).get("id")
+
+
+def test_what_grows_never_exceeds_a_stanza_and_the_end_is_whole() -> None:
+    growing_voice = voice_for(person(), KEY, AGENT, 10_000, grows=True)
+    growing_voice.say(StreamStarted("s"))
+    words = [f"word-{number} " for number in range(5_000)]
+    stanzas = []
+    for seq, word in enumerate(words):
+        growing_voice.say(StreamChunk("s", seq, word))
+        if seq % 500 == 0:
+            stanzas += growing_voice.growth()
+    end = growing_voice.say(StreamEnded("s"))
+    assert longest([*stanzas, *end]) <= 10_000
+    assert text_of(stanzas[-1]).endswith(" …")
+    assert " ".join(text_of(part) for part in end).split() == "".join(words).split()
+    assert [replaced(part) is not None for part in end] == [True, *[False] * (len(end) - 1)]
+
+
+def test_typing_that_leads_to_no_answer_is_taken_back() -> None:
+    typing_voice = voice(person(inner=USES_CHAT_STATES))
+    assert typing_voice.paused() is None
+    assert typing_voice.composing() is not None
+    taken_back = typing_voice.paused()
+    assert taken_back is not None
+    assert read(taken_back).find("{http://jabber.org/protocol/chatstates}paused") is not None
+
+
+def test_a_marker_names_the_message() -> None:
+    incoming = request(message(body("hi") + "<markable xmlns='urn:xmpp:chat-markers:0'/>", id="<'&\">"))
+    assert incoming.wants_marker
+    element = read(displayed(incoming))
+    marker = element.find("{urn:xmpp:chat-markers:0}displayed")
+    assert marker is not None
+    assert (element.get("to"), marker.get("id")) == (ALICE, "<'&\">")
+    assert decode(element) is None
 
 
 def test_a_receipt_names_the_message() -> None:

@@ -1,0 +1,266 @@
+"""A streamed answer grows before the eyes of whoever can see it; others see it once, whole. Typing and markers beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.servers.clients import StockClient
+from tests.servers.server import XmppServer
+from tests.waiting import eventually
+from tests.xmpp.hosting import By, Hosted, Tunnel, hosted
+
+ACTIVE = "<active xmlns='http://jabber.org/protocol/chatstates'/>"
+STATES = "{http://jabber.org/protocol/chatstates}"
+REPLACE = "{urn:xmpp:message-correct:0}replace"
+CORRECTS = ("xep_0030", "xep_0115", "xep_0308")
+
+
+class Pen:
+    """An agent that writes what a test tells it to, when it is told to."""
+
+    def __init__(self) -> None:
+        self.words: asyncio.Queue[str | None] = asyncio.Queue()
+        self.agent = By(self.assist, "pen")
+        self.written_at: list[float] = []
+
+    async def assist(self, request: Any, session: Any, response: Any) -> None:
+        stream = await response.create_stream()
+        while (word := await self.words.get()) is not None:
+            await stream.write(word)
+            self.written_at.append(time.monotonic())
+        await stream.close()
+
+    def write(self, *words: str | None) -> None:
+        for word in words:
+            self.words.put_nowait(word)
+
+
+async def met(client: StockClient, agent: Hosted) -> None:
+    """The agent sees that the client is there, and what it can do."""
+    client.xmpp.send_presence(pto=agent.jid)
+    devices = agent.host.abilities._corrects
+    await eventually(lambda: client.xmpp.boundjid.resource in devices.get(client.jid, {}))
+    await eventually(lambda: not agent.host.abilities._asking)
+
+
+def replaces(message: Any) -> str | None:
+    element = message.xml.find(REPLACE)
+    return None if element is None else element.get("id")
+
+
+async def test_a_streamed_answer_grows_for_whoever_sees_corrections(real_server: XmppServer, tmp_path: Path) -> None:
+    pen = Pen()
+    async with (
+        hosted(pen.agent, real_server, tmp_path) as agent,
+        StockClient(*await real_server.account(), real_server, plugins=CORRECTS) as alice,
+    ):
+        await met(alice, agent)
+        alice.send("go", agent.jid, thread="t")
+        pen.write("It ")
+        first = await alice.answer()
+        assert time.monotonic() - pen.written_at[0] < 0.3  # 0.05 on a quiet machine
+        assert (first["body"], replaces(first), first["thread"]) == ("It", None, "t")
+        began = time.monotonic()
+        pen.write("is ", "sunny ")
+        second = await alice.answer()
+        assert 0.7 < time.monotonic() - began < 2  # corrections are a second apart
+        assert (second["body"], replaces(second)) == ("It is sunny", first["id"])
+        pen.write("today", None)
+        last = await alice.answer()
+        assert (last["body"], replaces(last), last["thread"]) == ("It is sunny today", first["id"], "t")
+        assert last.xml.find("{urn:xmpp:hints}store") is not None
+        assert alice.messages.empty()
+
+
+async def test_with_one_device_that_sees_no_corrections_it_comes_once_and_whole(
+    real_server: XmppServer, tmp_path: Path
+) -> None:
+    pen = Pen()
+    account = await real_server.account()
+    async with (
+        hosted(pen.agent, real_server, tmp_path) as agent,
+        StockClient(*account, real_server, plugins=CORRECTS) as phone,
+    ):
+        await met(phone, agent)
+        async with StockClient(*account, real_server, plugins=("xep_0030",)) as old:
+            await met(old, agent)
+            phone.send("go", agent.jid)
+            pen.write("It ", "is ")
+            await eventually(lambda: len(pen.written_at) == 2)
+            pen.write("sunny", None)
+            assert [(m["body"], replaces(m)) for m in (await phone.answer(), await old.answer())] == [("It is sunny", None)] * 2
+        await eventually(lambda: agent.host.abilities.corrects(phone.jid))  # as soon as the other has gone
+        phone.send("go", agent.jid)
+        pen.write("It ")
+        assert (await phone.answer())["body"] == "It"
+        pen.write(None)
+        assert replaces(await phone.answer()) is not None
+
+
+async def test_whom_the_agent_does_not_see_gets_it_once_and_whole(our_server: XmppServer, tmp_path: Path) -> None:
+    pen = Pen()
+    async with (
+        hosted(pen.agent, our_server, tmp_path) as agent,
+        StockClient(*await our_server.account(), our_server) as alice,
+    ):
+        alice.send("go", agent.jid)
+        pen.write("It ", "is ")
+        await eventually(lambda: len(pen.written_at) == 2)
+        await asyncio.sleep(0.1)
+        pen.write("sunny", None)
+        message = await alice.answer()
+        assert (message["body"], replaces(message)) == ("It is sunny", None)
+        assert alice.messages.empty()
+
+
+async def test_who_is_not_admitted_is_not_asked_what_they_can_do(prosody: XmppServer, tmp_path: Path) -> None:
+    pen = Pen()
+    async with (
+        hosted(pen.agent, prosody, tmp_path, access=("example.org",)) as agent,
+        StockClient(*await prosody.account(), prosody, plugins=CORRECTS) as mallory,
+    ):
+        mallory.xmpp.send_presence(pto=agent.jid)
+        mallory.send("hi", agent.jid)
+        assert "may not talk with you" in (await mallory.answer())["body"]
+        assert agent.host.abilities._corrects == {}
+
+
+async def test_the_archive_holds_the_last_version_and_nothing_else(prosody_archive: XmppServer, tmp_path: Path) -> None:
+    pen = Pen()
+    async with (
+        hosted(pen.agent, prosody_archive, tmp_path) as agent,
+        StockClient(*await prosody_archive.account(), prosody_archive, plugins=(*CORRECTS, "xep_0313")) as alice,
+    ):
+        await met(alice, agent)
+        alice.send("go", agent.jid)
+        pen.write("It ")
+        await alice.answer()
+        pen.write("is ")
+        await alice.answer()
+        pen.write("sunny", None)
+        assert (await alice.answer())["body"] == "It is sunny"
+
+        async def archived() -> list[str]:
+            found = await alice.xmpp.plugin["xep_0313"].retrieve(with_jid=agent.jid, timeout=5)
+            return [m["mam_result"]["forwarded"]["stanza"]["body"] for m in found["mam"]["results"]]
+
+        async with asyncio.timeout(5):
+            while (texts := await archived()) != ["go", "It is sunny"]:
+                assert len(texts) <= 2
+                await asyncio.sleep(0.1)
+
+
+async def test_cut_ten_times_while_it_grows_it_ends_with_the_one_whole_text(real_server: XmppServer, tmp_path: Path) -> None:
+    pen = Pen()
+    async with (
+        Tunnel(real_server) as tunnel,
+        hosted(pen.agent, real_server, tmp_path, port=tunnel.port) as agent,
+        StockClient(*await real_server.account(), real_server, plugins=CORRECTS) as alice,
+    ):
+        await met(alice, agent)
+        alice.send("go", agent.jid)
+        pen.write("0 ")
+        await alice.answer()
+        connection = agent.host.connection
+        for number in range(1, 11):
+            pen.write(f"{number} ")
+            tunnel.cut()
+            await eventually(lambda: not agent.host.is_alive())
+            connection._short_sessions = 0  # ten cuts in a row would let it wait longer each time
+            await eventually(agent.host.is_alive, 10)
+        pen.write(None)
+        whole = " ".join(map(str, range(11)))
+        async with asyncio.timeout(10):
+            while (last := await alice.answer(10))["body"] != whole or last.xml.find("{urn:xmpp:hints}store") is None:
+                assert whole.startswith(str(last["body"]))
+        assert replaces(last) is not None
+
+
+# Typing and markers
+
+
+async def state(client: StockClient, timeout_s: float = 5) -> str:
+    """The next chat state, whatever it comes with."""
+    async with asyncio.timeout(timeout_s):
+        while True:
+            message = await client.message(timeout_s)
+            for child in message.xml:
+                if child.tag.startswith(STATES):
+                    return str(child.tag.removeprefix(STATES))
+
+
+async def test_typing_is_shown_again_after_each_block_while_the_work_goes_on_and_always_ends(
+    our_server: XmppServer, tmp_path: Path
+) -> None:
+    goes_on = asyncio.Event()
+
+    async def assist(request: Any, session: Any, response: Any) -> None:
+        await goes_on.wait()
+        goes_on.clear()
+        if request.payload["query"] == "speak":
+            await response.markdown("a part")
+            await goes_on.wait()
+
+    async with hosted(By(assist), our_server, tmp_path) as agent, StockClient(*await our_server.account(), our_server) as alice:
+        for query, states in (
+            ("speak", ["composing", "active", "composing", "active"]),
+            ("be silent", ["composing", "active"]),
+        ):
+            began = time.monotonic()
+            alice.send(query, agent.jid, extra_xml=ACTIVE)
+            for expected in states:
+                assert await state(alice) == expected
+                if expected == "composing":
+                    assert time.monotonic() - began > 0.19
+                    goes_on.set()
+
+
+async def test_typing_is_said_again_for_as_long_as_the_work_lasts(prosody: XmppServer, tmp_path: Path) -> None:
+    goes_on = asyncio.Event()
+
+    async def assist(request: Any, session: Any, response: Any) -> None:
+        await goes_on.wait()
+
+    async with hosted(By(assist), prosody, tmp_path) as agent, StockClient(*await prosody.account(), prosody) as alice:
+        agent.runner._pace.still_typing.delay_s = 0.1
+        alice.send("go", agent.jid, extra_xml=ACTIVE)
+        assert [await state(alice) for _ in range(4)] == ["composing"] * 4
+        goes_on.set()
+        while (last := await state(alice)) == "composing":
+            pass
+        assert last == "active"
+
+
+async def test_typing_of_a_turn_that_is_broken_off_is_taken_back(prosody: XmppServer, tmp_path: Path) -> None:
+    async def assist(request: Any, session: Any, response: Any) -> None:
+        await asyncio.Event().wait()
+
+    async with hosted(By(assist), prosody, tmp_path) as agent, StockClient(*await prosody.account(), prosody) as alice:
+        alice.send("go", agent.jid, extra_xml=ACTIVE)
+        assert await state(alice) == "composing"
+        await agent.runner.drain(0)
+        assert await state(alice) == "paused"
+
+
+async def test_a_message_that_is_markable_is_displayed_when_the_agent_begins(our_server: XmppServer, tmp_path: Path) -> None:
+    goes_on = asyncio.Event()
+
+    async def assist(request: Any, session: Any, response: Any) -> None:
+        await goes_on.wait()
+        await response.markdown("done")
+
+    async with hosted(By(assist), our_server, tmp_path) as agent, StockClient(*await our_server.account(), our_server) as alice:
+        markable = "<markable xmlns='urn:xmpp:chat-markers:0'/>"
+        first = alice.send("one", agent.jid, extra_xml=markable)
+        second = alice.send("two", agent.jid, extra_xml=markable)
+        marker = (await alice.message()).xml.find("{urn:xmpp:chat-markers:0}displayed")
+        assert marker is not None
+        assert marker.get("id") == first
+        goes_on.set()
+        assert (await alice.answer())["body"] == "done"
+        marker = (await alice.message()).xml.find("{urn:xmpp:chat-markers:0}displayed")
+        assert marker is not None
+        assert marker.get("id") == second  # it had to wait
