@@ -205,10 +205,9 @@ async def test_typing_is_shown_again_after_each_block_while_the_work_goes_on_and
             await goes_on.wait()
 
     async with hosted(By(assist), our_server, tmp_path) as agent, StockClient(*await our_server.account(), our_server) as alice:
-        for query, states in (
-            ("speak", ["composing", "active", "composing", "active"]),
-            ("be silent", ["composing", "active"]),
-        ):
+        speaking, silent = ("speak", ["composing", "active", "composing", "active"]), ("be silent", ["composing", "active"])
+        for query, states in (speaking, silent):
+            goes_on.clear()
             began = time.monotonic()
             alice.send(query, agent.jid, extra_xml=ACTIVE)
             for expected in states:
