@@ -9,7 +9,19 @@ from uuid import uuid4
 from xml.etree.ElementTree import Element
 
 from .access import Access
-from .codec import Bounce, Incoming, Malformed, Refused, Reply, decode, malformed_answer, receipt, voice_for
+from .codec import (
+    Bounce,
+    Incoming,
+    Malformed,
+    Reaction,
+    Refused,
+    Reply,
+    Retraction,
+    decode,
+    malformed_answer,
+    receipt,
+    voice_for,
+)
 from .contracts import ErrorCode
 from .names import bare
 from .notices import Notices
@@ -50,6 +62,12 @@ class Door:
             self._requests.bounce(message)
         elif isinstance(message, Malformed):
             self._malformed(message)
+        elif isinstance(message, Retraction):
+            if self._access.admits(message.sender):
+                self._runner.withdraw(bare(message.sender), message.stanza_id)
+        elif isinstance(message, Reaction):
+            if self._access.admits(message.sender):
+                self._runner.react(bare(message.sender), message.stanza_id, message.emojis)
         else:
             self.dropped["no request"] += 1
         return None

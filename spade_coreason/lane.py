@@ -31,6 +31,10 @@ class Waiting(NamedTuple):
     is_surely_new: bool = False
     redelivered: bool = False
 
+    def is_named(self, message_id: str) -> bool:
+        """Whether its sender calls the message by this id."""
+        return bool(message_id) and message_id in (self.incoming.stanza_id, self.incoming.origin_id)
+
 
 @dataclass(slots=True, eq=False)
 class Memory:
@@ -70,7 +74,7 @@ class Share:
 class Lane:
     """The messages of one sender on one thread, which is one conversation: one at a time, in order."""
 
-    __slots__ = ("conversation_id", "key", "memory", "queue", "share", "worker")
+    __slots__ = ("conversation_id", "current", "is_withdrawn", "key", "memory", "queue", "share", "worker")
 
     def __init__(self, sender: str, thread: str | None, share: Share) -> None:
         self.key = (sender, thread)
@@ -79,6 +83,10 @@ class Lane:
         self.worker: asyncio.Task[None] | None = None
         self.memory: Memory | None = None
         self.conversation_id: str | None = None
+        self.current: Waiting | None = None
+        """The request that the agent is at work on: from when `assist` is called until it returns."""
+        self.is_withdrawn = False
+        """Whether whoever asked has taken that request back."""
 
     @property
     def sender(self) -> str:
@@ -109,6 +117,10 @@ class Lanes:
         if lane is None:
             lane = self._lanes[key] = Lane(sender, thread, self._share(sender))
         return lane
+
+    def of(self, sender: str) -> list[Lane]:
+        """All lanes of a person."""
+        return [lane for lane in self._lanes.values() if lane.sender == sender]
 
     def waiting(self, sender: str) -> int:
         """How many messages of a person wait."""

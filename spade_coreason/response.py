@@ -162,6 +162,11 @@ class Response:
         held = self._take_held()
         return held + final
 
+    def withdraw(self) -> None:
+        """Ends the turn: nobody wants its answer any more."""
+        self.abandon()
+        self._send_now(self._voice.withdrawn())
+
     def abandon(self) -> None:
         """Ends the turn without a word: it runs again."""
         self._end()

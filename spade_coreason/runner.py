@@ -6,6 +6,7 @@ Needs no network: requests come in by `receive`, stanzas go out by the `send` gi
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import logging
 import secrets
@@ -110,6 +111,7 @@ class Runner:
         self._notices = Notices()
         self._early: list[Waiting] = []
         self._retries: list[asyncio.TimerHandle] = []
+        self._asides: set[asyncio.Task[None]] = set()
         self._is_accepting = False
         self._is_giving_up = False
         self._unsent: list[tuple[int, list[str]]] = []
@@ -174,6 +176,7 @@ class Runner:
         self._pace.stop()
         self._assist_alarms.stop()
         await self._ends.close()
+        await asyncio.gather(*self._asides)
         await self._lifecycle.close()
 
     # The way of a request
@@ -197,6 +200,8 @@ class Runner:
             text = f"This was asked through {incoming.hops} agents one after the other: they seem to ask in a circle."
             self._tell(incoming, uuid4(), Refused(text, ErrorCode.TOO_MANY_REQUESTS))
             return None
+        if incoming.replaces is not None:
+            self.withdraw(sender, incoming.replaces)
         key = inbox_key(self.jid, sender, incoming.stanza_id, incoming.content)
         is_surely_new = self.store.is_surely_new(key.bytes)
         row, is_new = self.store.receive(key.bytes, sender, incoming.to_json().decode(), self._clock())
@@ -206,6 +211,55 @@ class Runner:
         else:
             self._early.append(waiting)
         return is_new
+
+    def withdraw(self, sender: str, message_id: str) -> bool:
+        """Takes a request back that is not answered yet; whether there was one. Only its own sender can."""
+        for lane in self._lanes.of(sender):
+            if lane.current is not None and lane.current.is_named(message_id) and lane.worker is not None:
+                lane.is_withdrawn = True
+                lane.worker.cancel()
+                return True
+            for waiting in lane.queue:
+                if waiting.is_named(message_id):
+                    lane.queue.remove(waiting)
+                    lane.share.waiting -= 1
+                    self.store.close(waiting.row)
+                    return True
+        return False
+
+    def react(self, sender: str, message_id: str, emojis: tuple[str, ...]) -> None:
+        """Takes what somebody feels about an answer: recorded with its turn, and given to the agent's `feedback`.
+
+        Of a message that is not ours, or not of a conversation of theirs, nothing is known here.
+        """
+        try:
+            turn = UUID(message_id[:36])
+        except ValueError:
+            return
+        task = asyncio.create_task(self._take_feedback(sender, turn, emojis))
+        self._asides.add(task)
+        task.add_done_callback(self._asides.discard)
+
+    async def _take_feedback(self, sender: str, turn: UUID, emojis: tuple[str, ...]) -> None:
+        try:
+            found = await self.store.give_feedback(str(turn), sender, emojis)
+        except StoreError as error:
+            log.error("%s: a reaction of %s is not stored: %s", self.jid, sender, error)
+            return
+        if found is None:
+            return
+        name, body = found
+        lane = self._lanes.named(name)
+        if lane is not None and lane.worker is None:
+            lane.memory = None  # it is loaded again, with what was recorded
+        feedback = getattr(self.agent, "feedback", None)
+        if callable(feedback):
+            try:
+                result = feedback(Interaction.model_validate_json(body), emojis)
+                if inspect.isawaitable(result):
+                    await result
+            except (Exception, SystemExit, asyncio.CancelledError):  # sys.exit() would end the whole process
+                log.exception("%s: feedback failed", self.jid)
 
     def _tell(self, incoming: Incoming, key: UUID, problem: Refused | Failed) -> None:
         """Says that a request cannot be taken: to a program each time, to everybody else once a minute.
@@ -326,18 +380,30 @@ class Runner:
             memory.variables,
             memory.person,
         )
-        outcome = await self._execute(request, session, response, memory.row.conversation_id)
+        outcome = await self._execute(lane, waiting, request, session, response)
+        if outcome is None:
+            await self.store.finish(waiting.row, memory.row, None, None)
+            return
         await self._finish(lane, memory, waiting, request, session, response, outcome, now)
 
-    async def _execute(self, request: AgentRequest, session: Session, response: Response, conversation_id: str) -> _Outcome:
-        """Runs `assist`. The one place that catches whatever an agent raises: an agent that fails fails alone."""
+    async def _execute(
+        self, lane: Lane, waiting: Waiting, request: AgentRequest, session: Session, response: Response
+    ) -> _Outcome | None:
+        """Runs `assist`. The one place that catches whatever an agent raises: an agent that fails fails alone.
+
+        None where whoever asked took the request back meanwhile.
+        """
         token = CURRENT_REQUEST.set(request)
         limit_s = self.policy.assist_timeout_s
         limit = Limit(self._assist_alarms)
         try:
-            with limit:
-                await self._lifecycle.ensure_started()
-                await self.agent.assist(request, session, response)
+            lane.current, lane.is_withdrawn = waiting, False
+            try:
+                with limit:
+                    await self._lifecycle.ensure_started()
+                    await self.agent.assist(request, session, response)
+            finally:
+                lane.current = None
             response.close_streams(None)
             await self._take_back_cancels()
         except BaseException as error:
@@ -346,6 +412,9 @@ class Runner:
                 response.abandon()
                 raise
             await self._take_back_cancels()
+            if lane.is_withdrawn:
+                response.withdraw()
+                return None
             incident = secrets.token_hex(4)
             late = isinstance(error, TimeoutError) and limit.has_expired
             code: int = ErrorCode.TIMEOUT if late else ErrorCode.INTERNAL
@@ -363,7 +432,7 @@ class Runner:
         if (reported := response.reported_error) is not None:
             code = reported.code or ErrorCode.INTERNAL
             return _Outcome(Failed(reported.user_message, int(code), reported.recoverable, reported=True))
-        return _Outcome(Completed(conversation_id, "completed" if session.is_ended else "active"))
+        return _Outcome(Completed(lane.conversation_id or "", "completed" if session.is_ended else "active"))
 
     async def _take_back_cancels(self) -> None:
         """An agent that cancelled its own task cancelled its turn, and not what comes after it."""

@@ -11,7 +11,7 @@ from .events import (
     StreamStarted,
     TurnEvent,
 )
-from .incoming import RESERVED, Bounce, Decoded, Incoming, Malformed, Reply, decode, owner_of
+from .incoming import RESERVED, Bounce, Decoded, Incoming, Malformed, Reaction, Reply, Retraction, decode, owner_of
 from .voices import Voice, displayed, malformed_answer, receipt, request_stanza, voice_for
 from .xml import printable
 
@@ -23,8 +23,10 @@ __all__ = [
     "Failed",
     "Incoming",
     "Malformed",
+    "Reaction",
     "Refused",
     "Reply",
+    "Retraction",
     "Said",
     "StreamAborted",
     "StreamChunk",

@@ -18,6 +18,7 @@ from pydantic_core import from_json, to_json
 from ..contracts import ClientCapabilities
 from ..names import bare
 from .namespaces import (
+    APPLY_TO,
     BODY,
     CHAT_STATES,
     DATA_FORM,
@@ -32,9 +33,14 @@ from .namespaces import (
     OOB,
     OOB_DESC,
     OOB_URL,
+    ORIGIN_ID,
+    REACTION,
+    REACTIONS,
     RECEIPT_REQUEST,
+    REPLACE,
     REPLY,
     REQUEST,
+    RETRACTIONS,
     SPADE_FORM,
     SPADE_THREAD,
     STANZA_ERRORS,
@@ -44,6 +50,9 @@ from .namespaces import (
 
 # Ids and threads are echoed, and a quote takes six times its room there. Longer ones are nobody's.
 _ID_CHARACTERS = 1024
+
+_EMOJIS = 20
+_EMOJI_CHARACTERS = 32
 
 # What the platform says about a request; nobody else may.
 RESERVED = frozenset(
@@ -86,6 +95,10 @@ class Incoming(NamedTuple):
     uses_chat_states: bool = False
     wants_marker: bool = False
     """Whether the sender wants to know when it is read (XEP-0333)."""
+    replaces: str | None = None
+    """The id of the sender's own message that this one corrects (XEP-0308)."""
+    origin_id: str | None = None
+    """The id by which it may be retracted, where that is not the stanza's (XEP-0359)."""
 
     def to_json(self) -> bytes:
         """For the inbox; `from_json` reads it again. Without `content`, which only the key needs."""
@@ -154,7 +167,22 @@ class Malformed(NamedTuple):
     request_id: str | None = None
 
 
-Decoded: TypeAlias = Incoming | Reply | Bounce | Malformed | None
+class Retraction(NamedTuple):
+    """The sender takes a message of theirs back (XEP-0424)."""
+
+    sender: str
+    stanza_id: str
+
+
+class Reaction(NamedTuple):
+    """What the sender feels about a message of ours (XEP-0444); nothing takes back what they felt before."""
+
+    sender: str
+    stanza_id: str
+    emojis: tuple[str, ...]
+
+
+Decoded: TypeAlias = Incoming | Reply | Bounce | Malformed | Retraction | Reaction | None
 
 
 def decode(message: Element) -> Decoded:
@@ -182,6 +210,8 @@ def decode(message: Element) -> Decoded:
     thread = (thread_element.text or None) if thread_element is not None else None
     if len(stanza_id) > _ID_CHARACTERS or (thread is not None and len(thread) > _ID_CHARACTERS):
         return None
+    if (referring := _referring(parts, sender)) is not None:
+        return referring
     body = parts.get(BODY)
     text = "".join(body.itertext()) if body is not None else ""
     container = parts.get(JSON)
@@ -215,6 +245,8 @@ def decode(message: Element) -> Decoded:
         payload["attachments"] = [{"url": oob.findtext(OOB_URL, ""), "description": oob.findtext(OOB_DESC)}]
     if (reply := parts.get(REPLY)) is not None and reply.get("id"):
         metadata["reply_to"] = reply.get("id")
+    corrected = parts.get(REPLACE)
+    origin = parts.get(ORIGIN_ID)
     if (delay := parts.get(DELAY)) is not None and delay.get("stamp"):
         metadata["delayed_since"] = delay.get("stamp")
     return Incoming(
@@ -229,7 +261,26 @@ def decode(message: Element) -> Decoded:
         wants_receipt=RECEIPT_REQUEST in parts,
         uses_chat_states=uses_chat_states,
         wants_marker=MARKABLE in parts,
+        replaces=corrected.get("id") if corrected is not None else None,
+        origin_id=origin.get("id") if origin is not None else None,
     )
+
+
+def _referring(parts: Mapping[str, Element], sender: str) -> Retraction | Reaction | None:
+    """A message that only says something about another. The text beside it is for clients that do not know that."""
+    for tag in RETRACTIONS:
+        retract = parts.get(tag)
+        if retract is not None and retract.get("id"):
+            return Retraction(sender, retract.get("id", ""))
+    fastened = parts.get(APPLY_TO)
+    if fastened is not None and any(fastened.find(tag) is not None for tag in RETRACTIONS):
+        return Retraction(sender, fastened.get("id", ""))
+    reactions = parts.get(REACTIONS)
+    if reactions is not None:
+        said = [entry.text or "" for entry in reactions.iterfind(REACTION)]
+        emojis = tuple(text for text in said if 0 < len(text) <= _EMOJI_CHARACTERS)
+        return Reaction(sender, reactions.get("id", ""), emojis[:_EMOJIS])
+    return None
 
 
 def _bounce(message: Element, sender: str) -> Bounce | None:

@@ -81,6 +81,10 @@ class Voice(Protocol):
         """The stanza that takes "typing…" back, where it was said and no answer comes."""
         ...
 
+    def withdrawn(self) -> list[str]:
+        """The last words of an answer that nobody wants any more: only where something of it is seen already."""
+        ...
+
 
 def voice_for(
     incoming: Incoming, key: UUID, agent: str, stanza_bytes: int, *, grows: bool = False, is_rerun: bool = False
@@ -204,6 +208,10 @@ class PersonVoice:
 
     def paused(self) -> str | None:
         return self._chat_state("paused") if self._typing else None
+
+    def withdrawn(self) -> list[str]:
+        seen = [stream for stream in self._streams.values() if stream.versions]
+        return [stanza for stream in seen for stanza in self._text(f"{stream.text.rstrip()}… (taken back)", stream)]
 
     def _chat_state(self, state: str) -> str:
         self._typing = state == "composing"
@@ -335,6 +343,9 @@ class ProgramVoice:
 
     def paused(self) -> str | None:
         return None
+
+    def withdrawn(self) -> list[str]:
+        return []
 
 
 def _event(event: TurnEvent) -> tuple[str, dict[str, Any]]:

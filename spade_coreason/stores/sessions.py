@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 from collections import namedtuple
 from collections.abc import Iterable, Sequence
@@ -32,6 +33,7 @@ from .statements import (
 )
 
 RECEIVED, ANSWERED, CLOSED = range(3)
+_CONVERSATIONS_WITH_FEEDBACK = 50
 
 
 class ConversationRow(NamedTuple):
@@ -281,6 +283,34 @@ class AgentStore:
         )
 
     # Turns and variables
+
+    async def give_feedback(self, interaction_id: str, owner: str, reactions: Sequence[str]) -> tuple[str, str] | None:
+        """Records what the owner of a turn's conversation feels about it; none takes back what they felt before.
+
+        The conversation's id and the turn as JSON; None where no such turn is theirs. Looked for in the 50 conversations of
+        theirs that were last at work.
+        """
+        theirs = (
+            select(conversations.c.id)
+            .where(conversations.c.agent == self.agent, conversations.c.owner == owner)
+            .order_by(conversations.c.last_interaction.desc())
+            .limit(_CONVERSATIONS_WITH_FEEDBACK)
+        )
+        query = (
+            select(interactions.c.id, interactions.c.body, conversations.c.conversation_id)
+            .join(conversations, conversations.c.id == interactions.c.conversation)
+            .where(interactions.c.conversation.in_(theirs), interactions.c.interaction_id == interaction_id)
+        )
+        found = await self._rows(query)
+        if not found:
+            return None
+        row = found[0]
+        turn = json.loads(row.body)
+        turn.setdefault("meta", {})["feedback"] = list(reactions)
+        body = json.dumps(turn, ensure_ascii=False)
+        changed = update(interactions).where(interactions.c.id == row.id).values(body=body)
+        await self._database.write(lambda connection: connection.execute(changed))
+        return str(row.conversation_id), body
 
     async def history(self, conversation: int, limit: int, offset: int = 0) -> list[str]:
         """The newest `limit` turns, `offset` turns back, as JSON, in chronological order."""

@@ -263,3 +263,37 @@ async def test_a_message_that_is_markable_is_displayed_when_the_agent_begins(our
         marker = (await alice.message()).xml.find("{urn:xmpp:chat-markers:0}displayed")
         assert marker is not None
         assert marker.get("id") == second  # it had to wait
+
+
+# What refers to other messages
+
+
+async def test_a_stock_client_corrects_takes_back_and_reacts(our_server: XmppServer, tmp_path: Path) -> None:
+    may = asyncio.Event()
+    felt: list[tuple[str, ...]] = []
+
+    class Slow(By):
+        async def feedback(self, interaction: Any, reactions: tuple[str, ...]) -> None:
+            felt.append(reactions)
+
+    async def assist(request: Any, session: Any, response: Any) -> None:
+        await may.wait()
+        await response.markdown(f"answer to {request.payload['query']}")
+
+    slow = Slow(assist)
+    async with hosted(slow, our_server, tmp_path) as agent, StockClient(*await our_server.account(), our_server) as alice:
+        wrong = alice.send("whta", agent.jid)
+        right = alice.send("what", agent.jid, extra_xml=f"<replace xmlns='urn:xmpp:message-correct:0' id='{wrong}'/>")
+        unwanted = alice.send("never mind", agent.jid)
+        retract = f"<retract xmlns='urn:xmpp:message-retract:1' id='{unwanted}'/>"
+        alice.send("I took a message back", agent.jid, extra_xml=retract)
+        alice.send("last", agent.jid)
+        await eventually(lambda: agent.door.dropped == {} and agent.runner._lanes.waiting(alice.jid) == 1)
+        may.set()
+        answers = [await alice.answer() for _ in range(2)]
+        assert [answer["body"] for answer in answers] == ["answer to what", "answer to last"]
+        felt_about = f"<reactions xmlns='urn:xmpp:reactions:0' id='{answers[0]['id']}'><reaction>👍</reaction></reactions>"
+        alice.send(None, agent.jid, extra_xml=felt_about)
+        await eventually(lambda: felt == [("👍",)])
+        assert right != wrong
+        assert alice.messages.empty()
