@@ -70,6 +70,10 @@ class Ends:
             self._wake.set()
         self._active.add(name)
 
+    def gone(self, name: str) -> None:
+        """A conversation is deleted; nobody is told."""
+        self._active.discard(name)
+
     async def ended(self, name: str, state: ConversationState) -> None:
         """A conversation is active no longer: says so to everybody who asked."""
         self._active.discard(name)

@@ -37,25 +37,26 @@ class Forgotten:
         )
 
 
-async def forget_conversation(store: AgentStore, memory: AgentInteractionMemory, row: ConversationRow) -> Forgotten:
+async def forget_conversation(store: AgentStore, memory: AgentInteractionMemory | None, row: ConversationRow) -> Forgotten:
     """Deletes a conversation with its turns, its variables and its memory entry.
 
     What its owner told the agent for all their conversations (the person scope) stays.
     """
     # The memory goes first: were it left behind by a crash, nobody could say any more whose it is.
-    memories = int(await memory.aclear_conversation(row.conversation_id))
+    memories = int(await memory.aclear_conversation(row.conversation_id)) if memory is not None else 0
     return Forgotten().and_also(await store.delete_conversation(row), memories)
 
 
-async def forget_person(store: AgentStore, memory: AgentInteractionMemory, person: str) -> Forgotten:
+async def forget_person(store: AgentStore, memory: AgentInteractionMemory | None, person: str) -> Forgotten:
     """Deletes everything that one agent has about a person (a JID), requests that still wait included."""
     person = bare(person)
     rows = await store.conversations(owner=person, limit=_ALL)
     # The conversation without a thread may be in the memory alone.
     names = dict.fromkeys([*(row.conversation_id for row in rows), possible_ids(None, person, store.agent)[0]])
     memories = 0
-    for name in names:
-        memories += await memory.aclear_conversation(name)
+    if memory is not None:
+        for name in names:
+            memories += await memory.aclear_conversation(name)
     return Forgotten().and_also(await store.forget(person), memories)
 
 

@@ -74,7 +74,7 @@ class Share:
 class Lane:
     """The messages of one sender on one thread, which is one conversation: one at a time, in order."""
 
-    __slots__ = ("conversation_id", "current", "is_withdrawn", "key", "memory", "queue", "share", "worker")
+    __slots__ = ("conversation_id", "current", "has_cancelled", "is_withdrawn", "key", "memory", "queue", "share", "worker")
 
     def __init__(self, sender: str, thread: str | None, share: Share) -> None:
         self.key = (sender, thread)
@@ -85,6 +85,8 @@ class Lane:
         self.conversation_id: str | None = None
         self.current: Waiting | None = None
         """The request that the agent is at work on: from when `assist` is called until it returns."""
+        self.has_cancelled = False
+        """Whether a `/cancel` that is still to be answered has stopped something."""
         self.is_withdrawn = False
         """Whether whoever asked has taken that request back."""
 

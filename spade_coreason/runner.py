@@ -24,7 +24,8 @@ from pydantic_core import to_json
 
 from . import conversation
 from .alarms import Alarms, Limit
-from .codec import Completed, Failed, Incoming, Refused, TurnEvent, displayed, printable, voice_for
+from .codec import Completed, Failed, Incoming, Refused, Said, TurnEvent, displayed, printable, voice_for
+from .commands import Commands, command_in, deleted, without_escape
 from .contracts import (
     AgentInterface,
     AgentRequest,
@@ -32,6 +33,7 @@ from .contracts import (
     ErrorCode,
     Interaction,
     LineageMetadata,
+    MarkdownBlock,
     MemoryConfig,
     SessionState,
     UserErrorBlock,
@@ -40,6 +42,7 @@ from .contracts.base import utc_now
 from .conversation import Life, Received, Rules, Verdict
 from .ends import Ends, OnConversationEnd
 from .exceptions import CoReasonError, StoreError
+from .forget import Forgotten, forget_conversation, forget_person
 from .lane import Lane, Lanes, Memory, Waiting
 from .lifecycle import Lifecycle, Mode
 from .names import bare, choose, inbox_key, possible_ids, session_id
@@ -48,6 +51,7 @@ from .pruning import window
 from .response import Pace, Response, Send
 from .session import Session, Variables, interactions
 from .stores import AgentStore, ConversationRow, Turn
+from .stores.memory import AgentInteractionMemory
 from .tracked import Tracked
 
 log = logging.getLogger(__name__)
@@ -68,6 +72,7 @@ class Policy:
     on_restart: Literal["rerun", "report"] = "rerun"
     concurrency: int = 256
     queue: int = 1000
+    commands: bool = True
     stanza_bytes: int = 65536
 
 
@@ -90,6 +95,7 @@ class Runner:
         *,
         clock: Callable[[], datetime] = utc_now,
         on_conversation_end: tuple[OnConversationEnd, ...] = (),
+        memory: Callable[[], AgentInteractionMemory] | None = None,
     ) -> None:
         self.agent = agent
         self.jid = bare(jid)
@@ -107,6 +113,7 @@ class Runner:
         self._pace = Pace()
         self._assist_alarms = Alarms(self.policy.assist_timeout_s)
         self._lifecycle = Lifecycle(agent, self.policy.lifecycle, self.policy.idle_shutdown_s)
+        self._commands = Commands(agent, store, memory, self.policy.rules)
         self._ends = Ends(store, self._lanes, self._lifecycle, self.policy.rules, clock, on_end)
         self._notices = Notices()
         self._early: list[Waiting] = []
@@ -202,6 +209,8 @@ class Runner:
             return None
         if incoming.replaces is not None:
             self.withdraw(sender, incoming.replaces)
+        if lane is not None and self.policy.commands and command_in(str(incoming.payload.get("query", ""))) == "/cancel":
+            lane.has_cancelled = self._stop(lane)  # at once; its answer waits for its turn
         key = inbox_key(self.jid, sender, incoming.stanza_id, incoming.content)
         is_surely_new = self.store.is_surely_new(key.bytes)
         row, is_new = self.store.receive(key.bytes, sender, incoming.to_json().decode(), self._clock())
@@ -215,10 +224,8 @@ class Runner:
     def withdraw(self, sender: str, message_id: str) -> bool:
         """Takes a request back that is not answered yet; whether there was one. Only its own sender can."""
         for lane in self._lanes.of(sender):
-            if lane.current is not None and lane.current.is_named(message_id) and lane.worker is not None:
-                lane.is_withdrawn = True
-                lane.worker.cancel()
-                return True
+            if lane.current is not None and lane.current.is_named(message_id):
+                return self._stop(lane)
             for waiting in lane.queue:
                 if waiting.is_named(message_id):
                     lane.queue.remove(waiting)
@@ -226,6 +233,14 @@ class Runner:
                     self.store.close(waiting.row)
                     return True
         return False
+
+    def _stop(self, lane: Lane) -> bool:
+        """Stops the agent at work on a request, if it is; nothing of the turn remains."""
+        if lane.current is None or lane.worker is None:
+            return False
+        lane.is_withdrawn = True
+        lane.worker.cancel()
+        return True
 
     def react(self, sender: str, message_id: str, emojis: tuple[str, ...]) -> None:
         """Takes what somebody feels about an answer: recorded with its turn, and given to the agent's `feedback`.
@@ -351,6 +366,13 @@ class Runner:
         incoming = waiting.incoming
         memory = lane.memory or await self._load(lane, incoming)
         now = self._clock()
+        if incoming.language == "person" and self.policy.commands:
+            text = str(incoming.payload.get("query", ""))
+            if (command := command_in(text)) is not None:
+                await self._obey(lane, memory, waiting, command, now)
+                return
+            incoming = incoming._replace(payload={**incoming.payload, "query": without_escape(text)})
+            waiting = waiting._replace(incoming=incoming)
         received = self._decide(memory, incoming, now)
         if received.ended is not None:
             await self._ends.ended(memory.row.conversation_id, received.ended)
@@ -385,6 +407,54 @@ class Runner:
             await self.store.finish(waiting.row, memory.row, None, None)
             return
         await self._finish(lane, memory, waiting, request, session, response, outcome, now)
+
+    async def _obey(self, lane: Lane, memory: Memory, waiting: Waiting, command: str, now: datetime) -> None:
+        """Answers a command. It is no turn: nothing is counted, and nothing of it is in the history."""
+        obeyed = await self._commands.obey(command, memory.row, now)
+        text, row = obeyed.text, memory.row
+        if obeyed.kind == "new":
+            row = memory.row = _with_life(row, conversation.end(row.life))
+            if row.life.state is not ConversationState.ACTIVE:
+                await self._ends.ended(row.conversation_id, row.life.state)
+        elif obeyed.kind != "answer":
+            text = deleted(await self._forget(lane, memory, everything=obeyed.kind == "forget me"))
+        elif command == "/cancel" and lane.has_cancelled:
+            text, lane.has_cancelled = "Stopped.", False
+        voice = voice_for(waiting.incoming, waiting.key, self.jid, self.policy.stanza_bytes)
+        stanzas = voice.say(Said(MarkdownBlock(content=text)))
+        answer = to_json(stanzas).decode()
+        if lane.memory is None:  # it was forgotten, and must not be there again
+            await self.store.answer(waiting.row, answer)
+        else:
+            await self.store.finish(waiting.row, row, None, answer)
+        await waiting.is_new
+        self._send_final(waiting.row, stanzas)
+
+    async def _forget(self, lane: Lane, memory: Memory, *, everything: bool) -> Forgotten:
+        """Deletes a conversation, or all that is known of its owner; what runs or waits for them is dropped before."""
+        owner, store = lane.sender, self.store
+        gone = [lane]
+        if everything:
+            gone = self._lanes.of(owner)
+            for other in gone:
+                if other is not lane:
+                    other.share.waiting -= len(other.queue)
+                    other.queue.clear()
+                    self._stop(other)
+            others = [other.worker for other in gone if other is not lane and other.worker is not None]
+            if others:
+                await asyncio.wait(others, timeout=_STOP_S)
+        if everything:
+            report = await forget_person(store, self._commands.memory, owner)
+            memory.person.values.clear()
+        else:
+            report = await forget_conversation(store, self._commands.memory, memory.row)
+        for one in gone:
+            if one.conversation_id is not None:
+                self._ends.gone(one.conversation_id)
+            one.memory = None
+            self._lanes.let_go(one)
+        return report
 
     async def _execute(
         self, lane: Lane, waiting: Waiting, request: AgentRequest, session: Session, response: Response
@@ -630,6 +700,7 @@ MOST_HOPS = 16
 """Through so many agents a request may go. Each asks in a conversation of its own, so nothing else would end a circle."""
 _JSON: TypeAdapter[Any] = TypeAdapter(JsonValue)
 _RETRY_S = 10.0
+_STOP_S = 5.0
 _QUEUES = 10  # of full length; more may not wait of one person, on all threads together
 _SHARES = 4  # of an agent's concurrency; one person has one at most
 

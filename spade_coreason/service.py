@@ -182,6 +182,7 @@ class Platform:
             AgentStore(self.database, jid),
             policy_of(self.settings, settings, agent.manifest.config.memory),
             on_conversation_end=self._on_end,
+            memory=lambda: AgentInteractionMemory(jid, self.settings.storage.memory_dir),
         )
         access = Access(jid, self.settings.access_of(settings).allow)
         host.serve(runner, Door(runner, requests, access, host.send))
@@ -263,6 +264,7 @@ def policy_of(settings: Settings, agent: AgentSettings, memory: MemoryConfig | N
         lifecycle=rules.lifecycle,
         idle_shutdown_s=rules.idle_shutdown_s,
         on_restart=rules.on_restart,
+        commands=rules.commands,
         concurrency=settings.limits.concurrency,
         queue=settings.limits.queue,
         stanza_bytes=settings.limits.stanza_bytes,

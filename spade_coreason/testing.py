@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -193,15 +194,17 @@ class AgentTester:
         policy = replace(self._policy, memory=agent.manifest.config.memory or self._policy.memory)
         ends = self._on_end if jid == self.jid else ()
         store = AgentStore(database, jid)
-        self.runners[jid] = Runner(agent, jid, store, policy, clock=self._clock, on_conversation_end=ends)
+        self.runners[jid] = Runner(
+            agent, jid, store, policy, clock=self._clock, on_conversation_end=ends, memory=partial(self._memory, jid)
+        )
         self.doors[jid] = Door(self.runners[jid], requests, Access(jid, self._allow), send)
         self._network.detach(jid)
 
-    def _build(self, jid: str, what: Any, peers: Peers) -> AgentInterface:
-        def memory() -> AgentInteractionMemory:
-            return AgentInteractionMemory(jid, self._directory / "memory", clock=self._clock)
+    def _memory(self, jid: str) -> AgentInteractionMemory:
+        return AgentInteractionMemory(jid, self._directory / "memory", clock=self._clock)
 
-        parts = AgentParts(peers=lambda: peers, memory=memory)
+    def _build(self, jid: str, what: Any, peers: Peers) -> AgentInterface:
+        parts = AgentParts(peers=lambda: peers, memory=partial(self._memory, jid))
         return build_agent(what, parts=parts, options=self._options.get(jid, {}))
 
     async def _close(self, grace_s: float) -> None:

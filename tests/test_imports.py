@@ -15,7 +15,7 @@ FLOORS = [
     {"exceptions", "contracts", "names", "runfile", "tracked", "alarms", "notices", "collector", "access"},
     {"conversation", "pruning", "config", "modules", "authoring"},
     {"codec", "stores", "loading"},
-    {"session", "response", "lane", "lifecycle", "ends", "runner", "peers", "door", "forget"},
+    {"session", "response", "lane", "lifecycle", "ends", "commands", "runner", "peers", "door", "forget"},
     {"xmpp", "testing", "local_network"},
     {"service"},
     {"cli"},

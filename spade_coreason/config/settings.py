@@ -129,12 +129,13 @@ class ConversationSettings(Section):
     idle_shutdown_s: Seconds = 300
     on_restart: Literal["rerun", "report"] = "rerun"
     max_failures: Count = 3
+    commands: bool = True
 
 
 class LimitSettings(Section):
     """`concurrency` is how many turns of one agent run at once, `queue` how many messages wait per conversation."""
 
-    stanza_bytes: Annotated[int, BeforeValidator(_no_bool), Field(ge=1024)] = 65536
+    stanza_bytes: Annotated[int, BeforeValidator(_no_bool), Field(ge=10_000)] = 65536
     concurrency: Count = 256
     queue: Count = 1000
     grace_s: Seconds = 10

@@ -159,6 +159,10 @@ class AgentStore:
         rows.append((ANSWER, (row, CLOSED if answer is None else ANSWERED, answer)))
         return self._database.submit(rows)
 
+    def answer(self, row: int, answer: str) -> asyncio.Future[bool]:
+        """Stores the answer of a request that concerns no conversation any more."""
+        return self._database.submit([(ANSWER, (row, ANSWERED, answer))])
+
     def close(self, row: int) -> None:
         """The server has the whole answer: it will not be sent again. Written with whatever is written next."""
         self._database.submit_later([(CLOSE, (row,))])
