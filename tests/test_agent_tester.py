@@ -191,7 +191,7 @@ async def test_an_answer_has_text_data_and_events() -> None:
             "request.completed",
         ]
         assert answer.conversation_id == "tester@localhost_agent@localhost"
-        assert await t.say("x") == ["first", "t\na: 1", "second"]
+        assert await t.say("x") == ["first", "*t*\na: 1", "second"]
 
 
 async def test_a_class_a_factory_and_an_instance_are_agents() -> None:

@@ -33,8 +33,11 @@ DELAY = "{urn:xmpp:delay}delay"  # XEP-0203
 FORM_NAMESPACE = "jabber:x:data"  # XEP-0004
 DATA_FORM = f"{{{FORM_NAMESPACE}}}x"
 FORM_TITLE = f"{{{FORM_NAMESPACE}}}title"
+FORM_REPORTED = f"{{{FORM_NAMESPACE}}}reported"
+FORM_ITEM = f"{{{FORM_NAMESPACE}}}item"
 FORM_FIELD = f"{{{FORM_NAMESPACE}}}field"
 FORM_VALUE = f"{{{FORM_NAMESPACE}}}value"
+RESULT_FORM = "result"  # the type of a form that tells and asks nothing
 SPADE_FORM = "spade:x:metadata"  # how SPADE 4 carries the metadata of a message
 SPADE_THREAD = "_thread_node"
 

@@ -1,4 +1,4 @@
-"""Blocks as readable plain text, for people."""
+"""Blocks as readable plain text with Message Styling (XEP-0393), for people."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import json
 from typing import Any
 
 from ..contracts import DataBlock, MarkdownBlock, ThinkingBlock, UserErrorBlock
+from .markdown import styled
+from .tables import aligned, fenced, table_of
+from .xml import clean
 
 
 def block_text(block: ThinkingBlock | DataBlock | MarkdownBlock | UserErrorBlock) -> str:
     """What a person reads of a block; empty for a thought, which shows as typing."""
     if isinstance(block, MarkdownBlock):
-        return block.content
+        return styled(block.content)
     if isinstance(block, UserErrorBlock):
         return block.user_message
     if isinstance(block, DataBlock):
         text = _RENDERERS.get(str(block.view_hint), _fenced)(block.data)
-        return f"{block.title}\n{text}" if block.title else text
+        return f"{title}\n{text}" if (title := _title(block.title or "")) else text
     return ""
 
 
@@ -24,15 +27,20 @@ def _scalar(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
+def _title(title: str) -> str:
+    said = " ".join(clean(title).split())
+    return said if "*" in said or not said else f"*{said}*"
+
+
 def _fenced(data: dict[str, Any]) -> str:
-    return "```\n" + json.dumps(data, indent=2, ensure_ascii=False, default=str) + "\n```"
+    return "\n".join(fenced(json.dumps(data, indent=2, ensure_ascii=False, default=str).split("\n")))
 
 
 def _list(data: dict[str, Any]) -> str:
     items = data.get("items")
     if not isinstance(items, list):
         return _key_value(data)
-    return "\n".join(f"- {_scalar(item)}" for item in items)
+    return "\n".join("- " + _scalar(item).replace("\n", "\n  ") for item in items)
 
 
 def _key_value(data: dict[str, Any]) -> str:
@@ -40,15 +48,13 @@ def _key_value(data: dict[str, Any]) -> str:
 
 
 def _table(data: dict[str, Any]) -> str:
-    columns, rows = data.get("columns"), data.get("rows")
-    if not isinstance(columns, list) or not isinstance(rows, list) or not all(isinstance(r, dict) for r in rows):
+    table = table_of(data)
+    if table is None:
         return _fenced(data)
-    if any(isinstance(c, list | dict) for c in columns):
-        return _fenced(data)
-    lines = [[str(c) for c in columns]] + [[_scalar(row.get(c, "")) for c in columns] for row in rows]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
-    aligned = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    return "```\n" + "\n".join(aligned) + "\n```"
+    columns, rows = table
+    cells = [[str(column) for column in columns], *([_scalar(row.get(column, "")) for column in columns] for row in rows)]
+    # A line break in a cell would break its row.
+    return "\n".join(fenced(aligned([[" ".join(cell.splitlines()) for cell in row] for row in cells])))
 
 
 _RENDERERS = {"TABLE": _table, "LIST": _list, "KEY_VALUE": _key_value, "JSON": _fenced}

@@ -26,7 +26,9 @@ from .events import (
     StreamStarted,
     TurnEvent,
 )
+from .forms import result_form
 from .incoming import Incoming, Malformed
+from .markdown import styled
 from .namespaces import (
     CHAT_STATES_NAMESPACE,
     CORRECTION_NAMESPACE,
@@ -43,6 +45,7 @@ from .namespaces import (
     TYPE_PREFIX,
 )
 from .rendering import block_text
+from .tables import FENCE
 from .xml import attribute, clean, escape, printable, split, wire_size
 
 _MARKER = f"<answer xmlns='{MARKER_NAMESPACE}'/>"
@@ -149,13 +152,27 @@ class _Growing:
         return "".join(self.chunks)
 
     @property
+    def styled(self) -> str:
+        """As a person reads it; what is marked and not complete yet stands as it is."""
+        return styled(self.text)
+
+    def cut_off(self, why: str) -> str:
+        """Its text, which ends before its end."""
+        said = self.styled.rstrip()
+        # The end of a block of code is one only if nothing stands behind it.
+        between = "\n" if said.endswith(FENCE) else ""
+        return f"{said}{between}… ({why})"
+
+    @property
     def has_more(self) -> bool:
         """Whether there is something to show that was not shown."""
         return self.shown < len(self.chunks) and bool(self.text.strip())
 
 
 class PersonVoice:
-    """Text for people: every block a message, a stream one message, which grows before it is whole where it `grows`.
+    """Text with Message Styling (XEP-0393) for people: every block a message, a stream one message.
+
+    Where it `grows`, a stream is shown before it is whole.
 
     What a stream shows while it grows is for the moment: not stored, not copied, never twice. Its last version is a correction
     like the others (XEP-0308) and complete in itself; only that one is kept.
@@ -183,15 +200,14 @@ class PersonVoice:
             self._begun += 1
         elif isinstance(event, StreamEnded):
             stream = self._streams.pop(event.stream_id)
-            return self._text(stream.text, stream)
+            return self._text(stream.styled, stream)
         elif isinstance(event, Completed) or (isinstance(event, Failed) and event.reported):
             return [self._chat_state("active")] if self._typing else []
         elif isinstance(event, Said):
             return self._text(block_text(event.block))
         elif isinstance(event, StreamAborted):
             stream = self._streams.pop(event.stream_id)
-            said = stream.text.rstrip()
-            return self._text(f"{said}… (interrupted: {event.reason})", stream) if said else []
+            return self._text(stream.cut_off(f"interrupted: {event.reason}"), stream) if stream.text.strip() else []
         elif isinstance(event, Failed | Refused):
             return self._text(event.message)
         return []
@@ -211,7 +227,7 @@ class PersonVoice:
 
     def withdrawn(self) -> list[str]:
         seen = [stream for stream in self._streams.values() if stream.versions]
-        return [stanza for stream in seen for stanza in self._text(f"{stream.text.rstrip()}… (taken back)", stream)]
+        return [stanza for stream in seen for stanza in self._text(stream.cut_off("taken back"), stream)]
 
     def _chat_state(self, state: str) -> str:
         self._typing = state == "composing"
@@ -225,7 +241,7 @@ class PersonVoice:
         """The stream as it stands, as much of it as one stanza takes."""
         stream.shown = len(stream.chunks)
         self._typing = self.shows_typing
-        text = clean(stream.text).strip()
+        text = clean(stream.styled).strip()
         if len(text) * 12 > self._body_bytes and wire_size(text) > self._body_bytes:
             text = next(split(text, self._body_bytes - 16)) + " …"
         number, stream.versions = stream.versions, stream.versions + 1
@@ -317,7 +333,10 @@ class SpadeVoice(PersonVoice):
 
 
 class ProgramVoice:
-    """CloudEvents in JSON containers (XEP-0335), at full speed, to the full JID that asked."""
+    """CloudEvents in JSON containers (XEP-0335), at full speed, to the full JID that asked.
+
+    Data is a data form (XEP-0004) too, for programs that know those.
+    """
 
     shows_typing = False
     grows = False
@@ -333,7 +352,8 @@ class ProgramVoice:
         )
 
     def say(self, event: TurnEvent) -> list[str]:
-        return self._events.write(*_event(event))
+        kind, data = _event(event)
+        return self._events.write(kind, data, beside=result_form(data) if kind == "block.data" else "")
 
     def growth(self) -> list[str]:
         return []
@@ -391,12 +411,14 @@ class EventWriter:
         self._thoughts = 0
         self._said = 0
 
-    def write(self, kind: str, data: dict[str, Any]) -> list[str]:
-        """The stanzas of one event; more than one only where it is too long."""
+    def write(self, kind: str, data: dict[str, Any], beside: str = "") -> list[str]:
+        """The stanzas of one event; more than one only where it is too long. `beside` is XML, left out where it has no room."""
         stanza_id = self._next_id(kind, data)
         text = escape(self._json(kind, stanza_id, data))
         if len(text) * 4 <= self._json_bytes or len(text.encode()) <= self._json_bytes:
-            return [self._stanza(stanza_id, text)]
+            if beside and len(text.encode()) + len(beside.encode()) > self._json_bytes:
+                beside = ""
+            return [self._stanza(stanza_id, text, beside)]
         whole = self._json(kind, stanza_id, data)
         # A fragment is quoted JSON again: a quote or a backslash takes two bytes more, and a third of the room is enough.
         parts = list(split(whole, self._json_bytes // 3, sensibly=False))
@@ -435,8 +457,8 @@ class EventWriter:
         }
         return _json_text(event)
 
-    def _stanza(self, stanza_id: str, text: str) -> str:
-        return f"<message to='{self._to}' id='{stanza_id}'><json xmlns='{JSON_NAMESPACE}'>{text}{self._tail}"
+    def _stanza(self, stanza_id: str, text: str, beside: str = "") -> str:
+        return f"<message to='{self._to}' id='{stanza_id}'>{beside}<json xmlns='{JSON_NAMESPACE}'>{text}{self._tail}"
 
 
 def malformed_answer(malformed: Malformed, agent: str, stanza_bytes: int) -> list[str]:

@@ -63,4 +63,4 @@ def test_white_space_alone_is_no_text() -> None:
 
 def test_data_is_shown_as_its_view_hint_says() -> None:
     block = {"block_type": "DATA", "data": {"items": ["a", "b"]}, "view_hint": "LIST", "title": "Things"}
-    assert fed(("block.data", block)) == ["Things\n- a\n- b"]
+    assert fed(("block.data", block)) == ["*Things*\n- a\n- b"]

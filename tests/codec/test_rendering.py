@@ -21,8 +21,8 @@ def as_json(data: dict[str, Any]) -> str:
     return "```\n" + json.dumps(data, indent=2, ensure_ascii=False) + "\n```"
 
 
-def test_text_is_shown_as_it_is() -> None:
-    assert block_text(MarkdownBlock(content="**Sunny**\n\n- in Berlin", title="unused")) == "**Sunny**\n\n- in Berlin"
+def test_markdown_is_shown_with_message_styling() -> None:
+    assert block_text(MarkdownBlock(content="**Sunny**\n\n- in Berlin", title="unused")) == "*Sunny*\n\n- in Berlin"
 
 
 def test_a_thought_is_no_text() -> None:
@@ -94,7 +94,30 @@ def test_json_is_readable() -> None:
 @pytest.mark.parametrize("hint", ["TABLE", "JSON", "LIST", "KEY_VALUE"])
 def test_a_title_stands_above(hint: Hint) -> None:
     data = {"columns": ["a"], "rows": [], "items": ["x"]}
-    assert shown(data, hint, "Weather") == f"Weather\n{shown(data, hint)}"
+    assert shown(data, hint, "Weather") == f"*Weather*\n{shown(data, hint)}"
+
+
+@pytest.mark.parametrize(
+    ("title", "head"), [("5 * 3", "5 * 3\n"), (" two\nlines ", "*two lines*\n"), ("", ""), (" \n", ""), ("\x00", "")]
+)
+def test_a_title_is_marked_only_where_that_can_be_read(title: str, head: str) -> None:
+    assert shown({"a": 1}, "KEY_VALUE", title) == f"{head}a: 1"
+
+
+def test_wide_characters_take_two_columns_of_a_table() -> None:
+    rows = [{"city": "東京", "sky": "\N{WHITE SUN WITH SMALL CLOUD}\ufe0f", "°C": 7}, {"city": "Rom", "sky": "-", "°C": 21}]
+    lines = shown({"columns": ["city", "sky", "°C"], "rows": rows}, "TABLE").splitlines()
+    assert lines[1:-1] == ["city  sky  °C", "東京  \N{WHITE SUN WITH SMALL CLOUD}\ufe0f   7", "Rom   -    21"]
+
+
+def test_no_value_breaks_out_of_its_place() -> None:
+    assert shown({"columns": ["a"], "rows": [{"a": "x\ny"}, {"a": "```"}]}, "TABLE") == "```\na\nx y\n ```\n```"
+    assert shown({"items": ["one\ntwo"]}, "LIST") == "- one\n  two"
+
+
+def test_what_is_data_is_not_read_as_markdown() -> None:
+    assert shown({"code": "**x**"}, "KEY_VALUE") == "code: **x**"
+    assert shown({"items": ["[a](b.c)"]}, "LIST") == "- [a](b.c)"
 
 
 @pytest.mark.parametrize("hint", ["TABLE", "JSON", "LIST", "KEY_VALUE"])

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
+from xml.etree.ElementTree import Element
 
 import pytest
 
@@ -33,6 +34,7 @@ from spade_coreason.codec import (
     request_stanza,
     voice_for,
 )
+from spade_coreason.codec.namespaces import DATA_FORM, FORM_FIELD, FORM_ITEM, FORM_REPORTED, FORM_TITLE, FORM_VALUE
 from spade_coreason.codec.voices import PersonVoice, ProgramVoice, SpadeVoice
 from spade_coreason.codec.xml import clean, wire_size
 from spade_coreason.peers import OpenRequests, PeerEvent
@@ -184,6 +186,9 @@ def test_no_stanza_is_too_long(ask: Callable[..., Incoming], mark: str, limit: i
     events = (
         says(text),
         Said(DataBlock(data={text: [text]}, title="Data")),
+        Said(DataBlock(data={text: [text]}, view_hint="KEY_VALUE", title=text)),
+        Said(DataBlock(data={"a": text[:3000], "b": [text[:500]]}, view_hint="KEY_VALUE", title="Data")),
+        Said(DataBlock(data={"columns": ["a"], "rows": [{"a": part} for part in text[:3000]]}, view_hint="TABLE")),
         StreamStarted("s"),
         StreamChunk("s", 0, text),
         StreamAborted("s", text),
@@ -236,7 +241,7 @@ def test_a_person_is_answered_at_the_bare_jid_with_an_origin_id(type: str) -> No
     [stanza] = voice(person(type=type)).say(says("It is **sunny**."))
     element = read(stanza)
     assert (element.get("to"), element.get("type")) == (ALICE, type)
-    assert element.findtext(BODY) == "It is **sunny**."
+    assert element.findtext(BODY) == "It is *sunny*."
     origin = element.find(ORIGIN_ID)
     assert origin is not None
     assert origin.get("id") == element.get("id")
@@ -247,7 +252,7 @@ def test_a_person_is_answered_at_the_bare_jid_with_an_origin_id(type: str) -> No
     [
         (Said(ThinkingBlock(content="hm")), None),
         (says(" hi\n"), "hi"),
-        (Said(DataBlock(data={"°C": 7}, view_hint="KEY_VALUE", title="Berlin")), "Berlin\n°C: 7"),
+        (Said(DataBlock(data={"°C": 7}, view_hint="KEY_VALUE", title="Berlin")), "*Berlin*\n°C: 7"),
         (Said(UserErrorBlock(user_message="no weather", technical_details={"host": "10.0.0.7"})), "no weather"),
         (StreamStarted("s", "Weather"), None),
         (Completed("conversation", "active"), None),
@@ -266,6 +271,38 @@ def test_a_stream_is_one_message_at_its_end() -> None:
     speaker = voice(person())
     assert all_of(speaker, StreamStarted("s"), StreamChunk("s", 0, " It "), StreamChunk("s", 1, "rains. ")) == []
     assert [text_of(stanza) for stanza in speaker.say(StreamEnded("s"))] == ["It rains."]
+
+
+STYLED = "# Weather\n\n**Berlin** is [sunny](https://example.org/a_b_c).\n\n| °C | wet |\n|---|---|\n| 7 | no |"
+SHOWN = "*Weather*\n\n*Berlin* is sunny (https://example.org/a_b_c).\n\n```\n°C  wet\n7   no\n```"
+
+
+@pytest.mark.parametrize("ask", [person, spade])
+def test_markdown_is_shown_with_message_styling_however_it_is_cut(ask: Callable[[], Incoming]) -> None:
+    chunks = [StreamChunk("s", number, character) for number, character in enumerate(STYLED)]
+    stanzas = all_of(voice(ask()), says(STYLED), StreamStarted("s"), *chunks, StreamEnded("s"))
+    assert [text_of(stanza) for stanza in stanzas] == [SHOWN, SHOWN]
+
+
+def test_a_stream_is_shown_with_message_styling_while_it_grows() -> None:
+    speaker = growing()
+    speaker.say(StreamStarted("s"))
+    shown: list[str] = []
+    for number, chunk in enumerate(("It is **sun", "ny** in *Berlin*", " now")):
+        speaker.say(StreamChunk("s", number, chunk))
+        shown += map(text_of, speaker.growth())
+    assert shown == ["It is **sun", "It is *sunny* in _Berlin_", "It is *sunny* in _Berlin_ now"]
+    assert [text_of(stanza) for stanza in speaker.withdrawn()] == ["It is *sunny* in _Berlin_ now… (taken back)"]
+
+
+def test_a_program_gets_markdown_as_it_is() -> None:
+    block, _, chunk = all_of(voice(program()), says(STYLED), StreamStarted("s"), StreamChunk("s", 0, STYLED))
+    assert event_of(block)["data"]["content"] == event_of(chunk)["data"]["chunk"] == STYLED
+
+
+def test_what_breaks_off_behind_code_leaves_the_code_whole() -> None:
+    events = (StreamStarted("s"), StreamChunk("s", 0, "```\nx\n```"), StreamAborted("s", "why"))
+    assert [text_of(stanza) for stanza in all_of(voice(person()), *events)] == ["```\nx\n```\n… (interrupted: why)"]
 
 
 def test_streams_that_interleave_are_a_message_each() -> None:
@@ -529,6 +566,86 @@ def test_a_program_sees_no_typing() -> None:
 def test_a_request_without_an_id_of_its_own_is_answered_under_ours() -> None:
     [stanza] = voice(request(message(envelope()))).say(says("hi"))
     assert event_of(stanza)["requestid"] == str(KEY)
+
+
+def result_of(stanza: str) -> tuple[str | None, list[tuple[str, list[str]]], list[list[list[str]]]]:
+    """Title, fields with their values, and rows of the data form beside an event."""
+    result = read(stanza).find(DATA_FORM)
+    assert result is not None
+    assert result.get("type") == "result"
+
+    def values(within: Element) -> list[str]:
+        return [value.text or "" for value in within.findall(FORM_VALUE)]
+
+    head = result.find(FORM_REPORTED)
+    fields = [(field.get("var", ""), values(field)) for field in (result if head is None else head).findall(FORM_FIELD)]
+    rows = [[values(field) for field in item.findall(FORM_FIELD)] for item in result.findall(FORM_ITEM)]
+    return result.findtext(FORM_TITLE), fields, rows
+
+
+def test_keys_and_values_are_a_form_to_a_program() -> None:
+    data = {"city": "<&'>", "°C": 7.5, "wet": False, "tags": ["a", 1], "wind": None, "more": {"a": [1]}, "note": "x\ny"}
+    [stanza] = voice(program()).say(Said(DataBlock(data=data, view_hint="KEY_VALUE", title="Berlin & more")))
+    assert result_of(stanza) == (
+        "Berlin & more",
+        [
+            ("city", ["<&'>"]),
+            ("°C", ["7.5"]),
+            ("wet", ["false"]),
+            ("tags", ["a", "1"]),
+            ("wind", []),
+            ("more", ['{"a": [1]}']),
+            ("note", ["x", "y"]),
+        ],
+        [],
+    )
+    types = {field.get("label"): field.get("type") for field in read(stanza).iter(FORM_FIELD)}
+    assert (types["city"], types["tags"]) == ("text-single", "text-multi")
+    assert event_of(stanza)["data"]["data"] == data
+    assert isinstance(decode(read(stanza)), Reply)
+
+
+def test_a_table_is_a_form_to_a_program() -> None:
+    data = {"columns": ["city", "°C"], "rows": [{"city": "Berlin", "°C": 7}, {"city": "Rom", "secret": 1}]}
+    [stanza] = voice(program()).say(Said(DataBlock(data=data, view_hint="TABLE")))
+    assert result_of(stanza) == (None, [("city", []), ("°C", [])], [[["Berlin"], ["7"]], [["Rom"], []]])
+    assert event_of(stanza)["data"]["data"] == data
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        DataBlock(data={"a": 1}),
+        DataBlock(data={"items": [1]}, view_hint="LIST"),
+        DataBlock(data={}, view_hint="KEY_VALUE"),
+        DataBlock(data={"": 1}, view_hint="KEY_VALUE"),
+        DataBlock(data={"a": 1, "a\x00": 2}, view_hint="KEY_VALUE"),
+        DataBlock(data={"a": 1}, view_hint="TABLE"),
+        DataBlock(data={"columns": ["a", "a"], "rows": []}, view_hint="TABLE"),
+        DataBlock(data={"performative": "request"}, view_hint="KEY_VALUE", title="spade:x:metadata"),
+    ],
+    ids=lambda block: f"{block.view_hint} {block.data}"[:40],
+)
+def test_what_is_no_form_goes_without(block: DataBlock) -> None:
+    [stanza] = voice(program()).say(Said(block))
+    assert read(stanza).find(DATA_FORM) is None
+    assert event_of(stanza)["data"]["data"] == block.data
+
+
+def test_a_form_that_has_no_room_is_left_out() -> None:
+    def carried(length: int) -> list[bool]:
+        block = DataBlock(data={"text": "x" * length}, view_hint="KEY_VALUE")
+        return [read(stanza).find(DATA_FORM) is not None for stanza in voice(program(), 10_000).say(Said(block))]
+
+    assert carried(3_000) == [True]
+    assert carried(5_000) == [False]
+    assert carried(20_000)[1:]
+    assert not any(carried(20_000))
+
+
+def test_people_get_no_form() -> None:
+    [stanza] = voice(person()).say(Said(DataBlock(data={"a": 1}, view_hint="KEY_VALUE")))
+    assert read(stanza).find(DATA_FORM) is None
 
 
 def test_json_can_say_what_xml_cannot() -> None:

@@ -1,0 +1,136 @@
+"""The inside of a paragraph as text with the marks of XEP-0393: `*strong*`, `_emphasis_`, `~struck~`, code in back ticks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from markdown_it.token import Token
+
+from .grammar import spans
+
+STRONG = "*"
+EVERY_MARK = frozenset("*_~`")
+
+_ANY = re.compile(r"[*_~`\[<]")
+_MARKS = {"**": "*", "__": "*", "*": "_", "_": "_", "~~": "~"}
+# Spans within more spans than this keep the characters they are written with.
+_DEEPEST = 8
+_MAY_STAND_BEFORE = re.compile(r"[\s(\[{<\"'«“‘„‚¿¡–—*_~]?")
+_GOES_ON = re.compile(r"[^\s\w]?\w")
+_DUNDER = re.compile(r"[a-z0-9]+(?:_[a-z0-9]+)*")  # __init__; an agent writes **strong**
+_FORMULA = re.compile(r"[!-~]|[!-~]*[0-9][!-~]*")
+_TARGET = re.compile(r"[./#:]")
+_ADDRESS = re.compile(r"(?:https?|ftps?|xmpp|mailto|tel|geo|sip):.", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class _Span:
+    markup: str
+    before: str
+    link: Token | None = None
+    parts: list[str] = field(default_factory=list)
+
+    @property
+    def last(self) -> str:
+        """The character before what comes next."""
+        return self.parts[-1][-1:] if self.parts else self.before
+
+
+def shown(text: str, without: Collection[str] = ()) -> str:
+    """`text` with the marks of XEP-0393, but none of `without`."""
+    if _ANY.search(text) is None:
+        return text
+    tokens = spans(text)
+    outermost = _Span("", "")
+    stack = [outermost]
+    for token, after in zip(tokens, _following(tokens), strict=True):
+        inner = stack[-1]
+        if token.type == "link_open":
+            stack.append(_Span("", inner.last, token))
+        elif token.type == "link_close":
+            stack.pop()
+            stack[-1].parts.append(_linked(inner))
+        elif token.nesting > 0 and len(stack) > _DEEPEST:
+            stack.append(inner)
+            inner.parts.append(token.markup)
+        elif token.nesting > 0:
+            stack.append(_Span(token.markup, inner.last))
+        elif token.nesting < 0:
+            stack.pop()
+            outside = {*without, *(_MARKS.get(span.markup, "") for span in stack[: _DEEPEST + 1])}
+            stack[-1].parts.append(token.markup if stack[-1] is inner else _marked(inner, after, outside))
+        elif token.content:
+            inner.parts.append(_code(token, without) if token.type == "code" else token.content)
+    return "".join(outermost.parts)
+
+
+def standing(mark: str, text: str) -> str:
+    """`text` between two of `mark`, on each of its lines; without where the mark would end too early, or hold nothing."""
+    if re.search(rf"\S{re.escape(mark)}", text):
+        return text
+    return "\n".join(_line(mark, line) for line in text.split("\n"))
+
+
+def _line(mark: str, line: str) -> str:
+    said = line.strip()
+    if not any(character.isprintable() and character != mark for character in said):
+        return line
+    begin = line.index(said)
+    return f"{line[:begin]}{mark}{said}{mark}{line[begin + len(said) :]}"
+
+
+def _following(tokens: list[Token]) -> list[str]:
+    """For each token the two characters behind it."""
+    found: list[str] = []
+    behind = ""
+    for token in reversed(tokens):
+        found.append(behind)
+        if token.type == "link_close":
+            behind = " "  # the address comes there
+        elif token.content:
+            behind = (token.content[:2] + behind)[:2]
+    return found[::-1]
+
+
+def _code(token: Token, without: Collection[str]) -> str:
+    content = token.content
+    if len(token.markup) > 1 and len(content) > 2 and content[0] == content[-1] == " ":
+        content = content[1:-1]  # which is how code may begin with a back tick
+    if "`" in without:
+        return content
+    said = content.strip()
+    if not said or "`" in said or said != content:
+        return f"{token.markup}{token.content}{token.markup}"
+    return f"`{said}`"
+
+
+def _marked(span: _Span, after: str, outside: Collection[str]) -> str:
+    inner, markup, before = "".join(span.parts), span.markup, span.before
+    raw = f"{markup}{inner}{markup}"
+    in_word, goes_on = before.isalnum(), after[:1].isalnum()
+    if markup == "__" and _DUNDER.fullmatch(inner):
+        return raw
+    if markup == "*" and (not _MAY_STAND_BEFORE.fullmatch(before) or _GOES_ON.match(after)):
+        return raw
+    if in_word or goes_on:
+        return raw if in_word and goes_on and _FORMULA.fullmatch(inner) else inner
+    mark = _MARKS[markup]
+    return inner if mark in outside else standing(mark, inner)
+
+
+def _linked(span: _Span) -> str:
+    assert span.link is not None
+    text, url = "".join(span.parts), str(span.link.attrs.get("href", ""))
+    if span.link.markup == "autolink":
+        return url if url == text and _ADDRESS.match(url) else f"<{text}>"
+    if span.before.isalnum() or not _TARGET.search(url):
+        return str(span.link.meta["source"])  # list[index](argument)
+    title = span.link.attrs.get("title")
+    target = f'{url} "{title}"' if title else url
+    if text == url.removeprefix("mailto:") and not title:
+        return text
+    if not text.strip() or text == url:
+        return target
+    return f"{text} ({target})"

@@ -1,0 +1,51 @@
+"""Tables as text: columns aligned, in a block that is shown with a fixed width (XEP-0393)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+FENCE = "```"
+# A cell that is wider stands out, instead of every other cell growing with it.
+_WIDEST_COLUMN = 200
+
+
+def table_of(data: dict[str, Any]) -> tuple[list[Any], list[dict[Any, Any]]] | None:
+    """The columns and rows of a data block that is a table."""
+    columns, rows = data.get("columns"), data.get("rows")
+    if not isinstance(columns, list) or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        return None
+    return None if any(isinstance(column, list | dict) for column in columns) else (columns, rows)
+
+
+def fenced(lines: Sequence[str]) -> list[str]:
+    """`lines` as a block of preformatted text."""
+    # A line of just a fence would end it; with a blank before it does not.
+    return [FENCE, *(f" {line}" if line.rstrip() == FENCE else line for line in lines), FENCE]
+
+
+def aligned(rows: Sequence[Sequence[str]], sides: Sequence[str] = ()) -> list[str]:
+    """A line for each row; `sides` says for the first columns whether cells stand left (<), right (>) or in the middle (^)."""
+    widths: list[int] = []
+    for row in rows:
+        widths += [0] * (len(row) - len(widths))
+        for column, cell in enumerate(row):
+            widths[column] = max(widths[column], min(width(cell), _WIDEST_COLUMN))
+    sides = [*sides, *"<" * (len(widths) - len(sides))]
+    return ["  ".join(map(_padded, row, widths, sides)).rstrip() for row in rows]
+
+
+def _padded(cell: str, columns: int, side: str) -> str:
+    missing = max(columns - width(cell), 0)
+    before = {"<": 0, ">": missing, "^": missing // 2}[side]
+    return " " * before + cell + " " * (missing - before)
+
+
+def width(text: str) -> int:
+    """The columns that `text` takes: two for a character of East Asian scripts and for most emoji."""
+    if text.isascii():
+        return len(text)
+    from wcwidth import wcswidth  # takes as long to import as the whole codec
+
+    measured = wcswidth(text)
+    return measured if measured >= 0 else len(text)  # control characters have no width
