@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from spade_coreason.exceptions import StoreError
 from spade_coreason.stores.sessions import ANSWERED, RECEIVED
 from tests.servers.clients import StockClient
 from tests.servers.prosody import installed as prosody_installed
@@ -188,7 +189,13 @@ async def test_what_comes_while_the_disk_is_full_is_answered_when_there_is_room_
     monkeypatch.setattr("spade_coreason.runner._RETRY_S", 0.3)
 
     async def grows_to(pages: int) -> None:
-        await agent.database.write(lambda connection: connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}"))
+        async with asyncio.timeout(5):
+            while True:
+                try:
+                    await agent.database.write(lambda c: c.exec_driver_sql(f"PRAGMA max_page_count = {pages}"))
+                    return
+                except StoreError:  # it was in one transaction with what cannot be written
+                    await asyncio.sleep(0.01)
 
     async with (
         hosted(Echo(), real_server, tmp_path) as agent,
