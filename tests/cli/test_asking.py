@@ -85,7 +85,7 @@ def test_without_a_thread_it_is_one_conversation_and_with_one_another(beside: In
     beside("ask", "moody", first)
     assert f"({first} before)" in beside("ask", "moody", "again").stdout
     done = beside("ask", "moody", "table", "--thread", thread)
-    assert done.stdout == "Weather\n```\ncity    sun\nBerlin  yes\n```\n"
+    assert done.stdout == "*Weather*\n```\ncity    sun\nBerlin  yes\n```\n"
     listed = beside("conversations", "--agent", "moody", "--json")
     assert thread in [record["conversation_id"] for record in json.loads(listed.stdout)]
 
