@@ -1,4 +1,4 @@
-"""What a person may say to the platform instead of the agent: a line that begins with a slash; two slashes begin a text."""
+"""What a person may say to the platform instead of the agent: `/help` and its like; a second slash makes a text of it."""
 
 from __future__ import annotations
 
@@ -40,17 +40,22 @@ class Obeyed:
     kind: Kind = "answer"
 
 
+_NAMES = frozenset(name.split()[0] for name in HELP)
+
+
 def command_in(text: str) -> str | None:
-    """The command that a text is, in lower case with single blanks; None if it is for the agent."""
+    """The command that a text is, in lower case with single blanks; None if it is for the agent, as `/me waves` is."""
     stripped = text.strip()
-    if not stripped.startswith("/") or stripped.startswith("//") or "\n" in stripped:
+    if not stripped.startswith("/") or "\n" in stripped:
         return None
-    return " ".join(stripped.lower().split())
+    words = stripped.lower().split()
+    return " ".join(words) if words[0] in _NAMES else None
 
 
 def without_escape(text: str) -> str:
-    """A text for the agent: of two slashes at its beginning one was there to say so."""
-    return text.replace("//", "/", 1) if text.lstrip().startswith("//") else text
+    """A text for the agent: where two slashes begin what would be a command, one of them was there to say so."""
+    plain = text.replace("//", "/", 1)
+    return plain if text.lstrip().startswith("//") and command_in(plain) is not None else text
 
 
 class Commands:
@@ -98,17 +103,14 @@ class Commands:
                 return Obeyed(f"This deletes all our conversations and all that I remember of you. {_confirm('/forget me')}")
             case ["/forget", "me", "yes"]:
                 return Obeyed("", "forget me")
-        name = command.split()[0]
-        if name in HELP:
-            return Obeyed(f"I do not know that kind of {name}. /help shows what there is.")
-        return Obeyed(f"There is no {name}; /help shows what there is. Two slashes begin a text: /{command}")
+        return Obeyed(f"I do not know that kind of {command.split()[0]}. /help shows what there is.")
 
     def _help(self) -> str:
         metadata = self._agent.manifest.metadata
         description = next((c.description for c in self._agent.manifest.capabilities if c.description), "")
         lines = [f"I am {metadata.name}{': ' + description if description else '.'}", ""]
         lines += [f"{name}   {what}" for name, what in HELP.items()]
-        lines += ["", "A text that begins with a slash is written with two."]
+        lines += ["", "With two slashes it is a text for me."]
         return "\n".join(lines)
 
     def _status(self, row: ConversationRow, now: datetime) -> str:

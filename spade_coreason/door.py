@@ -41,7 +41,7 @@ class Door:
     def __init__(self, runner: Runner, requests: OpenRequests, access: Access, send: Send) -> None:
         self._runner = runner
         self._requests = requests
-        self._access = access
+        self.access = access
         self._send = send
         self._refused: dict[str, None] = {}
         self._notices = Notices(_A_MINUTE)
@@ -49,7 +49,7 @@ class Door:
 
     def admits(self, jid: str) -> bool:
         """Whether whoever is `jid` is answered."""
-        return self._access.admits(jid)
+        return self.access.admits(jid)
 
     def deliver(self, stanza: Element) -> asyncio.Future[bool] | None:
         """Takes a `<message/>` in. The future, where there is one, is done when the message may be acknowledged."""
@@ -63,10 +63,10 @@ class Door:
         elif isinstance(message, Malformed):
             self._malformed(message)
         elif isinstance(message, Retraction):
-            if self._access.admits(message.sender):
+            if self.access.admits(message.sender):
                 self._runner.withdraw(bare(message.sender), message.stanza_id)
         elif isinstance(message, Reaction):
-            if self._access.admits(message.sender):
+            if self.access.admits(message.sender):
                 self._runner.react(bare(message.sender), message.stanza_id, message.emojis)
         else:
             self.dropped["no request"] += 1
@@ -76,7 +76,7 @@ class Door:
         if bare(incoming.sender) == self._runner.jid:
             self.dropped["from itself"] += 1
             return None
-        if not self._access.admits(incoming.sender):
+        if not self.access.admits(incoming.sender):
             self._refuse(incoming)
             return None
         taken = self._runner.receive(incoming)
@@ -103,7 +103,7 @@ class Door:
 
     def _malformed(self, message: Malformed) -> None:
         self.dropped["malformed"] += 1
-        if bare(message.sender) == self._runner.jid or not self._access.admits(message.sender):
+        if bare(message.sender) == self._runner.jid or not self.access.admits(message.sender):
             return
         if message.request_id is None and not self._notices.may_tell(bare(message.sender)):
             return  # nobody waits for that answer; and a program may answer each of ours in the same way, for ever

@@ -74,7 +74,18 @@ class Share:
 class Lane:
     """The messages of one sender on one thread, which is one conversation: one at a time, in order."""
 
-    __slots__ = ("conversation_id", "current", "has_cancelled", "is_withdrawn", "key", "memory", "queue", "share", "worker")
+    __slots__ = (
+        "conversation_id",
+        "current",
+        "has_cancelled",
+        "is_assisting",
+        "is_withdrawn",
+        "key",
+        "memory",
+        "queue",
+        "share",
+        "worker",
+    )
 
     def __init__(self, sender: str, thread: str | None, share: Share) -> None:
         self.key = (sender, thread)
@@ -84,7 +95,8 @@ class Lane:
         self.memory: Memory | None = None
         self.conversation_id: str | None = None
         self.current: Waiting | None = None
-        """The request that the agent is at work on: from when `assist` is called until it returns."""
+        """The request whose turn it is, until `assist` returns."""
+        self.is_assisting = False
         self.has_cancelled = False
         """Whether a `/cancel` that is still to be answered has stopped something."""
         self.is_withdrawn = False

@@ -239,7 +239,8 @@ class Runner:
         if lane.current is None or lane.worker is None:
             return False
         lane.is_withdrawn = True
-        lane.worker.cancel()
+        if lane.is_assisting:
+            lane.worker.cancel()
         return True
 
     def react(self, sender: str, message_id: str, emojis: tuple[str, ...]) -> None:
@@ -312,6 +313,7 @@ class Runner:
             while lane.queue:
                 waiting = lane.queue.popleft()
                 lane.share.waiting -= 1
+                lane.current, lane.is_withdrawn = waiting, False
                 try:
                     if waiting.is_surely_new or await waiting.is_new:
                         async with lane.share.slots, self._slots:
@@ -325,7 +327,7 @@ class Runner:
                     log.exception("%s: a request of %s failed", self.jid, bare(waiting.incoming.sender))
                     await self._give_up(lane, waiting)
         finally:
-            lane.worker = None
+            lane.worker = lane.current = None
             self._lanes.let_go(lane)
 
     async def _apologise(self, lane: Lane, waiting: Waiting) -> None:
@@ -402,7 +404,7 @@ class Runner:
             memory.variables,
             memory.person,
         )
-        outcome = await self._execute(lane, waiting, request, session, response)
+        outcome = await self._execute(lane, request, session, response)
         if outcome is None:
             await self.store.finish(waiting.row, memory.row, None, None)
             return
@@ -456,9 +458,7 @@ class Runner:
             self._lanes.let_go(one)
         return report
 
-    async def _execute(
-        self, lane: Lane, waiting: Waiting, request: AgentRequest, session: Session, response: Response
-    ) -> _Outcome | None:
+    async def _execute(self, lane: Lane, request: AgentRequest, session: Session, response: Response) -> _Outcome | None:
         """Runs `assist`. The one place that catches whatever an agent raises: an agent that fails fails alone.
 
         None where whoever asked took the request back meanwhile.
@@ -467,13 +467,16 @@ class Runner:
         limit_s = self.policy.assist_timeout_s
         limit = Limit(self._assist_alarms)
         try:
-            lane.current, lane.is_withdrawn = waiting, False
+            if lane.is_withdrawn:
+                response.withdraw()
+                return None
+            lane.is_assisting = True
             try:
                 with limit:
                     await self._lifecycle.ensure_started()
                     await self.agent.assist(request, session, response)
             finally:
-                lane.current = None
+                lane.is_assisting, lane.current = False, None
             response.close_streams(None)
             await self._take_back_cancels()
         except BaseException as error:

@@ -18,6 +18,7 @@ from typing import Any
 import aiofiles
 
 from .access import Access
+from .avatar import Avatar, read_avatar
 from .config import AgentSettings, Settings
 from .contracts import AgentInterface, MemoryConfig
 from .conversation import Rules
@@ -173,7 +174,8 @@ class Platform:
         given = settings.password.get_secret_value() if settings.password is not None else None
         password = given or self._passwords.get(jid, "")
         is_registered_here = settings.register_account and self.server is None
-        host = HostedAgent(settings.jid, password, self.endpoint, register=is_registered_here)
+        avatar = _avatar(settings.avatar, place)
+        host = HostedAgent(settings.jid, password, self.endpoint, register=is_registered_here, avatar=avatar)
         requests = OpenRequests()
         agent = self._load(place, settings, jid, Peers(jid, requests, host.send, self.settings.limits.stanza_bytes))
         runner = Runner(
@@ -243,6 +245,13 @@ class Platform:
         )
         path = await write_run_file(self.settings.data_dir, run)
         self._stack.callback(_remove, path)
+
+
+def _avatar(path: Path | None, place: str) -> Avatar | None:
+    try:
+        return None if path is None else read_avatar(path)
+    except ValueError as error:  # it was there when the settings were read
+        raise ConfigError(f"{place}.avatar", str(error)) from error
 
 
 def _remove(path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "spade_coreason"
 # The last column of each line is the highest floor; a room may import from its own and from lower ones.
 FLOORS = [
-    {"exceptions", "contracts", "names", "runfile", "tracked", "alarms", "notices", "collector", "access"},
+    {"exceptions", "contracts", "names", "runfile", "tracked", "alarms", "notices", "collector", "access", "avatar"},
     {"conversation", "pruning", "config", "modules", "authoring"},
     {"codec", "stores", "loading"},
     {"session", "response", "lane", "lifecycle", "ends", "commands", "runner", "peers", "door", "forget"},

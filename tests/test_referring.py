@@ -106,6 +106,18 @@ async def test_a_retraction_stops_the_work_on_a_question(how: str, when: str) ->
         assert t.unread() == []
 
 
+async def test_a_question_that_is_taken_back_in_the_same_breath_is_never_begun() -> None:
+    slow = Slow()
+    async with AgentTester(slow, user=ALICE) as t:
+        t.send_stanza(question("x", "1"))
+        t.send_stanza(retraction("1"))
+        t.send_stanza(question("whta", "2"))
+        t.send_stanza(question("what", "3", correction("2")))
+        slow.may.set()
+        await t.settled()
+        assert (slow.asked, t.unread()) == (["what"], ["answer to what"])
+
+
 async def test_an_origin_id_names_a_question_too() -> None:
     slow = Slow()
     async with AgentTester(slow, user=ALICE) as t:

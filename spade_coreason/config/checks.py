@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator
 
+from ..avatar import read_avatar
 from ..names import bare, domain, local_part
 from .environment import Path
 from .settings import AgentSettings, Settings
@@ -24,6 +25,11 @@ def problems(settings: Settings) -> Iterator[tuple[Path, str]]:
         yield from _account_problems(settings, agent, place)
         if agent.manifest is not None and not agent.manifest.is_file():
             yield (*place, "manifest"), f"there is no file {agent.manifest}; correct the name, or leave it out"
+        if agent.avatar is not None:
+            try:
+                read_avatar(agent.avatar)
+            except ValueError as error:
+                yield (*place, "avatar"), str(error)
 
 
 def _server_problems(settings: Settings) -> Iterator[tuple[Path, str]]:

@@ -160,6 +160,8 @@ class AgentSettings(Section):
     options: Annotated[Mapping[str, Any], AfterValidator(MappingProxyType)] = Field({}, repr=False)
     """Further keyword arguments of the constructor. They may hold secrets and are never shown."""
     manifest: ProjectPath | None = None
+    avatar: ProjectPath | None = None
+    """A picture (PNG, JPEG, WebP; at most 64 KiB). None: one is drawn from the agent's name."""
     conversation: ConversationSettings | None = None
     """Only what differs for this agent; see `Settings.conversation_of`."""
     access: AccessSettings | None = None

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import CompoundSelect, Connection, Row, Select, delete, func, select, update
 
 from ..contracts import ConversationRecord, ConversationState
+from ..contracts.base import utc_now
 from ..conversation import Life
 from ..names import choose
 from .database import Database, micros, moment
@@ -333,6 +334,10 @@ class AgentStore:
             variables.c.agent == self.agent, variables.c.scope == scope, variables.c.holder == holder
         )
         return {row.name: row.value for row in await self._rows(query)}
+
+    def save_variable(self, scope: str, holder: str, name: str, value: str) -> asyncio.Future[bool]:
+        """Stores one variable (JSON) beside the turns; the future is done when it is durable."""
+        return self._database.submit([(SAVE_VARIABLE, (self.agent, scope, holder, name, value, micros(utc_now())))])
 
     # Helpers
 

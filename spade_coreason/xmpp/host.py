@@ -13,9 +13,11 @@ from spade.container import Container
 from spade.message import Message as SpadeMessage
 from spade.presence import PresenceManager
 
+from ..avatar import Avatar
 from ..door import Door
 from ..runner import Runner
 from .abilities import Abilities
+from .citizen import Citizen
 from .connection import Connection
 from .endpoint import Endpoint
 
@@ -67,7 +69,9 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
     message beside the agent; everything else goes through the door to `assist`.
     """
 
-    def __init__(self, jid: str, password: str, endpoint: Endpoint, *, register: bool = False) -> None:
+    def __init__(
+        self, jid: str, password: str, endpoint: Endpoint, *, register: bool = False, avatar: Avatar | None = None
+    ) -> None:
         _prepare_container()
         if not JID(jid).resource:
             # Always the same one: after a kill -9 the server has unacknowledged mail for this resource only.
@@ -78,6 +82,8 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self.traces = NoTraces()
         self._endpoint = endpoint
         self._register = register
+        self._avatar = avatar
+        self._citizen: Citizen | None = None
         self._door: Door | None = None
         self._runner: Runner | None = None
         self.connection = Connection(
@@ -99,20 +105,23 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
     def serve(self, runner: Runner, door: Door) -> None:
         """Says who answers; before `start`."""
         self._runner, self._door = runner, door
+        self._citizen = Citizen(self.connection, runner, door.access, self._avatar)
 
     async def _async_start(self, auto_register: bool = True) -> None:
         """Connects, opens the runner, and only then announces the agent. ConnectError or LoginError if it cannot."""
-        if self._runner is None:
+        if self._runner is None or self._citizen is None:
             raise RuntimeError("serve(runner, door) comes before start()")
         await self._hook_plugin_before_connection()
         self.client = self.connection.client
         self.presence = PresenceManager(agent=self, approve_all=False)
         try:
             await self.connection.open()
+            await self._citizen.arrive()
             await self._hook_plugin_after_connection()
             await self._runner.open(self.send, self.abilities.corrects)
             await self.setup()
         except BaseException:
+            await self._citizen.close()
             await self._runner.drain(0)
             await self._runner.close()
             await self.connection.close()
@@ -126,17 +135,19 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
                         state.set_agent(self)
                 behaviour.start()
         self._runner.send_unsent()
-        self._announce()
+        self._citizen.announce()
+        await self.client.waiting_queue.join()  # who hears that the agent is online may write to it at once
 
     async def _async_stop(self, grace_s: float = 10.0) -> None:
         """Says goodbye, lets running turns finish within `grace_s`, and disconnects."""
-        if self._runner is None or self.client is None:
+        if self._runner is None or self._citizen is None or self.client is None:
             return
-        if self.connection.state == "online":
-            self.client.send_presence(ptype="unavailable")
+        self._citizen.leave()
         for behaviour in self.behaviours:
             behaviour.kill()
         await self._runner.drain(grace_s)
+        self._citizen.gone()
+        await self._citizen.close()
         await self.connection.settle(2.0)
         await self._runner.close()
         await self.abilities.close()
@@ -151,21 +162,21 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         """Whether the agent is started and its connection stands."""
         return bool(self._alive.is_set() and self.connection.state == "online")
 
-    def _announce(self) -> None:
-        self.client.send_presence()
-        self.client.get_roster()
-
     def _on_presence(self, presence: Presence) -> None:
         self.abilities.see(presence)
 
     def _on_session(self, is_new: bool) -> None:
-        if is_new:
-            self.abilities.forget()
-        if is_new and self._alive.is_set():
-            self._announce()
+        if not is_new:
+            return
+        self.abilities.forget()
+        if self._alive.is_set() and self._citizen is not None:
+            self._citizen.announce_again()
 
     def _on_message(self, stanza: Any) -> asyncio.Future[bool] | None:
-        return self._door.deliver(stanza) if self._door is not None else None
+        if self._door is None or self._citizen is None:
+            return None
+        self._citizen.noticed()
+        return self._door.deliver(stanza)
 
     def _behaviours_take(self, stanza: Message) -> bool:
         """Gives a message to SPADE's behaviours; True where one claims it by its template."""

@@ -1,0 +1,74 @@
+"""What everybody who is admitted may know of an agent: the public part of its manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic_core import to_json
+
+from ..avatar import Avatar, drawn
+from ..codec import printable
+from ..codec.xml import clean
+from ..contracts import AgentDefinition
+
+CARD = "urn:spade-coreason:card:0"
+"""The FORM_TYPE of the short card (XEP-0128), and the PEP node of the whole one."""
+
+_MOST_JSON_BYTES = 65_536
+_SHORT = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Name, description, capabilities and picture; never configuration, prompts, dependencies, policy or custom metadata."""
+
+    name: str
+    version: str
+    description: str
+    capabilities: Sequence[Mapping[str, Any]]
+    avatar: Avatar
+
+    @classmethod
+    def of(cls, manifest: AgentDefinition, avatar: Avatar | None = None) -> Profile:
+        """The profile of an agent; without a picture one is drawn."""
+        # Key by key: what is added to the manifest later is not public before somebody says so here.
+        capabilities = [
+            {"name": clean(c.name), "description": clean(c.description), "inputs": c.inputs, "outputs": c.outputs}
+            for c in manifest.capabilities
+        ]
+        name = clean(manifest.metadata.name)
+        description = next((c["description"] for c in capabilities if c["description"]), "")
+        return cls(name, manifest.metadata.version, str(description), capabilities, avatar or drawn(name))
+
+    @property
+    def card(self) -> str:
+        """The card as JSON. Schemas that would make it longer than 64 KiB are left out."""
+        card = {"name": self.name, "version": self.version, "description": self.description}
+        whole = to_json(printable({**card, "capabilities": self.capabilities}))
+        if len(whole) > _MOST_JSON_BYTES:
+            named = [{"name": c["name"], "description": c["description"]} for c in self.capabilities]
+            whole = to_json(printable({**card, "capabilities": named}))
+        return clean(whole.decode())
+
+    @property
+    def form(self) -> dict[str, list[str]]:
+        """The card in short: the fields of a form."""
+        return {
+            "FORM_TYPE": [CARD],
+            "name": [self.name],
+            "version": [self.version],
+            "description": [self.description[:_SHORT]],
+            "capabilities": [str(c["name"])[:_SHORT] for c in self.capabilities],
+        }
+
+    @property
+    def introduction(self) -> str:
+        """What the agent says to somebody whom it does not know yet."""
+        lines = [f"Hello, I am {self.name}. {self.description}".strip()]
+        told = [c for c in self.capabilities if c["description"] and c["description"] != self.description]
+        if told:
+            lines.append("What I can do:")
+            lines += [f"- {c['name']}: {c['description']}" for c in self.capabilities if c["description"]]
+        return "\n".join(lines)

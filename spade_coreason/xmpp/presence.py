@@ -1,0 +1,110 @@
+"""What an agent's presence says: that it is there, how busy it is, and what it is about to do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+from xml.etree.ElementTree import Element, SubElement
+
+XUPDATE = "vcard-temp:x:update"
+
+_AT_MOST_EVERY_S = 5.0
+_LOOK_AFTER_S = 0.5
+# Of its concurrency: from there on an agent is busy, and until there it stays so.
+_BUSY_FROM = 0.75
+_QUIET_BELOW = 0.5
+
+
+class Availability(NamedTuple):
+    """The show and the status of a presence; None where it has none."""
+
+    show: str | None = None
+    status: str | None = None
+
+
+QUIET = Availability()
+STARTING = Availability("away", "starting")
+STOPPING = Availability("away", "stopping")
+
+
+def availability(turns: int, concurrency: int, is_busy: bool) -> Availability:
+    """What to say while `turns` of at most `concurrency` run or wait, and `is_busy` was said before."""
+    if turns < concurrency * (_QUIET_BELOW if is_busy else _BUSY_FROM):
+        return QUIET
+    return Availability("dnd", f"busy: {turns} conversation{'s' if turns != 1 else ''}")
+
+
+class Presence:
+    """Sends the presence of one agent, and again when it changes, at most once in five seconds.
+
+    `caps` makes the element that stands for its features; `turns` says how many conversations are at work.
+    """
+
+    def __init__(self, client: Any, caps: Callable[[], Element], turns: Callable[[], int], concurrency: int) -> None:
+        self._client = client
+        self._caps = caps
+        self._turns = turns
+        self._concurrency = concurrency
+        self._loop = asyncio.get_running_loop()
+        self._said = QUIET
+        self._said_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_announced = False
+        self.photo: str | None = None
+        """The hash of the picture in the vCard (XEP-0153); None while the server has none."""
+
+    def announce(self) -> None:
+        """The agent is there. From here on its presence follows what it does."""
+        self._is_announced = True
+        self._say(availability(self._turns(), self._concurrency, self._said.show is not None))
+        self.noticed()
+
+    def starting(self, contacts: Iterable[str]) -> None:
+        """Says so to each of the contacts."""
+        # One by one: after a presence for all, the server would deliver the mail that came meanwhile, to nobody. And one for
+        # all with a negative priority would be the first one; Prosody delivers such mail after the first one only.
+        for contact in contacts:
+            self._client.send_presence(pto=contact, pshow=STARTING.show, pstatus=STARTING.status)
+
+    def stopping(self) -> None:
+        """Says so to everybody. With the negative priority new mail stays at the server."""
+        self.stop()
+        self._say(STOPPING, priority=-1)
+
+    def gone(self) -> None:
+        """The agent is not there any more."""
+        self.stop()
+        self._client.send_presence(ptype="unavailable")
+
+    def stop(self) -> None:
+        """Says nothing more by itself."""
+        self._is_announced = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def noticed(self) -> None:
+        """Something came in: the presence may have to change soon. Costs next to nothing."""
+        if self._timer is None and self._is_announced:
+            self._timer = self._loop.call_later(_LOOK_AFTER_S, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        now = availability(self._turns(), self._concurrency, self._said.show is not None)
+        wait_s = self._said_at + _AT_MOST_EVERY_S - self._loop.time()
+        if now != self._said and wait_s <= 0:
+            self._say(now)
+            wait_s = _AT_MOST_EVERY_S
+        if now != QUIET or self._said != QUIET:
+            # What ends is not noticed by itself.
+            self._timer = self._loop.call_later(max(wait_s, _LOOK_AFTER_S), self._look)
+
+    def _say(self, what: Availability, priority: int | None = None) -> None:
+        self._said, self._said_at = what, self._loop.time()
+        presence = self._client.make_presence(pshow=what.show, pstatus=what.status, ppriority=priority)
+        presence.xml.append(self._caps())
+        update = SubElement(presence.xml, f"{{{XUPDATE}}}x")
+        if self.photo is not None:  # without it: not known yet
+            SubElement(update, f"{{{XUPDATE}}}photo").text = self.photo
+        presence.send()

@@ -1,0 +1,122 @@
+"""What an agent leaves with its server for its contacts: vCard, nickname, picture and card (XEP-0054, 0172, 0084, 0163)."""
+
+from __future__ import annotations
+
+import logging
+from base64 import b64encode
+from typing import Any
+from xml.etree.ElementTree import Element, SubElement
+
+from slixmpp.exceptions import IqError, XMPPError
+
+from ..codec.namespaces import JSON_NAMESPACE
+from .card import CARD, Profile
+from .discovery import data_form
+
+log = logging.getLogger(__name__)
+
+VCARD = "vcard-temp"
+NICK = "http://jabber.org/protocol/nick"
+AVATAR_DATA = "urn:xmpp:avatar:data"
+AVATAR_METADATA = "urn:xmpp:avatar:metadata"
+PUBSUB = "http://jabber.org/protocol/pubsub"
+
+_TIMEOUT_S = 10.0
+_CURRENT = "current"
+# The card is for those who may see the presence, which are those whom the access policy admits.
+_FOR_CONTACTS = {
+    "FORM_TYPE": [f"{PUBSUB}#publish-options"],
+    "pubsub#access_model": ["presence"],
+    "pubsub#persist_items": ["1"],
+}
+
+
+async def publish(client: Any, profile: Profile) -> bool:
+    """Publishes what is not there yet; whether the server has the vCard. What it does not take is said in one line."""
+    picture = profile.avatar
+    data = Element(f"{{{AVATAR_DATA}}}data")
+    data.text = b64encode(picture.data).decode()
+    metadata = Element(f"{{{AVATAR_METADATA}}}metadata")
+    facts = {"bytes": str(len(picture.data)), "id": picture.hash, "type": picture.type}
+    SubElement(metadata, f"{{{AVATAR_METADATA}}}info", facts)
+    nick = Element(f"{{{NICK}}}nick")
+    nick.text = profile.name
+    card = Element(f"{{{JSON_NAMESPACE}}}json")
+    card.text = profile.card
+    refused: list[str] = []
+    has_vcard = await _tried(_publish_vcard(client, _vcard(profile)), "vCard", refused)
+    await _tried(_publish_item(client, NICK, _CURRENT, nick), "nickname", refused)
+    # Whoever hears of the metadata fetches the data.
+    if await _tried(_publish_item(client, AVATAR_DATA, picture.hash, data), "picture", refused):
+        await _tried(_publish_item(client, AVATAR_METADATA, picture.hash, metadata), "picture", refused)
+    await _tried(_publish_item(client, CARD, _CURRENT, card, _FOR_CONTACTS), "card", refused)
+    if refused:
+        log.info("%s: the server does not take %s", client.boundjid.bare, ", ".join(refused))
+    return has_vcard
+
+
+async def _tried(work: Any, what: str, refused: list[str]) -> bool:
+    try:
+        await work
+    except XMPPError as error:
+        refused.append(f"{what} ({error.condition})")
+        return False
+    return True
+
+
+def _vcard(profile: Profile) -> Element:
+    vcard = Element(f"{{{VCARD}}}vCard")
+    for name, value in (("FN", profile.name), ("NICKNAME", profile.name), ("DESC", profile.description)):
+        if value:
+            SubElement(vcard, f"{{{VCARD}}}{name}").text = value
+    photo = SubElement(vcard, f"{{{VCARD}}}PHOTO")
+    SubElement(photo, f"{{{VCARD}}}TYPE").text = profile.avatar.type
+    SubElement(photo, f"{{{VCARD}}}BINVAL").text = b64encode(profile.avatar.data).decode()
+    return vcard
+
+
+async def _publish_vcard(client: Any, vcard: Element) -> None:
+    found = await _ask(client, "get", Element(f"{{{VCARD}}}vCard"))
+    if found is not None and _texts(vcard) <= _texts(found.find(vcard.tag)):
+        return
+    await _ask(client, "set", vcard)
+
+
+async def _publish_item(
+    client: Any, node: str, item_id: str, payload: Element, options: dict[str, list[str]] | None = None
+) -> None:
+    """Every publishing tells every contact: the same thing is not published again after each start."""
+    asked = Element(f"{{{PUBSUB}}}pubsub")
+    items = SubElement(asked, f"{{{PUBSUB}}}items", {"node": node})
+    SubElement(items, f"{{{PUBSUB}}}item", {"id": item_id})
+    found = await _ask(client, "get", asked)
+    there = found.find(f".//{payload.tag}") if found is not None else None
+    if there is not None and _texts(payload) == _texts(there):
+        return
+    pubsub = Element(f"{{{PUBSUB}}}pubsub")
+    publishing = SubElement(pubsub, f"{{{PUBSUB}}}publish", {"node": node})
+    SubElement(publishing, f"{{{PUBSUB}}}item", {"id": item_id}).append(payload)
+    if options is not None:
+        SubElement(pubsub, f"{{{PUBSUB}}}publish-options").append(data_form("submit", options))
+    await _ask(client, "set", pubsub)
+
+
+async def _ask(client: Any, kind: str, payload: Element) -> Element | None:
+    """Asks our own account at the server; None where something that was to be got is not there."""
+    iq = client.make_iq_get() if kind == "get" else client.make_iq_set()
+    iq.xml.append(payload)
+    try:
+        result: Element = (await iq.send(timeout=_TIMEOUT_S)).xml
+    except IqError as error:
+        if kind == "get" and error.condition in ("item-not-found", "not-found"):
+            return None
+        raise
+    return result
+
+
+def _texts(element: Element | None) -> set[tuple[str, str, tuple[tuple[str, str], ...]]]:
+    """What an element says, each part with its name and attributes; however it is wrapped."""
+    if element is None:
+        return set()
+    parts = ((part.tag, "".join((part.text or "").split()), tuple(sorted(part.items()))) for part in element.iter())
+    return {part for part in parts if part[1] or part[2]}
