@@ -54,8 +54,10 @@ def command_in(text: str) -> str | None:
 
 def without_escape(text: str) -> str:
     """A text for the agent: where two slashes begin what would be a command, one of them was there to say so."""
+    if not text.lstrip().startswith("//"):
+        return text
     plain = text.replace("//", "/", 1)
-    return plain if text.lstrip().startswith("//") and command_in(plain) is not None else text
+    return plain if command_in(plain) is not None else text
 
 
 class Commands:

@@ -373,8 +373,9 @@ class Runner:
             if (command := command_in(text)) is not None:
                 await self._obey(lane, memory, waiting, command, now)
                 return
-            incoming = incoming._replace(payload={**incoming.payload, "query": without_escape(text)})
-            waiting = waiting._replace(incoming=incoming)
+            if (plain := without_escape(text)) is not text:
+                incoming = incoming._replace(payload={**incoming.payload, "query": plain})
+                waiting = waiting._replace(incoming=incoming)
         received = self._decide(memory, incoming, now)
         if received.ended is not None:
             await self._ends.ended(memory.row.conversation_id, received.ended)
