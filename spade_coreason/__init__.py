@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from .exceptions import ConnectError as ConnectError
     from .exceptions import CoReasonError as CoReasonError
     from .exceptions import DataDirectoryInUse as DataDirectoryInUse
+    from .exceptions import FetchError as FetchError
+    from .exceptions import FileError as FileError
     from .exceptions import LoginError as LoginError
     from .exceptions import MemoryFileError as MemoryFileError
     from .exceptions import PeerError as PeerError
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
     from .exceptions import RequestTooLong as RequestTooLong
     from .exceptions import ServerError as ServerError
     from .exceptions import StoreError as StoreError
+    from .exceptions import UploadError as UploadError
+    from .files import Fetched as Fetched
+    from .files import Files as Files
+    from .files import fetch as fetch
     from .peers import Answer as Answer
     from .peers import PeerEvent as PeerEvent
     from .peers import Peers as Peers
@@ -45,6 +51,9 @@ _LAZY = {
     "agent": "authoring",
     "Settings": "config",
     "load_settings": "config",
+    "Fetched": "files",
+    "Files": "files",
+    "fetch": "files",
     "Answer": "peers",
     "PeerEvent": "peers",
     "Peers": "peers",
@@ -60,6 +69,8 @@ _LAZY = {
     "ConfigError": "exceptions",
     "ConnectError": "exceptions",
     "DataDirectoryInUse": "exceptions",
+    "FetchError": "exceptions",
+    "FileError": "exceptions",
     "LoginError": "exceptions",
     "MemoryFileError": "exceptions",
     "PeerError": "exceptions",
@@ -70,6 +81,7 @@ _LAZY = {
     "RequestTooLong": "exceptions",
     "ServerError": "exceptions",
     "StoreError": "exceptions",
+    "UploadError": "exceptions",
 }
 
 __all__ = [*_contracts, *_LAZY]  # noqa: PLE0604 - both are lists of texts

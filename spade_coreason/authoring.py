@@ -17,7 +17,7 @@ _REQUEST = ("request", "session", "response")
 class FunctionAgent:
     """An agent made of a coroutine function `(request, session, response)`: an AgentInterface like any other.
 
-    What the function takes besides (`peers`, `memory`, options) is given to it by name, at every call.
+    What the function takes besides (`peers`, `memory`, `files`, options) is given to it by name, at every call.
     """
 
     def __init__(self, function: Assist, manifest: AgentDefinition, given: Mapping[str, Any] | None = None) -> None:
@@ -98,8 +98,8 @@ def agent(
 
     The name is the function's, the description the first line of its docstring, unless given; `memory` is the policy of its
     history. The function takes `(request, session, response)`; further parameters are filled by name as those of an agent
-    class are: `peers`, `memory` (its AgentInteractionMemory), `knowledge`, and the `options` of a configuration. TypeError
-    for anything but such a coroutine function.
+    class are: `peers`, `memory` (its AgentInteractionMemory), `knowledge`, `files`, and the `options` of a configuration.
+    TypeError for anything but such a coroutine function.
     """
 
     def make(function: Assist) -> FunctionAgent:

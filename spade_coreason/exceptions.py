@@ -9,6 +9,9 @@ CoReasonError
 ├── StoreError              what lasts cannot be read or written
 │   └── MemoryFileError     an interaction memory file is damaged; it is kept as it is
 ├── CodecError              a stanza that claims to be ours and is not
+├── FileError               a file did not come or go
+│   ├── FetchError          what a link leads to is not to be had, or may not be
+│   └── UploadError         the server does not keep a file for us
 └── PeerError               a request to another agent had no good answer
     ├── PeerTimeout         none within the time given
     ├── PeerUnavailable     the server says that nobody is there
@@ -19,6 +22,7 @@ CoReasonError
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 
@@ -90,6 +94,32 @@ class MemoryFileError(StoreError):
 
 class CodecError(CoReasonError):
     """A stanza carries something of ours in a form that cannot be read."""
+
+
+class FileError(CoReasonError):
+    """A file did not come or go."""
+
+
+class FetchError(FileError):
+    """What a link leads to is not to be had, or may not be. Without what may be secret in it the text names the `url`."""
+
+    def __init__(self, url: str, problem: str) -> None:
+        scheme, _, rest = url.partition("://")
+        authority, slash, path = rest.partition("/")
+        named = f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}" if rest else scheme
+        named = re.split(r"[?#]", named, maxsplit=1)[0]
+        super().__init__(f"{named[:200]!r} is not fetched: {problem}")
+        self.url = url
+        self.problem = problem
+
+
+class UploadError(FileError):
+    """The server does not keep the file `name` for us."""
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(f"{name!r} is not uploaded: {problem}")
+        self.name = name
+        self.problem = problem
 
 
 class PeerError(CoReasonError):

@@ -20,7 +20,7 @@ WHAT_AN_AGENT_IS = 'an agent has an attribute "manifest" and a coroutine assist(
 class AgentParts:
     """What the platform has for an agent's constructor.
 
-    `peers`, `memory` and `knowledge` are made by calling them, and only if a parameter of that name asks for them.
+    `peers`, `memory`, `knowledge` and `files` are made by calling them, and only if a parameter of that name asks for them.
     `manifest` goes before `manifest_file`; with neither, one is made from the name and the docstring.
     """
 
@@ -29,9 +29,10 @@ class AgentParts:
     peers: Callable[[], object] | None = None
     memory: Callable[[], object] | None = None
     knowledge: Callable[[], object] | None = None
+    files: Callable[[], object] | None = None
 
 
-PARTS = ("manifest", "peers", "memory", "knowledge")
+PARTS = ("manifest", "peers", "memory", "knowledge", "files")
 
 
 def load_agent(spec: str, *, place: str, project: Path, parts: AgentParts, options: Mapping[str, object]) -> AgentInterface:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from urllib.parse import quote
 from xml.etree.ElementTree import Element, fromstring
 
 from .codec import Bounce, Reply, decode
 from .codec.namespaces import BODY, THREAD
+from .files import Fetched, Progress, fetch
 from .names import bare
 from .peers import OpenRequests
 from .tracked import Tracked
@@ -106,3 +108,22 @@ class LocalUser:
             self.requests.bounce(message)
         elif (text := stanza.findtext(BODY)) is not None:
             self._texts.append(_Text(bare(stanza.get("from", "")), stanza.findtext(THREAD), text))
+
+
+class LocalFiles:
+    """What agents uploaded, by link. Such a link is fetched from here, every other from where it leads."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Fetched] = {}
+
+    async def put(self, name: str, data: bytes, type: str, progress: Progress | None) -> str:
+        """Keeps it."""
+        url = f"https://files.localhost/{len(self.kept) + 1}/{quote(name, safe='')}"
+        self.kept[url] = Fetched(url, name, type, data)
+        if progress is not None:
+            progress(len(data), len(data))
+        return url
+
+    async def get(self, url: str, **limits: Any) -> Fetched:
+        """As `fetch`."""
+        return self.kept[url] if url in self.kept else await fetch(url, **limits)

@@ -25,6 +25,7 @@ from .conversation import Rules
 from .door import Door
 from .ends import OnConversationEnd
 from .exceptions import ConfigError, CoReasonError, ServerError
+from .files import Files
 from .loading import AgentParts, find_agent, load_agent
 from .names import bare
 from .peers import OpenRequests, Peers
@@ -177,7 +178,8 @@ class Platform:
         avatar = _avatar(settings.avatar, place)
         host = HostedAgent(settings.jid, password, self.endpoint, register=is_registered_here, avatar=avatar)
         requests = OpenRequests()
-        agent = self._load(place, settings, jid, Peers(jid, requests, host.send, self.settings.limits.stanza_bytes))
+        peers = Peers(jid, requests, host.send, self.settings.limits.stanza_bytes)
+        agent = self._load(place, settings, jid, peers, Files(host.uploads.put))
         runner = Runner(
             agent,
             jid,
@@ -192,11 +194,12 @@ class Platform:
         self.runners[jid] = runner
         self.agents_described.append((jid, agent.manifest.capabilities[0].description or agent.manifest.metadata.name))
 
-    def _load(self, place: str, settings: AgentSettings, jid: str, peers: Peers) -> AgentInterface:
+    def _load(self, place: str, settings: AgentSettings, jid: str, peers: Peers, files: Files) -> AgentInterface:
         parts = AgentParts(
             manifest_file=settings.manifest,
             peers=lambda: peers,
             memory=lambda: AgentInteractionMemory(jid, self.settings.storage.memory_dir),
+            files=lambda: files,
         )
         return load_agent(settings.agent, place=place, project=self.settings.project, parts=parts, options=settings.options)
 

@@ -26,8 +26,9 @@ from .contracts import AgentInterface, AgentRequest, ConversationRecord
 from .contracts.base import utc_now
 from .door import Door
 from .ends import OnConversationEnd
+from .files import Fetched, Files
 from .loading import AgentParts, build_agent
-from .local_network import LocalNetwork, LocalUser
+from .local_network import LocalFiles, LocalNetwork, LocalUser
 from .peers import Answer, OpenRequests, PeerEvent, Peers, as_request, collect, write_request
 from .runner import Policy, Runner
 from .stores import AgentStore, Database
@@ -70,6 +71,7 @@ class AgentTester:
         self._stack = AsyncExitStack()
         self._directory = Path()
         self._network = LocalNetwork()
+        self._files = LocalFiles()
         self._database: Database | None = None
         self.runners: dict[str, Runner] = {}
         self.doors: dict[str, Door] = {}
@@ -162,6 +164,11 @@ class AgentTester:
                 await runner.settled()
             await self._network.carried()
 
+    @property
+    def uploaded(self) -> dict[str, Fetched]:
+        """What the agents uploaded, by link."""
+        return self._files.kept
+
     async def conversations(self) -> list[ConversationRecord]:
         """The conversations of the agent, the newest first."""
         return [row.record for row in await self.runners[self.jid].store.conversations()]
@@ -204,7 +211,8 @@ class AgentTester:
         return AgentInteractionMemory(jid, self._directory / "memory", clock=self._clock)
 
     def _build(self, jid: str, what: Any, peers: Peers) -> AgentInterface:
-        parts = AgentParts(peers=lambda: peers, memory=partial(self._memory, jid))
+        files = Files(self._files.put, self._files.get)
+        parts = AgentParts(peers=lambda: peers, memory=partial(self._memory, jid), files=lambda: files)
         return build_agent(what, parts=parts, options=self._options.get(jid, {}))
 
     async def _close(self, grace_s: float) -> None:

@@ -17,6 +17,7 @@ from .storage import database_file
 
 if TYPE_CHECKING:
     from ..config import AgentSettings, Settings
+    from ..files import Files
     from ..peers import Peers
     from ..xmpp.endpoint import Endpoint
 
@@ -142,6 +143,7 @@ def _agents(settings: Settings) -> Iterator[Finding]:
             manifest_file=agent.manifest,
             peers=lambda jid=jid: _peers(jid),  # type: ignore[misc]  # a lambda's default has no type
             memory=lambda jid=jid: AgentInteractionMemory(jid, settings.storage.memory_dir),  # type: ignore[misc]  # likewise
+            files=lambda jid=jid: _files(jid),  # type: ignore[misc]  # likewise
         )
         place = settings.place(f"agents[{number}]")
         try:
@@ -161,6 +163,16 @@ def _peers(jid: str) -> Peers:
         raise CoReasonError(f"{jid} is only checked: it is not online and cannot ask anybody")
 
     return Peers(jid, OpenRequests(), send)
+
+
+def _files(jid: str) -> Files:
+    """An agent's way to files, for an agent that is never started."""
+    from ..files import Files
+
+    async def put(name: str, *_: object) -> str:
+        raise CoReasonError(f"{jid} is only checked: it is not online and cannot upload {name!r}")
+
+    return Files(put)
 
 
 def _local_server(settings: Settings) -> Iterator[Finding]:

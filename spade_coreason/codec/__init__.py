@@ -1,5 +1,6 @@
 """Stanza to request, events to stanza: pure, in both directions."""
 
+from .attachments import is_link, name_in, plain_name
 from .events import (
     Completed,
     Failed,
@@ -36,8 +37,11 @@ __all__ = [
     "Voice",
     "decode",
     "displayed",
+    "is_link",
     "malformed_answer",
+    "name_in",
     "owner_of",
+    "plain_name",
     "printable",
     "receipt",
     "request_stanza",

@@ -17,6 +17,7 @@ from pydantic_core import from_json, to_json
 
 from ..contracts import ClientCapabilities
 from ..names import bare
+from .attachments import attachments
 from .namespaces import (
     APPLY_TO,
     BODY,
@@ -30,9 +31,6 @@ from .namespaces import (
     JSON,
     MARKABLE,
     MARKER,
-    OOB,
-    OOB_DESC,
-    OOB_URL,
     ORIGIN_ID,
     REACTION,
     REACTIONS,
@@ -241,8 +239,8 @@ def decode(message: Element) -> Decoded:
         return None
     payload: dict[str, Any] = {"query": text}
     metadata: dict[str, Any] = {}
-    if (oob := parts.get(OOB)) is not None:
-        payload["attachments"] = [{"url": oob.findtext(OOB_URL, ""), "description": oob.findtext(OOB_DESC)}]
+    if linked := attachments(message):
+        payload["attachments"] = linked
     if (reply := parts.get(REPLY)) is not None and reply.get("id"):
         metadata["reply_to"] = reply.get("id")
     corrected = parts.get(REPLACE)

@@ -20,6 +20,7 @@ from .abilities import Abilities
 from .citizen import Citizen
 from .connection import Connection
 from .endpoint import Endpoint
+from .uploads import Uploads
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +97,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             on_presence=self._on_presence,
             takes=self._behaviours_take,
         )
+        self.uploads = Uploads(self.connection.client, endpoint.context)
         self.abilities = Abilities(self.connection.client, lambda jid: self._door is not None and self._door.admits(jid))
 
     def send(self, stanzas: list[str]) -> None:

@@ -93,10 +93,10 @@ def test_a_link_is_an_attachment() -> None:
     inner = "<x xmlns='jabber:x:oob'><url>https://example.org/a.png</url><desc>a picture</desc></x>"
     assert person("look", inner=inner).payload == {
         "query": "look",
-        "attachments": [{"url": "https://example.org/a.png", "description": "a picture"}],
+        "attachments": [
+            {"url": "https://example.org/a.png", "name": "a.png", "type": None, "size": None, "description": "a picture"}
+        ],
     }
-    bare_link = "<x xmlns='jabber:x:oob'><url>https://example.org/a.png</url></x>"
-    assert person("look", inner=bare_link).payload["attachments"][0]["description"] is None
 
 
 def test_what_is_replied_to_and_since_when_it_waited_is_known() -> None:

@@ -20,7 +20,8 @@ certfiles: ["{pem}"]
 listen:
   - {{port: {c2s}, ip: "127.0.0.1", module: ejabberd_c2s, starttls: true, starttls_required: true,
      max_stanza_size: {stanza_bytes}, shaper: none, access: c2s}}
-  - {{port: {http}, ip: "127.0.0.1", module: ejabberd_http, request_handlers: {{/ws: ejabberd_http_ws}}}}
+  - {{port: {http}, ip: "127.0.0.1", module: ejabberd_http,
+     request_handlers: {{/ws: ejabberd_http_ws{upload_handler}}}}}
 acl: {{local: {{user_regexp: ""}}}}
 access_rules: {{local: {{allow: local}}, c2s: {{allow: all}}, register: {{allow: all}}}}
 auth_method: internal
@@ -62,9 +63,13 @@ def ejabberd(
     archive: bool = False,
     smacks: bool = True,
     hibernation_s: int = 300,
+    uploads: int | None = None,
 ) -> XmppServer:
-    """A server in `directory`, not started yet: `with ejabberd(tmp_path) as server: …`."""
-    domains = [prefix + domain for domain in (DOMAIN, OTHER_DOMAIN) for prefix in ("", "muc.", "pubsub.")]
+    """A server in `directory`, not started yet: `with ejabberd(tmp_path) as server: …`.
+
+    `uploads` are the bytes that an uploaded file may have (XEP-0363).
+    """
+    domains = [prefix + domain for domain in (DOMAIN, OTHER_DOMAIN) for prefix in ("", "muc.", "pubsub.", "upload.")]
     certificate = certificate_in(directory / "certs", domains)
     database = directory / "db"
     database.mkdir(parents=True, exist_ok=True)
@@ -77,6 +82,9 @@ def ejabberd(
         modules.append(f"  mod_stream_mgmt: {{resend_on_timeout: if_offline, resume_timeout: {hibernation_s}}}")
     if archive:
         modules.append("  mod_mam: {default: always, assume_mam_usage: true}")
+    if uploads:
+        files = f'put_url: "http://127.0.0.1:{http}/upload/@HOST@", docroot: "{directory}/upload/@HOST@", max_size: {uploads}'
+        modules.append(f"  mod_http_upload: {{{files}, access: local}}")
     configuration = directory / "ejabberd.yml"
     configuration.write_text(
         CONFIGURATION.format(
@@ -86,6 +94,7 @@ def ejabberd(
             c2s=c2s,
             http=http,
             stanza_bytes=stanza_bytes,
+            upload_handler=", /upload: mod_http_upload" if uploads else "",
             modules="\n".join(modules),
         )
     )

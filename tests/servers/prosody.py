@@ -48,6 +48,15 @@ VirtualHost "{other}"
 Component "muc.{domain}" "muc"
   restrict_room_creation = false
   {room_modules}
+{uploads}
+"""
+
+UPLOADS = """\
+Component "upload.{domain}" "http_file_share"
+  http_host = "{domain}"
+  http_external_url = "http://127.0.0.1:{http}/"
+  http_file_share_size_limit = {size}
+  http_file_share_daily_quota = {quota}
 """
 
 
@@ -63,11 +72,13 @@ def prosody(
     smacks: bool = True,
     hibernation_s: int | None = None,
     queue: int | None = None,
+    uploads: int | None = None,
 ) -> XmppServer:
     """A server in `directory`, not started yet: `with prosody(tmp_path) as server: …`.
 
     `stanza_bytes` raises the limit of 256 KiB a stanza; `hibernation_s` (600) and `queue` (500 stanzas) are what Prosody
-    keeps of a session for its resumption (XEP-0198); None is Prosody's own default.
+    keeps of a session for its resumption (XEP-0198); None is Prosody's own default. `uploads` are the bytes that an uploaded
+    file may have (XEP-0363); ten such are what one account may upload a day.
     """
     certificate = certificate_in(directory / "certs", (DOMAIN, OTHER_DOMAIN, f"muc.{DOMAIN}"))
     (directory / "data").mkdir(parents=True, exist_ok=True)
@@ -92,6 +103,7 @@ def prosody(
             options="\n".join(f"{key} = {value}" for key, value in settings.items() if value is not None),
             domain=DOMAIN,
             other=OTHER_DOMAIN,
+            uploads=UPLOADS.format(domain=DOMAIN, http=http, size=uploads, quota=10 * uploads) if uploads else "",
             room_modules='modules_enabled = { "muc_mam" }' if archive else "",
         )
     )

@@ -1,0 +1,82 @@
+"""A web server that says exactly what a test wants it to say, right or wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import TypeAlias
+
+Page: TypeAlias = bytes | Callable[[asyncio.StreamWriter], Awaitable[None]]
+
+
+def page(body: bytes = b"", *headers: str, status: str = "200 OK") -> bytes:
+    """A whole answer; a `Content-Length` of the test's own goes before the true one."""
+    lines = [f"HTTP/1.1 {status}", *headers]
+    if not any(header.lower().startswith(("content-length", "transfer-encoding")) for header in headers):
+        lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def redirect(target: str, status: str = "302 Found") -> bytes:
+    """An answer that leads elsewhere."""
+    return page(b"", f"Location: {target}", status=status)
+
+
+class Web:
+    """`async with Web({"/a": page(b"…")}) as web: web.url("/a")`. What is asked for is in `asked`, headers and all."""
+
+    def __init__(
+        self,
+        pages: Mapping[str, Page] | None = None,
+        host: str = "127.0.0.3",
+        port: int = 0,
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.pages: dict[str, Page] = dict(pages or {})
+        self.asked: list[str] = []
+        self.host = host
+        self.port = port
+        self._tls = tls
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Web:
+        self._server = await asyncio.start_server(self._begin, self.host, self.port, ssl=self._tls)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def url(self, path: str = "/", host: str | None = None) -> str:
+        """A link to a page, by any name of the host."""
+        return f"http://{host or self.host}:{self.port}{path}"
+
+    def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            self.asked.append(head)
+            said = self.pages.get(head.split(" ")[1], page(status="404 Not Found"))
+            if isinstance(said, bytes):
+                writer.write(said)
+                await writer.drain()
+            else:
+                await said(writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass  # whoever asked has heard enough
+        finally:
+            writer.close()

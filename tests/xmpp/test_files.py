@@ -1,0 +1,152 @@
+"""Agents upload through their own server, and people get the link; a server that cannot, or will not, says so clearly."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spade_coreason import AgentDefinition, Files, UploadError, fetch
+from spade_coreason.xmpp.connection import Connection
+from spade_coreason.xmpp.uploads import Uploads
+from tests.servers import ejabberd as ejabberd_server
+from tests.servers import prosody as prosody_server
+from tests.servers.clients import StockClient
+from tests.servers.requirements import require
+from tests.servers.server import XmppServer
+from tests.xmpp.hosting import By, endpoint_of, hosted, platform
+
+MOST = 200_000
+
+
+@pytest.fixture(scope="module", params=["prosody", "ejabberd"])
+def keeper(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[XmppServer]:
+    """A server that keeps files of at most 200,000 bytes."""
+    directory = tmp_path_factory.mktemp(f"{request.param}-uploads")
+    if request.param == "prosody":
+        require("Prosody", prosody_server.installed())
+        server = prosody_server.prosody(directory, uploads=MOST)
+    else:
+        require("ejabberd", ejabberd_server.installed())
+        server = ejabberd_server.ejabberd(directory, uploads=MOST)
+    with server:
+        yield server
+
+
+class Keeping:
+    """An agent that keeps what it is told as a file."""
+
+    def __init__(self, manifest: AgentDefinition, files: Files) -> None:
+        self.manifest = manifest
+        self.files = files
+
+    async def assist(self, request: Any, session: Any, response: Any) -> None:
+        await response.markdown(await self.files.upload("kept.txt", request.payload["query"].encode()))
+
+
+class Online:
+    """A session with a way to files: `async with Online(server) as files`."""
+
+    def __init__(self, server: XmppServer) -> None:
+        self._server = server
+        self._connection: Connection | None = None
+
+    async def __aenter__(self) -> Files:
+        jid, password = await self._server.account()
+        endpoint = endpoint_of(self._server)
+        self._connection = Connection(jid, password, endpoint, on_message=lambda stanza: None)
+        await self._connection.open()
+        return Files(Uploads(self._connection.client, endpoint.context).put)
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        assert self._connection is not None
+        await self._connection.close()
+
+
+async def test_a_file_is_uploaded_with_progress_and_fetched_as_it_was(keeper: XmppServer) -> None:
+    data, told = bytes(range(256)) * 700, []
+    async with Online(keeper) as files:
+        url = await files.upload("Grüße & <b>.png", data, progress=lambda sent, total: told.append((sent, total)))
+        fetched = await files.fetch(url, allow_private=True, types=("image/png",))
+    assert fetched.data == data
+    assert fetched.type == "image/png"
+    assert told == [(65_536, 179_200), (131_072, 179_200), (179_200, 179_200)]
+
+
+async def test_a_file_too_large_is_refused_before_it_is_sent(keeper: XmppServer) -> None:
+    async with Online(keeper) as files:
+        with pytest.raises(UploadError, match="it has 200,001 bytes, and the server takes 200,000"):
+            await files.upload("a.txt", b"x" * (MOST + 1))
+        assert await files.upload("a.txt", b"x")
+
+
+async def test_what_the_service_itself_refuses_is_said_in_its_words(keeper: XmppServer) -> None:
+    async with Online(keeper) as files:
+        await files.upload("a.txt", b"x")
+        uploads: Any = files._put.__self__  # type: ignore[attr-defined]  # the method of Uploads
+        uploads._service = uploads._service._replace(max_bytes=None)  # as a server that does not tell its limit
+        with pytest.raises(UploadError, match="it has 200,001 bytes, and the server takes 200,000"):
+            await files.upload("a.txt", b"x" * (MOST + 1))
+
+
+async def test_a_quota_that_is_used_up_is_named(tmp_path: Path) -> None:
+    require("Prosody", prosody_server.installed())
+    with prosody_server.prosody(tmp_path, uploads=1000) as server:
+        async with Online(server) as files:
+            for _ in range(10):
+                await files.upload("a.bin", b"x" * 1000)
+            with pytest.raises(UploadError, match=r"refuses: resource-constraint \(Daily quota reached\)"):
+                await files.upload("a.bin", b"x" * 1000)
+
+
+async def test_a_server_without_the_service_is_named_with_the_remedy(real_server: XmppServer) -> None:
+    async with Online(real_server) as files:
+        with pytest.raises(UploadError, match=r"localhost has no service for files \(XEP-0363\)"):
+            await files.upload("a.txt", b"x")
+
+
+async def test_the_embedded_server_which_says_nothing_about_itself_is_not_waited_for_long(embedded: XmppServer) -> None:
+    async with Online(embedded) as files, asyncio.timeout(9):
+        with pytest.raises(UploadError, match="the embedded server has none"):
+            await files.upload("a.txt", b"x")
+
+
+async def test_an_upload_that_the_caller_stops_is_an_error_and_the_next_one_works(keeper: XmppServer) -> None:
+    def stop(sent: int, total: int) -> None:
+        raise InterruptedError
+
+    async with Online(keeper) as files:
+        with pytest.raises(UploadError):
+            await files.upload("a.txt", b"x" * MOST, progress=stop)
+        assert await files.upload("a.txt", b"x")
+
+
+async def test_a_person_sends_a_link_and_gets_one_back(keeper: XmppServer, tmp_path: Path) -> None:
+    async def assist(request: Any, session: Any, response: Any) -> None:
+        [one] = request.payload["attachments"]
+        fetched = await agent.files.fetch(one["url"], allow_private=True)
+        url = await agent.files.upload(f"copy of {one['name']}", fetched.data.upper(), one["type"])
+        await response.markdown(f"Here: {url}")
+
+    agent: Any = By(assist)
+    async with (
+        hosted(agent, keeper, tmp_path, prepare=lambda host: setattr(agent, "files", Files(host.uploads.put))) as one,
+        StockClient(*await keeper.account(), keeper) as alice,
+        Online(keeper) as hers,
+    ):
+        url = await hers.upload("note.txt", b"hello")
+        alice.send(url, one.jid, extra_xml=f"<x xmlns='jabber:x:oob'><url>{url}</url></x>")
+        said = (await alice.answer())["body"]
+        assert (await hers.fetch(said.removeprefix("Here: "), allow_private=True)).data == b"HELLO"
+
+
+async def test_an_agent_of_a_configuration_gets_its_way_to_files_by_name(keeper: XmppServer, tmp_path: Path) -> None:
+    async with (
+        platform(keeper, tmp_path, agent="tests.xmpp.test_files:Keeping") as (_, jid),
+        StockClient(*await keeper.account(), keeper) as alice,
+    ):
+        url = await alice.ask("remember the milk", jid)
+        assert (await fetch(url, allow_private=True)).data == b"remember the milk"
