@@ -8,11 +8,25 @@ from .names import bare, domain
 
 
 class Access:
-    """A list of bare JIDs, domains and "*"; without one, the agent's own domain."""
+    """A list of bare JIDs, domains and "*"; without one, the agent's own domain. `rooms` may invite it: by default none."""
 
-    def __init__(self, agent: str, allow: Iterable[str] | None = None) -> None:
+    def __init__(self, agent: str, allow: Iterable[str] | None = None, rooms: Iterable[str] = ()) -> None:
         self._allow = frozenset([domain(agent)] if allow is None else allow)
+        self._rooms = frozenset(rooms)
 
     def admits(self, jid: str) -> bool:
         """Whether whoever sends as `jid` is answered."""
         return "*" in self._allow or bare(jid) in self._allow or domain(jid) in self._allow
+
+    @property
+    def follows_invitations(self) -> bool:
+        """Whether there is any room that may invite the agent."""
+        return bool(self._rooms)
+
+    def admits_room(self, room: str) -> bool:
+        """Whether the agent follows an invitation into a room (a bare JID)."""
+        return "*" in self._rooms or self.trusts_room(room)
+
+    def trusts_room(self, room: str) -> bool:
+        """Whether somebody has named the room, or its service; only then is it believed who its occupants are."""
+        return room in self._rooms or domain(room) in self._rooms

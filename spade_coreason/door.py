@@ -55,7 +55,7 @@ class Door:
         """Takes a `<message/>` in. The future, where there is one, is done when the message may be acknowledged."""
         message = decode(stanza)
         if isinstance(message, Incoming):
-            return self._request(message)
+            return self.take(message)
         if isinstance(message, Reply):
             self._requests.deliver(message)
         elif isinstance(message, Bounce):
@@ -72,11 +72,12 @@ class Door:
             self.dropped["no request"] += 1
         return None
 
-    def _request(self, incoming: Incoming) -> asyncio.Future[bool] | None:
+    def take(self, incoming: Incoming) -> asyncio.Future[bool] | None:
+        """Takes a request in, as `deliver` does. In a room admission is another matter, and decided there."""
         if bare(incoming.sender) == self._runner.jid:
             self.dropped["from itself"] += 1
             return None
-        if not self.access.admits(incoming.sender):
+        if not incoming.owner and not self.access.admits(incoming.sender):
             self._refuse(incoming)
             return None
         taken = self._runner.receive(incoming)

@@ -49,7 +49,8 @@ async def forget_conversation(store: AgentStore, memory: AgentInteractionMemory 
 
 async def forget_person(store: AgentStore, memory: AgentInteractionMemory | None, person: str) -> Forgotten:
     """Deletes everything that one agent has about a person (a JID), requests that still wait included."""
-    person = bare(person)
+    if not await store.conversations(owner=person, limit=1):  # as an occupant of a room may have one
+        person = bare(person)
     rows = await store.conversations(owner=person, limit=_ALL)
     # The conversation without a thread may be in the memory alone.
     names = dict.fromkeys([*(row.conversation_id for row in rows), possible_ids(None, person, store.agent)[0]])

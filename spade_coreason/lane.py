@@ -55,6 +55,12 @@ class Memory:
         name = local_part(owner)
         self.identities = {role: Identity(id=owner, name=name, role=role) for role in ("user", "agent")}
 
+    def identity(self, language: str, nickname: str = "") -> Identity:
+        """Who asks in a language; in a room the id is the owner's, the name that of whoever speaks."""
+        if nickname:
+            return Identity(id=self.row.owner, name=nickname, role="user")
+        return self.identities["agent" if language in ("program", "spade") else "user"]
+
     @property
     def life(self) -> Life:
         """Where the conversation is."""

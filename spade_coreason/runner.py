@@ -24,7 +24,7 @@ from pydantic_core import to_json
 
 from . import conversation
 from .alarms import Alarms, Limit
-from .codec import Completed, Failed, Incoming, Refused, Said, TurnEvent, displayed, printable, voice_for
+from .codec import Completed, Failed, Incoming, Refused, Said, TurnEvent, displayed, owner_of, printable, voice_for
 from .commands import Commands, command_in, deleted, without_escape
 from .contracts import (
     AgentInterface,
@@ -194,7 +194,7 @@ class Runner:
         None where too many of its conversation wait already, or it comes through too many agents: it is not kept, and the
         sender hears so.
         """
-        sender = bare(incoming.sender)
+        sender = owner_of(incoming)
         lane = self._lanes.get(sender, incoming.thread)
         most = self.policy.queue
         if (lane is not None and len(lane.queue) >= most) or self._lanes.waiting(sender) >= most * _QUEUES:
@@ -209,7 +209,9 @@ class Runner:
             return None
         if incoming.replaces is not None:
             self.withdraw(sender, incoming.replaces)
-        if lane is not None and self.policy.commands and command_in(str(incoming.payload.get("query", ""))) == "/cancel":
+        is_person = incoming.language == "person"  # in a room anybody could stop what another has asked
+        is_command = is_person and self.policy.commands
+        if lane is not None and is_command and command_in(str(incoming.payload.get("query", ""))) == "/cancel":
             lane.has_cancelled = self._stop(lane)  # at once; its answer waits for its turn
         key = inbox_key(self.jid, sender, incoming.stanza_id, incoming.content)
         is_surely_new = self.store.is_surely_new(key.bytes)
@@ -242,6 +244,21 @@ class Runner:
         if lane.is_assisting:
             lane.worker.cancel()
         return True
+
+    async def drop_where(self, is_gone: Callable[[str], bool]) -> None:
+        """Before `open`: forgets those whom nobody will know again."""
+        for owner in await self.store.people():
+            if is_gone(owner):
+                await self.store.forget(owner)
+
+    async def drop(self, owner: str) -> None:
+        """Forgets whoever will never be known again, once their turns are over: an occupant of a room who has left."""
+        while workers := [lane.worker for lane in self._lanes.of(owner) if lane.worker is not None]:
+            await asyncio.wait(workers)
+        for lane in self._lanes.of(owner):
+            lane.memory = None
+            self._lanes.let_go(lane)
+        await self.store.forget(owner)
 
     def react(self, sender: str, message_id: str, emojis: tuple[str, ...]) -> None:
         """Takes what somebody feels about an answer: recorded with its turn, and given to the agent's `feedback`.
@@ -282,7 +299,7 @@ class Runner:
 
         What sends everything back, and so asks again with our own words, is not answered for ever.
         """
-        if incoming.language != "program" and not self._notices.may_tell(bare(incoming.sender)):
+        if incoming.language != "program" and not self._notices.may_tell(owner_of(incoming)):
             return
         self._send(voice_for(incoming, key, self.jid, self.policy.stanza_bytes).say(problem))
 
@@ -302,7 +319,7 @@ class Runner:
 
     def _enqueue(self, waiting: Waiting) -> None:
         incoming = waiting.incoming
-        lane = self._lanes.take(bare(incoming.sender), incoming.thread)
+        lane = self._lanes.take(owner_of(incoming), incoming.thread)
         lane.queue.append(waiting)
         lane.share.waiting += 1
         if lane.worker is None:
@@ -319,12 +336,12 @@ class Runner:
                         async with lane.share.slots, self._slots:
                             await self._turn(lane, waiting)
                 except StoreError as error:
-                    log.error("%s: a request of %s is not stored: %s", self.jid, bare(waiting.incoming.sender), error)
+                    log.error("%s: a request of %s is not stored: %s", self.jid, owner_of(waiting.incoming), error)
                     await self._apologise(lane, waiting)
                 except Exception:
                     # What `assist` raises is caught in `_execute`; this is a fault of ours, and one request must not hold
                     # up the others of its conversation.
-                    log.exception("%s: a request of %s failed", self.jid, bare(waiting.incoming.sender))
+                    log.exception("%s: a request of %s failed", self.jid, owner_of(waiting.incoming))
                     await self._give_up(lane, waiting)
         finally:
             lane.worker = lane.current = None
@@ -398,7 +415,7 @@ class Runner:
         request = response.request = self._request(memory, waiting, now)
         session = Session(
             memory.state,
-            memory.identities["agent" if incoming.language in ("program", "spade") else "user"],
+            memory.identity(incoming.language, incoming.nickname),
             self.store,
             memory.row.id,
             memory.row.turns,

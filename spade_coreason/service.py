@@ -27,7 +27,7 @@ from .ends import OnConversationEnd
 from .exceptions import ConfigError, CoReasonError, ServerError
 from .files import Files
 from .loading import AgentParts, find_agent, load_agent
-from .names import bare
+from .names import bare, local_part
 from .peers import OpenRequests, Peers
 from .runfile import RunFile, write_private, write_run_file
 from .runner import Policy, Runner
@@ -35,6 +35,7 @@ from .stores import AgentStore, Database, lock_directory
 from .stores.memory import AgentInteractionMemory
 from .xmpp.endpoint import Endpoint
 from .xmpp.host import HostedAgent
+from .xmpp.room import RoomPlan
 from .xmpp.servers import LocalServer, choose, local_server
 
 log = logging.getLogger(__name__)
@@ -175,8 +176,8 @@ class Platform:
         given = settings.password.get_secret_value() if settings.password is not None else None
         password = given or self._passwords.get(jid, "")
         is_registered_here = settings.register_account and self.server is None
-        avatar = _avatar(settings.avatar, place)
-        host = HostedAgent(settings.jid, password, self.endpoint, register=is_registered_here, avatar=avatar)
+        avatar, rooms = _avatar(settings.avatar, place), _rooms_of(settings)
+        host = HostedAgent(settings.jid, password, self.endpoint, register=is_registered_here, avatar=avatar, rooms=rooms)
         requests = OpenRequests()
         peers = Peers(jid, requests, host.send, self.settings.limits.stanza_bytes)
         agent = self._load(place, settings, jid, peers, Files(host.uploads.put))
@@ -188,7 +189,8 @@ class Platform:
             on_conversation_end=self._on_end,
             memory=lambda: AgentInteractionMemory(jid, self.settings.storage.memory_dir),
         )
-        access = Access(jid, self.settings.access_of(settings).allow)
+        admitted = self.settings.access_of(settings)
+        access = Access(jid, admitted.allow, admitted.rooms)
         host.serve(runner, Door(runner, requests, access, host.send))
         self.agents[jid] = host
         self.runners[jid] = runner
@@ -259,6 +261,19 @@ def _avatar(path: Path | None, place: str) -> Avatar | None:
 
 def _remove(path: Path) -> None:
     path.unlink(missing_ok=True)
+
+
+def _rooms_of(agent: AgentSettings) -> list[RoomPlan]:
+    return [
+        RoomPlan(
+            room.jid,
+            room.nick or local_part(agent.jid),
+            room.password.get_secret_value() if room.password is not None else None,
+            room.answers,
+            room.agent_turns,
+        )
+        for room in agent.rooms
+    ]
 
 
 def policy_of(settings: Settings, agent: AgentSettings, memory: MemoryConfig | None) -> Policy:

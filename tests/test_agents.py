@@ -11,6 +11,7 @@ import pytest
 from agents.echo import EchoAgent
 from agents.notes import NotesAgent
 from agents.relay import RelayAgent
+from agents.round_table import RoundTableAgent
 from spade_coreason import AgentTester, ConfigError, agent
 from tests.clock import Clock
 
@@ -184,3 +185,51 @@ async def test_two_peers_of_relay_with_one_name_are_told_apart() -> None:
 async def test_relay_without_a_list_of_agents_is_a_mistake_in_the_configuration(ask: Any) -> None:
     with pytest.raises(ConfigError, match='the option "ask" is a list of agents'):
         await relay({}, ask=ask).__aenter__()
+
+
+# The round table
+
+
+def round_table(peers: Mapping[str, Any], **options: Any) -> AgentTester:
+    ask = {"ask": list(peers), **options}
+    return AgentTester(RoundTableAgent, jid="table@localhost", peers=peers, options=ask, user=ALICE)
+
+
+@agent
+async def counts(request: Any, session: Any, response: Any) -> None:
+    """Says how many paragraphs it has heard."""
+    await response.markdown(f"{len(request.payload['query'].split(chr(10) * 2))} heard")
+
+
+async def test_at_the_round_table_each_in_turn_hears_what_was_said() -> None:
+    async with round_table({"poet@localhost": counts, "critic@localhost": counts}, turns=3) as t:
+        assert (await t.ask("spring")).text.split("\n\n") == [
+            "**poet**: 1 heard",
+            "**critic**: 2 heard",
+            "**poet**: 3 heard",
+            "That was our round table: 3 contributions.",
+        ]
+
+
+async def test_the_round_table_goes_on_without_who_is_away() -> None:
+    async with AgentTester(
+        RoundTableAgent,
+        jid="table@localhost",
+        peers={"poet@localhost": counts},
+        options={"ask": ["nobody@localhost", "poet@localhost"], "turns": 3, "timeout_s": 0.2},
+    ) as t:
+        text = (await t.ask("spring")).text
+        assert text.startswith("**nobody** is not here.\n\n**poet**: 1 heard\n\n**poet**: 2 heard")
+
+
+async def test_the_round_table_asks_for_a_topic() -> None:
+    async with round_table({"poet@localhost": counts, "critic@localhost": counts}) as t:
+        assert await t.say("hello")  # anything is a topic
+        assert (await t.ask({})).text == "What shall we talk about?"
+
+
+@pytest.mark.parametrize("options", [{"ask": "poet@localhost"}, {"ask": ["poet@localhost"]}, {"turns": 0}])
+async def test_a_round_table_without_a_round_is_a_mistake(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        async with round_table({"poet@localhost": counts, "critic@localhost": counts}, **options):
+            pass

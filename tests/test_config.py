@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from spade_coreason.config import AgentSettings, Settings, load_settings, parse_domain, parse_jid
-from spade_coreason.config.settings import keys_of, section_in
+from spade_coreason.config.settings import RoomSettings, keys_of, section_in
 from spade_coreason.exceptions import ConfigError
 
 ROOT = Path(__file__).parent.parent
@@ -102,13 +102,18 @@ def test_platform_yaml_names_every_key_with_its_default_and_nothing_else() -> No
                 assert inner is AgentSettings
                 assert field.get_default() == ()
                 compare(values[key][0], inner, "agents[0]")
+            elif key == "rooms" and inner is RoomSettings:
+                assert (values[key], field.get_default()) == ([], ())
             elif inner and field.get_default(call_default_factory=True) is not None:
                 compare(values[key], inner, key)
             elif not field.is_required():
                 default = field.get_default(call_default_factory=True)
-                assert values[key] == (str(default) if isinstance(default, Path) else default), f"{place}.{key}"
+                plain = list(default) if isinstance(default, tuple) else str(default) if isinstance(default, Path) else default
+                assert values[key] == plain, f"{place}.{key}"
 
     compare(written, Settings, "platform.yaml")
+    room = re.findall(r"^    # (- jid: room@|  )(.*)$", text, re.MULTILINE)
+    compare(yaml.safe_load("\n".join(start + rest for start, rest in room))[0], RoomSettings, "rooms[0]")
     for key in re.findall(r"^ *-? *(\w+): ", text, re.MULTILINE):
         before = text[: re.search(rf"^ *-? *{key}: ", text, re.MULTILINE).start()]  # type: ignore[union-attr]
         assert "#" in before.rsplit("\n\n", 1)[-1] or key in ("mode",), f"{key} has no comment"
@@ -513,3 +518,39 @@ def test_warnings_and_origin_stay_with_a_copy(project: Path) -> None:
     assert copy.warnings == settings.warnings
     assert copy.place("x") == settings.place("x")
     assert pickle.loads(pickle.dumps(copy)) == copy
+
+
+# Rooms
+
+
+def test_an_agent_joins_the_rooms_of_its_configuration_and_is_invited_into_no_other(project: Path) -> None:
+    settings = load(project, agents(ECHO + ", rooms: [{jid: Room@Muc.localhost, nick: Echo}]"))
+    room = settings.agents[0].rooms[0]
+    assert (room.jid, room.nick, room.answers, room.agent_turns) == ("room@muc.localhost", "Echo", "mention", 6)
+    assert settings.access_of(settings.agents[0]).rooms == ()
+
+
+def test_who_may_invite_is_set_beside_who_may_ask(project: Path) -> None:
+    text = "access: {allow: [example.org], rooms: [muc.localhost]}\n" + agents(ECHO + ", access: {rooms: [r@muc.localhost]}")
+    access = load(project, text)
+    own = access.access_of(access.agents[0])
+    assert (own.allow, own.rooms) == (("example.org",), ("r@muc.localhost",))
+
+
+@pytest.mark.parametrize(
+    ("room", "problem"),
+    [
+        ("jid: room@muc.localhost/Echo", "names an occupant"),
+        ("jid: muc.localhost", "is not a JID"),
+        ("jid: room@muc.localhost, nick: ' '", "must be a name"),
+        ("jid: room@muc.localhost, answers: some", "mention"),
+    ],
+)
+def test_a_room_that_cannot_be_joined_is_a_mistake(project: Path, room: str, problem: str) -> None:
+    assert problem in mistake(project, agents(ECHO + f", rooms: [{{{room}}}]"))
+
+
+def test_a_room_is_named_once(project: Path) -> None:
+    assert "agents[0].rooms[1].jid" in mistake(
+        project, agents(ECHO + ", rooms: [{jid: r@muc.localhost}, {jid: R@muc.localhost}]")
+    )

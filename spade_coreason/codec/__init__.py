@@ -13,6 +13,8 @@ from .events import (
     TurnEvent,
 )
 from .incoming import RESERVED, Bounce, Decoded, Incoming, Malformed, Reaction, Reply, Retraction, decode, owner_of
+from .room_presence import Seen, joining, leaving, read_presence, unlocking
+from .rooms import Invitation, Utterance, private_request, question_to, read_invitation, read_utterance, room_request
 from .voices import Voice, displayed, malformed_answer, receipt, request_stanza, voice_for
 from .xml import printable
 
@@ -23,27 +25,39 @@ __all__ = [
     "Decoded",
     "Failed",
     "Incoming",
+    "Invitation",
     "Malformed",
     "Reaction",
     "Refused",
     "Reply",
     "Retraction",
     "Said",
+    "Seen",
     "StreamAborted",
     "StreamChunk",
     "StreamEnded",
     "StreamStarted",
     "TurnEvent",
+    "Utterance",
     "Voice",
     "decode",
     "displayed",
     "is_link",
+    "joining",
+    "leaving",
     "malformed_answer",
     "name_in",
     "owner_of",
     "plain_name",
     "printable",
+    "private_request",
+    "question_to",
+    "read_invitation",
+    "read_presence",
+    "read_utterance",
     "receipt",
     "request_stanza",
+    "room_request",
+    "unlocking",
     "voice_for",
 ]

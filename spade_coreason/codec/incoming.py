@@ -31,6 +31,7 @@ from .namespaces import (
     JSON,
     MARKABLE,
     MARKER,
+    MUC_USER,
     ORIGIN_ID,
     REACTION,
     REACTIONS,
@@ -47,7 +48,7 @@ from .namespaces import (
 )
 
 # Ids and threads are echoed, and a quote takes six times its room there. Longer ones are nobody's.
-_ID_CHARACTERS = 1024
+LONGEST_ID = 1024
 
 _EMOJIS = 20
 _EMOJI_CHARACTERS = 32
@@ -65,6 +66,9 @@ RESERVED = frozenset(
         "spade",
         "delayed_since",
         "hops",
+        "room",
+        "nickname",
+        "occupant",
     }
 )
 
@@ -72,7 +76,7 @@ _LINEAGE = ("request_id", "root_request_id", "parent_request_id")
 
 
 class Incoming(NamedTuple):
-    """A request and where it came from. `language` is what it is answered in: "person", "program" or "spade"."""
+    """A request and where it came from. `language` is what it is answered in: "person", "program", "spade" or "room"."""
 
     language: str
     sender: str
@@ -97,6 +101,12 @@ class Incoming(NamedTuple):
     """The id of the sender's own message that this one corrects (XEP-0308)."""
     origin_id: str | None = None
     """The id by which it may be retracted, where that is not the stanza's (XEP-0359)."""
+    owner: str = ""
+    """Whose conversation it is, where that is not the bare JID of the sender: a room's, or one of its occupants'."""
+    address: str = ""
+    """Where a text answer goes, where that is not the bare JID of the sender."""
+    nickname: str = ""
+    """What the sender is called in a room."""
 
     def to_json(self) -> bytes:
         """For the inbox; `from_json` reads it again. Without `content`, which only the key needs."""
@@ -121,6 +131,8 @@ class Incoming(NamedTuple):
             row["hops"] = self.hops
         if self.uses_chat_states:
             row["uses_chat_states"] = True
+        if self.owner:
+            row |= {"owner": self.owner, "address": self.address, "nickname": self.nickname}
         return to_json(row)
 
     @classmethod
@@ -183,9 +195,10 @@ class Reaction(NamedTuple):
 Decoded: TypeAlias = Incoming | Reply | Bounce | Malformed | Retraction | Reaction | None
 
 
-def decode(message: Element) -> Decoded:
+def decode(message: Element, *, in_room: bool = False) -> Decoded:
     """Reads one `<message/>`; None where it asks nothing of an agent (chat states, receipts, room messages, answers).
 
+    `in_room`: it is a private one of an occupant of a room that the agent is in.
     A message with an id or a thread of more than 1,024 characters is None too.
     """
     kind = message.get("type", "normal")
@@ -206,8 +219,10 @@ def decode(message: Element) -> Decoded:
     stanza_id = message.get("id", "")
     thread_element = parts.get(THREAD)
     thread = (thread_element.text or None) if thread_element is not None else None
-    if len(stanza_id) > _ID_CHARACTERS or (thread is not None and len(thread) > _ID_CHARACTERS):
+    if len(stanza_id) > LONGEST_ID or (thread is not None and len(thread) > LONGEST_ID):
         return None
+    if MUC_USER in parts and not in_room:
+        return None  # its bare JID is the room's, and no person's
     if (referring := _referring(parts, sender)) is not None:
         return referring
     body = parts.get(BODY)
@@ -223,7 +238,7 @@ def decode(message: Element) -> Decoded:
     fields = _spade_fields(form) if form is not None else None
     if fields is not None:
         thread = thread or fields.pop(SPADE_THREAD, None) or None
-        if thread is not None and len(thread) > _ID_CHARACTERS:
+        if thread is not None and len(thread) > LONGEST_ID:
             return None
         return Incoming(
             language="spade",
@@ -327,7 +342,7 @@ def _request(data: Any, text: str, sender: str, stanza_id: str, thread: str | No
 
     def malformed(problem: str) -> Malformed:
         named = data.get("request_id") if isinstance(data, dict) else None
-        is_id = isinstance(named, str) and len(named) <= _ID_CHARACTERS
+        is_id = isinstance(named, str) and len(named) <= LONGEST_ID
         return Malformed(sender, stanza_id, thread, problem, named if is_id else None)
 
     if not isinstance(data, dict) or not isinstance(data.get("payload"), dict):
@@ -376,5 +391,5 @@ def _spade_fields(form: Element) -> dict[str, str] | None:
 
 
 def owner_of(incoming: Incoming) -> str:
-    """Whose conversation it is: the bare JID of the sender (a full one changes with every reconnect)."""
-    return bare(incoming.sender)
+    """Whose conversation it is: by default the bare JID of the sender (a full one changes with every reconnect)."""
+    return incoming.owner or bare(incoming.sender)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 BODY = "{jabber:client}body"
+SUBJECT = "{jabber:client}subject"
 THREAD = "{jabber:client}thread"
 ERROR = "{jabber:client}error"
 STANZA_ERRORS = "urn:ietf:params:xml:ns:xmpp-stanzas"
@@ -35,8 +36,25 @@ REACTIONS = "{urn:xmpp:reactions:0}reactions"  # XEP-0444
 REACTION = "{urn:xmpp:reactions:0}reaction"
 ORIGIN_ID = "{urn:xmpp:sid:0}origin-id"
 HINTS_NAMESPACE = "urn:xmpp:hints"  # XEP-0334
-REPLY = "{urn:xmpp:reply:0}reply"  # XEP-0461
+STANZA_ID = "{urn:xmpp:sid:0}stanza-id"
+REPLY_NAMESPACE = "urn:xmpp:reply:0"  # XEP-0461
+REPLY = f"{{{REPLY_NAMESPACE}}}reply"
+FALLBACK = "{urn:xmpp:fallback:0}fallback"  # XEP-0428
+FALLBACK_BODY = "{urn:xmpp:fallback:0}body"
 DELAY = "{urn:xmpp:delay}delay"  # XEP-0203
+
+MUC_NAMESPACE = "http://jabber.org/protocol/muc"  # XEP-0045
+MUC_OWNER_NAMESPACE = f"{MUC_NAMESPACE}#owner"
+MUC_USER_NAMESPACE = f"{MUC_NAMESPACE}#user"
+MUC_USER = f"{{{MUC_USER_NAMESPACE}}}x"
+MUC_INVITE = f"{{{MUC_USER_NAMESPACE}}}invite"
+MUC_PASSWORD = f"{{{MUC_USER_NAMESPACE}}}password"
+MUC_STATUS = f"{{{MUC_USER_NAMESPACE}}}status"
+MUC_ITEM = f"{{{MUC_USER_NAMESPACE}}}item"
+MUC_DESTROY = f"{{{MUC_USER_NAMESPACE}}}destroy"
+CONFERENCE = "{jabber:x:conference}x"  # XEP-0249
+OCCUPANT_ID_NAMESPACE = "urn:xmpp:occupant-id:0"  # XEP-0421
+OCCUPANT_ID = f"{{{OCCUPANT_ID_NAMESPACE}}}occupant-id"
 
 FORM_NAMESPACE = "jabber:x:data"  # XEP-0004
 DATA_FORM = f"{{{FORM_NAMESPACE}}}x"

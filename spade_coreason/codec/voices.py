@@ -100,13 +100,15 @@ def voice_for(
         return ProgramVoice(incoming, key, agent, stanza_bytes)
     if incoming.language == "spade":
         return SpadeVoice(incoming, key, stanza_bytes)
+    if incoming.language == "room":
+        return RoomVoice(incoming, key, stanza_bytes)
     return PersonVoice(incoming, key, stanza_bytes, grows=grows, is_rerun=is_rerun)
 
 
 def displayed(incoming: Incoming) -> str:
     """The chat marker (XEP-0333) that says that a request is read."""
     return (
-        f"<message to='{attribute(bare(incoming.sender))}' type='{attribute(incoming.message_type)}'>"
+        f"<message to='{attribute(_address(incoming))}' type='{attribute(incoming.message_type)}'>"
         f"<displayed xmlns='{MARKERS_NAMESPACE}' id='{attribute(incoming.stanza_id)}'/>{_MARKER}"
         f"{thread_element(incoming.thread)}</message>"
     )
@@ -115,9 +117,14 @@ def displayed(incoming: Incoming) -> str:
 def receipt(incoming: Incoming) -> str:
     """The delivery receipt (XEP-0184) for a request."""
     return (
-        f"<message to='{attribute(bare(incoming.sender))}' id='{attribute('receipt-' + incoming.stanza_id)}'>"
+        f"<message to='{attribute(_address(incoming))}' id='{attribute('receipt-' + incoming.stanza_id)}'>"
         f"<received xmlns='{RECEIPTS_NAMESPACE}' id='{attribute(incoming.stanza_id)}'/></message>"
     )
+
+
+def _address(incoming: Incoming) -> str:
+    """Where text goes: to a person wherever they are now, they may have changed the device."""
+    return incoming.address or bare(incoming.sender)
 
 
 def thread_element(thread: str | None) -> str:
@@ -231,7 +238,7 @@ class PersonVoice:
 
     def _chat_state(self, state: str) -> str:
         self._typing = state == "composing"
-        to = attribute(bare(self._incoming.sender))
+        to = attribute(_address(self._incoming))
         return (
             f"<message to='{to}' type='chat'><{state} xmlns='{CHAT_STATES_NAMESPACE}'/>{_MARKER}"
             f"{thread_element(self._incoming.thread)}{_hint('no-store')}</message>"
@@ -274,7 +281,7 @@ class PersonVoice:
     def _stanza(self, stanza_id: str, text: str, extra: str) -> str:
         incoming = self._incoming
         return (
-            f"<message to='{attribute(bare(incoming.sender))}' type='{attribute(incoming.message_type)}'"
+            f"<message to='{attribute(_address(incoming))}' type='{attribute(incoming.message_type)}'"
             f" id='{stanza_id}'><body>{escape(text)}</body>{thread_element(incoming.thread)}{extra}{_MARKER}"
             f"<origin-id xmlns='{ORIGIN_ID_NAMESPACE}' id='{stanza_id}'/></message>"
         )
@@ -286,6 +293,24 @@ def _replacing(stanza_id: str | None) -> str:
 
 def _hint(name: str) -> str:
     return f"<{name} xmlns='{HINTS_NAMESPACE}'/>"
+
+
+class RoomVoice(PersonVoice):
+    """Whole messages to everybody in a room, the first of them with the name of whoever asked.
+
+    No typing, no receipts and no corrections there: each would come to everybody.
+    """
+
+    def __init__(self, incoming: Incoming, key: UUID, stanza_bytes: int) -> None:
+        super().__init__(incoming, key, stanza_bytes)
+        self._prefix = f"{incoming.nickname}: "
+
+    def _text(self, text: str, stream: _Growing | None = None) -> list[str]:
+        text = clean(text).strip()
+        if not text:
+            return []
+        prefix, self._prefix = self._prefix, ""
+        return super()._text(prefix + text)
 
 
 class SpadeVoice(PersonVoice):

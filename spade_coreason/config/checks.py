@@ -23,6 +23,10 @@ def problems(settings: Settings) -> Iterator[tuple[Path, str]]:
         if before != number:
             yield (*place, "jid"), f"{bare(agent.jid)} is agents[{before}] already; every agent needs a JID of its own"
         yield from _account_problems(settings, agent, place)
+        rooms = [room.jid for room in agent.rooms]
+        for index, room in enumerate(rooms):
+            if room in rooms[:index]:
+                yield (*place, "rooms", index, "jid"), f"{room} is rooms[{rooms.index(room)}] already; name it once"
         if agent.manifest is not None and not agent.manifest.is_file():
             yield (*place, "manifest"), f"there is no file {agent.manifest}; correct the name, or leave it out"
         if agent.avatar is not None:

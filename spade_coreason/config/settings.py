@@ -27,6 +27,7 @@ from ..names import bare
 from .jid import parse_domain, parse_jid
 
 Mode = Literal["auto", "embedded", "prosody", "external"]
+LONGEST_NICK = 100
 SQLITE = "sqlite+aiosqlite:///"
 AGENT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -46,6 +47,18 @@ def _address(who: str) -> str:
     if jid != bare(jid):
         raise ValueError(f'"{who}" names a device; write {bare(jid)}')
     return jid
+
+
+def _room(jid: str) -> str:
+    if parse_jid(jid) != bare(parse_jid(jid)):
+        raise ValueError(f'"{jid}" names an occupant; write {bare(jid)}, and the nickname as nick')
+    return parse_jid(jid)
+
+
+def _nick(nick: str) -> str:
+    if not nick.strip() or nick != nick.strip() or not nick.isprintable() or len(nick) > LONGEST_NICK:
+        raise ValueError(f"must be a name of 1 to {LONGEST_NICK} characters, with no space before or behind it")
+    return nick
 
 
 def _in_project(path: Path, info: ValidationInfo) -> Path:
@@ -142,9 +155,25 @@ class LimitSettings(Section):
 
 
 class AccessSettings(Section):
-    """Who may talk to an agent: JIDs, domains or `*` for everybody. None is the agent's own domain."""
+    """Who may talk to an agent: JIDs, domains or `*` for everybody. None is the agent's own domain.
+
+    `rooms` are those into which it may be invited; none by default. Those of its configuration it joins anyway.
+    """
 
     allow: tuple[Annotated[str, AfterValidator(_address)], ...] | None = None
+    rooms: tuple[Annotated[str, AfterValidator(_address)], ...] = ()
+
+
+class RoomSettings(Section):
+    """A room (XEP-0045) that an agent joins, and what it answers there."""
+
+    jid: Annotated[str, AfterValidator(_room)]
+    nick: Annotated[str, AfterValidator(_nick)] | None = None
+    """None: what stands before the @ of the agent's JID."""
+    password: SecretStr | None = None
+    answers: Literal["mention", "command", "all"] = "mention"
+    agent_turns: CountOrNone = 6
+    """How many messages of other agents it answers in a row before a person has spoken."""
 
 
 class AgentSettings(Section):
@@ -165,6 +194,7 @@ class AgentSettings(Section):
     conversation: ConversationSettings | None = None
     """Only what differs for this agent; see `Settings.conversation_of`."""
     access: AccessSettings | None = None
+    rooms: tuple[RoomSettings, ...] = ()
 
     @field_validator("agent")
     @classmethod
@@ -236,9 +266,11 @@ class Settings(Section):
         return self.conversation.model_copy(update={key: getattr(own, key) for key in own.model_fields_set})
 
     def access_of(self, agent: AgentSettings) -> AccessSettings:
-        """Who may talk to an agent."""
+        """Who may talk to an agent, and invite it: its own keys where it has some, the common ones elsewhere."""
         own = agent.access
-        return self.access if own is None or "allow" not in own.model_fields_set else own
+        if own is None:
+            return self.access
+        return self.access.model_copy(update={key: getattr(own, key) for key in own.model_fields_set})
 
 
 def keys_of(model: type[BaseModel]) -> dict[str, Any]:

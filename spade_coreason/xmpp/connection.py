@@ -11,7 +11,7 @@ import ssl
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 from xml.etree.ElementTree import Element, ParseError
 
 from slixmpp import JID, Message, Presence
@@ -39,6 +39,7 @@ def _is_news(record: logging.LogRecord) -> bool:
 logging.getLogger().addFilter(_is_news)
 
 OnMessage: TypeAlias = Callable[[Element], asyncio.Future[Any] | None]
+Wanted = TypeVar("Wanted", bound=str)
 State: TypeAlias = Literal["offline", "connecting", "online"]
 
 _ACK_AFTER_S = 1.0
@@ -106,7 +107,7 @@ class Connection:
         register: bool = False,
         on_message: OnMessage,
         on_session: Callable[[bool], None] = lambda is_new: None,
-        on_presence: Callable[[Presence], None] = lambda presence: None,
+        on_presence: Callable[[Presence], bool] = lambda presence: False,
         takes: Callable[[Message], bool] = lambda message: False,
     ) -> None:
         self.client = Client(jid, password, endpoint, register)
@@ -203,6 +204,12 @@ class Connection:
         self._outgoing += stanzas
         self._flush_soon()
 
+    def recall(self, kind: type[Wanted]) -> list[Wanted]:
+        """Takes back what has not left yet, or must leave again with a new session, of one kind."""
+        recalled = [stanza for stanza in self._outgoing if isinstance(stanza, kind)]
+        self._outgoing = [stanza for stanza in self._outgoing if not isinstance(stanza, kind)]
+        return recalled
+
     # Sending
 
     def _flush_soon(self) -> None:
@@ -269,8 +276,8 @@ class Connection:
         # After stream management's own filter, which has counted the stanza. slixmpp's event "message" knows only
         # stanzas with a body, and builds a task for each.
         if not isinstance(stanza, Message):
-            if isinstance(stanza, Presence):
-                self._on_presence(stanza)
+            if isinstance(stanza, Presence) and self._on_presence(stanza):
+                return None
             return self._stream_management(stanza)
         try:
             if self._takes(stanza):

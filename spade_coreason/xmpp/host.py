@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 from slixmpp import JID, Message, Presence
@@ -20,6 +21,8 @@ from .abilities import Abilities
 from .citizen import Citizen
 from .connection import Connection
 from .endpoint import Endpoint
+from .room import RoomPlan, is_visit
+from .rooms import Rooms
 from .uploads import Uploads
 
 log = logging.getLogger(__name__)
@@ -71,7 +74,14 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
     """
 
     def __init__(
-        self, jid: str, password: str, endpoint: Endpoint, *, register: bool = False, avatar: Avatar | None = None
+        self,
+        jid: str,
+        password: str,
+        endpoint: Endpoint,
+        *,
+        register: bool = False,
+        avatar: Avatar | None = None,
+        rooms: Iterable[RoomPlan] = (),
     ) -> None:
         _prepare_container()
         if not JID(jid).resource:
@@ -98,16 +108,19 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             takes=self._behaviours_take,
         )
         self.uploads = Uploads(self.connection.client, endpoint.context)
+        self.rooms = Rooms(self.connection, rooms, self._occupant_has_left)
+        self._drops: set[asyncio.Task[None]] = set()
         self.abilities = Abilities(self.connection.client, lambda jid: self._door is not None and self._door.admits(jid))
 
     def send(self, stanzas: list[str]) -> None:
-        """Sends stanzas; while the connection is cut they wait."""
-        self.connection.send(stanzas)
+        """Sends stanzas; while the connection is cut, or the agent not in the room, they wait."""
+        self.connection.send(self.rooms.address(stanzas))
 
     def serve(self, runner: Runner, door: Door) -> None:
         """Says who answers; before `start`."""
         self._runner, self._door = runner, door
         self._citizen = Citizen(self.connection, runner, door.access, self._avatar)
+        self.rooms.access = door.access
 
     async def _async_start(self, auto_register: bool = True) -> None:
         """Connects, opens the runner, and only then announces the agent. ConnectError or LoginError if it cannot."""
@@ -120,6 +133,8 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             await self.connection.open()
             await self._citizen.arrive()
             await self._hook_plugin_after_connection()
+            if self.rooms.may_be:
+                await self._runner.drop_where(is_visit)
             await self._runner.open(self.send, self.abilities.corrects)
             await self.setup()
         except BaseException:
@@ -138,16 +153,23 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
                 behaviour.start()
         self._runner.send_unsent()
         self._citizen.announce()
+        self.rooms.enter()
         await self.client.waiting_queue.join()  # who hears that the agent is online may write to it at once
 
     async def _async_stop(self, grace_s: float = 10.0) -> None:
         """Says goodbye, lets running turns finish within `grace_s`, and disconnects."""
         if self._runner is None or self._citizen is None or self.client is None:
             return
+        if not self._runner.turns_in_flight:
+            await self.rooms.close()
         self._citizen.leave()
         for behaviour in self.behaviours:
             behaviour.kill()
         await self._runner.drain(grace_s)
+        if self.rooms.is_in_any:
+            await self.connection.settle(2.0)  # what was said there goes first: who is unavailable is in no room any more
+        await self.rooms.close()
+        await asyncio.gather(*self._drops, return_exceptions=True)
         self._citizen.gone()
         await self._citizen.close()
         await self.connection.settle(2.0)
@@ -164,8 +186,18 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         """Whether the agent is started and its connection stands."""
         return bool(self._alive.is_set() and self.connection.state == "online")
 
-    def _on_presence(self, presence: Presence) -> None:
+    def _on_presence(self, presence: Presence) -> bool:
+        if self.rooms.see(presence.xml):
+            return True  # slixmpp would keep a roster of each room
         self.abilities.see(presence)
+        return False
+
+    def _occupant_has_left(self, owner: str) -> None:
+        if self._runner is None:
+            return
+        task = asyncio.create_task(self._runner.drop(owner))
+        self._drops.add(task)
+        task.add_done_callback(self._drops.discard)
 
     def _on_session(self, is_new: bool) -> None:
         if not is_new:
@@ -173,11 +205,15 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self.abilities.forget()
         if self._alive.is_set() and self._citizen is not None:
             self._citizen.announce_again()
+            self.rooms.enter()
 
     def _on_message(self, stanza: Any) -> asyncio.Future[bool] | None:
         if self._door is None or self._citizen is None:
             return None
         self._citizen.noticed()
+        if self.rooms.concerns(stanza):
+            request = self.rooms.read(stanza)
+            return self._door.take(request) if request is not None else None
         return self._door.deliver(stanza)
 
     def _behaviours_take(self, stanza: Message) -> bool:

@@ -28,6 +28,7 @@ from spade_coreason.stores import AgentStore, Database
 from spade_coreason.stores.memory import AgentInteractionMemory
 from spade_coreason.xmpp.endpoint import Endpoint
 from spade_coreason.xmpp.host import HostedAgent
+from spade_coreason.xmpp.room import RoomPlan
 from tests.servers.server import XmppServer
 
 PROJECT = Path(__file__).parents[2]
@@ -71,6 +72,8 @@ class Hosted:
     on_end: tuple[OnConversationEnd, ...] = ()
     prepare: Callable[[HostedAgent], None] = field(default=lambda host: None)
     port: int | None = None
+    rooms: Sequence[RoomPlan] = ()
+    invited_by: Sequence[str] = ()
     agent: Any = None
 
     database: Database = field(init=False)
@@ -94,12 +97,12 @@ class Hosted:
         """Online; what a run before left is taken up."""
         self.database = await Database.open(self.url, "normal")
         try:
-            self.host = HostedAgent(*self.account, endpoint_of(self.server, self.port))
+            self.host = HostedAgent(*self.account, endpoint_of(self.server, self.port), rooms=self.rooms)
             self.requests = OpenRequests()
             self.peers = Peers(self.jid, self.requests, self.host.send)
             self.agent = self.make(self.peers)
             self.runner = Runner(self.agent, self.jid, self.store, self.policy, on_conversation_end=self.on_end)
-            self.door = Door(self.runner, self.requests, Access(self.jid, self.allow), self.host.send)
+            self.door = Door(self.runner, self.requests, Access(self.jid, self.allow, self.invited_by), self.host.send)
             self.host.serve(self.runner, self.door)
             self.prepare(self.host)
             await self.host.start()
@@ -149,15 +152,18 @@ async def hosted(
     on_end: tuple[OnConversationEnd, ...] = (),
     prepare: Callable[[HostedAgent], None] = lambda host: None,
     port: int | None = None,
+    rooms: Sequence[RoomPlan] = (),
+    invited_by: Sequence[str] = (),
 ) -> AsyncIterator[Hosted]:
     """Puts `agent`, or what `agent(peers)` makes where it is no agent, on `server` with a fresh account.
 
-    `prepare` is called with the SPADE agent before it starts; `port` is that of a tunnel to the server.
+    `prepare` is called with the SPADE agent before it starts; `port` is that of a tunnel to the server. `rooms` are
+    joined; into those of `invited_by` the agent may be invited.
     """
     make: Make = (lambda peers: agent) if hasattr(agent, "assist") else agent
     account = await server.account(name)
     url = f"sqlite+aiosqlite:///{tmp_path}/{bare(account[0])}.db"
-    one = Hosted(account, server, url, make, policy, access, on_end, prepare, port)
+    one = Hosted(account, server, url, make, policy, access, on_end, prepare, port, rooms, invited_by)
     await one.start()
     try:
         yield one

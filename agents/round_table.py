@@ -1,0 +1,63 @@
+"""A moderator who puts a question to several agents in turn, each hearing what the others have said."""
+
+from __future__ import annotations
+
+from spade_coreason import AgentDefinition, AgentRequest, PeerError, Peers, ResponseHandler, SessionHandle
+
+
+class RoundTableAgent:
+    """Lets other agents discuss what you ask: each in turn hears what was said before, for a number of turns and no more.
+
+    In a chat room with them it is the one who asks; who speaks is shown with each contribution.
+    """
+
+    def __init__(
+        self, manifest: AgentDefinition, peers: Peers, ask: list[str], turns: int = 6, timeout_s: float = 30.0
+    ) -> None:
+        if isinstance(ask, str) or len(ask) < 2:
+            raise ValueError('the option "ask" is a list of two agents or more, such as ["poet@localhost", "critic@localhost"]')
+        if isinstance(turns, bool) or turns < 1:
+            raise ValueError('the option "turns" is a number from 1 on: how often somebody speaks, all together')
+        self._manifest = manifest
+        self._peers = peers
+        self._ask = ask
+        self._turns = turns
+        self._timeout_s = timeout_s
+
+    @property
+    def manifest(self) -> AgentDefinition:
+        """What it is."""
+        return self._manifest
+
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        """Gives the floor to one after the other; who is away, refuses or fails is passed over from then on."""
+        topic = str(request.payload.get("query") or "").strip()
+        if not topic:
+            await response.markdown("What shall we talk about?")
+            return
+        present = list(self._ask)
+        said: list[str] = []
+        for _ in range(self._turns):
+            if not present:
+                break
+            speaker = present.pop(0)
+            await response.thought(f"{_name(speaker)} has the floor…")
+            contribution = await self._contribution(speaker, request, "\n\n".join([topic, *said]))
+            if contribution is None:
+                await response.markdown(f"**{_name(speaker)}** is not here.")
+                continue
+            present.append(speaker)
+            said.append(f"{_name(speaker)}: {contribution}")
+            await response.markdown(f"**{_name(speaker)}**: {contribution}")
+        await response.markdown(f"That was our round table: {len(said)} contributions.")
+
+    async def _contribution(self, speaker: str, request: AgentRequest, heard: str) -> str | None:
+        try:
+            answer = await self._peers.ask(speaker, request.create_child({"query": heard}), self._timeout_s)
+        except PeerError:
+            return None
+        return answer.text or "(nothing)"
+
+
+def _name(jid: str) -> str:
+    return jid.partition("@")[0]

@@ -1,0 +1,164 @@
+"""What is said in a chat room (XEP-0045): who says it, to whom, and what of it is a request."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+from xml.etree.ElementTree import Element
+
+from .incoming import LONGEST_ID, Incoming
+from .namespaces import (
+    APPLY_TO,
+    BODY,
+    CONFERENCE,
+    DELAY,
+    FALLBACK,
+    FALLBACK_BODY,
+    MARKER,
+    MUC_INVITE,
+    MUC_PASSWORD,
+    MUC_USER,
+    REACTIONS,
+    REPLY,
+    REPLY_NAMESPACE,
+    RETRACTIONS,
+    STANZA_ID,
+    THREAD,
+)
+
+
+class Utterance(NamedTuple):
+    """A text that somebody said to everybody in a room."""
+
+    nick: str
+    text: str
+    """Without the quote of what it replies to, which is there for clients that know no replies."""
+    stanza_id: str
+    room_id: str
+    """The id that the room gave it (XEP-0359), where it gives any."""
+    thread: str | None
+    is_by_agent: bool
+    """Whether it is an answer of a host of ours."""
+    stamped_by: str | None
+    """Who says that it is an old one (XEP-0203): a JID, "" for nobody in particular; None where it is new."""
+    replied_to: str
+    """The id of the message that it replies to (XEP-0461)."""
+    replied_author: str
+
+
+class Invitation(NamedTuple):
+    """Somebody wishes to have the agent in a room: by themselves (XEP-0249), or by way of the room (XEP-0045)."""
+
+    room: str
+    sender: str
+    """Who says so: the person, or the room."""
+    password: str | None
+
+
+def read_utterance(message: Element) -> Utterance | None:
+    """Reads a message of type groupchat; None where nobody says anything in it: a subject, a notice of the room, or
+    something about another message, with a text beside it for clients that do not know that.
+    """
+    if any(message.find(tag) is not None for tag in (REACTIONS, APPLY_TO, *RETRACTIONS)):
+        return None
+    nick = message.get("from", "").partition("/")[2]
+    body = message.findtext(BODY) or ""
+    stanza_id, thread = message.get("id", ""), message.findtext(THREAD) or None
+    room_id = next((entry.get("id", "") for entry in message.iterfind(STANZA_ID) if entry.get("by") == _room_of(message)), "")
+    if not nick or not body.strip() or max(len(stanza_id), len(room_id), len(thread or "")) > LONGEST_ID:
+        return None
+    delay, reply = message.find(DELAY), message.find(REPLY)
+    return Utterance(
+        nick,
+        _without_quote(body, message) if reply is not None else body,
+        stanza_id,
+        room_id,
+        thread,
+        message.find(MARKER) is not None,
+        delay.get("from", "") if delay is not None else None,
+        reply.get("id", "") if reply is not None else "",
+        reply.get("to", "") if reply is not None else "",
+    )
+
+
+def _room_of(message: Element) -> str:
+    return message.get("from", "").partition("/")[0]
+
+
+def _without_quote(body: str, message: Element) -> str:
+    for fallback in message.iterfind(FALLBACK):
+        part = fallback.find(FALLBACK_BODY)
+        if fallback.get("for") == REPLY_NAMESPACE and part is not None:
+            start, end = part.get("start", ""), part.get("end", "")
+            if start.isdecimal() and end.isdecimal() and len(start + end) < 20 and int(start) <= int(end):
+                return body[: int(start)] + body[int(end) :]
+    return body
+
+
+def question_to(nick: str, text: str, others: Iterable[str] = ()) -> str | None:
+    """What `text` asks of `nick` ("nick: …", "nick, …", "@nick …", in capitals or not); None where it addresses nobody or
+    somebody else.
+
+    Of two who are called almost the same, `others` in the room, the one is meant whose name stands there.
+    """
+    found = _address(nick, text, re.IGNORECASE)
+    if found is None:
+        return None
+    is_exact = _address(nick, text) is not None
+    for other in others:
+        if other != nick and _address(other, text) is not None and (not is_exact or len(other) > len(nick)):
+            return None
+    return text[found.end() :].strip()
+
+
+def _address(nick: str, text: str, flags: int = 0) -> re.Match[str] | None:
+    name = re.escape(nick)
+    return re.match(rf"\s*(?:@?{name}\s*[:,]|@{name}(?=\s|$))", text, flags)
+
+
+def room_request(room: str, said: Utterance, question: str, jid: str | None) -> Incoming:
+    """The request that an utterance is. The conversation is the room's; `jid` is who said it, where that is known."""
+    return Incoming(
+        "room",
+        f"{room}/{said.nick}",
+        said.stanza_id,
+        said.thread,
+        {"query": question},
+        f"{said.nick}\n{said.room_id}\n{said.thread}\n{said.text}",
+        "groupchat",
+        _about(room, said.nick, jid, {"reply_to": said.replied_to} if said.replied_to else {}),
+        owner=room,
+        address=room,
+        nickname=said.nick,
+    )
+
+
+def private_request(incoming: Incoming, owner: str, address: str, jid: str | None) -> Incoming:
+    """The request that a private message of an occupant is. `address` is where the answer goes."""
+    room, _, nick = incoming.sender.partition("/")
+    return incoming._replace(
+        content=f"{address}\n{incoming.content}",
+        metadata=_about(room, nick, jid, incoming.metadata),
+        owner=owner,
+        address=address,
+        nickname=nick,
+    )
+
+
+def _about(room: str, nick: str, jid: str | None, metadata: Any) -> dict[str, Any]:
+    return {**metadata, "room": room, "nickname": nick, **({"occupant": jid} if jid is not None else {})}
+
+
+def read_invitation(message: Element) -> Invitation | None:
+    """Reads an invitation into a room; None where the message is none."""
+    sender = message.get("from", "")
+    if message.get("type") in ("error", "groupchat") or not sender:
+        return None
+    user = message.find(MUC_USER)
+    if user is not None and user.find(MUC_INVITE) is not None:
+        return Invitation(sender.partition("/")[0].lower(), sender, user.findtext(MUC_PASSWORD))
+    direct = message.find(CONFERENCE)
+    if direct is not None and direct.get("jid"):
+        return Invitation(direct.get("jid", "").partition("/")[0].lower(), sender, direct.get("password"))
+    return None

@@ -1,0 +1,310 @@
+"""The chat rooms of an agent (XEP-0045): it joins them, comes again after a cut, follows invitations, and is heard there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+from xml.etree.ElementTree import Element
+
+from slixmpp.exceptions import IqError, IqTimeout, XMPPError
+
+from ..access import Access
+from ..codec import (
+    Incoming,
+    Seen,
+    decode,
+    joining,
+    leaving,
+    private_request,
+    read_invitation,
+    read_presence,
+    read_utterance,
+    room_request,
+    unlocking,
+)
+from ..codec.namespaces import BODY, MUC_INVITE, OCCUPANT_ID_NAMESPACE, SUBJECT
+from ..codec.room_presence import CREATED, RENAMED, SELF
+from ..names import bare, local_part
+from .connection import Connection
+from .room import Room, RoomPlan
+from .room_life import ENDED, MOST_NICKS, Next, RoomState, after_leaving, after_refusal, later, nick_number
+from .room_mail import RoomMail, ToRoom
+
+log = logging.getLogger(__name__)
+
+KICK_PAUSE_S = 60.0
+_ANSWER_WITHIN_S = 30.0
+_STEADY_S = 60.0
+_INVITED = 100
+
+
+class Rooms:
+    """All rooms of one agent. `on_gone` hears who has left and will never be known again."""
+
+    def __init__(
+        self, connection: Connection, plans: Iterable[RoomPlan] = (), on_gone: Callable[[str], None] = lambda owner: None
+    ) -> None:
+        self._connection = connection
+        self._rooms = {plan.jid: Room(plan) for plan in plans}
+        self._on_gone = on_gone
+        self._mail = RoomMail(self._rooms)
+        self._agent = bare(connection.jid)
+        self._is_closed = False
+        self.access = Access(self._agent)
+        self.kick_pause_s = KICK_PAUSE_S
+        self.answer_within_s = _ANSWER_WITHIN_S
+
+    @property
+    def states(self) -> dict[str, RoomState]:
+        """How it stands with each room."""
+        return {jid: room.state for jid, room in self._rooms.items()}
+
+    @property
+    def may_be(self) -> bool:
+        """Whether the agent may be in a room at all."""
+        return bool(self._rooms) or self.access.follows_invitations
+
+    @property
+    def is_in_any(self) -> bool:
+        """Whether the agent is in a room now."""
+        return any(room.state is RoomState.JOINED for room in self._rooms.values())
+
+    def nick_in(self, room: str) -> str:
+        """What the agent is called in a room."""
+        return self._rooms[room].nick
+
+    # Coming and going
+
+    def enter(self) -> None:
+        """With a new session: joins every room that it has not lost for good."""
+        held = self._connection.recall(ToRoom)
+        for room in self._rooms.values():
+            if room.state not in ENDED:
+                self._join(room)
+        self._connection.send(self.address([s.original for s in held if s.original is not None]))
+
+    async def close(self) -> None:
+        """Says goodbye to all of them."""
+        self._is_closed = True
+        for room in self._rooms.values():
+            if room.state is RoomState.JOINED:
+                self._say(leaving(room.jid, room.nick))
+            self._stop_waiting(room)
+            room.state = RoomState.LEFT
+        await asyncio.gather(*(room.task for room in self._rooms.values() if room.task is not None), return_exceptions=True)
+
+    def _join(self, room: Room) -> None:
+        self._stop_waiting(room)
+        self._forget_who_was_there(room)
+        room.state, room.nicks_tried, room.nick = RoomState.JOINING, 1, room.plan.nick
+        room.is_trusted = not room.plan.is_invited or self.access.trusts_room(room.jid)
+        room.task = asyncio.create_task(self._ask_and_join(room))
+
+    async def _ask_and_join(self, room: Room) -> None:
+        await self._look_at(room)
+        self._knock(room)
+
+    async def _look_at(self, room: Room) -> None:
+        """Whether the ids of its occupants are of its own making."""
+        try:
+            plugin = self._connection.client.plugin["xep_0030"]
+            info = await plugin.get_info(room.jid, timeout=min(10.0, self.answer_within_s))
+            room.has_occupant_ids = OCCUPANT_ID_NAMESPACE in info["disco_info"]["features"]
+        except (IqError, IqTimeout, XMPPError):
+            room.has_occupant_ids = False
+
+    def _knock(self, room: Room) -> None:
+        self._set_timer(room, self.answer_within_s, self._unanswered)
+        self._say(joining(room.jid, room.nick, room.plan.password))
+
+    def _unanswered(self, room: Room) -> None:
+        self._turn(room, later(room.attempt), "the room does not answer")
+
+    def _turn(self, room: Room, then: Next, why: str) -> None:
+        """What becomes of a place that the agent has not got, or has lost. One line in the log for each."""
+        again = "it does not come again" if then.again_s is None else f"it tries again in {then.again_s:g} s"
+        if room.state is RoomState.JOINED and asyncio.get_running_loop().time() - room.joined_at > _STEADY_S:
+            room.attempt = 0
+        level = logging.INFO if room.attempt and then.again_s is not None else logging.WARNING
+        log.log(level, "%s: not in the room %s: %s (%s); %s", self._agent, room.jid, then.state, why, again)
+        self._stop_waiting(room)
+        self._forget_who_was_there(room)
+        room.state = then.state
+        room.attempt += 1
+        if then.again_s is not None:
+            self._set_timer(room, then.again_s, self._join)
+            return
+        self._mail.give_up(room)
+
+    def _forget_who_was_there(self, room: Room) -> None:
+        for seat in room.enter():
+            self._on_gone(seat.owner)
+
+    def _set_timer(self, room: Room, after_s: float, what: Callable[[Room], None]) -> None:
+        def ring() -> None:
+            room.timer = None
+            if self._is_closed:
+                return
+            if self._connection.state == "online":
+                what(room)
+            else:
+                room.state = RoomState.AWAY  # the next session joins
+
+        self._stop_timer(room)
+        room.timer = asyncio.get_running_loop().call_later(after_s, ring)
+
+    def _stop_timer(self, room: Room) -> None:
+        if room.timer is not None:
+            room.timer.cancel()
+            room.timer = None
+
+    def _stop_waiting(self, room: Room) -> None:
+        self._stop_timer(room)
+        if room.task is not None and room.task is not asyncio.current_task():
+            room.task.cancel()
+
+    # What the room says
+
+    def see(self, presence: Element) -> bool:
+        """Takes a presence; whether it is of a room."""
+        room = self._rooms.get(bare(presence.get("from", "")))
+        if room is None:
+            return False
+        seen = read_presence(presence)
+        if seen is None or self._is_closed:
+            return True
+        is_own = seen.nick == room.nick or SELF in seen.statuses
+        if seen.kind == "error":
+            if room.state is RoomState.JOINING:
+                self._refused(room, seen.condition)
+        elif not is_own:
+            gone = room.see(seen)
+            if gone is not None:
+                self._on_gone(gone.owner)
+        elif seen.kind == "unavailable":
+            self._left(room, seen)
+        elif room.state is RoomState.JOINING:
+            self._joined(room, seen)
+        return True
+
+    def _refused(self, room: Room, condition: str) -> None:
+        if condition != "conflict":
+            self._turn(room, after_refusal(condition, room.attempt), condition)
+        elif room.nicks_tried >= MOST_NICKS:
+            self._turn(room, Next(RoomState.NICK_TAKEN), f"{room.nick} and all before it")
+        else:
+            room.nicks_tried += 1
+            room.nick = nick_number(room.plan.nick, room.nicks_tried)
+            self._knock(room)
+
+    def _joined(self, room: Room, seen: Seen) -> None:
+        self._stop_timer(room)
+        room.nick = seen.nick
+        if CREATED in seen.statuses:
+            room.task = asyncio.create_task(self._unlock(room))
+        else:
+            self._settled(room)
+
+    async def _unlock(self, room: Room) -> None:
+        iq = self._connection.client.make_iq_set(sub=unlocking(), ito=room.jid)
+        try:
+            await iq.send(timeout=self.answer_within_s)
+        except (IqError, IqTimeout) as error:
+            log.warning("%s: the room %s, which is new, stays locked: %s", self._agent, room.jid, type(error).__name__)
+        await self._look_at(room)  # before, there was nothing to look at
+        if room.state is RoomState.JOINING:
+            self._settled(room)
+
+    def _settled(self, room: Room) -> None:
+        room.state, room.joined_at = RoomState.JOINED, asyncio.get_running_loop().time()
+        log.info("%s: in the room %s as %s", self._agent, room.jid, room.nick)
+        held, room.held = room.held, []
+        self._connection.send(self.address(held))
+
+    def _left(self, room: Room, seen: Seen) -> None:
+        if room.state is not RoomState.JOINED:
+            return
+        if RENAMED in seen.statuses and seen.new_nick:
+            room.nick = seen.new_nick
+            return
+        then = after_leaving(seen, was_kicked=room.was_kicked, kick_pause_s=self.kick_pause_s, attempt=room.attempt)
+        room.was_kicked = room.was_kicked or then.state is RoomState.KICKED
+        statuses = ", ".join(map(str, sorted(seen.statuses - {SELF})))
+        self._turn(room, then, f"status {statuses}" if statuses else "it is not an occupant any more")
+
+    # What is said there
+
+    def concerns(self, message: Element) -> bool:
+        """Whether a message is one of a room, or about one."""
+        room = self._rooms.get(bare(message.get("from", "")))
+        if message.get("type") == "error":
+            if room is not None and room.state is RoomState.JOINED and _is_not_in_it(message):
+                self._turn(room, later(room.attempt), "the room says that it is not an occupant")
+            return False
+        return room is not None or read_invitation(message) is not None
+
+    def read(self, message: Element) -> Incoming | None:
+        """The request that a message of a room is, if it is one."""
+        invitation = read_invitation(message)
+        if invitation is not None:
+            is_of_room = message.find(f".//{MUC_INVITE}") is not None
+            if is_of_room or self.access.admits(invitation.sender):
+                self._invited(invitation.room, invitation.password)
+            return None
+        room = self._rooms[bare(message.get("from", ""))]
+        if room.state is not RoomState.JOINED:
+            return None
+        if message.get("type") != "groupchat":
+            return self._private(room, message)
+        if message.find(SUBJECT) is not None and message.find(BODY) is None:
+            room.becomes_current()
+            return None
+        said = read_utterance(message)
+        question = room.question_in(said) if said is not None else None
+        if said is None or question is None or not self._admits(room, said.nick):
+            return None
+        return room_request(room.jid, said, question, room.jid_of(said.nick))
+
+    def _private(self, room: Room, message: Element) -> Incoming | None:
+        incoming = decode(message, in_room=True)
+        nick = message.get("from", "").partition("/")[2]
+        if not isinstance(incoming, Incoming) or incoming.language != "person":
+            return None
+        if nick == room.nick or not self._admits(room, nick):
+            return None
+        seat = room.seat(nick)
+        return private_request(incoming, seat.owner, seat.address, room.jid_of(nick)) if seat is not None else None
+
+    def _admits(self, room: Room, nick: str) -> bool:
+        jid = room.jid_of(nick)
+        return jid is None or (jid != self._agent and self.access.admits(jid))
+
+    def _invited(self, jid: str, password: str | None) -> None:
+        room = self._rooms.get(jid)
+        if room is None:
+            if "@" not in jid or not self.access.admits_room(jid):
+                log.info("%s: does not follow an invitation into %s (access.rooms)", self._agent, jid)
+                return
+            if sum(known.plan.is_invited for known in self._rooms.values()) >= _INVITED:
+                log.warning("%s: does not follow an invitation into %s: it is in %d rooms", self._agent, jid, _INVITED)
+                return
+            room = self._rooms[jid] = Room(RoomPlan(jid, local_part(self._agent), password, is_invited=True))
+        elif room.state in (RoomState.JOINING, RoomState.JOINED):
+            return
+        if self._connection.state == "online":
+            self._join(room)
+
+    # What the agent says there
+
+    def address(self, stanzas: list[str]) -> list[str]:
+        """What may leave now of `stanzas`: those to rooms that the agent is not in yet wait, private ones find their seat."""
+        return self._mail.address(stanzas)
+
+    def _say(self, stanza: str) -> None:
+        self._connection.send([ToRoom.made_of(stanza)])
+
+
+def _is_not_in_it(message: Any) -> bool:
+    return any(child.tag.endswith("}not-acceptable") for error in message for child in error)
