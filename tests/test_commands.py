@@ -34,7 +34,7 @@ class Notes:
         await response.markdown(f"noted: {text}")
 
 
-def tester(**how: Any) -> AgentTester:
+def talking(**how: Any) -> AgentTester:
     return AgentTester(Notes, user=ALICE, **how)
 
 
@@ -76,14 +76,14 @@ def test_a_second_slash_makes_a_text_of_a_command(text: str, for_the_agent: str)
 
 
 async def test_help_names_the_agent_and_every_command() -> None:
-    async with tester() as t:
+    async with talking() as t:
         text = await said(t, "/help")
         assert text.startswith("I am notes: Keeps notes")
         assert all(f"\n{name}   {what}" in text for name, what in HELP.items())
 
 
 async def test_every_command_of_the_help_is_one_and_counts_as_no_turn() -> None:
-    async with tester() as t:
+    async with talking() as t:
         await t.say("one")
         for name in HELP:
             assert not (await said(t, name)).startswith(("There is no /", "I do not know"))
@@ -99,24 +99,24 @@ async def test_every_command_of_the_help_is_one_and_counts_as_no_turn() -> None:
     ],
 )
 async def test_a_command_with_something_unknown_says_so(text: str, answer: str) -> None:
-    async with tester() as t:
+    async with talking() as t:
         assert await said(t, text) == answer
 
 
 async def test_two_slashes_reach_the_agent_as_one_and_programs_have_no_commands() -> None:
-    async with tester() as t:
+    async with talking() as t:
         assert await said(t, "//help") == "noted: /help"
         assert (await t.ask("/help")).text == "noted: /help"
 
 
 async def test_commands_may_be_left_to_the_agent() -> None:
-    async with tester(policy=Policy(commands=False)) as t:
+    async with talking(policy=Policy(commands=False)) as t:
         assert await said(t, "/help") == "noted: /help"
         assert await said(t, "//help") == "noted: //help"
 
 
 async def test_history_memory_conversations_and_status_show_ones_own() -> None:
-    async with tester() as t:
+    async with talking() as t:
         for text in ("one", "two"):
             await t.say(text)
         await t.say("bobs", user=BOB)
@@ -133,7 +133,7 @@ async def test_history_memory_conversations_and_status_show_ones_own() -> None:
 
 async def test_new_begins_another_episode_and_what_is_remembered_stays() -> None:
     ends: list[tuple[str, str]] = []
-    async with tester(on_conversation_end=(lambda name, reason: ends.append((name, reason)),)) as t:
+    async with talking(on_conversation_end=(lambda name, reason: ends.append((name, reason)),)) as t:
         await t.say("one")
         assert (await said(t, "/new")).startswith("Your next message begins a new conversation.")
         assert ends == [(f"{ALICE}_{AGENT}", "completed")]
@@ -144,7 +144,7 @@ async def test_new_begins_another_episode_and_what_is_remembered_stays() -> None
 
 
 async def test_new_is_no_way_around_the_limit() -> None:
-    async with tester(policy=Policy(rules=Rules(max_interactions=1))) as t:
+    async with talking(policy=Policy(rules=Rules(max_interactions=1))) as t:
         await t.say("one")
         await t.say("two")
         await said(t, "/new")
@@ -154,7 +154,7 @@ async def test_new_is_no_way_around_the_limit() -> None:
 
 
 async def test_forgetting_a_conversation_asks_first_and_leaves_the_others() -> None:
-    async with tester() as t:
+    async with talking() as t:
         await t.say("here")
         await t.say("there", thread="t")
         assert await said(t, "/forget") == (
@@ -168,7 +168,7 @@ async def test_forgetting_a_conversation_asks_first_and_leaves_the_others() -> N
 
 
 async def test_forget_me_deletes_everything_and_what_runs_elsewhere_is_dropped() -> None:
-    async with tester() as t:
+    async with talking() as t:
         await t.say("here")
         await t.say("there", thread="t")
         await t.say("bobs", user=BOB)
@@ -192,7 +192,7 @@ async def test_forget_me_deletes_everything_and_what_runs_elsewhere_is_dropped()
 
 
 async def test_cancel_stops_the_running_answer() -> None:
-    async with tester() as t:
+    async with talking() as t:
         assert await said(t, "/cancel") == "There is nothing to stop."
         running = asyncio.create_task(t.say("wait"))
         await notes(t).working.wait()
@@ -203,7 +203,7 @@ async def test_cancel_stops_the_running_answer() -> None:
 
 
 async def test_a_command_that_comes_twice_is_obeyed_once_and_its_answer_survives_a_restart() -> None:
-    async with tester() as t:
+    async with talking() as t:
         await t.say("one")
         forget = f"<message to='{AGENT}' type='chat' id='f'><body>/forget me yes</body></message>"
         for _ in range(3):

@@ -7,7 +7,7 @@ import base64
 import hashlib
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
@@ -429,4 +429,9 @@ async def test_nothing_of_this_harms_the_embedded_server(embedded: XmppServer, t
         assert await alice.ask("hello again", agent.jid) == "hello again"
         agent.cut()
         await eventually(lambda: agent.host.connection.sessions == 2)
-        assert await alice.ask("and again", agent.jid) == "and again"
+        async with asyncio.timeout(10):
+            while True:  # what comes before the new presence is lost there
+                alice.send("and again", agent.jid)
+                with suppress(TimeoutError):
+                    assert (await alice.answer(0.5))["body"] == "and again"
+                    break
