@@ -133,6 +133,11 @@ def end(life: Life) -> Life:
     return life._replace(failures=0, state=TRANSITIONS[life.state].get(Signal.END, life.state))
 
 
+def reset(life: Life, now: datetime) -> Life:
+    """A new episode before its first message, from any state: whoever runs the agent wants it so."""
+    return Life(State.ACTIVE, 0, life.created_at, now)
+
+
 def idle(life: Life, now: datetime, rules: Rules) -> Life:
     """The same object, or its timeout where nothing was said for long enough."""
     if life.state is not State.ACTIVE or not rules.timeout or now - life.last_interaction < rules.timeout:

@@ -20,6 +20,7 @@ class Forgotten:
     variables: int = 0
     requests: int = 0
     memories: int = 0
+    preferences: int = 0
 
     @property
     def is_nothing(self) -> bool:
@@ -34,6 +35,7 @@ class Forgotten:
             self.variables + report.variables,
             self.requests + report.requests,
             self.memories + memories,
+            self.preferences + report.preferences,
         )
 
 
@@ -47,13 +49,19 @@ async def forget_conversation(store: AgentStore, memory: AgentInteractionMemory 
     return Forgotten().and_also(await store.delete_conversation(row), memories)
 
 
-async def forget_person(store: AgentStore, memory: AgentInteractionMemory | None, person: str) -> Forgotten:
-    """Deletes everything that one agent has about a person (a JID), requests that still wait included."""
+async def held_of(store: AgentStore, person: str) -> tuple[str, list[ConversationRow], list[str]]:
+    """Under what an agent has anything about a person (a JID): their name there, conversations, and names in its memory."""
     if not await store.conversations(owner=person, limit=1):  # as an occupant of a room may have one
         person = bare(person)
     rows = await store.conversations(owner=person, limit=_ALL)
     # The conversation without a thread may be in the memory alone.
     names = dict.fromkeys([*(row.conversation_id for row in rows), possible_ids(None, person, store.agent)[0]])
+    return person, rows, list(names)
+
+
+async def forget_person(store: AgentStore, memory: AgentInteractionMemory | None, person: str) -> Forgotten:
+    """Deletes everything that one agent has about a person (a JID), requests that still wait included."""
+    person, _, names = await held_of(store, person)
     memories = 0
     if memory is not None:
         for name in names:

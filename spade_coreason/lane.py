@@ -14,6 +14,7 @@ from .codec import Incoming
 from .contracts import ConversationState, Identity, SessionState
 from .conversation import Life
 from .names import local_part
+from .preferences import Preferences
 from .session import Variables
 from .stores import ConversationRow
 
@@ -36,6 +37,14 @@ class Waiting(NamedTuple):
         return bool(message_id) and message_id in (self.incoming.stanza_id, self.incoming.origin_id)
 
 
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Person:
+    """What is held in memory of somebody while conversations of theirs are: one object a person, or they would differ."""
+
+    variables: Variables
+    preferences: Preferences
+
+
 @dataclass(slots=True, eq=False)
 class Memory:
     """What a conversation holds in memory between its turns; the database has all of it."""
@@ -43,7 +52,7 @@ class Memory:
     row: ConversationRow
     state: SessionState
     variables: Variables
-    person: Variables
+    person: Person
     last_answer: str = ""
     echoes: int = 0
     session_uuid: UUID = field(init=False)

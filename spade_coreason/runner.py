@@ -43,10 +43,12 @@ from .conversation import Life, Received, Rules, Verdict
 from .ends import Ends, OnConversationEnd
 from .exceptions import CoReasonError, StoreError
 from .forget import Forgotten, forget_conversation, forget_person
-from .lane import Lane, Lanes, Memory, Waiting
+from .lane import Lane, Lanes, Memory, Person, Waiting
 from .lifecycle import Lifecycle, Mode
 from .names import bare, choose, inbox_key, possible_ids, session_id
 from .notices import AGAIN_S, Notices
+from .operators import PAUSED, Operators
+from .preferences import PREFERENCES, USUAL, Preferences
 from .pruning import window
 from .response import Pace, Response, Send
 from .session import Session, Variables, interactions
@@ -73,6 +75,7 @@ class Policy:
     concurrency: int = 256
     queue: int = 1000
     commands: bool = True
+    thoughts: bool = False
     stanza_bytes: int = 65536
 
 
@@ -108,13 +111,14 @@ class Runner:
         self._corrects: Callable[[str], bool] = lambda person: False
         # However many threads one person begins, there is room for others.
         self._lanes = Lanes(max(1, self.policy.concurrency // _SHARES))
-        self._persons: weakref.WeakValueDictionary[str, Variables] = weakref.WeakValueDictionary()
+        self._persons: weakref.WeakValueDictionary[str, Person] = weakref.WeakValueDictionary()
         self._slots = asyncio.Semaphore(self.policy.concurrency)
         self._pace = Pace()
         self._assist_alarms = Alarms(self.policy.assist_timeout_s)
         self._lifecycle = Lifecycle(agent, self.policy.lifecycle, self.policy.idle_shutdown_s)
         self._commands = Commands(agent, store, memory, self.policy.rules)
         self._ends = Ends(store, self._lanes, self._lifecycle, self.policy.rules, clock, on_end)
+        self._operators = Operators(store, self._lanes, self._ends, clock)
         self._notices = Notices()
         self._early: list[Waiting] = []
         self._retries: list[asyncio.TimerHandle] = []
@@ -133,6 +137,7 @@ class Runner:
         """
         self._send = send
         self._corrects = corrects
+        await self._operators.open()
         await self._ends.open()
         await self._lifecycle.open()
         pending = await self.store.pending()
@@ -209,14 +214,14 @@ class Runner:
             return None
         if incoming.replaces is not None:
             self.withdraw(sender, incoming.replaces)
-        is_person = incoming.language == "person"  # in a room anybody could stop what another has asked
-        is_command = is_person and self.policy.commands
-        if lane is not None and is_command and command_in(str(incoming.payload.get("query", ""))) == "/cancel":
+        if lane is not None and self._command_in(incoming) == "/cancel":
             lane.has_cancelled = self._stop(lane)  # at once; its answer waits for its turn
         key = inbox_key(self.jid, sender, incoming.stanza_id, incoming.content)
         is_surely_new = self.store.is_surely_new(key.bytes)
         row, is_new = self.store.receive(key.bytes, sender, incoming.to_json().decode(), self._clock())
         waiting = Waiting(incoming, key, row, is_new, is_surely_new)
+        if self.is_paused:
+            is_new.add_done_callback(lambda kept: self._tell_of_pause(incoming, kept))
         if self._is_accepting:
             self._enqueue(waiting)
         else:
@@ -256,6 +261,8 @@ class Runner:
         while workers := [lane.worker for lane in self._lanes.of(owner) if lane.worker is not None]:
             await asyncio.wait(workers)
         for lane in self._lanes.of(owner):
+            lane.share.waiting -= len(lane.queue)  # what a pause keeps back
+            lane.queue.clear()
             lane.memory = None
             self._lanes.let_go(lane)
         await self.store.forget(owner)
@@ -303,6 +310,21 @@ class Runner:
             return
         self._send(voice_for(incoming, key, self.jid, self.policy.stanza_bytes).say(problem))
 
+    def _command_in(self, incoming: Incoming) -> str | None:
+        """The command that a request is, if it is one. In a room anybody could stop what another has asked."""
+        if incoming.language != "person" or not self.policy.commands:
+            return None
+        return command_in(str(incoming.payload.get("query", "")))
+
+    def _tell_of_pause(self, incoming: Incoming, kept: asyncio.Future[bool]) -> None:
+        """Says to a person that their message waits. A program waits, as it does for any slow answer."""
+        is_kept = not kept.cancelled() and kept.exception() is None and kept.result()
+        if not is_kept or not self.is_paused or incoming.language not in ("person", "room"):
+            return
+        if self._command_in(incoming) is None and self._operators.may_tell(owner_of(incoming)):
+            voice = voice_for(incoming, uuid4(), self.jid, self.policy.stanza_bytes)
+            self._send(voice.say(Said(MarkdownBlock(content=PAUSED))))
+
     @property
     def turns_in_flight(self) -> int:
         """How many conversations have a turn running or waiting."""
@@ -322,18 +344,32 @@ class Runner:
         lane = self._lanes.take(owner_of(incoming), incoming.thread)
         lane.queue.append(waiting)
         lane.share.waiting += 1
+        self._set_to_work(lane)
+
+    def _set_to_work(self, lane: Lane) -> None:
         if lane.worker is None:
             lane.worker = asyncio.create_task(self._work(lane))
 
+    def _next(self, lane: Lane) -> Waiting | None:
+        """Takes what a conversation does next. In a pause that is commands alone, so that one of them can end it."""
+        for number, waiting in enumerate(lane.queue):
+            if not self.is_paused or self._command_in(waiting.incoming) is not None:
+                del lane.queue[number]
+                lane.share.waiting -= 1
+                return waiting
+        return None
+
     async def _work(self, lane: Lane) -> None:
         try:
-            while lane.queue:
-                waiting = lane.queue.popleft()
-                lane.share.waiting -= 1
+            while (waiting := self._next(lane)) is not None:
                 lane.current, lane.is_withdrawn = waiting, False
                 try:
                     if waiting.is_surely_new or await waiting.is_new:
                         async with lane.share.slots, self._slots:
+                            if self.is_paused and self._command_in(waiting.incoming) is None:
+                                lane.queue.appendleft(waiting)  # it was paused while this one waited for its slot
+                                lane.share.waiting += 1
+                                continue
                             await self._turn(lane, waiting)
                 except StoreError as error:
                     log.error("%s: a request of %s is not stored: %s", self.jid, owner_of(waiting.incoming), error)
@@ -397,13 +433,15 @@ class Runner:
         if received.ended is not None:
             await self._ends.ended(memory.row.conversation_id, received.ended)
         memory.row = _with_life(memory.row, received.life)
+        prefers = memory.person.preferences
         voice = voice_for(
             incoming,
             waiting.key,
             self.jid,
             self.policy.stanza_bytes,
-            grows=self._corrects(lane.sender),
+            grows=prefers.streaming is not False and self._corrects(lane.sender),
             is_rerun=waiting.redelivered,
+            thoughts=self.policy.thoughts if prefers.thoughts is None else prefers.thoughts,
         )
         response = Response(voice, self._send, self.jid, waiting.key, self._pace)
         if received.verdict is not Verdict.RUN:
@@ -420,7 +458,7 @@ class Runner:
             memory.row.id,
             memory.row.turns,
             memory.variables,
-            memory.person,
+            memory.person.variables,
         )
         outcome = await self._execute(lane, request, session, response)
         if outcome is None:
@@ -454,6 +492,10 @@ class Runner:
         """Deletes a conversation, or all that is known of its owner; what runs or waits for them is dropped before."""
         owner, store = lane.sender, self.store
         gone = [lane]
+        for waiting in [waiting for waiting in lane.queue if lane.current is not None and waiting.row < lane.current.row]:
+            lane.queue.remove(waiting)  # said before, and kept back by a pause
+            lane.share.waiting -= 1
+            store.close(waiting.row)
         if everything:
             gone = self._lanes.of(owner)
             for other in gone:
@@ -466,7 +508,8 @@ class Runner:
                 await asyncio.wait(others, timeout=_STOP_S)
         if everything:
             report = await forget_person(store, self._commands.memory, owner)
-            memory.person.values.clear()
+            memory.person.variables.values.clear()
+            memory.person.preferences = USUAL
         else:
             report = await forget_conversation(store, self._commands.memory, memory.row)
         for one in gone:
@@ -546,7 +589,10 @@ class Runner:
         outcome: _Outcome,
         began: datetime,
     ) -> None:
-        life = conversation.fail(memory.life, self.policy.rules) if outcome.failed else conversation.succeed(memory.life)
+        life = memory.life
+        is_active = life.state is ConversationState.ACTIVE  # whoever runs the agent may have ended it meanwhile
+        if is_active:
+            life = conversation.fail(life, self.policy.rules) if outcome.failed else conversation.succeed(life)
         if session.is_ended:
             life = conversation.end(life)
         final = response.conclude(outcome.event)
@@ -561,16 +607,17 @@ class Runner:
         )
         turn = Turn(str(interaction.interaction_id), interaction.timestamp, _interaction_json(interaction))
         answer = to_json(response.stanzas).decode() if response.stanzas else None
+        memory.row = row  # what is changed while this is stored is stored after it
         await self.store.finish(waiting.row, row, turn, answer, session.close())
         await waiting.is_new  # if that failed, the sender hears so, and the server keeps the request
         session.settle()
-        memory.row, memory.state = row, state
+        memory.state = state
         memory.last_answer = interaction.output.get("text", "").strip()
         if final:
             self._send_final(waiting.row, final)
         elif answer is not None:
             self._close_when_acknowledged(waiting.row, response.last_sent)
-        if life.state is not ConversationState.ACTIVE:
+        if is_active and life.state is not ConversationState.ACTIVE:
             await self._ends.ended(row.conversation_id, life.state)
 
     async def _refuse(self, memory: Memory, waiting: Waiting, response: Response, received: Received) -> None:
@@ -622,6 +669,8 @@ class Runner:
             metadata["hops"] = incoming.hops
         if waiting.redelivered:
             metadata["redelivered"] = True
+        if (preferred := memory.person.preferences.language) is not None:
+            metadata["preferred_language"] = preferred
         return AgentRequest(
             request_id=incoming.request_id or waiting.key,
             session_id=memory.session_uuid,
@@ -674,6 +723,11 @@ class Runner:
         if name is None:
             raise StoreError(f"every id for the thread {thread!r} of {sender} belongs to others")
         self._lanes.name(lane, name)
+        # At once after the look-up: what is written behind it finds the person here.
+        person = self._persons.get(sender)
+        if person is None:
+            person = Person(Variables("person", sender, stored.person), Preferences.of(stored.preferences))
+            self._persons[sender] = person
         row = stored.rows.get(name)
         if row is None:
             session = str(session_id(self.jid, sender, name))
@@ -685,7 +739,6 @@ class Runner:
         history = interactions(stored.history)
         state = SessionState(id=row.session_id, agent_id=self.jid, user_id=sender, history=history)
         variables = Variables("conversation", name, stored.variables)
-        person = self._persons.get(sender) or self._persons.setdefault(sender, Variables("person", sender, stored.person))
         memory = Memory(row, state, variables, person)
         if history:
             memory.last_answer = str(history[-1].output.get("text", "")).strip()
@@ -696,12 +749,55 @@ class Runner:
         """A request that was received and not finished before the restart."""
         is_new: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         is_new.set_result(True)
-        if self.policy.on_restart == "rerun":
+        if self.policy.on_restart == "rerun" or self.is_paused:  # in a pause nothing of it was begun
             self._enqueue(Waiting(incoming, key, row, is_new, redelivered=True))
             return
         text = "I was interrupted before I could answer this. Please ask again."
         stanzas = voice_for(incoming, key, self.jid, self.policy.stanza_bytes).say(Failed(text, ErrorCode.UNAVAILABLE, True))
         self._unsent.append((row, stanzas))
+
+    # What a person prefers
+
+    async def preferences(self, owner: str) -> Preferences:
+        """What somebody (a bare JID) prefers of this agent."""
+        person = self._persons.get(owner)
+        return Preferences.of(await self.store.variables(PREFERENCES, owner)) if person is None else person.preferences
+
+    async def prefer(self, owner: str, preferences: Preferences) -> None:
+        """Keeps what somebody prefers; it holds from the next turn on. `StoreError` if it cannot be stored."""
+        await self.store.save_variable(PREFERENCES, owner, PREFERENCES, preferences.to_json())
+        if (person := self._persons.get(owner)) is not None:
+            person.preferences = preferences
+
+    # For whoever runs the agent
+
+    async def end_conversation(self, conversation_id: str) -> bool:
+        """Ends a conversation; False where none of that id is active. The answer at work there still leaves."""
+        return await self._operators.end(conversation_id)
+
+    async def reset_conversation(self, conversation_id: str) -> bool:
+        """Begins a new episode, also of one that has reached its limit; False where there is none of that id."""
+        return await self._operators.reset(conversation_id)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing new is begun."""
+        return self._operators.is_paused
+
+    def pause(self) -> None:
+        """Begins nothing new; what runs ends, what comes in is kept. It lasts until `resume`, over restarts too."""
+        self._operators.pause(True)
+
+    def resume(self) -> None:
+        """Goes on with what was kept, in its order."""
+        if self._operators.pause(False):
+            for lane in self._lanes:
+                if lane.queue:
+                    self._set_to_work(lane)
+
+    def on_pause(self, call: Callable[[], None]) -> None:
+        """Calls this whenever the agent is paused or goes on."""
+        self._operators.on_pause = call
 
     # Sending
 

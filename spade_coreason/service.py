@@ -292,6 +292,7 @@ def policy_of(settings: Settings, agent: AgentSettings, memory: MemoryConfig | N
         idle_shutdown_s=rules.idle_shutdown_s,
         on_restart=rules.on_restart,
         commands=rules.commands,
+        thoughts=rules.thoughts,
         concurrency=settings.limits.concurrency,
         queue=settings.limits.queue,
         stanza_bytes=settings.limits.stanza_bytes,

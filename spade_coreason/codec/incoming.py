@@ -17,6 +17,7 @@ from pydantic_core import from_json, to_json
 
 from ..contracts import ClientCapabilities
 from ..names import bare
+from ..preferences import is_language_tag
 from .attachments import attachments
 from .namespaces import (
     APPLY_TO,
@@ -29,6 +30,7 @@ from .namespaces import (
     FORM_TITLE,
     FORM_VALUE,
     JSON,
+    LANGUAGE,
     MARKABLE,
     MARKER,
     MUC_USER,
@@ -69,6 +71,8 @@ RESERVED = frozenset(
         "room",
         "nickname",
         "occupant",
+        "preferred_language",
+        "language_tag",
     }
 )
 
@@ -260,6 +264,9 @@ def decode(message: Element, *, in_room: bool = False) -> Decoded:
         metadata["reply_to"] = reply.get("id")
     corrected = parts.get(REPLACE)
     origin = parts.get(ORIGIN_ID)
+    language = (body.get(LANGUAGE) if body is not None else None) or message.get(LANGUAGE)
+    if language is not None and is_language_tag(language):
+        metadata["language_tag"] = language
     if (delay := parts.get(DELAY)) is not None and delay.get("stamp"):
         metadata["delayed_since"] = delay.get("stamp")
     return Incoming(

@@ -5,6 +5,7 @@ from __future__ import annotations
 BODY = "{jabber:client}body"
 SUBJECT = "{jabber:client}subject"
 THREAD = "{jabber:client}thread"
+LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 ERROR = "{jabber:client}error"
 STANZA_ERRORS = "urn:ietf:params:xml:ns:xmpp-stanzas"
 

@@ -23,6 +23,13 @@ def block_text(block: ThinkingBlock | DataBlock | MarkdownBlock | UserErrorBlock
     return ""
 
 
+def thought_text(content: str) -> str:
+    """A thought as a person reads it who wants to: in italics."""
+    from .spans import EMPHASIS, standing  # the parser is loaded for those who need it
+
+    return standing(EMPHASIS, content)
+
+
 def _scalar(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 

@@ -11,6 +11,7 @@ from markdown_it.token import Token
 from .grammar import spans
 
 STRONG = "*"
+EMPHASIS = "_"
 EVERY_MARK = frozenset("*_~`")
 
 _ANY = re.compile(r"[*_~`\[<]")

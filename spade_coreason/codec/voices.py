@@ -13,7 +13,7 @@ from zlib import crc32
 
 from pydantic_core import to_json
 
-from ..contracts import ErrorCode, UserErrorBlock
+from ..contracts import ErrorCode, ThinkingBlock, UserErrorBlock
 from ..names import bare
 from .events import (
     Completed,
@@ -44,7 +44,7 @@ from .namespaces import (
     SPADE_THREAD,
     TYPE_PREFIX,
 )
-from .rendering import block_text
+from .rendering import block_text, thought_text
 from .tables import FENCE
 from .xml import attribute, clean, escape, printable, split, wire_size
 
@@ -90,11 +90,19 @@ class Voice(Protocol):
 
 
 def voice_for(
-    incoming: Incoming, key: UUID, agent: str, stanza_bytes: int, *, grows: bool = False, is_rerun: bool = False
+    incoming: Incoming,
+    key: UUID,
+    agent: str,
+    stanza_bytes: int,
+    *,
+    grows: bool = False,
+    is_rerun: bool = False,
+    thoughts: bool = False,
 ) -> Voice:
     """The voice for whoever sent `incoming` to the bare JID `agent`. No stanza it makes exceeds `stanza_bytes`.
 
     `grows`: every device of the person shows corrections. `is_rerun`: of the same turn something may have been said before.
+    `thoughts`: the person reads them.
     """
     if incoming.language == "program":
         return ProgramVoice(incoming, key, agent, stanza_bytes)
@@ -102,7 +110,7 @@ def voice_for(
         return SpadeVoice(incoming, key, stanza_bytes)
     if incoming.language == "room":
         return RoomVoice(incoming, key, stanza_bytes)
-    return PersonVoice(incoming, key, stanza_bytes, grows=grows, is_rerun=is_rerun)
+    return PersonVoice(incoming, key, stanza_bytes, grows=grows, is_rerun=is_rerun, thoughts=thoughts)
 
 
 def displayed(incoming: Incoming) -> str:
@@ -182,11 +190,18 @@ class PersonVoice:
     Where it `grows`, a stream is shown before it is whole.
 
     What a stream shows while it grows is for the moment: not stored, not copied, never twice. Its last version is a correction
-    like the others (XEP-0308) and complete in itself; only that one is kept.
+    like the others (XEP-0308) and complete in itself; only that one is kept. Nor is a thought, which is no part of the answer.
     """
 
     def __init__(
-        self, incoming: Incoming, key: UUID, stanza_bytes: int, *, grows: bool = False, is_rerun: bool = False
+        self,
+        incoming: Incoming,
+        key: UUID,
+        stanza_bytes: int,
+        *,
+        grows: bool = False,
+        is_rerun: bool = False,
+        thoughts: bool = False,
     ) -> None:
         self._incoming = incoming
         self._key = str(key)
@@ -196,6 +211,8 @@ class PersonVoice:
         self._begun = 0
         self._typing = False
         self._is_rerun = is_rerun
+        self._says_thoughts = thoughts
+        self._thoughts = 0
         self.grows = grows
         self.shows_typing = incoming.uses_chat_states
 
@@ -211,7 +228,8 @@ class PersonVoice:
         elif isinstance(event, Completed) or (isinstance(event, Failed) and event.reported):
             return [self._chat_state("active")] if self._typing else []
         elif isinstance(event, Said):
-            return self._text(block_text(event.block))
+            block = event.block
+            return self._thought(block.content) if isinstance(block, ThinkingBlock) else self._text(block_text(block))
         elif isinstance(event, StreamAborted):
             stream = self._streams.pop(event.stream_id)
             return self._text(stream.cut_off(f"interrupted: {event.reason}"), stream) if stream.text.strip() else []
@@ -248,15 +266,33 @@ class PersonVoice:
         """The stream as it stands, as much of it as one stanza takes."""
         stream.shown = len(stream.chunks)
         self._typing = self.shows_typing
-        text = clean(stream.styled).strip()
-        if len(text) * 12 > self._body_bytes and wire_size(text) > self._body_bytes:
-            text = next(split(text, self._body_bytes - 16)) + " …"
+        text = self._fitting(clean(stream.styled).strip())
         number, stream.versions = stream.versions, stream.versions + 1
         # Of a turn that runs again the first run may have shown something already.
         replaced = stream.message_id if number or self._is_rerun else None
         stanza_id = stream.message_id if replaced is None else f"{stream.message_id}.{number}{'r' if self._is_rerun else ''}"
-        state = f"<composing xmlns='{CHAT_STATES_NAMESPACE}'/>" if self.shows_typing else ""
-        return self._stanza(stanza_id, text, f"{state}{_replacing(replaced)}{_hint('no-store')}{_hint('no-copy')}")
+        return self._stanza(stanza_id, text, f"{self._state}{_replacing(replaced)}{_hint('no-store')}{_hint('no-copy')}")
+
+    @property
+    def _state(self) -> str:
+        """Beside what is said before the end: there is more to come."""
+        return f"<composing xmlns='{CHAT_STATES_NAMESPACE}'/>" if self.shows_typing else ""
+
+    def _fitting(self, text: str) -> str:
+        """As much of a text as one stanza takes."""
+        if len(text) * 12 > self._body_bytes and wire_size(text) > self._body_bytes:
+            return next(split(text, self._body_bytes - 16)) + " …"
+        return text
+
+    def _thought(self, content: str) -> list[str]:
+        """Its lines in italics, in one stanza: what is too long for it is cut off."""
+        text = clean(content).strip()
+        if not text or not self._says_thoughts:
+            return []
+        stanza_id = _stanza_id(f"{self._key}-t", self._thoughts, text)
+        self._thoughts += 1
+        self._typing = self.shows_typing
+        return [self._stanza(stanza_id, self._fitting(thought_text(text)), self._state + _hint("no-store"))]
 
     def _text(self, text: str, stream: _Growing | None = None) -> list[str]:
         text = clean(text).strip()

@@ -143,6 +143,7 @@ class ConversationSettings(Section):
     on_restart: Literal["rerun", "report"] = "rerun"
     max_failures: Count = 3
     commands: bool = True
+    thoughts: bool = False
 
 
 class LimitSettings(Section):

@@ -2,13 +2,14 @@
 
 from .database import Database
 from .lock import lock_directory
-from .sessions import AgentStore, ConversationRow, ForgetReport, PendingRow, Stored, Turn, Variable
+from .sessions import AgentStore, ConversationRow, ForgetReport, InboxRow, PendingRow, Stored, Turn, Variable
 
 __all__ = [
     "AgentStore",
     "ConversationRow",
     "Database",
     "ForgetReport",
+    "InboxRow",
     "PendingRow",
     "Stored",
     "Turn",

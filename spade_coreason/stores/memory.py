@@ -92,6 +92,13 @@ class AgentInteractionMemory:
         """`remember_interaction_info` and `get_interaction_history` for a language model, bound to a conversation."""
         return tools_for(self, _text("conversation_id", conversation_id))
 
+    def get_entries(self) -> dict[str, list[tuple[str, str]]]:
+        """All that is remembered, by conversation: each piece with the time at which it was, oldest first. Beyond the seed."""
+        return {
+            conversation_id: [(entry["content"], entry["timestamp"]) for entry in entries]
+            for conversation_id, entries in self._file.interactions().items()
+        }
+
     # The awaitable twins
 
     async def aadd_information(self, conversation_id: str, information: str) -> str:
@@ -117,6 +124,10 @@ class AgentInteractionMemory:
     async def aget_all_conversations(self) -> list[str]:
         """`get_all_conversations` without blocking the event loop."""
         return await self._aside(self.get_all_conversations)
+
+    async def aget_entries(self) -> dict[str, list[tuple[str, str]]]:
+        """`get_entries` without blocking the event loop."""
+        return await self._aside(self.get_entries)
 
     async def _aside(self, work: Callable[[], T]) -> T:
         # In turn: many who wait for one file would else hold all threads of the loop's pool, and additions would be

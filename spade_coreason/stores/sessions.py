@@ -6,7 +6,7 @@ import asyncio
 import json
 import sqlite3
 from collections import namedtuple
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from ..contracts import ConversationRecord, ConversationState
 from ..contracts.base import utc_now
 from ..conversation import Life
 from ..names import choose
+from ..preferences import PREFERENCES
 from .database import Database, micros, moment
 from .schema import conversations, inbox, interactions, variables
 from .statements import (
@@ -35,6 +36,8 @@ from .statements import (
 
 RECEIVED, ANSWERED, CLOSED = range(3)
 _CONVERSATIONS_WITH_FEEDBACK = 50
+_TURNS_A_PAGE = 500
+_OF_A_PERSON = ("person", PREFERENCES)
 
 
 class ConversationRow(NamedTuple):
@@ -83,13 +86,23 @@ class Variable(NamedTuple):
 class Stored(NamedTuple):
     """What is stored for a message: who has its possible conversation ids, and all that the sender's own conversation holds.
 
-    `history` are the turns in the window as JSON, oldest first. Variables are JSON texts by name.
+    `history` are the turns in the window as JSON, oldest first. Variables and preferences are JSON texts by name.
     """
 
     rows: dict[str, ConversationRow]
     history: list[str]
     variables: dict[str, str]
     person: dict[str, str]
+    preferences: dict[str, str]
+
+
+class InboxRow(NamedTuple):
+    """A message that was received: `state` 0 received, 1 answered, 2 closed. Of a closed one nothing but that is kept."""
+
+    received_at: datetime
+    state: int
+    request: str | None
+    answer: str | None
 
 
 class PendingRow(NamedTuple):
@@ -109,6 +122,8 @@ class ForgetReport:
     interactions: int
     variables: int
     requests: int
+    preferences: int = 0
+    """1 where the person had said some, else 0."""
 
 
 class AgentStore:
@@ -218,7 +233,8 @@ class AgentStore:
                 if own.turns:
                     values = dict(driver.execute(VARIABLES, (self.agent, "conversation", own.conversation_id)))
             person = dict(driver.execute(VARIABLES, (self.agent, "person", sender)))
-            return Stored(rows, history, values, person)
+            preferences = dict(driver.execute(VARIABLES, (self.agent, PREFERENCES, sender)))
+            return Stored(rows, history, values, person, preferences)
 
         return self._database.look_up(work)
 
@@ -251,7 +267,7 @@ class AgentStore:
     async def people(self) -> list[str]:
         """Everybody (bare JIDs) of whom there is anything."""
         owners = select(conversations.c.owner).where(conversations.c.agent == self.agent)
-        holders = select(variables.c.holder).where(variables.c.agent == self.agent, variables.c.scope == "person")
+        holders = select(variables.c.holder).where(variables.c.agent == self.agent, variables.c.scope.in_(_OF_A_PERSON))
         senders = select(inbox.c.sender).where(inbox.c.agent == self.agent, inbox.c.sender != "")
         return list(await self._scalars(owners.union(holders, senders)))
 
@@ -266,19 +282,20 @@ class AgentStore:
 
     async def _delete(self, rows: Sequence[ConversationRow], person: str | None) -> ForgetReport:
         def work(connection: Connection) -> ForgetReport:
-            turns = values = requests = 0
+            turns = values = requests = preferences = 0
             for row in rows:
                 turns += connection.execute(delete(interactions).where(interactions.c.conversation == row.id)).rowcount
                 values += connection.execute(self._delete_variables("conversation", row.conversation_id)).rowcount
                 connection.execute(delete(conversations).where(conversations.c.id == row.id))
             if person is not None:
                 values += connection.execute(self._delete_variables("person", person)).rowcount
+                preferences = connection.execute(self._delete_variables(PREFERENCES, person)).rowcount
                 # The keys stay, so that a message that comes twice is still known.
                 theirs = update(inbox).where(inbox.c.agent == self.agent, inbox.c.sender == person)
                 waiting = theirs.where(inbox.c.state < CLOSED).values(state=CLOSED, request=None, answer=None)
                 requests = connection.execute(waiting).rowcount
                 connection.execute(theirs.values(sender=""))
-            return ForgetReport(tuple(row.conversation_id for row in rows), turns, values, requests)
+            return ForgetReport(tuple(row.conversation_id for row in rows), turns, values, requests, preferences)
 
         return await self._database.write(work)
 
@@ -327,6 +344,32 @@ class AgentStore:
             .offset(offset)
         )
         return list(reversed(await self._scalars(query)))
+
+    async def all_turns(self, conversation: int) -> AsyncIterator[str]:
+        """Every turn as JSON, oldest first, also those that end meanwhile."""
+        after = 0
+        while True:
+            page = (
+                select(interactions.c.number, interactions.c.body)
+                .where(interactions.c.conversation == conversation, interactions.c.number > after)
+                .order_by(interactions.c.number)
+                .limit(_TURNS_A_PAGE)
+            )
+            rows = await self._rows(page)
+            for row in rows:
+                yield row.body
+            if len(rows) < _TURNS_A_PAGE:
+                return
+            after = rows[-1].number
+
+    async def received_from(self, person: str) -> list[InboxRow]:
+        """What the inbox has of somebody, oldest first."""
+        query = (
+            select(inbox.c.received_at, inbox.c.state, inbox.c.request, inbox.c.answer)
+            .where(inbox.c.agent == self.agent, inbox.c.sender == person)
+            .order_by(inbox.c.id)
+        )
+        return [InboxRow(moment(r.received_at), r.state, r.request, r.answer) for r in await self._rows(query)]
 
     async def variables(self, scope: str, holder: str) -> dict[str, str]:
         """All variables of a holder, as JSON texts."""

@@ -40,7 +40,10 @@ class Citizen:
         self._is_stopping = False
         discovery = Discovery(self._client, self._profile, access.admits)
         concurrency = runner.policy.concurrency
-        self._presence = Presence(self._client, discovery.caps, lambda: runner.turns_in_flight, concurrency)
+        self._presence = Presence(
+            self._client, discovery.caps, lambda: runner.turns_in_flight, concurrency, lambda: runner.is_paused
+        )
+        runner.on_pause(self._presence.paused)
         self._contacts: Contacts | None = None
         self._access = access
 

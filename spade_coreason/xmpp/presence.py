@@ -14,6 +14,7 @@ _LOOK_AFTER_S = 0.5
 # Of its concurrency: from there on an agent is busy, and until there it stays so.
 _BUSY_FROM = 0.75
 _QUIET_BELOW = 0.5
+_BUSY = "dnd"
 
 
 class Availability(NamedTuple):
@@ -26,26 +27,38 @@ class Availability(NamedTuple):
 QUIET = Availability()
 STARTING = Availability("away", "starting")
 STOPPING = Availability("away", "stopping")
+PAUSED = Availability("away", "paused")
 
 
-def availability(turns: int, concurrency: int, is_busy: bool) -> Availability:
+def availability(turns: int, concurrency: int, is_busy: bool, is_paused: bool = False) -> Availability:
     """What to say while `turns` of at most `concurrency` run or wait, and `is_busy` was said before."""
+    if is_paused:
+        return PAUSED
     if turns < concurrency * (_QUIET_BELOW if is_busy else _BUSY_FROM):
         return QUIET
-    return Availability("dnd", f"busy: {turns} conversation{'s' if turns != 1 else ''}")
+    return Availability(_BUSY, f"busy: {turns} conversation{'s' if turns != 1 else ''}")
 
 
 class Presence:
     """Sends the presence of one agent, and again when it changes, at most once in five seconds.
 
-    `caps` makes the element that stands for its features; `turns` says how many conversations are at work.
+    `caps` makes the element that stands for its features; `turns` says how many conversations are at work, `is_paused`
+    whether no new one is.
     """
 
-    def __init__(self, client: Any, caps: Callable[[], Element], turns: Callable[[], int], concurrency: int) -> None:
+    def __init__(
+        self,
+        client: Any,
+        caps: Callable[[], Element],
+        turns: Callable[[], int],
+        concurrency: int,
+        is_paused: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._client = client
         self._caps = caps
         self._turns = turns
         self._concurrency = concurrency
+        self._is_paused = is_paused
         self._loop = asyncio.get_running_loop()
         self._said = QUIET
         self._said_at = 0.0
@@ -57,7 +70,7 @@ class Presence:
     def announce(self) -> None:
         """The agent is there. From here on its presence follows what it does."""
         self._is_announced = True
-        self._say(availability(self._turns(), self._concurrency, self._said.show is not None))
+        self._say(self._now())
         self.noticed()
 
     def starting(self, contacts: Iterable[str]) -> None:
@@ -89,15 +102,24 @@ class Presence:
         if self._timer is None and self._is_announced:
             self._timer = self._loop.call_later(_LOOK_AFTER_S, self._look)
 
+    def paused(self) -> None:
+        """The agent is paused, or goes on: a person did that, and it is said at once."""
+        if self._is_announced:
+            self._say(self._now())
+            self.noticed()
+
+    def _now(self) -> Availability:
+        return availability(self._turns(), self._concurrency, self._said.show == _BUSY, self._is_paused())
+
     def _look(self) -> None:
         self._timer = None
-        now = availability(self._turns(), self._concurrency, self._said.show is not None)
+        now = self._now()
         wait_s = self._said_at + _AT_MOST_EVERY_S - self._loop.time()
         if now != self._said and wait_s <= 0:
             self._say(now)
             wait_s = _AT_MOST_EVERY_S
-        if now != QUIET or self._said != QUIET:
-            # What ends is not noticed by itself.
+        if self._said != now or now not in (QUIET, PAUSED):
+            # What ends is not noticed by itself; the end of a pause is.
             self._timer = self._loop.call_later(max(wait_s, _LOOK_AFTER_S), self._look)
 
     def _say(self, what: Availability, priority: int | None = None) -> None:

@@ -268,6 +268,16 @@ async def test_its_presence_says_how_busy_it_is(real_server: XmppServer, tmp_pat
         assert shown["status"] == ""
 
 
+async def test_its_presence_says_that_it_is_paused(prosody: XmppServer, tmp_path: Path) -> None:
+    async with hosted(Weather(), prosody, tmp_path) as agent, person(prosody) as alice:
+        await befriended(alice, agent.jid)
+        await published(agent)
+        agent.runner.pause()
+        await presence(alice, agent.jid, says("away", "paused"))
+        agent.runner.resume()
+        await presence(alice, agent.jid, says("available", ""))
+
+
 async def test_it_is_away_while_it_starts_and_while_it_stops(real_server: XmppServer, tmp_path: Path) -> None:
     held = Held()
     held.may_start.set()

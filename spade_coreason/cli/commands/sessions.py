@@ -220,6 +220,8 @@ def _report(agent: str, gone: Forgotten) -> None:
         f"memories of {_count(gone.memories, 'conversation')}",
         _count(gone.requests, "waiting request"),
     ]
+    if gone.preferences:
+        parts.append("what they preferred")
     print(f"{agent}: deleted {', '.join(parts)}.")
     for name in gone.conversation_ids:
         print(f"  {name}")
