@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from .admissions import Admissions
 from .contracts import AgentInterface, Interaction
 from .conversation import Rules
 from .forget import Forgotten
@@ -28,6 +29,8 @@ HELP = {
     "/forget": "forget this conversation",
     "/forget me": "forget everything about you",
 }
+# What shows or deletes what is known of a person.
+_PERSONAL = {"/conversations", "/history", "/memory", "/forget"}
 _TURNS = 10
 _MOST_TURNS = 200
 
@@ -40,7 +43,9 @@ class Obeyed:
     kind: Kind = "answer"
 
 
-_NAMES = frozenset(name.split()[0] for name in HELP)
+# For operators; nobody else is told of them.
+_OPERATORS_COMMANDS = {"/admit", "/reject"}
+_NAMES = frozenset(name.split()[0] for name in HELP) | _OPERATORS_COMMANDS
 
 
 def command_in(text: str) -> str | None:
@@ -76,8 +81,10 @@ class Commands:
         """The agent's interaction memory, where there is one."""
         return self._memory() if self._memory is not None else None
 
-    async def obey(self, command: str, row: ConversationRow, now: datetime) -> Obeyed:
+    async def obey(self, command: str, row: ConversationRow, now: datetime, admissions: Admissions | None = None) -> Obeyed:
         """What becomes of a command in a conversation."""
+        if "/" in row.owner and command.split()[0] in _PERSONAL:  # an occupant of a room that does not show who they are
+            return Obeyed(f"This room does not show me who you are. Send {command.split()[0]} to my own address.")
         match command.split():
             case ["/help"]:
                 return Obeyed(self._help())
@@ -95,6 +102,10 @@ class Commands:
                 return Obeyed(await self._remembered(row))
             case ["/cancel"]:
                 return Obeyed("There is nothing to stop.")
+            case ["/admit", person] if admissions is not None:
+                return Obeyed(await admissions.admit(row.owner, person))
+            case ["/reject", person] if admissions is not None:
+                return Obeyed(await admissions.reject(row.owner, person))
             case ["/forget"]:
                 return Obeyed(
                     f"This deletes what we said in this conversation and what I remember from it. {_confirm('/forget')}"

@@ -9,6 +9,7 @@ from uuid import uuid4
 from xml.etree.ElementTree import Element
 
 from .access import Access
+from .admissions import Admissions
 from .codec import (
     Bounce,
     Incoming,
@@ -43,6 +44,8 @@ class Door:
         self._requests = requests
         self.access = access
         self._send = send
+        self.admissions = Admissions(access, runner.store, runner.agent.manifest.metadata.name, send)
+        runner.admissions = self.admissions
         self._refused: dict[str, None] = {}
         self._notices = Notices(_A_MINUTE)
         self.dropped: Counter[str] = Counter()
@@ -62,15 +65,19 @@ class Door:
             self._requests.bounce(message)
         elif isinstance(message, Malformed):
             self._malformed(message)
-        elif isinstance(message, Retraction):
+        elif isinstance(message, Retraction | Reaction):
             if self.access.admits(message.sender):
-                self._runner.withdraw(bare(message.sender), message.stanza_id)
-        elif isinstance(message, Reaction):
-            if self.access.admits(message.sender):
-                self._runner.react(bare(message.sender), message.stanza_id, message.emojis)
+                self.refer(bare(message.sender), message)
         else:
             self.dropped["no request"] += 1
         return None
+
+    def refer(self, owner: str, said: Retraction | Reaction) -> None:
+        """Takes what somebody says about a message of a conversation of `owner`, who is admitted."""
+        if isinstance(said, Retraction):
+            self._runner.withdraw(owner, said.stanza_id)
+        else:
+            self._runner.react(owner, said.stanza_id, said.emojis, said.nickname)
 
     def take(self, incoming: Incoming) -> asyncio.Future[bool] | None:
         """Takes a request in, as `deliver` does. In a room admission is another matter, and decided there."""
@@ -92,13 +99,17 @@ class Door:
     def _refuse(self, incoming: Incoming) -> None:
         stranger = bare(incoming.sender)
         self.dropped["not admitted"] += 1
+        is_asked = self.admissions.ask(stranger)
         if stranger in self._refused:
             return
         if len(self._refused) >= _REFUSED_REMEMBERED:
             self._refused.pop(next(iter(self._refused)))
         self._refused[stranger] = None
         log.info("%s: refuses %s (access.allow)", self._runner.jid, stranger)
-        refusal = Refused("I may not talk with you. Ask whoever runs me for access.", ErrorCode.FORBIDDEN)
+        text = "I may not talk with you. Ask whoever runs me for access."
+        if is_asked:
+            text = "I may not talk with you yet. I have asked whoever runs me, and tell you when I may."
+        refusal = Refused(text, ErrorCode.FORBIDDEN)
         voice = voice_for(incoming, uuid4(), self._runner.jid, self._runner.policy.stanza_bytes)
         self._send(voice.say(refusal))
 

@@ -29,6 +29,7 @@ Get: TypeAlias = Callable[..., Awaitable["Fetched"]]
 
 ANY_TYPE = "application/octet-stream"
 
+_LINKS = 1000
 _REDIRECTS = 5
 _REDIRECTING = {301, 302, 303, 307, 308}
 _TYPE = re.compile(r"[!-~]+/[!-~][ -~]*")  # it goes into XML and into a header
@@ -80,10 +81,12 @@ class Files:
     def __init__(self, put: Put, get: Get = fetch) -> None:
         self._put = put
         self._get = get
+        self._kept: dict[str, None] = {}
 
     async def upload(self, name: str, data: bytes, type: str | None = None, progress: Progress | None = None) -> str:
         """Keeps `data` with the agent's server (XEP-0363), and returns the link for whoever is to have it.
 
+        Said alone, as a whole markdown block, or as a value of a data block, it is shown as the file itself (XEP-0066).
         The type is guessed from the name if it is not given. Whoever has the link can read the file, and the server decides how
         long. `progress(sent, total)` is called now and then; what it raises ends the upload. UploadError if the server has no
         such service, or refuses.
@@ -96,7 +99,18 @@ class Files:
         kind = type or guess_type(called)[0] or ANY_TYPE
         if not _TYPE.fullmatch(kind):
             raise UploadError(name, f"{kind!r} is no media type; write it like image/png")
-        return await self._put(called, data, kind, progress)
+        link = await self._put(called, data, kind, progress)
+        self._kept[link] = None
+        if len(self._kept) > _LINKS:
+            del self._kept[next(iter(self._kept))]
+        return link
+
+    def has_kept(self, link: str) -> bool:
+        """Whether the link is one of the newest 1,000 that `upload` has returned; such a one is shown as the file.
+
+        Of no other link is that to be: the clients of people fetch what is shown to them, and tell whoever set it who they are.
+        """
+        return link in self._kept
 
     async def fetch(self, url: str, **limits: Any) -> Fetched:
         """As the function `fetch`, with the same keyword arguments."""

@@ -63,10 +63,23 @@ def is_reserved(thread: str, agent: str) -> bool:
 def possible_ids(thread: str | None, sender: str, agent: str) -> list[str]:
     """The ids that the conversation of `sender` on `thread` may have, first choice first. Both JIDs are bare."""
     own = f"{thread}_{sender}" if thread else f"{sender}_{agent}"
-    contested = f"{own}_{hashlib.sha256(sender.encode()).hexdigest()[:16]}"
+    contested = f"{own}_{_digest(sender)}"
     if thread and not is_reserved(thread, agent):
         return [thread, own, contested]
     return [own, contested]
+
+
+def thread_of(conversation_id: str, sender: str, agent: str) -> str | None:
+    """The thread of a conversation of `sender`: what `possible_ids` made its id of. Both JIDs are bare."""
+    plain = conversation_id.removesuffix(f"_{_digest(sender)}")
+    for thread in (conversation_id, conversation_id.removesuffix(f"_{sender}"), plain.removesuffix(f"_{sender}")):
+        if conversation_id in possible_ids(thread, sender, agent):
+            return thread
+    return None
+
+
+def _digest(sender: str) -> str:
+    return hashlib.sha256(sender.encode()).hexdigest()[:16]
 
 
 def choose(possible: Sequence[str], sender: str, owners: Mapping[str, str]) -> str | None:

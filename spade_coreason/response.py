@@ -20,6 +20,7 @@ from .contracts import (
     ThinkingBlock,
     UserErrorBlock,
 )
+from .filing import AS_IT_IS, Filing
 from .tracked import Tracked
 
 # A block waits this long for the next event, so that a quick turn's only answer leaves with its commit.
@@ -58,8 +59,9 @@ class Pace:
 class Response:
     """The ResponseHandler of one turn. After the turn every call is a `RuntimeError`."""
 
-    def __init__(self, voice: Voice, send: Send, agent: str, key: UUID, pace: Pace) -> None:
+    def __init__(self, voice: Voice, send: Send, agent: str, key: UUID, pace: Pace, filing: Filing | None = None) -> None:
         self._voice = voice
+        self._filing = filing if voice.shows_files else None
         self._key = key
         self._send_now = send
         self._agent = agent
@@ -95,8 +97,9 @@ class Response:
         self._emit(Said(block))
 
     async def markdown(self, content: str) -> None:
-        """Emits a markdown block."""
-        self._emit(Said(MarkdownBlock(id=self._id(), content=content)))
+        """Emits a markdown block. To a person one too long for a chat is a file, where the server keeps files."""
+        fitting = await self._filing.markdown(content) if self._filing is not None else AS_IT_IS
+        self._emit(Said(MarkdownBlock(id=self._id(), content=content), *fitting))
         self.texts.append(content)
 
     async def data(self, data: dict[str, Any], title: str | None = None, view_hint: str = "JSON") -> None:
@@ -104,7 +107,8 @@ class Response:
         hint = cast(Literal["TABLE", "JSON", "LIST", "KEY_VALUE"], view_hint)
         block = DataBlock(id=self._id(), data=data, title=title, view_hint=hint)
         dumped = block.dump()
-        self._emit(Said(block))
+        fitting = await self._filing.data(block) if self._filing is not None else AS_IT_IS
+        self._emit(Said(block, *fitting))
         self.data_blocks.append(dumped)
 
     async def error(self, message: str, details: dict[str, Any] | None = None, recoverable: bool = False) -> None:
@@ -149,10 +153,16 @@ class Response:
         self._emit(Said(block.model_copy(update={"technical_details": None})))
         self.reported_error = block
 
-    def close_streams(self, reason: str | None) -> None:
-        """Ends what is still open: closed, or aborted where there is a reason."""
+    async def close_streams(self) -> None:
+        """Ends what is still open."""
         for stream in list(self._streams.values()):
-            stream.finish(reason)
+            await stream.close()
+            stream.finish(StreamEnded(stream.stream_id))  # where a task that nobody waits for is about to close it
+
+    def abort_streams(self, reason: str) -> None:
+        """Ends what is still open, before its time."""
+        for stream in list(self._streams.values()):
+            stream.finish(StreamAborted(stream.stream_id, reason))
 
     def conclude(self, event: TurnEvent) -> list[str]:
         """Ends the turn with its last event. What it gives leaves when the turn is stored."""
@@ -259,12 +269,13 @@ class Response:
 class Stream:
     """The StreamHandle: open, active, then closed or aborted."""
 
-    __slots__ = ("_chunks", "_response", "_stream_id")
+    __slots__ = ("_chunks", "_is_closing", "_response", "_stream_id")
 
     def __init__(self, response: Response, stream_id: str) -> None:
         self._response = response
         self._stream_id = stream_id
         self._chunks: list[str] = []
+        self._is_closing = False
 
     @property
     def stream_id(self) -> str:
@@ -274,7 +285,7 @@ class Stream:
     @property
     def is_active(self) -> bool:
         """Whether it can be written to."""
-        return self._stream_id in self._response._streams
+        return self._stream_id in self._response._streams and not self._is_closing
 
     async def write(self, chunk: str) -> None:
         """Emits a piece of text; `RuntimeError` after the end of the stream, `TypeError` for what is no text."""
@@ -288,18 +299,22 @@ class Stream:
             await asyncio.sleep(0)  # a long answer written in one go holds up nobody else
 
     async def close(self) -> None:
-        """Ends the stream; a second end does nothing."""
-        self.finish(None)
+        """Ends the stream; a second end does nothing. To a person one too long for a chat becomes a file."""
+        if not self.is_active:
+            return
+        self._is_closing = True
+        filing = self._response._filing
+        fitting = await filing.markdown("".join(self._chunks)) if filing is not None else AS_IT_IS
+        self.finish(StreamEnded(self._stream_id, *fitting))
 
     async def abort(self, reason: str) -> None:
         """Ends the stream before its time; a second end does nothing."""
-        self.finish(reason)
+        self.finish(StreamAborted(self._stream_id, reason))
 
-    def finish(self, reason: str | None) -> None:
-        """Closes, or aborts where there is a reason."""
+    def finish(self, end: StreamEnded | StreamAborted) -> None:
+        """Ends the stream so."""
         if self._response._streams.pop(self._stream_id, None) is None:
             return
-        ended = StreamEnded(self._stream_id) if reason is None else StreamAborted(self._stream_id, reason)
-        self._response._emit(ended)
+        self._response._emit(end)
         if self._chunks:
             self._response.texts.append("".join(self._chunks))

@@ -23,6 +23,7 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from . import conversation
+from .admissions import Admissions
 from .alarms import Alarms, Limit
 from .codec import Completed, Failed, Incoming, Refused, Said, TurnEvent, displayed, owner_of, printable, voice_for
 from .commands import Commands, command_in, deleted, without_escape
@@ -42,12 +43,15 @@ from .contracts.base import utc_now
 from .conversation import Life, Received, Rules, Verdict
 from .ends import Ends, OnConversationEnd
 from .exceptions import CoReasonError, StoreError
+from .files import Files
+from .filing import Filing
 from .forget import Forgotten, forget_conversation, forget_person
 from .lane import Lane, Lanes, Memory, Person, Waiting
 from .lifecycle import Lifecycle, Mode
 from .names import bare, choose, inbox_key, possible_ids, session_id
 from .notices import AGAIN_S, Notices
 from .operators import PAUSED, Operators
+from .placing import Places
 from .preferences import PREFERENCES, USUAL, Preferences
 from .pruning import window
 from .response import Pace, Response, Send
@@ -77,6 +81,7 @@ class Policy:
     commands: bool = True
     thoughts: bool = False
     stanza_bytes: int = 65536
+    file_over_bytes: int = 262144
 
 
 class _Outcome(NamedTuple):
@@ -99,6 +104,7 @@ class Runner:
         clock: Callable[[], datetime] = utc_now,
         on_conversation_end: tuple[OnConversationEnd, ...] = (),
         memory: Callable[[], AgentInteractionMemory] | None = None,
+        files: Files | None = None,
     ) -> None:
         self.agent = agent
         self.jid = bare(jid)
@@ -107,8 +113,11 @@ class Runner:
         self._clock = clock
         own = getattr(agent, "on_conversation_end", None)
         on_end = (*on_conversation_end, own) if callable(own) else on_conversation_end
+        self.admissions: Admissions | None = None
+        """Where operators say who may talk to the agent, where there is somebody to ask them."""
         self._send: Send = _nowhere
         self._corrects: Callable[[str], bool] = lambda person: False
+        self._refers: Callable[[str], bool] = lambda device: False
         # However many threads one person begins, there is room for others.
         self._lanes = Lanes(max(1, self.policy.concurrency // _SHARES))
         self._persons: weakref.WeakValueDictionary[str, Person] = weakref.WeakValueDictionary()
@@ -120,6 +129,8 @@ class Runner:
         self._ends = Ends(store, self._lanes, self._lifecycle, self.policy.rules, clock, on_end)
         self._operators = Operators(store, self._lanes, self._ends, clock)
         self._notices = Notices()
+        self._filing = Filing(self.jid, files, self.policy.file_over_bytes)
+        self._places = Places(store, self._enqueue)
         self._early: list[Waiting] = []
         self._retries: list[asyncio.TimerHandle] = []
         self._asides: set[asyncio.Task[None]] = set()
@@ -129,14 +140,19 @@ class Runner:
 
     # Opening and closing
 
-    async def open(self, send: Send, corrects: Callable[[str], bool] = lambda person: False) -> None:
+    async def open(
+        self,
+        send: Send,
+        corrects: Callable[[str], bool] = lambda person: False,
+        refers: Callable[[str], bool] = lambda device: False,
+    ) -> None:
         """Takes up what the last run left, and begins to accept.
 
         `send` gets stanzas in order and never fails. `corrects` says whether every device of a person (a bare JID) shows
-        corrections, so that a stream may grow before their eyes.
+        corrections, so that a stream may grow before their eyes; `refers` whether a device (a full JID) shows replies.
         """
         self._send = send
-        self._corrects = corrects
+        self._corrects, self._refers = corrects, refers
         await self._operators.open()
         await self._ends.open()
         await self._lifecycle.open()
@@ -153,7 +169,7 @@ class Runner:
             elif request.request is not None:
                 self._take_up(Incoming.from_json(request.request), UUID(bytes=request.key), request.row)
         for waiting in early:
-            self._enqueue(waiting)
+            self._places.put(waiting)
 
     def send_unsent(self) -> None:
         """Sends the answers that the last run had stored and the server had not acknowledged; with the same ids."""
@@ -167,6 +183,7 @@ class Runner:
         What was not begun, or given up, is still in the inbox and runs after the next start.
         """
         self._is_accepting = False
+        self._places.stop()
         for timer in self._retries:
             timer.cancel()
         for lane in self._lanes:
@@ -188,6 +205,7 @@ class Runner:
         self._pace.stop()
         self._assist_alarms.stop()
         await self._ends.close()
+        await self._places.settled()
         await asyncio.gather(*self._asides)
         await self._lifecycle.close()
 
@@ -200,6 +218,7 @@ class Runner:
         sender hears so.
         """
         sender = owner_of(incoming)
+        incoming = self._places.placed(incoming)
         lane = self._lanes.get(sender, incoming.thread)
         most = self.policy.queue
         if (lane is not None and len(lane.queue) >= most) or self._lanes.waiting(sender) >= most * _QUEUES:
@@ -223,7 +242,7 @@ class Runner:
         if self.is_paused:
             is_new.add_done_callback(lambda kept: self._tell_of_pause(incoming, kept))
         if self._is_accepting:
-            self._enqueue(waiting)
+            self._places.put(waiting)
         else:
             self._early.append(waiting)
         return is_new
@@ -239,6 +258,9 @@ class Runner:
                     lane.share.waiting -= 1
                     self.store.close(waiting.row)
                     return True
+        if (unplaced := self._places.take_back(sender, message_id)) is not None:
+            self.store.close(unplaced.row)
+            return True
         return False
 
     def _stop(self, lane: Lane) -> bool:
@@ -267,22 +289,23 @@ class Runner:
             self._lanes.let_go(lane)
         await self.store.forget(owner)
 
-    def react(self, sender: str, message_id: str, emojis: tuple[str, ...]) -> None:
+    def react(self, sender: str, message_id: str, emojis: tuple[str, ...], nickname: str = "") -> None:
         """Takes what somebody feels about an answer: recorded with its turn, and given to the agent's `feedback`.
 
-        Of a message that is not ours, or not of a conversation of theirs, nothing is known here.
+        `nickname` is who of those in a room. Of a message that is not ours, or not of a conversation of theirs, nothing is
+        known here.
         """
         try:
             turn = UUID(message_id[:36])
         except ValueError:
             return
-        task = asyncio.create_task(self._take_feedback(sender, turn, emojis))
+        task = asyncio.create_task(self._take_feedback(sender, turn, emojis, nickname))
         self._asides.add(task)
         task.add_done_callback(self._asides.discard)
 
-    async def _take_feedback(self, sender: str, turn: UUID, emojis: tuple[str, ...]) -> None:
+    async def _take_feedback(self, sender: str, turn: UUID, emojis: tuple[str, ...], nickname: str) -> None:
         try:
-            found = await self.store.give_feedback(str(turn), sender, emojis)
+            found = await self.store.give_feedback(str(turn), sender, emojis, nickname)
         except StoreError as error:
             log.error("%s: a reaction of %s is not stored: %s", self.jid, sender, error)
             return
@@ -328,10 +351,11 @@ class Runner:
     @property
     def turns_in_flight(self) -> int:
         """How many conversations have a turn running or waiting."""
-        return sum(lane.worker is not None for lane in self._lanes)
+        return sum(lane.worker is not None for lane in self._lanes) + len(self._places)
 
     async def settled(self, *of: str | None) -> None:
         """Waits until no turn runs or waits: of anybody, or `of` a sender (a bare JID) and a thread."""
+        await self._places.settled()
         while workers := [lane.worker for lane in self._lanes if lane.worker is not None and of in ((), lane.key)]:
             await asyncio.wait(workers)
 
@@ -442,8 +466,9 @@ class Runner:
             grows=prefers.streaming is not False and self._corrects(lane.sender),
             is_rerun=waiting.redelivered,
             thoughts=self.policy.thoughts if prefers.thoughts is None else prefers.thoughts,
+            refers=self._refers(incoming.sender),
         )
-        response = Response(voice, self._send, self.jid, waiting.key, self._pace)
+        response = Response(voice, self._send, self.jid, waiting.key, self._pace, self._filing)
         if received.verdict is not Verdict.RUN:
             await self._refuse(memory, waiting, response, received)
             return
@@ -468,7 +493,7 @@ class Runner:
 
     async def _obey(self, lane: Lane, memory: Memory, waiting: Waiting, command: str, now: datetime) -> None:
         """Answers a command. It is no turn: nothing is counted, and nothing of it is in the history."""
-        obeyed = await self._commands.obey(command, memory.row, now)
+        obeyed = await self._commands.obey(command, memory.row, now, self.admissions)
         text, row = obeyed.text, memory.row
         if obeyed.kind == "new":
             row = memory.row = _with_life(row, conversation.end(row.life))
@@ -538,7 +563,7 @@ class Runner:
                     await self.agent.assist(request, session, response)
             finally:
                 lane.is_assisting, lane.current = False, None
-            response.close_streams(None)
+            await response.close_streams()
             await self._take_back_cancels()
         except BaseException as error:
             # Also sys.exit(), with which a task ends the whole process, and the agent's own cancelling of its task.
@@ -558,7 +583,7 @@ class Runner:
             else:
                 log.error("%s: incident %s", self.jid, incident, exc_info=error)
                 text = f"Something went wrong on my side (incident {incident})."
-            response.close_streams("the turn failed")
+            response.abort_streams("the turn failed")
             response.report(UserErrorBlock(user_message=text, recoverable=True, code=code))
             return _Outcome(Failed(text, code, True, incident, reported=True), failed=True)
         finally:
@@ -750,7 +775,7 @@ class Runner:
         is_new: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         is_new.set_result(True)
         if self.policy.on_restart == "rerun" or self.is_paused:  # in a pause nothing of it was begun
-            self._enqueue(Waiting(incoming, key, row, is_new, redelivered=True))
+            self._places.put(Waiting(incoming, key, row, is_new, redelivered=True))
             return
         text = "I was interrupted before I could answer this. Please ask again."
         stanzas = voice_for(incoming, key, self.jid, self.policy.stanza_bytes).say(Failed(text, ErrorCode.UNAVAILABLE, True))

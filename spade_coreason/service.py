@@ -180,7 +180,8 @@ class Platform:
         host = HostedAgent(settings.jid, password, self.endpoint, register=is_registered_here, avatar=avatar, rooms=rooms)
         requests = OpenRequests()
         peers = Peers(jid, requests, host.send, self.settings.limits.stanza_bytes)
-        agent = self._load(place, settings, jid, peers, Files(host.uploads.put))
+        files = Files(host.uploads.put)
+        agent = self._load(place, settings, jid, peers, files)
         runner = Runner(
             agent,
             jid,
@@ -188,9 +189,17 @@ class Platform:
             policy_of(self.settings, settings, agent.manifest.config.memory),
             on_conversation_end=self._on_end,
             memory=lambda: AgentInteractionMemory(jid, self.settings.storage.memory_dir),
+            files=files,
         )
         admitted = self.settings.access_of(settings)
-        access = Access(jid, admitted.allow, admitted.rooms)
+        access = Access(
+            jid,
+            admitted.allow,
+            admitted.rooms,
+            operators=admitted.operators,
+            roster=admitted.roster,
+            ask=admitted.ask,
+        )
         host.serve(runner, Door(runner, requests, access, host.send))
         self.agents[jid] = host
         self.runners[jid] = runner
@@ -296,4 +305,5 @@ def policy_of(settings: Settings, agent: AgentSettings, memory: MemoryConfig | N
         concurrency=settings.limits.concurrency,
         queue=settings.limits.queue,
         stanza_bytes=settings.limits.stanza_bytes,
+        file_over_bytes=settings.limits.file_over_bytes,
     )

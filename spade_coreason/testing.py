@@ -189,6 +189,7 @@ class AgentTester:
         for jid, what in self._agents.items():
             self._make(jid, what, self._database)
         for jid, runner in self.runners.items():
+            await self.doors[jid].admissions.load()
             await runner.open(self._network.sender(f"{jid}/{_RESOURCE}"))
         for jid, runner in self.runners.items():
             self._network.attach(jid, self.doors[jid].deliver)
@@ -197,12 +198,20 @@ class AgentTester:
     def _make(self, jid: str, what: Any, database: Database) -> None:
         send = self._network.sender(f"{jid}/{_RESOURCE}")
         requests = OpenRequests()
-        agent = self.built[jid] = self._build(jid, what, Peers(jid, requests, send, self._policy.stanza_bytes))
+        files = Files(self._files.put, self._files.get)
+        agent = self.built[jid] = self._build(jid, what, Peers(jid, requests, send, self._policy.stanza_bytes), files)
         policy = replace(self._policy, memory=agent.manifest.config.memory or self._policy.memory)
         ends = self._on_end if jid == self.jid else ()
         store = AgentStore(database, jid)
         self.runners[jid] = Runner(
-            agent, jid, store, policy, clock=self._clock, on_conversation_end=ends, memory=partial(self._memory, jid)
+            agent,
+            jid,
+            store,
+            policy,
+            clock=self._clock,
+            on_conversation_end=ends,
+            memory=partial(self._memory, jid),
+            files=files,
         )
         self.doors[jid] = Door(self.runners[jid], requests, Access(jid, self._allow), send)
         self._network.detach(jid)
@@ -210,8 +219,7 @@ class AgentTester:
     def _memory(self, jid: str) -> AgentInteractionMemory:
         return AgentInteractionMemory(jid, self._directory / "memory", clock=self._clock)
 
-    def _build(self, jid: str, what: Any, peers: Peers) -> AgentInterface:
-        files = Files(self._files.put, self._files.get)
+    def _build(self, jid: str, what: Any, peers: Peers, files: Files) -> AgentInterface:
         parts = AgentParts(peers=lambda: peers, memory=partial(self._memory, jid), files=lambda: files)
         return build_agent(what, parts=parts, options=self._options.get(jid, {}))
 

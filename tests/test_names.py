@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spade_coreason.names import choose, derived_thread, inbox_key, is_reserved, possible_ids, session_id
+from spade_coreason.names import choose, derived_thread, inbox_key, is_reserved, possible_ids, session_id, thread_of
 
 AGENT = "notes@example.org"
 ALICE = "alice@example.org"
@@ -67,3 +67,14 @@ def test_two_people_behind_one_agent_are_two_threads_at_the_next() -> None:
     alice, bob = (session_id("relay@example.org", who, f"{who}_relay@example.org") for who in (ALICE, BOB))
     assert derived_thread(alice, AGENT) != derived_thread(bob, AGENT)
     assert derived_thread(alice, AGENT) == derived_thread(alice, AGENT)
+
+
+@pytest.mark.parametrize("sender", [ALICE, "tea@muc.example.org", "tea@muc.example.org/visit-0"])
+@pytest.mark.parametrize(
+    "thread",
+    [None, "t", "a@b", "a_b", "a_b@c", f"t_{ALICE}", f"t_{BOB}", f"{ALICE}_{AGENT}", f"_{ALICE}", f"t_{ALICE}_{ALICE}"],
+)
+def test_the_thread_of_a_conversation_is_found_from_its_id(sender: str, thread: str | None) -> None:
+    for ident in possible_ids(thread, sender, AGENT):
+        found = thread_of(ident, sender, AGENT)
+        assert found == thread

@@ -385,7 +385,7 @@ async def test_an_answer_of_5_mb_arrives_whole(how: str) -> None:
         stream = await response.create_stream()
         await stream.write(text)
 
-    async with AgentTester(misbehaving(floods)) as t:
+    async with AgentTester(misbehaving(floods), policy=Policy(file_over_bytes=0)) as t:
         assert (await t.ask("go")).text == text.strip()
         parts = await t.say("go")
         assert len(parts) > 50

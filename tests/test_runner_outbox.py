@@ -56,10 +56,10 @@ class Wire:
 
 
 @asynccontextmanager
-async def running(agent: Any, wire: Any, path: Path) -> AsyncIterator[Runner]:
-    """One life of a process."""
+async def running(agent: Any, wire: Any, path: Path, **settings: Any) -> AsyncIterator[Runner]:
+    """One life of a process; `settings` are those of its runner."""
     database = await Database.open(f"sqlite+aiosqlite:///{path}/platform.db", "off")
-    runner = Runner(agent, AGENT, AgentStore(database, AGENT))
+    runner = Runner(agent, AGENT, AgentStore(database, AGENT), **settings)
     await runner.open(wire)
     runner.send_unsent()
     try:

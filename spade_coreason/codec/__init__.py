@@ -13,10 +13,22 @@ from .events import (
     TurnEvent,
 )
 from .incoming import RESERVED, Bounce, Decoded, Incoming, Malformed, Reaction, Reply, Retraction, decode, owner_of
+from .markdown import styled
+from .rendering import block_text
 from .room_presence import Seen, joining, leaving, read_presence, unlocking
-from .rooms import Invitation, Utterance, private_request, question_to, read_invitation, read_utterance, room_request
-from .voices import Voice, displayed, malformed_answer, receipt, request_stanza, voice_for
-from .xml import printable
+from .rooms import (
+    Invitation,
+    Reference,
+    Utterance,
+    private_request,
+    question_to,
+    read_invitation,
+    read_reference,
+    read_utterance,
+    room_request,
+)
+from .voices import Voice, displayed, malformed_answer, notice, receipt, request_stanza, voice_for
+from .xml import printable, summary
 
 __all__ = [
     "RESERVED",
@@ -28,6 +40,7 @@ __all__ = [
     "Invitation",
     "Malformed",
     "Reaction",
+    "Reference",
     "Refused",
     "Reply",
     "Retraction",
@@ -40,6 +53,7 @@ __all__ = [
     "TurnEvent",
     "Utterance",
     "Voice",
+    "block_text",
     "decode",
     "displayed",
     "is_link",
@@ -47,6 +61,7 @@ __all__ = [
     "leaving",
     "malformed_answer",
     "name_in",
+    "notice",
     "owner_of",
     "plain_name",
     "printable",
@@ -54,10 +69,13 @@ __all__ = [
     "question_to",
     "read_invitation",
     "read_presence",
+    "read_reference",
     "read_utterance",
     "receipt",
     "request_stanza",
     "room_request",
+    "styled",
+    "summary",
     "unlocking",
     "voice_for",
 ]

@@ -11,6 +11,10 @@ class Said(NamedTuple):
     """One block of the answer."""
 
     block: ThinkingBlock | DataBlock | MarkdownBlock | UserErrorBlock
+    text: str | None = None
+    """What a person reads of it, where that is not all."""
+    links: tuple[str, ...] = ()
+    """To files in it, or to all of it: for a person each is a message of its own, which clients show as the file."""
 
 
 class StreamStarted(NamedTuple):
@@ -32,6 +36,9 @@ class StreamEnded(NamedTuple):
     """The stream is complete."""
 
     stream_id: str
+    text: str | None = None
+    links: tuple[str, ...] = ()
+    """As of a block."""
 
 
 class StreamAborted(NamedTuple):

@@ -26,6 +26,8 @@ from .namespaces import (
     DATA_FORM,
     DELAY,
     ERROR,
+    FALLBACK,
+    FALLBACK_BODY,
     FORM_FIELD,
     FORM_TITLE,
     FORM_VALUE,
@@ -40,6 +42,7 @@ from .namespaces import (
     RECEIPT_REQUEST,
     REPLACE,
     REPLY,
+    REPLY_NAMESPACE,
     REQUEST,
     RETRACTIONS,
     SPADE_FORM,
@@ -54,6 +57,7 @@ LONGEST_ID = 1024
 
 _EMOJIS = 20
 _EMOJI_CHARACTERS = 32
+_RANGES = 20
 
 # What the platform says about a request; nobody else may.
 RESERVED = frozenset(
@@ -104,7 +108,9 @@ class Incoming(NamedTuple):
     replaces: str | None = None
     """The id of the sender's own message that this one corrects (XEP-0308)."""
     origin_id: str | None = None
-    """The id by which it may be retracted, where that is not the stanza's (XEP-0359)."""
+    """The id by which others refer to it, where that is not the stanza's (XEP-0359): its sender's, or in a room the room's."""
+    uses_replies: bool = False
+    """Whether the sender's client knows replies (XEP-0461), for it is one."""
     owner: str = ""
     """Whose conversation it is, where that is not the bare JID of the sender: a room's, or one of its occupants'."""
     address: str = ""
@@ -135,6 +141,10 @@ class Incoming(NamedTuple):
             row["hops"] = self.hops
         if self.uses_chat_states:
             row["uses_chat_states"] = True
+        if self.uses_replies:
+            row["uses_replies"] = True
+        if self.origin_id is not None:
+            row["origin_id"] = self.origin_id
         if self.owner:
             row |= {"owner": self.owner, "address": self.address, "nickname": self.nickname}
         return to_json(row)
@@ -194,6 +204,8 @@ class Reaction(NamedTuple):
     sender: str
     stanza_id: str
     emojis: tuple[str, ...]
+    nickname: str = ""
+    """What the sender is called in a room, where everybody may feel something about a message."""
 
 
 Decoded: TypeAlias = Incoming | Reply | Bounce | Malformed | Retraction | Reaction | None
@@ -227,8 +239,8 @@ def decode(message: Element, *, in_room: bool = False) -> Decoded:
         return None
     if MUC_USER in parts and not in_room:
         return None  # its bare JID is the room's, and no person's
-    if (referring := _referring(parts, sender)) is not None:
-        return referring
+    if (reference := referring(parts, sender)) is not None:
+        return reference
     body = parts.get(BODY)
     text = "".join(body.itertext()) if body is not None else ""
     container = parts.get(JSON)
@@ -254,19 +266,22 @@ def decode(message: Element, *, in_room: bool = False) -> Decoded:
             message_type=kind,
             metadata={"spade": fields, **{k: v for k, v in fields.items() if k not in RESERVED}},
         )
-    if not text.strip():
+    reply = parts.get(REPLY)
+    asked = without_quote(text, message) if reply is not None else text
+    if not asked.strip():
         return None
-    payload: dict[str, Any] = {"query": text}
+    payload: dict[str, Any] = {"query": asked}
     metadata: dict[str, Any] = {}
     if linked := attachments(message):
         payload["attachments"] = linked
-    if (reply := parts.get(REPLY)) is not None and reply.get("id"):
+    if reply is not None and reply.get("id"):
         metadata["reply_to"] = reply.get("id")
     corrected = parts.get(REPLACE)
     origin = parts.get(ORIGIN_ID)
     language = (body.get(LANGUAGE) if body is not None else None) or message.get(LANGUAGE)
     if language is not None and is_language_tag(language):
         metadata["language_tag"] = language
+    origin_id = origin.get("id", "") if origin is not None else ""
     if (delay := parts.get(DELAY)) is not None and delay.get("stamp"):
         metadata["delayed_since"] = delay.get("stamp")
     return Incoming(
@@ -282,18 +297,39 @@ def decode(message: Element, *, in_room: bool = False) -> Decoded:
         uses_chat_states=uses_chat_states,
         wants_marker=MARKABLE in parts,
         replaces=corrected.get("id") if corrected is not None else None,
-        origin_id=origin.get("id") if origin is not None else None,
+        origin_id=origin_id if origin_id != stanza_id and 0 < len(origin_id) <= LONGEST_ID else None,
+        uses_replies=reply is not None,
     )
 
 
-def _referring(parts: Mapping[str, Element], sender: str) -> Retraction | Reaction | None:
-    """A message that only says something about another. The text beside it is for clients that do not know that."""
+def without_quote(body: str, message: Element) -> str:
+    """The body of a reply without the quote of what it replies to, which is for clients that know no replies (XEP-0428)."""
+    ranges = []
+    for fallback in message.iterfind(FALLBACK):
+        if fallback.get("for") != REPLY_NAMESPACE:
+            continue
+        for part in fallback.iterfind(FALLBACK_BODY):
+            first, last = part.get("start", ""), part.get("end", "")
+            if first.isdecimal() and last.isdecimal() and len(first + last) < 20 and int(first) <= int(last):
+                ranges.append((int(first), int(last)))
+    cut_from = len(body)
+    for begin, end in sorted(ranges[:_RANGES], reverse=True):
+        body = body[:begin] + body[min(end, cut_from) :]
+        cut_from = begin
+    return body
+
+
+def referring(parts: Mapping[str, Element], sender: str) -> Retraction | Reaction | None:
+    """What `sender` says about another message with the children `parts` of one, by tag. None where it is a message of its own.
+
+    Such a message has a text for clients that do not know that.
+    """
     for tag in RETRACTIONS:
         retract = parts.get(tag)
         if retract is not None and retract.get("id"):
             return Retraction(sender, retract.get("id", ""))
     fastened = parts.get(APPLY_TO)
-    if fastened is not None and any(fastened.find(tag) is not None for tag in RETRACTIONS):
+    if fastened is not None and any(fastened.find(f".//{tag}") is not None for tag in RETRACTIONS):
         return Retraction(sender, fastened.get("id", ""))
     reactions = parts.get(REACTIONS)
     if reactions is not None:

@@ -7,21 +7,19 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 from xml.etree.ElementTree import Element
 
-from .incoming import LONGEST_ID, Incoming
+from .incoming import LONGEST_ID, Incoming, Reaction, Retraction, referring, without_quote
 from .namespaces import (
     APPLY_TO,
     BODY,
     CONFERENCE,
     DELAY,
-    FALLBACK,
-    FALLBACK_BODY,
     MARKER,
     MUC_INVITE,
     MUC_PASSWORD,
     MUC_USER,
     REACTIONS,
+    REPLACE,
     REPLY,
-    REPLY_NAMESPACE,
     RETRACTIONS,
     STANZA_ID,
     THREAD,
@@ -45,6 +43,18 @@ class Utterance(NamedTuple):
     replied_to: str
     """The id of the message that it replies to (XEP-0461)."""
     replied_author: str
+    replaces: str = ""
+    """The id of the message that it corrects (XEP-0308)."""
+
+
+class Reference(NamedTuple):
+    """What somebody in a room says about a message there (XEP-0424, XEP-0444); the sender is their address there."""
+
+    said: Retraction | Reaction
+    nick: str
+    """Empty where it is the room that says so, for a moderator (XEP-0425)."""
+    stamped_by: str | None
+    """As of an utterance."""
 
 
 class Invitation(NamedTuple):
@@ -68,32 +78,38 @@ def read_utterance(message: Element) -> Utterance | None:
     room_id = next((entry.get("id", "") for entry in message.iterfind(STANZA_ID) if entry.get("by") == _room_of(message)), "")
     if not nick or not body.strip() or max(len(stanza_id), len(room_id), len(thread or "")) > LONGEST_ID:
         return None
-    delay, reply = message.find(DELAY), message.find(REPLY)
+    reply, corrected = message.find(REPLY), message.find(REPLACE)
     return Utterance(
         nick,
-        _without_quote(body, message) if reply is not None else body,
+        without_quote(body, message) if reply is not None else body,
         stanza_id,
         room_id,
         thread,
         message.find(MARKER) is not None,
-        delay.get("from", "") if delay is not None else None,
+        _stamped_by(message),
         reply.get("id", "") if reply is not None else "",
         reply.get("to", "") if reply is not None else "",
+        corrected.get("id", "") if corrected is not None else "",
     )
+
+
+def read_reference(message: Element) -> Reference | None:
+    """Reads what a message of type groupchat says about another; None where it is one of its own."""
+    sender = message.get("from", "")
+    parts: dict[str, Element] = {}
+    for child in message:
+        parts.setdefault(child.tag, child)
+    said = referring(parts, sender)
+    return Reference(said, sender.partition("/")[2], _stamped_by(message)) if said is not None else None
+
+
+def _stamped_by(message: Element) -> str | None:
+    delay = message.find(DELAY)
+    return delay.get("from", "") if delay is not None else None
 
 
 def _room_of(message: Element) -> str:
     return message.get("from", "").partition("/")[0]
-
-
-def _without_quote(body: str, message: Element) -> str:
-    for fallback in message.iterfind(FALLBACK):
-        part = fallback.find(FALLBACK_BODY)
-        if fallback.get("for") == REPLY_NAMESPACE and part is not None:
-            start, end = part.get("start", ""), part.get("end", "")
-            if start.isdecimal() and end.isdecimal() and len(start + end) < 20 and int(start) <= int(end):
-                return body[: int(start)] + body[int(end) :]
-    return body
 
 
 def question_to(nick: str, text: str, others: Iterable[str] = ()) -> str | None:
@@ -117,8 +133,13 @@ def _address(nick: str, text: str, flags: int = 0) -> re.Match[str] | None:
     return re.match(rf"\s*(?:@?{name}\s*[:,]|@{name}(?=\s|$))", text, flags)
 
 
-def room_request(room: str, said: Utterance, question: str, jid: str | None) -> Incoming:
-    """The request that an utterance is. The conversation is the room's; `jid` is who said it, where that is known."""
+def room_request(
+    room: str, said: Utterance, question: str, jid: str | None, *, replied_to: str = "", replaces: str | None = None
+) -> Incoming:
+    """The request that an utterance is. The conversation is the room's; `jid` is who said it, where that is known.
+
+    `replied_to` is our own id of what it replies to, `replaces` the name of the question of the same occupant that it corrects.
+    """
     return Incoming(
         "room",
         f"{room}/{said.nick}",
@@ -127,7 +148,9 @@ def room_request(room: str, said: Utterance, question: str, jid: str | None) -> 
         {"query": question},
         f"{said.nick}\n{said.room_id}\n{said.thread}\n{said.text}",
         "groupchat",
-        _about(room, said.nick, jid, {"reply_to": said.replied_to} if said.replied_to else {}),
+        _about(room, said.nick, jid, {"reply_to": replied} if (replied := replied_to or said.replied_to) else {}),
+        replaces=replaces,
+        origin_id=said.room_id or None,
         owner=room,
         address=room,
         nickname=said.nick,

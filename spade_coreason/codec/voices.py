@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Any, Protocol
-from uuid import NAMESPACE_URL, UUID, uuid5
+from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
 from zlib import crc32
 
 from pydantic_core import to_json
@@ -38,8 +38,10 @@ from .namespaces import (
     JSON_NAMESPACE,
     MARKER_NAMESPACE,
     MARKERS_NAMESPACE,
+    OOB_NAMESPACE,
     ORIGIN_ID_NAMESPACE,
     RECEIPTS_NAMESPACE,
+    REPLY_NAMESPACE,
     SPADE_FORM,
     SPADE_THREAD,
     TYPE_PREFIX,
@@ -66,6 +68,11 @@ class Voice(Protocol):
     @property
     def grows(self) -> bool:
         """Whether a stream is shown as a message that grows (XEP-0308)."""
+        ...
+
+    @property
+    def shows_files(self) -> bool:
+        """Whether a text that is too long may be a file, and a link the file behind it: a person listens."""
         ...
 
     def say(self, event: TurnEvent) -> list[str]:
@@ -98,11 +105,12 @@ def voice_for(
     grows: bool = False,
     is_rerun: bool = False,
     thoughts: bool = False,
+    refers: bool = False,
 ) -> Voice:
     """The voice for whoever sent `incoming` to the bare JID `agent`. No stanza it makes exceeds `stanza_bytes`.
 
     `grows`: every device of the person shows corrections. `is_rerun`: of the same turn something may have been said before.
-    `thoughts`: the person reads them.
+    `thoughts`: the person reads them. `refers`: the device that asked shows replies.
     """
     if incoming.language == "program":
         return ProgramVoice(incoming, key, agent, stanza_bytes)
@@ -110,7 +118,7 @@ def voice_for(
         return SpadeVoice(incoming, key, stanza_bytes)
     if incoming.language == "room":
         return RoomVoice(incoming, key, stanza_bytes)
-    return PersonVoice(incoming, key, stanza_bytes, grows=grows, is_rerun=is_rerun, thoughts=thoughts)
+    return PersonVoice(incoming, key, stanza_bytes, grows=grows, is_rerun=is_rerun, thoughts=thoughts, refers=refers)
 
 
 def displayed(incoming: Incoming) -> str:
@@ -127,6 +135,15 @@ def receipt(incoming: Incoming) -> str:
     return (
         f"<message to='{attribute(_address(incoming))}' id='{attribute('receipt-' + incoming.stanza_id)}'>"
         f"<received xmlns='{RECEIPTS_NAMESPACE}' id='{attribute(incoming.stanza_id)}'/></message>"
+    )
+
+
+def notice(to: str, text: str) -> str:
+    """What an agent says to a person (a bare JID) without having been asked. Marked as an answer, so that no agent answers."""
+    stanza_id = str(uuid4())
+    return (
+        f"<message to='{attribute(to)}' type='chat' id='{stanza_id}'><body>{escape(text)}</body>{_MARKER}"
+        f"<origin-id xmlns='{ORIGIN_ID_NAMESPACE}' id='{stanza_id}'/></message>"
     )
 
 
@@ -154,11 +171,13 @@ def _stanza_id(prefix: str, number: int, said: str) -> str:
 class _Growing:
     """A stream to a person: its text so far, and the message in which it grows."""
 
-    __slots__ = ("chunks", "message_id", "shown", "versions")
+    __slots__ = ("chunks", "message_id", "reply", "shown", "versions")
 
     def __init__(self, message_id: str) -> None:
         self.chunks: list[str] = []
         self.shown = 0
+        self.reply: str | None = None
+        """The reference to the question in every version of it, as soon as there is one."""
         self.message_id = message_id
         self.versions = 0
 
@@ -173,10 +192,7 @@ class _Growing:
 
     def cut_off(self, why: str) -> str:
         """Its text, which ends before its end."""
-        said = self.styled.rstrip()
-        # The end of a block of code is one only if nothing stands behind it.
-        between = "\n" if said.endswith(FENCE) else ""
-        return f"{said}{between}… ({why})"
+        return _and_more(self.styled.rstrip(), f"… ({why})")
 
     @property
     def has_more(self) -> bool:
@@ -187,11 +203,13 @@ class _Growing:
 class PersonVoice:
     """Text with Message Styling (XEP-0393) for people: every block a message, a stream one message.
 
-    Where it `grows`, a stream is shown before it is whole.
+    Where it `grows`, a stream is shown before it is whole. Where it `refers`, the first message is a reply to the question.
 
     What a stream shows while it grows is for the moment: not stored, not copied, never twice. Its last version is a correction
     like the others (XEP-0308) and complete in itself; only that one is kept. Nor is a thought, which is no part of the answer.
     """
+
+    shows_files = True
 
     def __init__(
         self,
@@ -202,11 +220,13 @@ class PersonVoice:
         grows: bool = False,
         is_rerun: bool = False,
         thoughts: bool = False,
+        refers: bool = False,
     ) -> None:
         self._incoming = incoming
         self._key = str(key)
         self._made = 0
-        self._body_bytes = _room(stanza_bytes, incoming.sender, incoming.thread)
+        self._reply = _reply_to(incoming) if refers or incoming.uses_replies else ""
+        self._body_bytes = _room(stanza_bytes - len(self._reply.encode()), incoming.sender, incoming.thread)
         self._streams: dict[str, _Growing] = {}
         self._begun = 0
         self._typing = False
@@ -224,12 +244,14 @@ class PersonVoice:
             self._begun += 1
         elif isinstance(event, StreamEnded):
             stream = self._streams.pop(event.stream_id)
-            return self._text(stream.styled, stream)
+            return self._whole(stream.styled if event.text is None else event.text, event.links, stream)
         elif isinstance(event, Completed) or (isinstance(event, Failed) and event.reported):
             return [self._chat_state("active")] if self._typing else []
         elif isinstance(event, Said):
             block = event.block
-            return self._thought(block.content) if isinstance(block, ThinkingBlock) else self._text(block_text(block))
+            if isinstance(block, ThinkingBlock):
+                return self._thought(block.content)
+            return self._whole(block_text(block) if event.text is None else event.text, event.links)
         elif isinstance(event, StreamAborted):
             stream = self._streams.pop(event.stream_id)
             return self._text(stream.cut_off(f"interrupted: {event.reason}"), stream) if stream.text.strip() else []
@@ -271,7 +293,10 @@ class PersonVoice:
         # Of a turn that runs again the first run may have shown something already.
         replaced = stream.message_id if number or self._is_rerun else None
         stanza_id = stream.message_id if replaced is None else f"{stream.message_id}.{number}{'r' if self._is_rerun else ''}"
-        return self._stanza(stanza_id, text, f"{self._state}{_replacing(replaced)}{_hint('no-store')}{_hint('no-copy')}")
+        if stream.reply is None:
+            stream.reply = self._take_reply()
+        extra = f"{self._state}{_replacing(replaced)}{stream.reply}{_hint('no-store')}{_hint('no-copy')}"
+        return self._stanza(stanza_id, text, extra)
 
     @property
     def _state(self) -> str:
@@ -281,7 +306,7 @@ class PersonVoice:
     def _fitting(self, text: str) -> str:
         """As much of a text as one stanza takes."""
         if len(text) * 12 > self._body_bytes and wire_size(text) > self._body_bytes:
-            return next(split(text, self._body_bytes - 16)) + " …"
+            return _and_more(next(split(text, self._body_bytes - 16)), " …")
         return text
 
     def _thought(self, content: str) -> list[str]:
@@ -294,22 +319,35 @@ class PersonVoice:
         self._typing = self.shows_typing
         return [self._stanza(stanza_id, self._fitting(thought_text(text)), self._state + _hint("no-store"))]
 
-    def _text(self, text: str, stream: _Growing | None = None) -> list[str]:
+    def _whole(self, text: str, links: tuple[str, ...], stream: _Growing | None = None) -> list[str]:
+        """A text, and behind it a message for each link; one where the text is the link."""
+        if (alone := text.strip()) in links:
+            return self._text(alone, stream, is_link=True)
+        return [*self._text(text, stream), *(message for link in links for message in self._text(link, is_link=True))]
+
+    def _text(self, text: str, stream: _Growing | None = None, *, is_link: bool = False) -> list[str]:
         text = clean(text).strip()
         if not text:
             return []
         replaced = stream.message_id if stream is not None and self.grows and (stream.versions or self._is_rerun) else None
+        reply = stream.reply if stream is not None and stream.reply is not None else self._take_reply()
+        if is_link:
+            return [self._message(text, replaced, reply + _file_at(text))]
         if len(text) * 12 <= self._body_bytes or wire_size(text) <= self._body_bytes:
-            return [self._message(text, replaced)]
+            return [self._message(text, replaced, reply)]
         first, *others = split(text, self._body_bytes)
-        return [self._message(first, replaced), *(self._message(part) for part in others)]
+        return [self._message(first, replaced, reply), *(self._message(part) for part in others)]
 
-    def _message(self, text: str, replaced: str | None = None) -> str:
+    def _take_reply(self) -> str:
+        reply, self._reply = self._reply, ""
+        return reply
+
+    def _message(self, text: str, replaced: str | None = None, beside: str = "") -> str:
         stanza_id = _stanza_id(self._key, self._made, text)
         self._made += 1
-        extra = ""
+        extra = beside
         if self._incoming.uses_chat_states:
-            extra, self._typing = f"<active xmlns='{CHAT_STATES_NAMESPACE}'/>", False
+            extra, self._typing = f"{beside}<active xmlns='{CHAT_STATES_NAMESPACE}'/>", False
         if replaced is not None:
             extra += _replacing(replaced) + _hint("store")
         return self._stanza(stanza_id, text, extra)
@@ -327,6 +365,21 @@ def _replacing(stanza_id: str | None) -> str:
     return f"<replace xmlns='{CORRECTION_NAMESPACE}' id='{stanza_id}'/>" if stanza_id is not None else ""
 
 
+def _reply_to(incoming: Incoming) -> str:
+    """The reference to a question (XEP-0461); in a room only the room's own id names it."""
+    ident = incoming.origin_id or (incoming.stanza_id if incoming.language != "room" else "")
+    return f"<reply xmlns='{REPLY_NAMESPACE}' to='{attribute(incoming.sender)}' id='{attribute(ident)}'/>" if ident else ""
+
+
+def _file_at(link: str) -> str:
+    return f"<x xmlns='{OOB_NAMESPACE}'><url>{escape(link)}</url></x>"
+
+
+def _and_more(text: str, mark: str) -> str:
+    # The end of a block of code is one only if nothing stands behind it.
+    return f"{text}\n{mark.lstrip()}" if text.endswith(FENCE) else f"{text}{mark}"
+
+
 def _hint(name: str) -> str:
     return f"<{name} xmlns='{HINTS_NAMESPACE}'/>"
 
@@ -338,13 +391,13 @@ class RoomVoice(PersonVoice):
     """
 
     def __init__(self, incoming: Incoming, key: UUID, stanza_bytes: int) -> None:
-        super().__init__(incoming, key, stanza_bytes)
+        super().__init__(incoming, key, stanza_bytes, refers=True)
         self._prefix = f"{incoming.nickname}: "
 
-    def _text(self, text: str, stream: _Growing | None = None) -> list[str]:
+    def _text(self, text: str, stream: _Growing | None = None, *, is_link: bool = False) -> list[str]:
         text = clean(text).strip()
-        if not text:
-            return []
+        if not text or is_link:
+            return super()._text(text, is_link=is_link)
         prefix, self._prefix = self._prefix, ""
         return super()._text(prefix + text)
 
@@ -352,6 +405,7 @@ class RoomVoice(PersonVoice):
 class SpadeVoice(PersonVoice):
     """SPADE's metadata form, with what the sender's own templates look for (performative, in-reply-to, thread)."""
 
+    shows_files = False
     _PERFORMATIVES: dict[type, str] = {Failed: "failure", Refused: "refuse"}
 
     def __init__(self, incoming: Incoming, key: UUID, stanza_bytes: int) -> None:
@@ -371,7 +425,7 @@ class SpadeVoice(PersonVoice):
         self._performative = "failure" if is_error else self._PERFORMATIVES.get(type(event), "inform")
         return super().say(event)
 
-    def _message(self, text: str, replaced: str | None = None) -> str:
+    def _message(self, text: str, replaced: str | None = None, beside: str = "") -> str:
         incoming = self._incoming
         stanza_id = _stanza_id(self._key, self._made, text)
         self._made += 1
@@ -401,6 +455,7 @@ class ProgramVoice:
 
     shows_typing = False
     grows = False
+    shows_files = False
 
     def __init__(self, incoming: Incoming, key: UUID, agent: str, stanza_bytes: int) -> None:
         self._events = EventWriter(

@@ -11,6 +11,8 @@ _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff
 _SPECIAL = re.compile("[&<>\r]")
 _SPECIAL_ATTRIBUTE = re.compile("[&<>\r\n\t'\"]")
 _BOUNDARIES = ("\n\n", "\n", ". ", " ")
+_FENCE = "```"
+_GLANCE_BYTES = 1000
 
 
 def clean(text: str) -> str:
@@ -55,10 +57,14 @@ def split(text: str, limit_bytes: int, *, sensibly: bool = True) -> Iterator[str
     """Parts of `text` in order, none over `limit_bytes` on the wire.
 
     Cut at the end of a paragraph, line, sentence or word where there is one in the last half of a part (and the white
-    space there is dropped), else between two characters. Not `sensibly`: the parts joined are `text` again.
+    space there is dropped), else between two characters. A block of preformatted text (XEP-0393) that is cut ends in its part
+    and begins again in the next. Not `sensibly`: the parts joined are `text` again.
     """
     limit_bytes = max(limit_bytes, 16)  # one character always fits
-    begin = 0
+    has_fences = sensibly and _FENCE in text
+    if has_fences:
+        limit_bytes -= 2 * len(f"{_FENCE}\n")
+    begin, is_open = 0, False
     while begin < len(text):
         part = text[begin : begin + limit_bytes]
         while (size := wire_size(part)) > limit_bytes:
@@ -70,8 +76,41 @@ def split(text: str, limit_bytes: int, *, sensibly: bool = True) -> Iterator[str
             end = _boundary(text, begin, end)
         part = text[begin:end]
         begin = end
-        if not sensibly or part.strip():
+        if has_fences:
+            part, is_open = _fenced(part, is_open, is_last=begin == len(text))
+            if part:
+                yield part
+        elif not sensibly or part.strip():
             yield part.strip() if sensibly else part
+
+
+def summary(text: str) -> str:
+    """The first paragraphs of a long text, or as much of the first as is read at a glance."""
+    first = next(split(text, _GLANCE_BYTES), "")
+    between = "\n" if first.endswith(_FENCE) else "\n\n"
+    return f"{first}{between}…" if first else ""
+
+
+def _fenced(part: str, was_open: bool, is_last: bool) -> tuple[str, bool]:
+    """A part with the fences that it lacks, and whether the next one begins within a block."""
+    if not part.strip():
+        return "", was_open
+    lines, is_open = (part.rstrip().strip("\n") if was_open else part.strip()).split("\n"), was_open
+    for line in lines:
+        # Anything may stand behind the fence that opens a block, nothing behind the one that closes it.
+        if line.startswith(_FENCE) and (not is_open or line.rstrip() == _FENCE):
+            is_open = not is_open
+    if is_open and not is_last:
+        if lines[-1].startswith(_FENCE):
+            lines.pop()  # it opens a block of which nothing stands here
+        else:
+            lines.append(_FENCE)
+    if was_open:
+        if lines[0].rstrip() == _FENCE:
+            del lines[0]  # nothing was left of the block
+        else:
+            lines.insert(0, _FENCE)
+    return "\n".join(lines).strip("\n"), is_open
 
 
 def _boundary(text: str, begin: int, end: int) -> int:

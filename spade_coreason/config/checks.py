@@ -23,6 +23,10 @@ def problems(settings: Settings) -> Iterator[tuple[Path, str]]:
         if before != number:
             yield (*place, "jid"), f"{bare(agent.jid)} is agents[{before}] already; every agent needs a JID of its own"
         yield from _account_problems(settings, agent, place)
+        admitted = settings.access_of(agent)
+        if admitted.ask and not admitted.operators:
+            key = (*place, "access", "ask") if agent.access is not None else ("access", "ask")
+            yield key, "nobody is there to ask; name the operators: access: {ask: true, operators: [me@example.org]}"
         rooms = [room.jid for room in agent.rooms]
         for index, room in enumerate(rooms):
             if room in rooms[:index]:

@@ -49,6 +49,10 @@ def _address(who: str) -> str:
     return jid
 
 
+def _person(jid: str) -> str:
+    return _address(parse_jid(jid))
+
+
 def _room(jid: str) -> str:
     if parse_jid(jid) != bare(parse_jid(jid)):
         raise ValueError(f'"{jid}" names an occupant; write {bare(jid)}, and the nickname as nick')
@@ -147,9 +151,13 @@ class ConversationSettings(Section):
 
 
 class LimitSettings(Section):
-    """`concurrency` is how many turns of one agent run at once, `queue` how many messages wait per conversation."""
+    """`concurrency` is how many turns of one agent run at once, `queue` how many messages wait per conversation.
+
+    An answer to a person that is longer than `file_over_bytes` is a file; 0: never.
+    """
 
     stanza_bytes: Annotated[int, BeforeValidator(_no_bool), Field(ge=10_000)] = 65536
+    file_over_bytes: CountOrNone = 262144
     concurrency: Count = 256
     queue: Count = 1000
     grace_s: Seconds = 10
@@ -158,10 +166,14 @@ class LimitSettings(Section):
 class AccessSettings(Section):
     """Who may talk to an agent: JIDs, domains or `*` for everybody. None is the agent's own domain.
 
-    `rooms` are those into which it may be invited; none by default. Those of its configuration it joins anyway.
+    `roster` admits those whom the agent's account has in its roster, too; `ask` lets the `operators` decide about everybody
+    else. `rooms` are those into which it may be invited; none by default. Those of its configuration it joins anyway.
     """
 
     allow: tuple[Annotated[str, AfterValidator(_address)], ...] | None = None
+    roster: bool = False
+    ask: bool = False
+    operators: tuple[Annotated[str, AfterValidator(_person)], ...] = ()
     rooms: tuple[Annotated[str, AfterValidator(_address)], ...] = ()
 
 

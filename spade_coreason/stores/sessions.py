@@ -306,29 +306,43 @@ class AgentStore:
 
     # Turns and variables
 
-    async def give_feedback(self, interaction_id: str, owner: str, reactions: Sequence[str]) -> tuple[str, str] | None:
-        """Records what the owner of a turn's conversation feels about it; none takes back what they felt before.
+    async def conversation_of(self, interaction_id: str, owner: str) -> str | None:
+        """In which of the owner's conversations a turn is; None where it is in none. Looked for as by `give_feedback`."""
+        found = await self._rows(self._turn(interaction_id, owner))
+        return str(found[0].conversation_id) if found else None
 
-        The conversation's id and the turn as JSON; None where no such turn is theirs. Looked for in the 50 conversations of
-        theirs that were last at work.
-        """
+    def _turn(self, interaction_id: str, owner: str) -> Select[Any]:
         theirs = (
             select(conversations.c.id)
             .where(conversations.c.agent == self.agent, conversations.c.owner == owner)
             .order_by(conversations.c.last_interaction.desc())
             .limit(_CONVERSATIONS_WITH_FEEDBACK)
         )
-        query = (
+        return (
             select(interactions.c.id, interactions.c.body, conversations.c.conversation_id)
             .join(conversations, conversations.c.id == interactions.c.conversation)
             .where(interactions.c.conversation.in_(theirs), interactions.c.interaction_id == interaction_id)
         )
-        found = await self._rows(query)
+
+    async def give_feedback(
+        self, interaction_id: str, owner: str, reactions: Sequence[str], nickname: str = ""
+    ) -> tuple[str, str] | None:
+        """Records what the owner of a turn's conversation feels about it; none takes back what they felt before.
+
+        In a room it is one of many who feels so: `meta["feedback_of"]` has it by nickname, `meta["feedback"]` that of all.
+        The conversation's id and the turn as JSON; None where no such turn is theirs. Looked for in the 50 conversations of
+        theirs that were last at work.
+        """
+        found = await self._rows(self._turn(interaction_id, owner))
         if not found:
             return None
         row = found[0]
         turn = json.loads(row.body)
-        turn.setdefault("meta", {})["feedback"] = list(reactions)
+        meta = turn.setdefault("meta", {})
+        if nickname:
+            meta["feedback_of"] = felt = {**meta.get("feedback_of", {}), nickname: list(reactions)}
+            reactions = [reaction for theirs in felt.values() for reaction in theirs]
+        meta["feedback"] = list(reactions)
         body = json.dumps(turn, ensure_ascii=False)
         changed = update(interactions).where(interactions.c.id == row.id).values(body=body)
         await self._database.write(lambda connection: connection.execute(changed))
@@ -377,6 +391,13 @@ class AgentStore:
             variables.c.agent == self.agent, variables.c.scope == scope, variables.c.holder == holder
         )
         return {row.name: row.value for row in await self._rows(query)}
+
+    async def holders(self, scope: str, name: str) -> dict[str, str]:
+        """The variables of one name of all holders, as JSON texts."""
+        query = select(variables.c.holder, variables.c.value).where(
+            variables.c.agent == self.agent, variables.c.scope == scope, variables.c.name == name
+        )
+        return {row.holder: row.value for row in await self._rows(query)}
 
     def save_variable(self, scope: str, holder: str, name: str, value: str) -> asyncio.Future[bool]:
         """Stores one variable (JSON) beside the turns; the future is done when it is durable."""

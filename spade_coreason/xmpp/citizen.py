@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from ..access import Access
+from ..admissions import Admissions
 from ..avatar import Avatar
 from ..runner import Runner
 from .card import Profile
@@ -29,7 +30,9 @@ class Citizen:
     Nothing of this goes to the embedded server: next to all of it would end the session there.
     """
 
-    def __init__(self, connection: Connection, runner: Runner, access: Access, avatar: Avatar | None) -> None:
+    def __init__(
+        self, connection: Connection, runner: Runner, access: Access, admissions: Admissions, avatar: Avatar | None
+    ) -> None:
         self._connection = connection
         self._client = connection.client
         self._runner = runner
@@ -46,11 +49,7 @@ class Citizen:
         runner.on_pause(self._presence.paused)
         self._contacts: Contacts | None = None
         self._access = access
-
-    @property
-    def _is_full_server(self) -> bool:
-        # Of pyjabber's stream features none is beyond the login; every server that people use has one of these.
-        return bool(self._client.features & {"rosterver", "stream_management", "preapproval"})
+        self._admissions = admissions
 
     @property
     def _introduction(self) -> str:
@@ -59,11 +58,16 @@ class Citizen:
 
     async def arrive(self) -> None:
         """Connected, and not ready yet."""
-        if not self._is_full_server:
+        if not self._client.is_full_server:
             return
         if self._contacts is None:
             self._contacts = Contacts(
-                self._connection, self._access.admits, self._runner.store, self._introduction, self._spawn
+                self._connection,
+                self._access,
+                self._admissions,
+                self._runner.store,
+                self._introduction,
+                self._spawn,
             )
         contacts = await self._contacts.sort_out()
         loop = asyncio.get_running_loop()
@@ -72,7 +76,7 @@ class Citizen:
     def announce(self) -> None:
         """Ready: the agent shows itself, and publishes what it is."""
         self._cancel_starting()
-        if not self._is_full_server:
+        if not self._client.is_full_server:
             self._client.send_presence()
             self._client.get_roster()
             return
@@ -92,7 +96,7 @@ class Citizen:
         """The agent takes nothing new; `gone` comes after what it still works on."""
         if self._connection.state != "online":
             self._presence.stop()
-        elif self._is_full_server and self._runner.turns_in_flight:
+        elif self._client.is_full_server and self._runner.turns_in_flight:
             self._presence.stopping()
             self._is_stopping = True
         else:

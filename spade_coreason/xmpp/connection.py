@@ -86,6 +86,12 @@ class Client(XMPPClient):  # type: ignore[misc]  # SPADE comes without types
             super().data_received(b"")
 
     @property
+    def is_full_server(self) -> bool:
+        """Whether the server is one that people use: pyjabber ends a session at next to anything."""
+        # Of pyjabber's stream features none is beyond the login; every other has one of these.
+        return bool(self.features & {"rosterver", "stream_management", "preapproval"})
+
+    @property
     def sm(self) -> DurableStreamManagement:
         """Stream management (XEP-0198)."""
         plugin: DurableStreamManagement = self.plugin["xep_0198"]

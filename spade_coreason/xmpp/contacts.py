@@ -6,14 +6,15 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
-from uuid import uuid4
 from xml.etree.ElementTree import Element
 
 from slixmpp import Presence
 from slixmpp.exceptions import XMPPError
 
-from ..codec.namespaces import MARKER, MARKER_NAMESPACE, ORIGIN_ID_NAMESPACE
-from ..codec.xml import attribute, escape
+from ..access import Access
+from ..admissions import Admissions
+from ..codec import notice
+from ..codec.namespaces import MARKER
 from ..exceptions import StoreError
 from ..names import bare
 from ..stores import AgentStore
@@ -34,18 +35,28 @@ _PRESENCE_S = 1.0
 
 
 class Contacts:
-    """Answers who wants to see the presence of an agent. `admits` says who may; `introduction` is what the new ones hear."""
+    """Answers who wants to see the presence of an agent. `access` says who may; `introduction` is what the new ones hear."""
 
     def __init__(
-        self, connection: Connection, admits: Callable[[str], bool], store: AgentStore, introduction: str, spawn: Spawn
+        self,
+        connection: Connection,
+        access: Access,
+        admissions: Admissions,
+        store: AgentStore,
+        introduction: str,
+        spawn: Spawn,
     ) -> None:
         self._connection = connection
         self._client = connection.client
-        self._admits = admits
+        self._access = access
+        self._admissions = admissions
         self._store = store
         self._introduction = introduction
         self._spawn = spawn
         self._new: dict[str, asyncio.Future[str]] = {}
+        self._asking: set[str] = set()
+        admissions.on_decided = self._decided
+        self._client.add_event_handler("roster_update", self._roster)
         self._client.add_event_handler("presence_subscribe", self._subscribe)
         self._client.add_event_handler("presence_unsubscribe", self._unsubscribe)
         self._client.add_event_handler("presence_available", self._available)
@@ -60,25 +71,48 @@ class Contacts:
         roster = self._client.client_roster
         seeing = [jid for jid in list(roster.keys()) if roster[jid]["from"]]
         for jid in seeing:
-            if not self._admits(jid):
+            if not self._access.admits(jid):
                 log.info("%s: %s does not see it any more (access.allow)", self._client.boundjid.bare, jid)
                 self._client.send_presence(pto=jid, ptype="unsubscribed")
-        return [jid for jid in seeing if self._admits(jid)]
+        return [jid for jid in seeing if self._access.admits(jid)]
 
     def _subscribe(self, presence: Any) -> None:
         person = presence["from"].bare
-        if not self._admits(person):
+        if self._access.admits(person):
+            is_person = bool(presence["from"].user) and presence.xml.find(MARKER) is None
+            self._welcome(person, is_person)
+        elif self._admissions.ask(person):
+            self._asking.add(person)  # who is not answered yet sees nothing; at the next login the server asks again
+        else:
             self._client.send_presence(pto=person, ptype="unsubscribed")
-            return
+
+    def _welcome(self, person: str, is_person: bool) -> None:
         item = self._client.client_roster[person]
         is_new = not item["from"]
         self._client.send_presence(pto=person, ptype="subscribed")
         if not item["to"] and not item["pending_out"]:
             self._client.send_presence(pto=person, ptype="subscribe")
         # Of a bare domain it is a server; with the marker, another agent of ours.
-        if is_new and presence["from"].user and presence.xml.find(MARKER) is None and person not in self._new:
+        if is_new and is_person and person not in self._new:
             self._new[person] = asyncio.get_running_loop().create_future()
             self._spawn(self._introduce(person))
+
+    def _decided(self, person: str, is_admitted: bool) -> None:
+        """What an operator has said about somebody."""
+        is_asking = person in self._asking
+        self._asking.discard(person)
+        if not is_admitted and not self._access.admits(person):
+            self._client.send_presence(pto=person, ptype="unsubscribed")
+        elif is_admitted and is_asking:
+            self._welcome(person, is_person=True)
+
+    def _roster(self, iq: Any) -> None:
+        """Keeps who is in the roster. slixmpp's own has everybody in it who ever sent a presence."""
+        # Anybody may send what looks like a push (RFC 6121, 2.1.6); the answer to our own question slixmpp has checked.
+        if iq["type"] == "set" and iq["from"].bare not in ("", self._client.boundjid.bare):
+            return
+        for jid, item in iq["roster"]["items"].items():
+            (self._access.contacts.discard if item["subscription"] == "remove" else self._access.contacts.add)(bare(str(jid)))
 
     def _unsubscribe(self, presence: Any) -> None:
         self._client.send_presence(pto=presence["from"].bare, ptype="unsubscribed")
@@ -95,7 +129,7 @@ class Contacts:
             if INTRODUCED in await self._store.variables("person", person) or await self._is_bot(person):
                 return
             await self._store.save_variable("person", person, INTRODUCED, "true")
-            self._connection.send([introduction(person, self._introduction)])
+            self._connection.send([notice(person, self._introduction)])
         except StoreError as error:
             log.error("%s: does not introduce itself to %s: %s", self._client.boundjid.bare, person, error)
         finally:
@@ -110,15 +144,6 @@ class Contacts:
         except (TimeoutError, XMPPError):
             return False
         return any(kind == "bot" for _, kind, *_ in info["disco_info"]["identities"])
-
-
-def introduction(person: str, text: str) -> str:
-    """The stanza. Marked as an answer, so that no agent of ours answers it."""
-    stanza_id = f"hello-{uuid4()}"
-    return (
-        f"<message to='{attribute(bare(person))}' type='chat' id='{stanza_id}'><body>{escape(text)}</body>"
-        f"<answer xmlns='{MARKER_NAMESPACE}'/><origin-id xmlns='{ORIGIN_ID_NAMESPACE}' id='{stanza_id}'/></message>"
-    )
 
 
 def _marked(stanza: Any) -> Any:

@@ -15,6 +15,7 @@ from spade.message import Message as SpadeMessage
 from spade.presence import PresenceManager
 
 from ..avatar import Avatar
+from ..codec import Incoming
 from ..door import Door
 from ..runner import Runner
 from .abilities import Abilities
@@ -28,6 +29,7 @@ from .uploads import Uploads
 log = logging.getLogger(__name__)
 
 DEFAULT_RESOURCE = "agent"
+_PRESENCE_WITHIN_S = 2.0
 
 
 class NoTraces:
@@ -119,23 +121,24 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
     def serve(self, runner: Runner, door: Door) -> None:
         """Says who answers; before `start`."""
         self._runner, self._door = runner, door
-        self._citizen = Citizen(self.connection, runner, door.access, self._avatar)
+        self._citizen = Citizen(self.connection, runner, door.access, door.admissions, self._avatar)
         self.rooms.access = door.access
 
     async def _async_start(self, auto_register: bool = True) -> None:
         """Connects, opens the runner, and only then announces the agent. ConnectError or LoginError if it cannot."""
-        if self._runner is None or self._citizen is None:
+        if self._runner is None or self._citizen is None or self._door is None:
             raise RuntimeError("serve(runner, door) comes before start()")
         await self._hook_plugin_before_connection()
         self.client = self.connection.client
         self.presence = PresenceManager(agent=self, approve_all=False)
         try:
+            await self._door.admissions.load()
             await self.connection.open()
             await self._citizen.arrive()
             await self._hook_plugin_after_connection()
             if self.rooms.may_be:
                 await self._runner.drop_where(is_visit)
-            await self._runner.open(self.send, self.abilities.corrects)
+            await self._runner.open(self.send, self.abilities.corrects, self.abilities.refers)
             await self.setup()
         except BaseException:
             await self._citizen.close()
@@ -154,7 +157,8 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self._runner.send_unsent()
         self._citizen.announce()
         self.rooms.enter()
-        await self.client.waiting_queue.join()  # who hears that the agent is online may write to it at once
+        # Who hears that the agent is online may write to it at once; ejabberd would keep that for its next login.
+        await self.connection.settle(_PRESENCE_WITHIN_S)
 
     async def _async_stop(self, grace_s: float = 10.0) -> None:
         """Says goodbye, lets running turns finish within `grace_s`, and disconnects."""
@@ -212,8 +216,12 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             return None
         self._citizen.noticed()
         if self.rooms.concerns(stanza):
-            request = self.rooms.read(stanza)
-            return self._door.take(request) if request is not None else None
+            said = self.rooms.read(stanza)
+            if isinstance(said, Incoming):
+                return self._door.take(said)
+            if said is not None:
+                self._door.refer(said.sender, said)
+            return None
         return self._door.deliver(stanza)
 
     def _behaviours_take(self, stanza: Message) -> bool:

@@ -1,10 +1,11 @@
-"""What an agent leaves with its server for its contacts: vCard, nickname, picture and card (XEP-0054, 0172, 0084, 0163)."""
+"""What an agent leaves with its server for its contacts: vCards, nickname, picture, card (XEP-0054, 0292, 0172, 0084, 0163)."""
 
 from __future__ import annotations
 
 import logging
 from base64 import b64encode
 from typing import Any
+from urllib.parse import quote
 from xml.etree.ElementTree import Element, SubElement
 
 from slixmpp.exceptions import IqError, XMPPError
@@ -16,6 +17,9 @@ from .discovery import data_form
 log = logging.getLogger(__name__)
 
 VCARD = "vcard-temp"
+VCARD4 = "urn:ietf:params:xml:ns:vcard-4.0"
+# slixmpp's plugin takes the namespace for the name of the node; XEP-0292 and the clients have this one.
+VCARD4_NODE = "urn:xmpp:vcard4"
 NICK = "http://jabber.org/protocol/nick"
 AVATAR_DATA = "urn:xmpp:avatar:data"
 AVATAR_METADATA = "urn:xmpp:avatar:metadata"
@@ -45,6 +49,7 @@ async def publish(client: Any, profile: Profile) -> bool:
     card.text = profile.card
     refused: list[str] = []
     has_vcard = await _tried(_publish_vcard(client, _vcard(profile)), "vCard", refused)
+    await _tried(_publish_item(client, VCARD4_NODE, _CURRENT, _vcard4(client, profile)), "vCard4", refused)
     await _tried(_publish_item(client, NICK, _CURRENT, nick), "nickname", refused)
     # Whoever hears of the metadata fetches the data.
     if await _tried(_publish_item(client, AVATAR_DATA, picture.hash, data), "picture", refused):
@@ -75,10 +80,28 @@ def _vcard(profile: Profile) -> Element:
     return vcard
 
 
+def _vcard4(client: Any, profile: Profile) -> Element:
+    vcard = Element(f"{{{VCARD4}}}vcard")
+    facts = (
+        ("kind", "text", "application"),
+        ("fn", "text", profile.name),
+        ("nickname", "text", profile.name),
+        ("note", "text", profile.description),
+        ("impp", "uri", f"xmpp:{quote(client.boundjid.bare, safe='@')}"),
+    )
+    for name, kind, value in facts:
+        if value:
+            SubElement(SubElement(vcard, f"{{{VCARD4}}}{name}"), f"{{{VCARD4}}}{kind}").text = value
+    return vcard
+
+
 async def _publish_vcard(client: Any, vcard: Element) -> None:
     found = await _ask(client, "get", Element(f"{{{VCARD}}}vCard"))
-    if found is not None and _texts(vcard) <= _texts(found.find(vcard.tag)):
-        return
+    if found is not None:
+        for note in found.iter(f"{{{VCARD}}}NOTE"):
+            note.tag = f"{{{VCARD}}}DESC"  # Prosody keeps a vCard4, and gives the description back under its name there
+        if _texts(vcard) <= _texts(found.find(vcard.tag)):
+            return
     await _ask(client, "set", vcard)
 
 

@@ -14,6 +14,7 @@ from ..names import bare, domain
 from .room_life import RoomState
 
 _OWN_MESSAGES = 1000
+_QUESTIONS = 1000
 
 Answers = Literal["mention", "command", "all"]
 
@@ -72,7 +73,8 @@ class Room:
         self.held: list[str] = []
         self._speakers: dict[str, str] = {}
         self._is_current = False
-        self._own: dict[str, None] = {}
+        self._own: dict[str, str] = {}
+        self._asked: dict[tuple[str, str], str] = {}
         self._agents_in_a_row = 0
 
     def enter(self) -> list[Seat]:
@@ -145,21 +147,40 @@ class Room:
         """The subject has come, and with it the end of the history."""
         self._is_current = True
 
-    def is_history(self, said: Utterance) -> bool:
+    def is_history(self, stamped_by: str | None) -> bool:
         """Whether it was said before the agent came. A stamp of somebody else is the delay of a resumed session."""
-        if said.stamped_by is None:
+        if stamped_by is None:
             return False
-        return not self._is_current or said.stamped_by in ("", self.jid, domain(self.jid))
+        return not self._is_current or stamped_by in ("", self.jid, domain(self.jid))
+
+    def own_id(self, ident: str) -> str:
+        """The agent's own id of what it said here, by that or by the room's; empty where nothing is known of it."""
+        return self._own.get(ident, "")
+
+    def asks(self, said: Utterance) -> None:
+        """Keeps whose question it is: only they may take it back, or correct it."""
+        occupant = self.occupants.get(said.nick)
+        if occupant is None:
+            return
+        for ident in filter(None, (said.stanza_id, said.room_id)):
+            self._asked[self._seat(occupant).address, ident] = said.room_id or said.stanza_id
+        while len(self._asked) > _QUESTIONS:
+            del self._asked[next(iter(self._asked))]
+
+    def question_of(self, nick: str, ident: str) -> str | None:
+        """How a question is called that whoever is `nick` now has asked, by its own id or by the room's."""
+        occupant = self.occupants.get(nick)
+        return self._asked.get((self._seat(occupant).address, ident)) if occupant is not None else None
 
     def question_in(self, said: Utterance) -> str | None:
         """What an utterance asks of the agent, None for nothing. Counts who speaks."""
         if said.nick == self.nick:
             for ident in filter(None, (said.stanza_id, said.room_id)):
-                self._own[ident] = None
+                self._own[ident] = said.stanza_id
             while len(self._own) > _OWN_MESSAGES:
                 del self._own[next(iter(self._own))]
             return None
-        if self.is_history(said):
+        if self.is_history(said.stamped_by):
             return None
         if not said.is_by_agent:
             self._agents_in_a_row = 0

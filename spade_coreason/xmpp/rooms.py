@@ -13,6 +13,9 @@ from slixmpp.exceptions import IqError, IqTimeout, XMPPError
 from ..access import Access
 from ..codec import (
     Incoming,
+    Reaction,
+    Reference,
+    Retraction,
     Seen,
     decode,
     joining,
@@ -20,6 +23,7 @@ from ..codec import (
     private_request,
     read_invitation,
     read_presence,
+    read_reference,
     read_utterance,
     room_request,
     unlocking,
@@ -245,8 +249,8 @@ class Rooms:
             return False
         return room is not None or read_invitation(message) is not None
 
-    def read(self, message: Element) -> Incoming | None:
-        """The request that a message of a room is, if it is one."""
+    def read(self, message: Element) -> Incoming | Retraction | Reaction | None:
+        """What a message of a room asks, or says about another; the sender of the latter is whose conversation it concerns."""
         invitation = read_invitation(message)
         if invitation is not None:
             is_of_room = message.find(f".//{MUC_INVITE}") is not None
@@ -261,21 +265,40 @@ class Rooms:
         if message.find(SUBJECT) is not None and message.find(BODY) is None:
             room.becomes_current()
             return None
+        if (reference := read_reference(message)) is not None:
+            return self._refers(room, reference)
         said = read_utterance(message)
         question = room.question_in(said) if said is not None else None
         if said is None or question is None or not self._admits(room, said.nick):
             return None
-        return room_request(room.jid, said, question, room.jid_of(said.nick))
+        replaces = room.question_of(said.nick, said.replaces)
+        room.asks(said)
+        jid = room.jid_of(said.nick)
+        return room_request(room.jid, said, question, jid, replied_to=room.own_id(said.replied_to), replaces=replaces)
 
-    def _private(self, room: Room, message: Element) -> Incoming | None:
-        incoming = decode(message, in_room=True)
-        nick = message.get("from", "").partition("/")[2]
-        if not isinstance(incoming, Incoming) or incoming.language != "person":
+    def _refers(self, room: Room, reference: Reference) -> Retraction | Reaction | None:
+        """What somebody says about a message in a room: everybody about the agent's, and else only about their own."""
+        said, nick = reference.said, reference.nick
+        if room.is_history(reference.stamped_by) or nick == room.nick or not self._admits(room, nick):
             return None
-        if nick == room.nick or not self._admits(room, nick):
+        if isinstance(said, Reaction):
+            return said._replace(sender=room.jid, stanza_id=room.own_id(said.stanza_id), nickname=nick) if nick else None
+        question = room.question_of(nick, said.stanza_id) if nick else said.stanza_id
+        return said._replace(sender=room.jid, stanza_id=question) if question else None
+
+    def _private(self, room: Room, message: Element) -> Incoming | Retraction | Reaction | None:
+        said = decode(message, in_room=True)
+        nick = message.get("from", "").partition("/")[2]
+        if not isinstance(said, Incoming | Retraction | Reaction) or nick == room.nick or not self._admits(room, nick):
+            return None
+        if isinstance(said, Incoming) and said.language != "person":
             return None
         seat = room.seat(nick)
-        return private_request(incoming, seat.owner, seat.address, room.jid_of(nick)) if seat is not None else None
+        if seat is None:
+            return None
+        if isinstance(said, Incoming):
+            return private_request(said, seat.owner, seat.address, room.jid_of(nick))
+        return said._replace(sender=seat.owner)
 
     def _admits(self, room: Room, nick: str) -> bool:
         jid = room.jid_of(nick)

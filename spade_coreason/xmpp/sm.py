@@ -78,6 +78,12 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
             if is_heard:
                 self.xmpp.event("stanza_acked", stanza)
 
+    def _handle_enabled(self, enabled: Any) -> None:
+        # slixmpp begins anew only where a resumption has failed. After a session that could not be resumed at all, the count
+        # of the new one was compared with that of the old: it freed everything, or nothing where the two were the same.
+        self.last_ack = 0
+        super()._handle_enabled(enabled)
+
     def _handle_ack(self, ack: Any) -> None:
         # What slixmpp calls when a stream is resumed.
         self.handle_ack(ack)

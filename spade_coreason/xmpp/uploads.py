@@ -62,6 +62,8 @@ class Uploads:
     async def _find(self, name: str) -> _Service:
         """The service that the server names (XEP-0030)."""
         disco, domain = self._client.plugin["xep_0030"], str(self._client.boundjid.domain)
+        if not self._client.is_full_server:
+            raise UploadError(name, f"{domain} has no service for files; the embedded server has none")
 
         def info(jid: str) -> Any:
             return disco.get_info(jid, timeout=_NAMES_WITHIN_S)
@@ -70,8 +72,7 @@ class Uploads:
         answers: Any = await asyncio.gather(*asked, return_exceptions=True)
         items, own = answers
         if isinstance(own, IqTimeout):
-            problem = f"{domain} does not say whether it has a service for files; the embedded server has none"
-            raise UploadError(name, problem) from own
+            raise UploadError(name, f"{domain} does not say whether it has a service for files") from own
         named = [] if isinstance(items, BaseException) else items["disco_items"]["items"]
         others = sorted(str(jid) for jid, node, _ in named if not node)[:_SERVICES]
         for found in (own, *await asyncio.gather(*map(info, others), return_exceptions=True)):

@@ -218,6 +218,16 @@ def test_the_longest_ids_threads_and_addresses_leave_room(inner: str, mark: str)
 
 
 @pytest.mark.parametrize("mark", ["x", "&", '"', "\N{ROCKET}"])
+def test_the_longest_id_that_an_answer_refers_to_leaves_room(mark: str) -> None:
+    absurd = mark * 1024
+    reply = "<reply xmlns='urn:xmpp:reply:0' id='1'/>"
+    incoming = request(message(body("hi") + reply, id=absurd, thread=absurd, sender=f"{ALICE}/{absurd}"))
+    stanzas = all_of(voice(incoming), says("x" * 70_000))
+    assert longest(stanzas) <= LIMIT
+    assert ["<reply" in stanza for stanza in stanzas] == [True] + [False] * (len(stanzas) - 1)
+
+
+@pytest.mark.parametrize("mark", ["x", "&", '"', "\N{ROCKET}"])
 @pytest.mark.parametrize("count", [10, 300, 2_000, 16_000])
 def test_the_metadata_of_a_spade_agent_leaves_room(count: int, mark: str) -> None:
     large = mark * count

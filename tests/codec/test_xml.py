@@ -163,6 +163,45 @@ def test_sensible_parts_lose_white_space_only_and_only_at_their_edges(seed: int)
         assert rest.strip() == ""
 
 
+CODE = [f"{' ' * (4 * (n % 3))}line_{n} = `{n}` & {n}" for n in range(60)]
+
+
+def blocks_in(part: str) -> tuple[list[str], list[str]]:
+    """The lines within blocks of preformatted text, and those outside; what is open at the end is an error."""
+    inside: list[str] = []
+    outside: list[str] = []
+    is_open = False
+    for line in part.split("\n"):
+        if line.startswith("```"):
+            is_open = not is_open
+        else:
+            (inside if is_open else outside).append(line)
+    assert not is_open, part
+    return inside, outside
+
+
+@pytest.mark.parametrize("limit", [90, 133, 200, 311, 700, 1500, 5000])
+@pytest.mark.parametrize("before", [0, 1, 2, 7])
+def test_a_block_of_code_that_is_cut_is_one_in_every_part(limit: int, before: int) -> None:
+    """The rest of a program was shown as prose, without its indentation."""
+    prose = [f"Some words, number {n}." for n in range(before)]
+    text = "\n".join([*prose, "```python", *CODE, "```", "", "And so on.", "```", *CODE, "```"])
+    parts = list(split(text, limit))
+    inside, outside = zip(*map(blocks_in, parts), strict=True)
+    assert [line for lines in inside for line in lines] == CODE * 2
+    assert [line for lines in outside for line in lines if line] == [*prose, "And so on."]
+    assert all(lines or others for lines, others in zip(inside, outside, strict=True))
+    assert max(map(wire_size, parts)) <= limit
+    assert "```\n```" not in "\n\n".join(parts)
+
+
+def test_a_block_that_nobody_closes_is_open_only_at_the_end() -> None:
+    *parts, last = split("\n".join(["```", *CODE]), 200)
+    assert all(part.startswith("```\n") and part.endswith("\n```") for part in parts)
+    assert last.startswith("```\n")
+    assert not last.endswith("```")
+
+
 @pytest.mark.parametrize("character", ["x", "&", "\N{ROCKET}", "\x00"])
 def test_parts_are_as_long_as_they_may_be(character: str) -> None:
     """Many small messages would be a flood."""

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from spade_coreason.contracts import AgentDefinition, AgentRequest
 from spade_coreason.conversation import Rules
 from spade_coreason.door import Door
 from spade_coreason.ends import OnConversationEnd
+from spade_coreason.files import Files
 from spade_coreason.names import bare
 from spade_coreason.peers import OpenRequests, Peers
 from spade_coreason.runner import Policy, Runner
@@ -74,6 +75,7 @@ class Hosted:
     port: int | None = None
     rooms: Sequence[RoomPlan] = ()
     invited_by: Sequence[str] = ()
+    admission: Mapping[str, Any] = field(default_factory=dict)
     agent: Any = None
 
     database: Database = field(init=False)
@@ -82,6 +84,7 @@ class Hosted:
     door: Door = field(init=False)
     host: HostedAgent = field(init=False)
     peers: Peers = field(init=False)
+    files: Files = field(init=False)
 
     @property
     def jid(self) -> str:
@@ -101,8 +104,11 @@ class Hosted:
             self.requests = OpenRequests()
             self.peers = Peers(self.jid, self.requests, self.host.send)
             self.agent = self.make(self.peers)
-            self.runner = Runner(self.agent, self.jid, self.store, self.policy, on_conversation_end=self.on_end)
-            self.door = Door(self.runner, self.requests, Access(self.jid, self.allow, self.invited_by), self.host.send)
+            files = Files(self.host.uploads.put)
+            self.runner = Runner(self.agent, self.jid, self.store, self.policy, on_conversation_end=self.on_end, files=files)
+            access = Access(self.jid, self.allow, self.invited_by, **self.admission)
+            self.door = Door(self.runner, self.requests, access, self.host.send)
+            self.files = files
             self.host.serve(self.runner, self.door)
             self.prepare(self.host)
             await self.host.start()
@@ -154,16 +160,17 @@ async def hosted(
     port: int | None = None,
     rooms: Sequence[RoomPlan] = (),
     invited_by: Sequence[str] = (),
+    admission: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[Hosted]:
     """Puts `agent`, or what `agent(peers)` makes where it is no agent, on `server` with a fresh account.
 
     `prepare` is called with the SPADE agent before it starts; `port` is that of a tunnel to the server. `rooms` are
-    joined; into those of `invited_by` the agent may be invited.
+    joined; into those of `invited_by` the agent may be invited. `admission` are the other rules of its `Access`.
     """
     make: Make = (lambda peers: agent) if hasattr(agent, "assist") else agent
     account = await server.account(name)
     url = f"sqlite+aiosqlite:///{tmp_path}/{bare(account[0])}.db"
-    one = Hosted(account, server, url, make, policy, access, on_end, prepare, port, rooms, invited_by)
+    one = Hosted(account, server, url, make, policy, access, on_end, prepare, port, rooms, invited_by, admission or {})
     await one.start()
     try:
         yield one

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from spade_coreason import AgentDefinition, Files, UploadError, fetch
+from spade_coreason.runner import Policy
 from spade_coreason.xmpp.connection import Connection
 from spade_coreason.xmpp.uploads import Uploads
 from tests.servers import ejabberd as ejabberd_server
@@ -108,8 +109,8 @@ async def test_a_server_without_the_service_is_named_with_the_remedy(real_server
             await files.upload("a.txt", b"x")
 
 
-async def test_the_embedded_server_which_says_nothing_about_itself_is_not_waited_for_long(embedded: XmppServer) -> None:
-    async with Online(embedded) as files, asyncio.timeout(9):
+async def test_the_embedded_server_which_says_nothing_about_itself_is_not_asked(embedded: XmppServer) -> None:
+    async with Online(embedded) as files, asyncio.timeout(1):
         with pytest.raises(UploadError, match="the embedded server has none"):
             await files.upload("a.txt", b"x")
 
@@ -141,6 +142,42 @@ async def test_a_person_sends_a_link_and_gets_one_back(keeper: XmppServer, tmp_p
         alice.send(url, one.jid, extra_xml=f"<x xmlns='jabber:x:oob'><url>{url}</url></x>")
         said = (await alice.answer())["body"]
         assert (await hers.fetch(said.removeprefix("Here: "), allow_private=True)).data == b"HELLO"
+
+
+async def test_an_answer_too_long_for_the_server_comes_as_its_beginning_and_a_file(keeper: XmppServer, tmp_path: Path) -> None:
+    text = "\n\n".join(["What there is to say:", *(f"Paragraph {number}." for number in range(2000))])
+
+    async def assist(request: Any, session: Any, response: Any) -> None:
+        await response.markdown(text)
+
+    policy = Policy(file_over_bytes=20_000, stanza_bytes=10_000)
+    async with (
+        hosted(By(assist), keeper, tmp_path, policy=policy) as agent,
+        StockClient(*await keeper.account(), keeper, plugins=("xep_0066",)) as alice,
+    ):
+        begins = await alice.ask("tell me", agent.jid)
+        assert begins.startswith("What there is to say:\n\nParagraph 0.\n\n")
+        assert begins.endswith(f"…\n\nThe whole answer ({len(text) / 1000:.0f} kB) is in this file:")
+        file = await alice.answer()
+        assert file["oob"]["url"] == file["body"]
+        assert (await fetch(file["body"], allow_private=True)).data.decode() == text
+
+
+async def test_where_the_server_keeps_no_files_a_long_answer_comes_in_several_messages(
+    real_server: XmppServer, tmp_path: Path
+) -> None:
+    async def assist(request: Any, session: Any, response: Any) -> None:
+        await response.markdown("```\n" + "code of some kind\n" * 1500 + "```")
+
+    policy = Policy(file_over_bytes=20_000, stanza_bytes=10_000)
+    async with (
+        hosted(By(assist), real_server, tmp_path, policy=policy) as agent,
+        StockClient(*await real_server.account(), real_server) as alice,
+    ):
+        alice.send("tell me", agent.jid)
+        parts = [(await alice.answer())["body"] for _ in range(4)]
+        assert all(part.startswith("```\n") and part.endswith("\n```") for part in parts)
+        assert sum(part.count("code of some kind") for part in parts) == 1500
 
 
 async def test_an_agent_of_a_configuration_gets_its_way_to_files_by_name(keeper: XmppServer, tmp_path: Path) -> None:

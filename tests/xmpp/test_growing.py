@@ -41,7 +41,7 @@ class Pen:
 async def met(client: StockClient, agent: Hosted) -> None:
     """The agent sees that the client is there, and what it can do."""
     client.xmpp.send_presence(pto=agent.jid)
-    devices = agent.host.abilities._corrects
+    devices = agent.host.abilities._devices
     await eventually(lambda: client.xmpp.boundjid.resource in devices.get(client.jid, {}))
     await eventually(lambda: not agent.host.abilities._asking)
 
@@ -125,7 +125,7 @@ async def test_who_is_not_admitted_is_not_asked_what_they_can_do(prosody: XmppSe
         mallory.xmpp.send_presence(pto=agent.jid)
         mallory.send("hi", agent.jid)
         assert "may not talk with you" in (await mallory.answer())["body"]
-        assert agent.host.abilities._corrects == {}
+        assert agent.host.abilities._devices == {}
 
 
 async def test_the_archive_holds_the_last_version_and_nothing_else(prosody_archive: XmppServer, tmp_path: Path) -> None:

@@ -189,6 +189,18 @@ async def test_a_contact_finds_its_vcard_nickname_picture_and_card(real_server: 
         assert vcard.findtext(".//{vcard-temp}FN") == "weather & co"
         assert vcard.findtext(".//{vcard-temp}NICKNAME") == "weather & co"
         assert base64.b64decode(vcard.findtext(".//{vcard-temp}BINVAL")) == picture.data
+        described = vcard.findtext(".//{vcard-temp}DESC") or vcard.findtext(".//{vcard-temp}NOTE")  # as Prosody has it
+        assert described == "Says what the weather will be."
+        vcard4 = await item(alice, agent.jid, "urn:xmpp:vcard4")
+        said = {entry.tag.rpartition("}")[2]: "".join(entry.itertext()) for entry in vcard4}
+        assert vcard4.tag == "{urn:ietf:params:xml:ns:vcard-4.0}vcard"
+        assert said == {
+            "kind": "application",
+            "fn": "weather & co",
+            "nickname": "weather & co",
+            "note": "Says what the weather will be.",
+            "impp": f"xmpp:{agent.jid}",
+        }
         assert (await item(alice, agent.jid, "http://jabber.org/protocol/nick")).text == "weather & co"
         metadata = (await item(alice, agent.jid, "urn:xmpp:avatar:metadata"))[0]
         assert (metadata.get("id"), metadata.get("type")) == (picture.hash, "image/png")
@@ -228,6 +240,28 @@ async def test_the_same_is_not_published_again_after_a_restart(real_server: Xmpp
         assert sum("another" in card for card in cards) == 1
         # The server tells the last one when somebody subscribes; after the restart there was nothing to tell.
         assert sum("weather" in card for card in cards) <= 1
+
+
+async def test_after_a_restart_nothing_is_published_that_is_there(real_server: XmppServer, tmp_path: Path) -> None:
+    """Prosody keeps a vCard4, and gives another vCard back than it got: it was set again, and with it the picture."""
+    published_at: list[Element] = []
+
+    def listen(host: Any) -> None:
+        def keep(stanza: Any) -> Any:
+            published_at.extend(stanza.xml.iter("{http://jabber.org/protocol/pubsub}publish"))
+            if stanza.xml.get("type") == "set":
+                published_at.extend(stanza.xml.iter("{vcard-temp}vCard"))
+            return stanza
+
+        host.connection.client.add_filter("out", keep)
+
+    async with hosted(lambda peers: Weather(), real_server, tmp_path, prepare=listen) as agent:
+        await published(agent)
+        assert published_at
+        published_at.clear()
+        await agent.restart()
+        await published(agent)
+        assert published_at == []
 
 
 async def test_its_picture_comes_from_the_configuration(real_server: XmppServer, tmp_path: Path) -> None:

@@ -1,0 +1,51 @@
+"""Replies (XEP-0461) with a client that knows them, and one that does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.servers.clients import StockClient
+from tests.servers.server import XmppServer
+from tests.xmpp.hosting import By, hosted
+from tests.xmpp.test_growing import met
+
+REPLIES = ("xep_0030", "xep_0115", "xep_0461")
+
+
+async def before(request: Any, session: Any, response: Any) -> None:
+    asked = [turn.input["query"] for turn in await session.history(100)]
+    await response.markdown(" after ".join([request.payload["query"], *reversed(asked)]))
+
+
+async def test_a_reply_goes_on_where_the_answer_was_and_is_replied_to(real_server: XmppServer, tmp_path: Path) -> None:
+    async with (
+        hosted(By(before), real_server, tmp_path) as agent,
+        StockClient(*await real_server.account(), real_server, plugins=REPLIES) as alice,
+        StockClient(*await real_server.account(), real_server, plugins=REPLIES) as mallory,
+    ):
+        await met(alice, agent)
+        asked = alice.send("green?", agent.jid, thread="tea")
+        first = await alice.answer()
+        assert (first["reply"]["id"], first["reply"]["to"]) == (asked, alice.full_jid)
+        for client, text, thread in ((mallory, "what?", ""), (alice, "and black? after green?", "tea")):
+            message = client.xmpp.make_message(agent.jid, mtype="chat")
+            message["id"], message["body"] = "r1", text.split(" after ")[0]
+            message["reply"]["id"], message["reply"]["to"] = first["id"], agent.jid
+            message["reply"].add_quoted_fallback("green?")
+            assert str(message["body"]).startswith("> ")
+            message.send()
+            answer = await client.answer()
+            assert (answer["body"], answer["thread"], answer["reply"]["id"]) == (text, thread, "r1")
+        await agent.restart()
+        alice.send("and?", agent.jid, extra_xml=f"<reply xmlns='urn:xmpp:reply:0' id='{first['id']}'/>")
+        assert (await alice.answer())["body"] == "and? after and black? after green?"
+
+
+async def test_a_client_that_knows_no_replies_is_sent_none(our_server: XmppServer, tmp_path: Path) -> None:
+    async with (
+        hosted(By(before), our_server, tmp_path) as agent,
+        StockClient(*await our_server.account(), our_server) as alice,
+    ):
+        alice.send("hello", agent.jid)
+        assert (await alice.answer()).xml.find("{urn:xmpp:reply:0}reply") is None
