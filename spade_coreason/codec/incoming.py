@@ -105,6 +105,8 @@ class Incoming(NamedTuple):
     """The id of the sender's own message that this one corrects (XEP-0308)."""
     origin_id: str | None = None
     """The id by which it may be retracted, where that is not the stanza's (XEP-0359)."""
+    archive_id: str = ""
+    """What our own server calls it (XEP-0359), where it has no id."""
     owner: str = ""
     """Whose conversation it is, where that is not the bare JID of the sender: a room's, or one of its occupants'."""
     address: str = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ..access import Access
@@ -48,7 +48,8 @@ class Citizen:
         self._access = access
 
     @property
-    def _is_full_server(self) -> bool:
+    def is_full_server(self) -> bool:
+        """Whether the server is more than the embedded one."""
         # Of pyjabber's stream features none is beyond the login; every server that people use has one of these.
         return bool(self._client.features & {"rosterver", "stream_management", "preapproval"})
 
@@ -59,7 +60,7 @@ class Citizen:
 
     async def arrive(self) -> None:
         """Connected, and not ready yet."""
-        if not self._is_full_server:
+        if not self.is_full_server:
             return
         if self._contacts is None:
             self._contacts = Contacts(
@@ -72,7 +73,7 @@ class Citizen:
     def announce(self) -> None:
         """Ready: the agent shows itself, and publishes what it is."""
         self._cancel_starting()
-        if not self._is_full_server:
+        if not self.is_full_server:
             self._client.send_presence()
             self._client.get_roster()
             return
@@ -80,9 +81,9 @@ class Citizen:
         if not self._is_published:
             self._spawn(self._publish())
 
-    def announce_again(self) -> None:
-        """In a new session, of which the server knows nothing."""
-        self._spawn(self._arrive_again())
+    def announce_again(self, then: Callable[[], None]) -> None:
+        """In a new session, of which the server knows nothing; `then` is called when the agent has shown itself."""
+        self._spawn(self._arrive_again(then))
 
     def noticed(self) -> None:
         """A message came in."""
@@ -92,7 +93,7 @@ class Citizen:
         """The agent takes nothing new; `gone` comes after what it still works on."""
         if self._connection.state != "online":
             self._presence.stop()
-        elif self._is_full_server and self._runner.turns_in_flight:
+        elif self.is_full_server and self._runner.turns_in_flight:
             self._presence.stopping()
             self._is_stopping = True
         else:
@@ -117,10 +118,11 @@ class Citizen:
             self._starting.cancel()
             self._starting = None
 
-    async def _arrive_again(self) -> None:
+    async def _arrive_again(self, then: Callable[[], None]) -> None:
         await self.arrive()
         if self._connection.state == "online":
             self.announce()
+            then()
 
     async def _publish(self) -> None:
         has_vcard = await publish(self._client, self._profile)
