@@ -12,12 +12,14 @@ from .access import Access
 from .admissions import Admissions
 from .codec import (
     Bounce,
+    Decoded,
     Incoming,
     Malformed,
     Reaction,
     Refused,
     Reply,
     Retraction,
+    archive_id,
     decode,
     malformed_answer,
     receipt,
@@ -56,7 +58,7 @@ class Door:
 
     def deliver(self, stanza: Element) -> asyncio.Future[bool] | None:
         """Takes a `<message/>` in. The future, where there is one, is done when the message may be acknowledged."""
-        message = decode(stanza)
+        message = self._named(decode(stanza), stanza)
         if isinstance(message, Incoming):
             return self.take(message)
         if isinstance(message, Reply):
@@ -79,8 +81,27 @@ class Door:
         else:
             self._runner.react(owner, said.stanza_id, said.emojis, said.nickname)
 
-    def take(self, incoming: Incoming) -> asyncio.Future[bool] | None:
-        """Takes a request in, as `deliver` does. In a room admission is another matter, and decided there."""
+    async def recover(self, stanza: Element) -> asyncio.Future[bool] | None:
+        """Takes in a `<message/>` that the archive has kept, when there is room for it.
+
+        Of a stranger, and of what cannot be read, nobody waits for news any more. A duplicate gets no second receipt.
+        """
+        message = self._named(decode(stanza), stanza)
+        if isinstance(message, Incoming) and self.access.admits(message.sender):
+            await self._runner.has_room(message)
+            return self.take(message, is_late=True)
+        if isinstance(message, Reply | Retraction | Reaction):
+            return self.deliver(stanza)
+        self.dropped["no request"] += 1
+        return None
+
+    def _named(self, message: Decoded, stanza: Element) -> Decoded:
+        if isinstance(message, Incoming) and not message.stanza_id:
+            return message._replace(archive_id=archive_id(stanza, self._runner.jid))
+        return message
+
+    def take(self, incoming: Incoming, *, is_late: bool = False) -> asyncio.Future[bool] | None:
+        """Takes a request in, as `deliver` does; `is_late` from the archive. In a room admission is decided there."""
         if bare(incoming.sender) == self._runner.jid:
             self.dropped["from itself"] += 1
             return None
@@ -89,11 +110,11 @@ class Door:
             return None
         taken = self._runner.receive(incoming)
         if taken is not None and incoming.wants_receipt and incoming.stanza_id:
-            taken.add_done_callback(lambda done: self._acknowledge(incoming, done))
+            taken.add_done_callback(lambda done: self._acknowledge(incoming, done, is_late))
         return taken
 
-    def _acknowledge(self, incoming: Incoming, done: asyncio.Future[bool]) -> None:
-        if not done.cancelled() and done.exception() is None:
+    def _acknowledge(self, incoming: Incoming, done: asyncio.Future[bool], is_late: bool) -> None:
+        if not done.cancelled() and done.exception() is None and (done.result() or not is_late):
             self._send([receipt(incoming)])
 
     def _refuse(self, incoming: Incoming) -> None:

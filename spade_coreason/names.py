@@ -36,11 +36,14 @@ def session_id(agent: str, owner: str, conversation_id: str) -> UUID:
     return uuid5(SESSIONS, json.dumps([agent, owner, conversation_id], ensure_ascii=False))
 
 
-def inbox_key(agent: str, sender: str, stanza_id: str, content: str) -> UUID:
-    """What makes two stanzas the same one: agent, bare sender, id and content. Without an id no two are the same."""
-    if not stanza_id:
-        return uuid4()
+def inbox_key(agent: str, sender: str, stanza_id: str, content: str, archive_id: str = "") -> UUID:
+    """What makes two stanzas the same one: agent, bare sender, id and content; of one without an id the archive's.
+
+    Without either no two are the same.
+    """
     # XML has no NUL, so nothing can be moved from one part to the next.
+    if not stanza_id:
+        return uuid5(INBOX, "\0".join((agent, sender, "", archive_id, content))) if archive_id else uuid4()
     return uuid5(INBOX, "\0".join((agent, sender, stanza_id, content)))
 
 

@@ -51,10 +51,10 @@ def read_run_file(data_dir: Path) -> RunFile | None:
         run = RunFile(**json.loads((data_dir / "run.json").read_text(encoding="utf-8")))
     except (FileNotFoundError, PermissionError, ValueError, TypeError):
         return None
-    return run if _is_owned(data_dir) else None
+    return run if is_owned(data_dir) else None
 
 
-def _is_owned(data_dir: Path) -> bool:
+def is_owned(data_dir: Path) -> bool:
     """Whether the platform lives that wrote it: one that was killed leaves its file behind, and its process id to others."""
     try:
         with open(data_dir / "lock", "rb") as lock:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Literal, NamedTuple
 from uuid import UUID, uuid4
 
@@ -221,7 +222,7 @@ class Runner:
         incoming = self._places.placed(incoming)
         lane = self._lanes.get(sender, incoming.thread)
         most = self.policy.queue
-        if (lane is not None and len(lane.queue) >= most) or self._lanes.waiting(sender) >= most * _QUEUES:
+        if self._is_full(sender, incoming.thread):
             text = f"{most} messages of this conversation wait already; until some are answered no more are kept."
             if lane is None or len(lane.queue) < most:
                 text = f"{most * _QUEUES} messages of yours wait already; until some are answered no more are kept."
@@ -233,11 +234,15 @@ class Runner:
             return None
         if incoming.replaces is not None:
             self.withdraw(sender, incoming.replaces)
-        if lane is not None and self._command_in(incoming) == "/cancel":
-            lane.has_cancelled = self._stop(lane)  # at once; its answer waits for its turn
-        key = inbox_key(self.jid, sender, incoming.stanza_id, incoming.content)
+        key = inbox_key(self.jid, sender, incoming.stanza_id, incoming.content, incoming.archive_id)
         is_surely_new = self.store.is_surely_new(key.bytes)
         row, is_new = self.store.receive(key.bytes, sender, incoming.to_json().decode(), self._clock())
+        if lane is not None and self._command_in(incoming) == "/cancel":
+            # At once; its answer waits for its turn. One that comes again does not mean what runs by then.
+            if is_surely_new:
+                lane.has_cancelled = self._stop(lane)
+            else:
+                is_new.add_done_callback(partial(self._cancel_if_new, lane))
         waiting = Waiting(incoming, key, row, is_new, is_surely_new)
         if self.is_paused:
             is_new.add_done_callback(lambda kept: self._tell_of_pause(incoming, kept))
@@ -246,6 +251,23 @@ class Runner:
         else:
             self._early.append(waiting)
         return is_new
+
+    def _cancel_if_new(self, lane: Lane, is_new: asyncio.Future[bool]) -> None:
+        if not is_new.cancelled() and is_new.exception() is None and is_new.result():
+            lane.has_cancelled = self._stop(lane)
+
+    async def has_room(self, incoming: Incoming) -> None:
+        """Waits until a request is not refused because too many wait."""
+        sender = owner_of(incoming)
+        while self._is_full(sender, incoming.thread):
+            workers = [lane.worker for lane in self._lanes.of(sender) if lane.worker is not None]
+            if not workers:
+                return
+            await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
+
+    def _is_full(self, sender: str, thread: str | None) -> bool:
+        lane, most = self._lanes.get(sender, thread), self.policy.queue
+        return (lane is not None and len(lane.queue) >= most) or self._lanes.waiting(sender) >= most * _QUEUES
 
     def withdraw(self, sender: str, message_id: str) -> bool:
         """Takes a request back that is not answered yet; whether there was one. Only its own sender can."""

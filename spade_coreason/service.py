@@ -31,6 +31,7 @@ from .names import bare, local_part
 from .peers import OpenRequests, Peers
 from .runfile import RunFile, write_private, write_run_file
 from .runner import Policy, Runner
+from .status import PlatformStatus, answer_status
 from .stores import AgentStore, Database, lock_directory
 from .stores.memory import AgentInteractionMemory
 from .xmpp.endpoint import Endpoint
@@ -105,6 +106,10 @@ class Platform:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
 
+    async def status(self) -> PlatformStatus:
+        """How the platform and its agents are at this moment."""
+        return PlatformStatus(os.getpid(), self.server_line, tuple([await host.status() for host in self.agents.values()]))
+
     async def _server_died(self, server: LocalServer) -> None:
         raise ServerError(f"the {server.kind} server ended: {await server.died()}")
 
@@ -121,6 +126,7 @@ class Platform:
         await self._open_server()
         for place, agent in placed:
             self._build(place, agent)
+        await self._stack.enter_async_context(answer_status(settings.data_dir, self.status))
         await self._bring_online()
         await self._write_run_file()
 

@@ -202,6 +202,18 @@ async def test_cancel_stops_the_running_answer() -> None:
         assert "wait" not in await said(t, "/history")
 
 
+async def test_a_cancel_that_comes_again_does_not_stop_what_was_asked_after_it() -> None:
+    async with talking() as t:
+        for cancel in ("first", "second"):
+            running = asyncio.create_task(t.say("wait"))
+            await notes(t).working.wait()
+            notes(t).working.clear()
+            for ident in ("first", cancel):
+                t.send_stanza(f"<message to='{AGENT}' type='chat' id='{ident}'><body>/cancel</body></message>")
+                await asyncio.sleep(0.1)
+            assert await running == ["Stopped."]
+
+
 async def test_a_command_that_comes_twice_is_obeyed_once_and_its_answer_survives_a_restart() -> None:
     async with talking() as t:
         await t.say("one")

@@ -17,6 +17,7 @@ FLOORS = [
         "contracts",
         "names",
         "runfile",
+        "status",
         "tracked",
         "alarms",
         "notices",

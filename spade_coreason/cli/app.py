@@ -25,6 +25,7 @@ COMMANDS = {
     "run": "Run one agent without a configuration file.",
     "chat": "Chat with an agent in the terminal.",
     "ask": "Ask an agent one question and print its answer.",
+    "status": "Show how the running platform and each of its agents are.",
     "check": "Check a configuration without changing anything.",
     "init": "Make a new project with an agent, its configuration and its test.",
     "sessions": "See or delete what the agents said with whom.",

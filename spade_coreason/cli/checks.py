@@ -107,7 +107,9 @@ async def _storage(settings: Settings) -> AsyncIterator[Finding]:
     directory = settings.data_dir
     running = read_run_file(directory)
     if running is not None:
-        yield Finding("data directory", "note", f"in use: a platform is running (process {running.pid})")
+        yield Finding(
+            "data directory", "note", f"in use: a platform is running (process {running.pid}); spade-coreason status shows it"
+        )
     elif not _is_ours(directory):
         yield Finding(
             "data directory", "bad", f"{directory}: this user may not write there; give it to them, or name another", 2

@@ -1,5 +1,6 @@
 """Stanza to request, events to stanza: pure, in both directions."""
 
+from .archive import Archived, Page, archive_id, archive_query, is_sent_to, newest_query, read_archived, read_page
 from .attachments import is_link, name_in, plain_name
 from .events import (
     Completed,
@@ -15,7 +16,7 @@ from .events import (
 from .incoming import RESERVED, Bounce, Decoded, Incoming, Malformed, Reaction, Reply, Retraction, decode, owner_of
 from .markdown import styled
 from .rendering import block_text
-from .room_presence import Seen, joining, leaving, read_presence, unlocking
+from .room_presence import Seen, joining, leaving, read_presence, self_ping, unlocking
 from .rooms import (
     Invitation,
     Reference,
@@ -32,6 +33,7 @@ from .xml import printable, summary
 
 __all__ = [
     "RESERVED",
+    "Archived",
     "Bounce",
     "Completed",
     "Decoded",
@@ -39,6 +41,7 @@ __all__ = [
     "Incoming",
     "Invitation",
     "Malformed",
+    "Page",
     "Reaction",
     "Reference",
     "Refused",
@@ -53,27 +56,34 @@ __all__ = [
     "TurnEvent",
     "Utterance",
     "Voice",
+    "archive_id",
+    "archive_query",
     "block_text",
     "decode",
     "displayed",
     "is_link",
+    "is_sent_to",
     "joining",
     "leaving",
     "malformed_answer",
     "name_in",
+    "newest_query",
     "notice",
     "owner_of",
     "plain_name",
     "printable",
     "private_request",
     "question_to",
+    "read_archived",
     "read_invitation",
+    "read_page",
     "read_presence",
     "read_reference",
     "read_utterance",
     "receipt",
     "request_stanza",
     "room_request",
+    "self_ping",
     "styled",
     "summary",
     "unlocking",

@@ -111,6 +111,8 @@ class Incoming(NamedTuple):
     """The id by which others refer to it, where that is not the stanza's (XEP-0359): its sender's, or in a room the room's."""
     uses_replies: bool = False
     """Whether the sender's client knows replies (XEP-0461), for it is one."""
+    archive_id: str = ""
+    """What our own server calls it (XEP-0359), where it has no id."""
     owner: str = ""
     """Whose conversation it is, where that is not the bare JID of the sender: a room's, or one of its occupants'."""
     address: str = ""

@@ -7,6 +7,8 @@ SUBJECT = "{jabber:client}subject"
 THREAD = "{jabber:client}thread"
 LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 ERROR = "{jabber:client}error"
+SHOW = "{jabber:client}show"
+SHOWS = frozenset({"away", "chat", "dnd", "xa"})  # RFC 6121, 4.7.2.1
 STANZA_ERRORS = "urn:ietf:params:xml:ns:xmpp-stanzas"
 
 JSON_NAMESPACE = "urn:xmpp:json:0"  # XEP-0335
@@ -44,6 +46,13 @@ REPLY = f"{{{REPLY_NAMESPACE}}}reply"
 FALLBACK = "{urn:xmpp:fallback:0}fallback"  # XEP-0428
 FALLBACK_BODY = "{urn:xmpp:fallback:0}body"
 DELAY = "{urn:xmpp:delay}delay"  # XEP-0203
+MESSAGE = "{jabber:client}message"
+ARCHIVE_NAMESPACE = "urn:xmpp:mam:2"  # XEP-0313
+ARCHIVE_RESULT = f"{{{ARCHIVE_NAMESPACE}}}result"
+ARCHIVE_FIN = f"{{{ARCHIVE_NAMESPACE}}}fin"
+FORWARDED = "{urn:xmpp:forward:0}forwarded"  # XEP-0297
+PAGES_NAMESPACE = "http://jabber.org/protocol/rsm"  # XEP-0059
+PING_NAMESPACE = "urn:xmpp:ping"  # XEP-0199
 
 MUC_NAMESPACE = "http://jabber.org/protocol/muc"  # XEP-0045
 MUC_OWNER_NAMESPACE = f"{MUC_NAMESPACE}#owner"

@@ -15,6 +15,7 @@ from .namespaces import (
     MUC_STATUS,
     MUC_USER,
     OCCUPANT_ID,
+    PING_NAMESPACE,
     STANZA_ERRORS,
 )
 from .xml import attribute, escape
@@ -86,6 +87,11 @@ def joining(room: str, nick: str, password: str | None) -> str:
 def leaving(room: str, nick: str) -> str:
     """The goodbye."""
     return f"<presence to='{attribute(f'{room}/{nick}')}' type='unavailable'/>"
+
+
+def self_ping() -> Element:
+    """What an occupant asks itself by way of the room, to hear whether it still is one (XEP-0410)."""
+    return Element(f"{{{PING_NAMESPACE}}}ping")
 
 
 def unlocking() -> Element:

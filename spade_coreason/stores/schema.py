@@ -56,7 +56,8 @@ interactions = Table(
     Index("interactions_by_number", "conversation", "number"),
 )
 
-# `holder` is the conversation id in the scope "conversation", the owner's bare JID in the scope "person".
+# `holder` is the conversation id in the scope "conversation", the owner's bare JID in the scope "person", and the agent's
+# own in the scope "agent" (where it is in its archive, which rooms it was invited to).
 variables = Table(
     "variables",
     metadata,

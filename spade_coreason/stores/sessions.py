@@ -38,6 +38,7 @@ RECEIVED, ANSWERED, CLOSED = range(3)
 _CONVERSATIONS_WITH_FEEDBACK = 50
 _TURNS_A_PAGE = 500
 _OF_A_PERSON = ("person", PREFERENCES)
+_OWN = "agent"  # the scope of what is neither a person's nor a conversation's
 
 
 class ConversationRow(NamedTuple):
@@ -271,6 +272,10 @@ class AgentStore:
         senders = select(inbox.c.sender).where(inbox.c.agent == self.agent, inbox.c.sender != "")
         return list(await self._scalars(owners.union(holders, senders)))
 
+    async def active_conversations(self) -> int:
+        """How many conversations are active."""
+        return int((await self._scalars(select(func.count()).select_from(conversations).where(*self._is_active())))[0])
+
     async def delete_conversation(self, row: ConversationRow) -> ForgetReport:
         """Deletes a conversation with everything under its id."""
         return await self._delete([row], person=None)
@@ -402,6 +407,17 @@ class AgentStore:
     def save_variable(self, scope: str, holder: str, name: str, value: str) -> asyncio.Future[bool]:
         """Stores one variable (JSON) beside the turns; the future is done when it is durable."""
         return self._database.submit([(SAVE_VARIABLE, (self.agent, scope, holder, name, value, micros(utc_now())))])
+
+    # What the agent itself keeps, on whichever server
+
+    async def own(self, name: str) -> Any:
+        """A value (JSON) that the platform keeps of this agent; None where it keeps none."""
+        values = await self.variables(_OWN, self.agent)
+        return json.loads(values[name]) if name in values else None
+
+    def keep(self, name: str, value: Any) -> asyncio.Future[bool]:
+        """Keeps such a value; the future is done when it is durable."""
+        return self.save_variable(_OWN, self.agent, name, json.dumps(value))
 
     # Helpers
 

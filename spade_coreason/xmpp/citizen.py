@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ..access import Access
@@ -84,9 +84,9 @@ class Citizen:
         if not self._is_published:
             self._spawn(self._publish())
 
-    def announce_again(self) -> None:
-        """In a new session, of which the server knows nothing."""
-        self._spawn(self._arrive_again())
+    def announce_again(self, then: Callable[[], None]) -> None:
+        """In a new session, of which the server knows nothing; `then` is called when the agent has shown itself."""
+        self._spawn(self._arrive_again(then))
 
     def noticed(self) -> None:
         """A message came in."""
@@ -121,10 +121,11 @@ class Citizen:
             self._starting.cancel()
             self._starting = None
 
-    async def _arrive_again(self) -> None:
+    async def _arrive_again(self, then: Callable[[], None]) -> None:
         await self.arrive()
         if self._connection.state == "online":
             self.announce()
+            then()
 
     async def _publish(self) -> None:
         has_vcard = await publish(self._client, self._profile)

@@ -11,6 +11,7 @@ import ssl
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime
 from typing import Any, Literal, TypeAlias, TypeVar
 from xml.etree.ElementTree import Element, ParseError
 
@@ -18,6 +19,7 @@ from slixmpp import JID, Message, Presence
 from slixmpp.plugins.xep_0198.stanza import Ack, RequestAck
 from spade.xmpp_client import XMPPClient
 
+from ..contracts.base import utc_now
 from ..exceptions import ConnectError, LoginError
 from ..tracked import Tracked
 from .endpoint import Endpoint
@@ -119,6 +121,10 @@ class Connection:
         self.client = Client(jid, password, endpoint, register)
         self.jid = jid
         self.state: State = "offline"
+        self.online_at: datetime | None = None
+        """When the session began that is there now."""
+        self.trouble = ""
+        """Since it was lost: why, or why it cannot be had again."""
         self.resumptions = 0
         self.sessions = 0
         self._endpoint = endpoint
@@ -422,6 +428,9 @@ class Connection:
 
     def _online(self, is_new: bool) -> None:
         self.state = "online"
+        self.trouble = ""
+        if is_new:
+            self.online_at = utc_now()
         self._online_since = self._loop.time()
         self._stop_watching()
         self._pulse_timer = self._loop.call_later(_PULSE_S, self._pulse)
@@ -460,6 +469,7 @@ class Connection:
         why = self._ended_by or _in_words(reason or _CLOSED)
         self._fail(ConnectError(self.jid, self.address, self._ended_by or why + _remedy(reason or _CLOSED)))
         if was_online and not self._is_closing:
+            self.trouble = why
             self._supervisor = asyncio.create_task(self._reconnect(why))
 
     async def _reconnect(self, why: str) -> None:
@@ -479,7 +489,7 @@ class Connection:
                 is_new = await self._attempt()
             except ConnectError as error:
                 log.log(logging.INFO if str(error) == problem else logging.WARNING, "%s", error)
-                problem = str(error)
+                problem = self.trouble = str(error)
                 continue
             log.warning("%s: connected again (%s)", self.jid, "a new session" if is_new else "the session goes on")
             return

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from typing import Any
+from xml.etree.ElementTree import Element
 
 from slixmpp import JID, Message, Presence
 from spade.agent import Agent
@@ -15,21 +16,27 @@ from spade.message import Message as SpadeMessage
 from spade.presence import PresenceManager
 
 from ..avatar import Avatar
-from ..codec import Incoming
+from ..codec import Incoming, archive_id
+from ..codec.namespaces import SHOW, SHOWS
 from ..door import Door
+from ..names import bare
 from ..runner import Runner
+from ..status import AgentCondition, AgentStatus
+from ..stores import AgentStore
 from .abilities import Abilities
+from .archive import Archive
 from .citizen import Citizen
 from .connection import Connection
 from .endpoint import Endpoint
 from .room import RoomPlan, is_visit
-from .rooms import Rooms
+from .rooms import REMEMBERED, Rooms
 from .uploads import Uploads
 
 log = logging.getLogger(__name__)
 
 DEFAULT_RESOURCE = "agent"
 _PRESENCE_WITHIN_S = 2.0
+_HEARD = 1000  # messages that behaviours had, claimed or not, and do not get again from the archive
 
 
 class NoTraces:
@@ -107,11 +114,14 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             on_message=self._on_message,
             on_session=self._on_session,
             on_presence=self._on_presence,
-            takes=self._behaviours_take,
+            takes=self._take_elsewhere,
         )
+        self.archive = Archive(self.connection, self._recover)
         self.uploads = Uploads(self.connection.client, endpoint.context)
         self.rooms = Rooms(self.connection, rooms, self._occupant_has_left)
         self._drops: set[asyncio.Task[None]] = set()
+        self._heard: dict[str, bool] = {}
+        self._is_stopping = False
         self.abilities = Abilities(self.connection.client, lambda jid: self._door is not None and self._door.admits(jid))
 
     def send(self, stanzas: list[str]) -> None:
@@ -138,6 +148,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             await self._hook_plugin_after_connection()
             if self.rooms.may_be:
                 await self._runner.drop_where(is_visit)
+            await self._remember_rooms(self._runner.store)
             await self._runner.open(self.send, self.abilities.corrects, self.abilities.refers)
             await self.setup()
         except BaseException:
@@ -159,11 +170,13 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self.rooms.enter()
         # Who hears that the agent is online may write to it at once; ejabberd would keep that for its next login.
         await self.connection.settle(_PRESENCE_WITHIN_S)
+        self._catch_up()
 
     async def _async_stop(self, grace_s: float = 10.0) -> None:
         """Says goodbye, lets running turns finish within `grace_s`, and disconnects."""
         if self._runner is None or self._citizen is None or self.client is None:
             return
+        self._is_stopping = True
         if not self._runner.turns_in_flight:
             await self.rooms.close()
         self._citizen.leave()
@@ -177,6 +190,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self._citizen.gone()
         await self._citizen.close()
         await self.connection.settle(2.0)
+        await self.archive.close()
         await self._runner.close()
         await self.abilities.close()
         await self.connection.close()
@@ -190,7 +204,41 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         """Whether the agent is started and its connection stands."""
         return bool(self._alive.is_set() and self.connection.state == "online")
 
+    async def _remember_rooms(self, store: AgentStore) -> None:
+        def kept(done: asyncio.Future[bool]) -> None:
+            if not done.cancelled() and (error := done.exception()) is not None:
+                log.warning("%s: the rooms it was invited to are not stored: %s", self.jid, error)
+
+        self.rooms.remember(
+            await store.own(REMEMBERED) or [], lambda rooms: store.keep(REMEMBERED, rooms).add_done_callback(kept)
+        )
+
+    async def status(self) -> AgentStatus:
+        """How the agent is at this moment."""
+        connection, runner = self.connection, self._runner
+        state: AgentCondition = connection.state
+        if self._is_stopping:
+            state = "stopping"
+        elif connection.trouble:
+            state = "reconnecting"
+        elif state == "online" and not self._alive.is_set():
+            state = "starting"
+        return AgentStatus(
+            bare(connection.jid),
+            state,
+            connection.online_at if connection.state == "online" else None,
+            connection.trouble or None,
+            connection.resumptions,
+            connection.sessions,
+            await runner.store.active_conversations() if runner is not None else 0,
+            runner.turns_in_flight if runner is not None else 0,
+            {jid: str(room) for jid, room in self.rooms.states.items()},
+        )
+
     def _on_presence(self, presence: Presence) -> bool:
+        for show in presence.xml.findall(SHOW):
+            if show.text not in SHOWS:
+                presence.xml.remove(show)  # SPADE's reader fails at it
         if self.rooms.see(presence.xml):
             return True  # slixmpp would keep a roster of each room
         self.abilities.see(presence)
@@ -205,10 +253,11 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
 
     def _on_session(self, is_new: bool) -> None:
         if not is_new:
+            self.rooms.check()
             return
         self.abilities.forget()
         if self._alive.is_set() and self._citizen is not None:
-            self._citizen.announce_again()
+            self._citizen.announce_again(self._catch_up)
             self.rooms.enter()
 
     def _on_message(self, stanza: Any) -> asyncio.Future[bool] | None:
@@ -222,7 +271,34 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             if said is not None:
                 self._door.refer(said.sender, said)
             return None
-        return self._door.deliver(stanza)
+        durable = self._door.deliver(stanza)
+        self.archive.note(stanza, durable)
+        return durable
+
+    def _catch_up(self) -> None:
+        if self._runner is not None and self.client.is_full_server:
+            self.archive.begin(self._runner.store)
+
+    async def _recover(self, stanza: Element) -> asyncio.Future[bool] | None:
+        """Takes a message of the archive in. What is said in rooms is not there, and whoever is gone from one waits no more."""
+        if self._door is None or self.rooms.concerns(stanza):
+            return None
+        is_claimed = self._heard.get(archive_id(stanza, bare(self.connection.jid)))
+        if is_claimed is None:
+            is_claimed = self._behaviours_take(Message(self.connection.client, xml=stanza, recv=True))
+        return None if is_claimed else await self._door.recover(stanza)
+
+    def _take_elsewhere(self, stanza: Message) -> bool:
+        if self.archive.collects(stanza.xml):
+            return True
+        is_claimed = self._behaviours_take(stanza)
+        if is_claimed:
+            self.archive.note(stanza.xml, None)
+        if self.behaviours and (ident := archive_id(stanza.xml, bare(self.connection.jid))):
+            self._heard[ident] = is_claimed
+            if len(self._heard) > _HEARD:
+                del self._heard[next(iter(self._heard))]
+        return is_claimed
 
     def _behaviours_take(self, stanza: Message) -> bool:
         """Gives a message to SPADE's behaviours; True where one claims it by its template."""

@@ -97,11 +97,11 @@ def _vcard4(client: Any, profile: Profile) -> Element:
 
 async def _publish_vcard(client: Any, vcard: Element) -> None:
     found = await _ask(client, "get", Element(f"{{{VCARD}}}vCard"))
-    if found is not None:
-        for note in found.iter(f"{{{VCARD}}}NOTE"):
-            note.tag = f"{{{VCARD}}}DESC"  # Prosody keeps a vCard4, and gives the description back under its name there
-        if _texts(vcard) <= _texts(found.find(vcard.tag)):
-            return
+    there = found.find(vcard.tag) if found is not None else None
+    for note in there.iter(f"{{{VCARD}}}NOTE") if there is not None else ():
+        note.tag = f"{{{VCARD}}}DESC"  # Prosody keeps a vCard4, and gives this back for that
+    if _texts(vcard) <= _texts(there):
+        return
     await _ask(client, "set", vcard)
 
 

@@ -62,6 +62,8 @@ class Room:
         self.attempt = 0
         """How often in a row it was in vain; a stay that ends soon is no success."""
         self.joined_at = 0.0
+        self.heard_at = 0.0
+        """When something came from the room last."""
         self.was_kicked = False
         self.timer: asyncio.TimerHandle | None = None
         self.task: asyncio.Task[None] | None = None

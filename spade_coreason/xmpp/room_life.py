@@ -68,6 +68,25 @@ def after_refusal(condition: str, attempt: int) -> Next:
     return later(attempt) if state is None else Next(state)
 
 
+# What says nothing about the place, in answer to a self-ping (XEP-0410): the agent is there and its own client does not
+# answer, or whoever would have to say cannot be reached.
+_SILENT = frozenset(
+    {
+        "service-unavailable",
+        "feature-not-implemented",
+        "remote-server-not-found",
+        "remote-server-timeout",
+        "resource-constraint",
+        "internal-server-error",
+    }
+)
+
+
+def is_lost(condition: str) -> bool:
+    """Whether an agent is no occupant any more, by the condition of the error that its self-ping got."""
+    return condition not in _SILENT
+
+
 def after_leaving(seen: Seen, *, was_kicked: bool, kick_pause_s: float, attempt: int) -> Next:
     """After the room has said that the agent is not in it any more."""
     statuses = seen.statuses

@@ -26,6 +26,7 @@ from ..codec import (
     read_reference,
     read_utterance,
     room_request,
+    self_ping,
     unlocking,
 )
 from ..codec.namespaces import BODY, MUC_INVITE, OCCUPANT_ID_NAMESPACE, SUBJECT
@@ -33,7 +34,7 @@ from ..codec.room_presence import CREATED, RENAMED, SELF
 from ..names import bare, local_part
 from .connection import Connection
 from .room import Room, RoomPlan
-from .room_life import ENDED, MOST_NICKS, Next, RoomState, after_leaving, after_refusal, later, nick_number
+from .room_life import ENDED, MOST_NICKS, Next, RoomState, after_leaving, after_refusal, is_lost, later, nick_number
 from .room_mail import RoomMail, ToRoom
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,11 @@ KICK_PAUSE_S = 60.0
 _ANSWER_WITHIN_S = 30.0
 _STEADY_S = 60.0
 _INVITED = 100
+# A room of which nothing is heard for so long is asked whether the agent still is in it.
+_SILENCE_S = 600.0
+
+REMEMBERED = "rooms"
+"""Under which name the rooms are kept into which the agent was invited."""
 
 
 class Rooms:
@@ -59,6 +65,11 @@ class Rooms:
         self.access = Access(self._agent)
         self.kick_pause_s = KICK_PAUSE_S
         self.answer_within_s = _ANSWER_WITHIN_S
+        self.silence_s = _SILENCE_S
+        self._watch: asyncio.TimerHandle | None = None
+        self._pings: set[asyncio.Task[None]] = set()
+        self._keep: Callable[[list[list[str | None]]], None] = lambda rooms: None
+        self._kept: list[list[str | None]] = []
 
     @property
     def states(self) -> dict[str, RoomState]:
@@ -81,8 +92,31 @@ class Rooms:
 
     # Coming and going
 
+    def remember(self, rooms: list[list[str | None]], keep: Callable[[list[list[str | None]]], None]) -> None:
+        """Takes up the rooms into which the agent was invited, and tells `keep` when there are others: JID and password each.
+
+        Those that may not invite it any more are forgotten.
+        """
+        self._keep, self._kept = keep, rooms
+        for jid, password in rooms:
+            if jid is not None and jid not in self._rooms and self.access.admits_room(jid):
+                self._rooms[jid] = self._invited_room(jid, password)
+        self._tell()
+
+    def _tell(self) -> None:
+        stays = (RoomState.JOINING, RoomState.JOINED, RoomState.AWAY)
+        invited = [room for room in self._rooms.values() if room.plan.is_invited and room.state in stays]
+        now: list[list[str | None]] = [[room.jid, room.plan.password] for room in invited]
+        if now != self._kept and not self._is_closed:
+            self._kept = now
+            self._keep(now)
+
+    def _invited_room(self, jid: str, password: str | None) -> Room:
+        return Room(RoomPlan(jid, local_part(self._agent), password, is_invited=True))
+
     def enter(self) -> None:
         """With a new session: joins every room that it has not lost for good."""
+        self._watch_later()
         held = self._connection.recall(ToRoom)
         for room in self._rooms.values():
             if room.state not in ENDED:
@@ -92,12 +126,18 @@ class Rooms:
     async def close(self) -> None:
         """Says goodbye to all of them."""
         self._is_closed = True
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
         for room in self._rooms.values():
             if room.state is RoomState.JOINED:
                 self._say(leaving(room.jid, room.nick))
             self._stop_waiting(room)
             room.state = RoomState.LEFT
-        await asyncio.gather(*(room.task for room in self._rooms.values() if room.task is not None), return_exceptions=True)
+        for ping in self._pings:
+            ping.cancel()
+        tasks = (room.task for room in self._rooms.values() if room.task is not None)
+        await asyncio.gather(*tasks, *self._pings, return_exceptions=True)
 
     def _join(self, room: Room) -> None:
         self._stop_waiting(room)
@@ -139,8 +179,9 @@ class Rooms:
         room.attempt += 1
         if then.again_s is not None:
             self._set_timer(room, then.again_s, self._join)
-            return
-        self._mail.give_up(room)
+        else:
+            self._mail.give_up(room)
+        self._tell()
 
     def _forget_who_was_there(self, room: Room) -> None:
         for seat in room.enter():
@@ -176,6 +217,7 @@ class Rooms:
         room = self._rooms.get(bare(presence.get("from", "")))
         if room is None:
             return False
+        room.heard_at = asyncio.get_running_loop().time()
         seen = read_presence(presence)
         if seen is None or self._is_closed:
             return True
@@ -224,6 +266,7 @@ class Rooms:
     def _settled(self, room: Room) -> None:
         room.state, room.joined_at = RoomState.JOINED, asyncio.get_running_loop().time()
         log.info("%s: in the room %s as %s", self._agent, room.jid, room.nick)
+        self._tell()
         held, room.held = room.held, []
         self._connection.send(self.address(held))
 
@@ -247,7 +290,10 @@ class Rooms:
             if room is not None and room.state is RoomState.JOINED and _is_not_in_it(message):
                 self._turn(room, later(room.attempt), "the room says that it is not an occupant")
             return False
-        return room is not None or read_invitation(message) is not None
+        if room is not None:
+            room.heard_at = asyncio.get_running_loop().time()
+            return True
+        return read_invitation(message) is not None
 
     def read(self, message: Element) -> Incoming | Retraction | Reaction | None:
         """What a message of a room asks, or says about another; the sender of the latter is whose conversation it concerns."""
@@ -313,11 +359,46 @@ class Rooms:
             if sum(known.plan.is_invited for known in self._rooms.values()) >= _INVITED:
                 log.warning("%s: does not follow an invitation into %s: it is in %d rooms", self._agent, jid, _INVITED)
                 return
-            room = self._rooms[jid] = Room(RoomPlan(jid, local_part(self._agent), password, is_invited=True))
+            room = self._rooms[jid] = self._invited_room(jid, password)
         elif room.state in (RoomState.JOINING, RoomState.JOINED):
             return
         if self._connection.state == "online":
             self._join(room)
+        self._tell()
+
+    # Whether the agent still is there: a room can lose it without a word
+
+    def check(self, silent_s: float = 0.0) -> None:
+        """Asks the rooms of which nothing was heard for so long whether the agent is in them, and joins where it is not."""
+        before = asyncio.get_running_loop().time() - silent_s
+        for room in self._rooms.values():
+            if room.state is RoomState.JOINED and room.heard_at <= before:
+                ping = asyncio.create_task(self._ping(room, room.joined_at))
+                self._pings.add(ping)
+                ping.add_done_callback(self._pings.discard)
+
+    async def _ping(self, room: Room, stay: float) -> None:
+        iq = self._connection.client.make_iq_get(ito=f"{room.jid}/{room.nick}")
+        iq.append(self_ping())
+        try:
+            await iq.send(timeout=self.answer_within_s)
+        except IqTimeout:
+            return
+        except IqError as error:
+            if is_lost(error.condition) and room.state is RoomState.JOINED and room.joined_at == stay:
+                self._turn(room, later(room.attempt), f"the room says that it is not an occupant ({error.condition})")
+            return
+        room.heard_at = asyncio.get_running_loop().time()
+
+    def _watch_later(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        self._watch = asyncio.get_running_loop().call_later(self.silence_s / 2, self._look)
+
+    def _look(self) -> None:
+        self._watch_later()
+        if self._connection.state == "online":
+            self.check(self.silence_s)
 
     # What the agent says there
 

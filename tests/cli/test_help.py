@@ -103,9 +103,10 @@ def test_every_shell_gets_its_completion(invoke: Invoke, shell: str) -> None:
 
 def test_completion_knows_the_commands(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_SPADE_COREASON_COMPLETE", "bash_complete")
-    monkeypatch.setenv("COMP_WORDS", "spade-coreason conv")
     monkeypatch.setenv("COMP_CWORD", "1")
-    assert "conversations" in invoke().output
+    for begun, command in (("conv", "conversations"), ("st", "status")):
+        monkeypatch.setenv("COMP_WORDS", f"spade-coreason {begun}")
+        assert command in invoke().output
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,6 @@ modules:
   mod_disco: {{}}
   mod_last: {{}}
   mod_muc: {{host: "muc.@HOST@", access: all, access_create: all}}
-  mod_offline: {{access_max_user_messages: 5000}}
   mod_ping: {{}}
   mod_privacy: {{}}
   mod_private: {{}}
@@ -64,10 +63,11 @@ def ejabberd(
     smacks: bool = True,
     hibernation_s: int = 300,
     uploads: int | None = None,
+    offline: bool = True,
 ) -> XmppServer:
     """A server in `directory`, not started yet: `with ejabberd(tmp_path) as server: …`.
 
-    `uploads` are the bytes that an uploaded file may have (XEP-0363).
+    `uploads` are the bytes that an uploaded file may have (XEP-0363). Without `offline` no mail waits for who is away.
     """
     domains = [prefix + domain for domain in (DOMAIN, OTHER_DOMAIN) for prefix in ("", "muc.", "pubsub.", "upload.")]
     certificate = certificate_in(directory / "certs", domains)
@@ -78,6 +78,8 @@ def ejabberd(
     pem.write_bytes(certificate.certificate.read_bytes() + certificate.key.read_bytes())
     c2s, http = free_ports(2)
     modules = []
+    if offline:
+        modules.append("  mod_offline: {access_max_user_messages: 5000}")
     if smacks:
         modules.append(f"  mod_stream_mgmt: {{resend_on_timeout: if_offline, resume_timeout: {hibernation_s}}}")
     if archive:

@@ -37,7 +37,7 @@ c2s_require_encryption = true
 allow_registration = true
 log = {{ {{ levels = {{ min = "info" }}, to = "file", filename = "{directory}/prosody.log" }} }}
 ssl = {{ key = "{key}"; certificate = "{certificate}" }}
-modules_disabled = {{ "s2s" }}
+modules_disabled = {{ "s2s"; {disabled} }}
 modules_enabled = {{
   "disco"; "roster"; "saslauth"; "tls"; "carbons"; "pep"; "private"; "blocklist"; "vcard4"; "vcard_legacy"; "version";
   "time"; "ping"; "register"; "csi_simple"; "offline"; "websocket"; "posix"; "bookmarks"; "adhoc"; {modules}
@@ -73,12 +73,13 @@ def prosody(
     hibernation_s: int | None = None,
     queue: int | None = None,
     uploads: int | None = None,
+    offline: bool = True,
 ) -> XmppServer:
     """A server in `directory`, not started yet: `with prosody(tmp_path) as server: …`.
 
     `stanza_bytes` raises the limit of 256 KiB a stanza; `hibernation_s` (600) and `queue` (500 stanzas) are what Prosody
     keeps of a session for its resumption (XEP-0198); None is Prosody's own default. `uploads` are the bytes that an uploaded
-    file may have (XEP-0363); ten such are what one account may upload a day.
+    file may have (XEP-0363); ten such are what one account may upload a day. Without `offline` no mail waits for who is away.
     """
     certificate = certificate_in(directory / "certs", (DOMAIN, OTHER_DOMAIN, f"muc.{DOMAIN}"))
     (directory / "data").mkdir(parents=True, exist_ok=True)
@@ -100,6 +101,7 @@ def prosody(
             key=certificate.key,
             certificate=certificate.certificate,
             modules=" ".join(f'"{name}";' for name in modules),
+            disabled="" if offline else '"offline";',
             options="\n".join(f"{key} = {value}" for key, value in settings.items() if value is not None),
             domain=DOMAIN,
             other=OTHER_DOMAIN,

@@ -17,6 +17,8 @@ import pytest
 from spade_coreason.exceptions import StoreError
 from spade_coreason.stores.sessions import ANSWERED, RECEIVED
 from tests.servers.clients import StockClient
+from tests.servers.ejabberd import ejabberd as ejabberd_server
+from tests.servers.ejabberd import installed as ejabberd_installed
 from tests.servers.prosody import installed as prosody_installed
 from tests.servers.prosody import prosody as prosody_server
 from tests.servers.requirements import require
@@ -400,3 +402,54 @@ async def test_while_the_server_is_away_answers_wait_and_nothing_is_lost(
             assert await alice.ask("quick", agent.jid) == "answer to quick"
         assert agent.host.is_alive()
         assert agent.host.connection.sessions == 2
+
+
+@pytest.mark.parametrize(("kind", "end"), [("prosody", "stop"), ("prosody", "kill"), ("ejabberd", "stop")])
+async def test_what_is_asked_before_while_and_after_the_server_is_away_is_answered_once(
+    start_server: Callable[[XmppServer], XmppServer], tmp_path: Path, kind: str, end: str
+) -> None:
+    require(*{"prosody": ("Prosody", prosody_installed()), "ejabberd": ("ejabberd", ejabberd_installed())}[kind])
+    make = {"prosody": prosody_server, "ejabberd": ejabberd_server}[kind]
+    server = start_server(make(tmp_path / "server"))
+    goes_on = asyncio.Event()
+    runs: Counter[str] = Counter()
+
+    async def assist(request: Any, session: Any, response: Any) -> None:
+        question = request.payload["query"]
+        runs[question] += 1
+        if "slow" in question:
+            await goes_on.wait()
+        await response.markdown(question)
+
+    account = await server.account()
+    before = [f"quick {number}" for number in range(20)] + [f"slow {number}" for number in range(20)]
+    async with hosted(By(assist), server, tmp_path) as agent:
+        answers: dict[str, str] = {}
+
+        async def listen(client: StockClient, enough: int) -> None:
+            while len(answers) < enough:
+                message = await client.answer(20)
+                assert answers.setdefault(str(message["id"]), str(message["body"])) == message["body"]
+
+        async with StockClient(*account, server) as alice:
+            for question in before:
+                alice.send(question, agent.jid, thread=question)
+            await listen(alice, 20)
+            await eventually(lambda: len(runs) == 40)
+            await asyncio.to_thread(getattr(server, end))
+        await eventually(lambda: not agent.host.is_alive())
+        goes_on.set()
+        await agent.runner.settled()  # answered while nobody can hear it
+        await asyncio.to_thread(server.start)
+        async with StockClient(*account, server) as alice:
+            # What people write meanwhile leaves their clients when the server is back; here it may be there before the agent.
+            for question in ("asked while it was away", "and more"):
+                alice.send(question, agent.jid)
+            await listen(alice, 42)
+            await eventually(agent.host.is_alive)
+            alice.send("asked after it", agent.jid)
+            await listen(alice, 43)
+            await agent.settled()
+            assert sorted(answers.values()) == sorted([*before, "asked while it was away", "and more", "asked after it"])
+        assert set(runs.values()) == {1}
+        assert len(runs) == 43

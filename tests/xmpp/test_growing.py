@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -153,30 +154,51 @@ async def test_the_archive_holds_the_last_version_and_nothing_else(prosody_archi
                 await asyncio.sleep(0.1)
 
 
-async def test_cut_ten_times_while_it_grows_it_ends_with_the_one_whole_text(real_server: XmppServer, tmp_path: Path) -> None:
-    pen = Pen()
-    async with (
-        Tunnel(real_server) as tunnel,
-        hosted(pen.agent, real_server, tmp_path, port=tunnel.port) as agent,
-        StockClient(*await real_server.account(), real_server, plugins=CORRECTS) as alice,
-    ):
-        await met(alice, agent)
-        alice.send("go", agent.jid)
-        pen.write("0 ")
-        await alice.answer()
+async def test_cut_ten_times_while_ten_answers_grow_each_ends_with_its_one_whole_text(
+    real_server: XmppServer, tmp_path: Path
+) -> None:
+    pens: dict[str, Pen] = {}
+
+    async def assist(request: Any, session: Any, response: Any) -> None:
+        await pens[session.identity.id].assist(request, session, response)
+
+    async with AsyncExitStack() as stack:
+        tunnel = await stack.enter_async_context(Tunnel(real_server))
+        agent = await stack.enter_async_context(hosted(By(assist), real_server, tmp_path, port=tunnel.port))
+        people = []
+        for _ in range(10):
+            client = StockClient(*await real_server.account(), real_server, plugins=CORRECTS)
+            people.append(await stack.enter_async_context(client))
+            pens[client.jid] = Pen()
+        for client in people:
+            await met(client, agent)
+            client.send("go", agent.jid)
+            pens[client.jid].write(f"{client.jid} ")
+        for client in people:
+            await client.answer()
         connection = agent.host.connection
-        for number in range(1, 11):
-            pen.write(f"{number} ")
+        for number in range(10):
+            for pen in pens.values():
+                pen.write(f"{number} ")
             tunnel.cut()
             await eventually(lambda: not agent.host.is_alive())
             connection._short_sessions = 0  # ten cuts in a row would let it wait longer each time
             await eventually(agent.host.is_alive, 10)
-        pen.write(None)
-        whole = " ".join(map(str, range(11)))
-        async with asyncio.timeout(10):
-            while (last := await alice.answer(10))["body"] != whole or last.xml.find("{urn:xmpp:hints}store") is None:
-                assert whole.startswith(str(last["body"]))
-        assert replaces(last) is not None
+        assert connection.resumptions + connection.sessions >= 11
+        for pen in pens.values():
+            pen.write(None)
+        for client in people:
+            whole = " ".join([client.jid, *map(str, range(10))])
+            async with asyncio.timeout(10):
+                while (last := await client.answer(10))["body"] != whole or last.xml.find("{urn:xmpp:hints}store") is None:
+                    assert whole.startswith(str(last["body"]))
+            assert replaces(last) is not None
+            assert pens[client.jid].words.empty()
+        await agent.settled()
+        for client in people:
+            while not client.messages.empty():  # what was not acknowledged may come again, with the same text
+                again = await client.message()
+                assert not again["body"] or again["body"] == " ".join([client.jid, *map(str, range(10))])
 
 
 # Typing and markers

@@ -19,6 +19,7 @@ from spade_coreason.conversation import Rules
 from spade_coreason.runner import Policy
 from spade_coreason.service import Platform
 from spade_coreason.xmpp.room import RoomPlan
+from spade_coreason.xmpp.room_life import RoomState
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
 from tests.waiting import eventually
@@ -362,6 +363,76 @@ async def test_it_follows_invitations_into_the_rooms_that_may_invite_it(real_ser
             hosts[room].say(f"{nick}: hi")
             assert (await hosts[room].hears(nick))["body"] == "Ida: hi"
         assert state(agent, other) == "unknown"
+
+
+async def test_the_rooms_it_was_invited_to_are_joined_again_after_a_restart(real_server: XmppServer, tmp_path: Path) -> None:
+    kept, kicked, gone, _ = rooms = [new_room() for _ in range(4)]
+
+    def soon(host: Any) -> None:
+        host.rooms.kick_pause_s = 30
+
+    async with (
+        StockClient(*await real_server.account(), real_server) as client,
+        hosted(Echo(), real_server, tmp_path, name="echo" + secrets.token_hex(3), invited_by=rooms, prepare=soon) as agent,
+    ):
+        hosts = {room: await Person(client, room, "Ida").enter() for room in rooms}
+        for room in rooms:
+            client.send(None, agent.jid, type="normal", extra_xml=f"<x xmlns='jabber:x:conference' jid='{room}'/>")
+            await is_in(agent, room)
+        for end in (agent.stop, agent.vanish):
+            await end()
+            await agent.start()
+            for room in rooms:
+                await is_in(agent, room)
+        nick = agent.jid.partition("@")[0]
+        await hosts[kicked].owner_query(f"<item nick='{nick}' role='none'/>", "admin")
+        await hosts[gone].owner_query("<destroy/>")
+        await eventually(lambda: (state(agent, kicked), state(agent, gone)) == ("kicked", "destroyed"))
+        agent.invited_by = [kept, kicked, gone]
+        await agent.restart()
+        await is_in(agent, kept)
+        agent.invited_by = rooms
+        await agent.restart()
+        await is_in(agent, kept)
+        assert list(agent.host.rooms.states) == [kept]
+        hosts[kept].say(f"{nick}: hi")
+        assert (await hosts[kept].hears(nick))["body"] == "Ida: hi"
+
+
+async def lost(agent: Hosted, room: str, witness: Person) -> None:
+    """The room puts the agent out, and the agent never hears of it."""
+    seen = agent.host.rooms._rooms[room]
+    seen.state = RoomState.LEFT
+    agent.host.connection.send([f"<presence to='{room}/{seen.nick}' type='unavailable'/>"])
+    await witness.presence(seen.nick, "unavailable")
+    seen.state = RoomState.JOINED
+
+
+async def test_a_room_that_has_lost_it_without_a_word_is_joined_again(real_server: XmppServer, tmp_path: Path) -> None:
+    room = new_room()
+
+    def impatient(host: Any) -> None:
+        host.rooms.silence_s = 0.2
+
+    async with StockClient(*await real_server.account(), real_server) as client:
+        alice = await Person(client, room, "Alice").enter()
+        async with hosted(Echo(), real_server, tmp_path, rooms=[RoomPlan(room, "Echo")], prepare=impatient) as agent:
+            await alice.presence("Echo", "available")
+            await is_in(agent, room)
+            await asyncio.sleep(0.5)  # it asks, and is told that it is there
+            assert client.presences.empty()
+            await lost(agent, room, alice)
+            await alice.presence("Echo", "available")
+        await alice.presence("Echo", "unavailable")
+        async with hosted(Echo(), real_server, tmp_path, rooms=[RoomPlan(room, "Echo")]) as agent:
+            await alice.presence("Echo", "available")
+            await is_in(agent, room)
+            await lost(agent, room, alice)
+            agent.cut()
+            await alice.presence("Echo", "available")
+            assert (agent.host.connection.resumptions, agent.host.connection.sessions) == (1, 1)
+            alice.say("Echo: still there?")
+            assert (await alice.hears("Echo"))["body"] == "Alice: still there?"
 
 
 async def test_the_limit_of_a_conversation_is_the_rooms(prosody: XmppServer, tmp_path: Path) -> None:

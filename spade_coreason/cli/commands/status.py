@@ -1,0 +1,63 @@
+"""`spade-coreason status`"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ...exceptions import ServerError
+from ..configured import config_option, storage_settings
+from ..console import paint, printable, table, when
+from ..context import command as define
+from ..reach import data_option
+
+if TYPE_CHECKING:
+    from ...status import AgentStatus
+
+
+@define("status")
+@config_option("config/platform.yaml, if there is one")
+@data_option
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+def command(file: Path | None, data: Path | None, as_json: bool) -> int:
+    """Show how the running platform and each of its agents are.
+
+    Whether it is online, and since when, or what keeps it from its server; its active conversations and those at work; how
+    often a cut session went on; its rooms. Exit code: 0 all agents are online, 1 some are not, 2 a mistake in the
+    configuration, 4 no platform is running, or it does not answer.
+
+    \b
+      spade-coreason status
+      spade-coreason status --data /var/lib/agents --json
+    """
+    from ...status import read_status
+
+    directory = storage_settings(file, data).data_dir
+    found = read_status(directory)
+    if found is None:
+        shown = os.path.relpath(directory)
+        raise ServerError(f"no platform is running on {shown}; start one (`spade-coreason up`), or name another with --data")
+    if as_json:
+        print(found.to_json())
+        return 0 if found.is_well else 1
+    print(f"{paint('XMPP server', 'bold')}   {found.server}")
+    if found.agents:
+        table(("agent", "state", "conversations", "in flight", "resumed"), [_row(agent) for agent in found.agents])
+    for agent in found.agents:
+        for room, state in agent.rooms.items():
+            print(printable(f"{agent.jid} in the room {room}: {state}"))
+    well = sum(agent.state == "online" for agent in found.agents)
+    print(f"{well} of {len(found.agents)} agents online, process {found.pid}")
+    return 0 if found.is_well else 1
+
+
+def _row(agent: AgentStatus) -> tuple[object, ...]:
+    state: str = agent.state
+    if agent.since is not None:
+        state += f" since {when(agent.since)}"
+    if agent.why:
+        state += f": {agent.why}"
+    return agent.jid, state, agent.conversations, agent.in_flight, agent.resumed

@@ -1,0 +1,143 @@
+"""How a running platform is, told to whoever may read its data directory: each agent, its connection, its work.
+
+The platform answers at a socket there at the moment it is asked. A file would say of one that was killed what was true before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from .exceptions import CoReasonError, ServerError
+from .runfile import is_owned
+
+SOCKET = "status.sock"
+
+AgentCondition: TypeAlias = Literal["offline", "connecting", "starting", "online", "reconnecting", "stopping"]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStatus:
+    """One agent. `since` is when its present session began, `why` what keeps it from its server; None where there is none.
+
+    `conversations` are the active ones, `in_flight` those with a turn that runs or waits; `resumed` counts the cuts after which
+    a session went on, `sessions` those that began. `rooms` are the states of its chat rooms, by JID.
+    """
+
+    jid: str
+    state: AgentCondition
+    since: datetime | None = None
+    why: str | None = None
+    resumed: int = 0
+    sessions: int = 0
+    conversations: int = 0
+    in_flight: int = 0
+    rooms: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformStatus:
+    """A platform: its process, its server in words, its agents."""
+
+    pid: int
+    server: str
+    agents: tuple[AgentStatus, ...]
+
+    @property
+    def is_well(self) -> bool:
+        """Whether every agent is online."""
+        return all(agent.state == "online" for agent in self.agents)
+
+    def to_json(self) -> str:
+        """For the socket, and for programs; moments are in ISO 8601."""
+        return json.dumps(asdict(self), default=datetime.isoformat)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> PlatformStatus:
+        """What `to_json` wrote. ServerError where a platform could only say what its problem is."""
+        read = json.loads(text)
+        if "problem" in read:
+            raise ServerError(read["problem"])
+        agents = [
+            AgentStatus(**{**agent, "since": datetime.fromisoformat(agent["since"]) if agent["since"] else None})
+            for agent in read["agents"]
+        ]
+        return cls(read["pid"], read["server"], tuple(agents))
+
+
+@asynccontextmanager
+async def answer_status(data_dir: Path, ask: Callable[[], Awaitable[PlatformStatus]]) -> AsyncIterator[None]:
+    """Tells whoever connects to the socket in `data_dir` (0600) what `ask` says, for the time of the block.
+
+    To be called by the process that owns the directory.
+    """
+
+    async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            try:
+                try:
+                    text = (await ask()).to_json()
+                except CoReasonError as error:  # of the database
+                    text = json.dumps({"problem": str(error)})
+                writer.write(text.encode())
+                await writer.drain()
+            finally:
+                writer.close()
+
+    with _address(data_dir) as address:
+        server = await asyncio.start_unix_server(answer, sock=_bound(address))
+        try:
+            yield
+        finally:
+            server.close()
+            _remove(address)
+
+
+def _bound(address: str) -> socket.socket:
+    _remove(address)  # that of a platform that was killed
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(address)
+    os.chmod(address, 0o600)  # before it listens
+    return listener
+
+
+def _remove(address: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(address)
+
+
+def read_status(data_dir: Path, answer_within_s: float = 5.0) -> PlatformStatus | None:
+    """How the platform is that runs on `data_dir`; None where none does. ServerError where it does not say."""
+    if not is_owned(data_dir):
+        return None
+    try:
+        with _address(data_dir) as address, socket.socket(socket.AF_UNIX) as asking:
+            asking.settimeout(answer_within_s)
+            asking.connect(address)
+            with asking.makefile("rb") as answer:
+                text = answer.read()
+        return PlatformStatus.from_json(text)
+    except TimeoutError as error:
+        problem = f"does not answer within {answer_within_s:g} s; something blocks its event loop"
+        raise ServerError(f"the platform on {data_dir} runs, and {problem}") from error
+    except (OSError, ValueError) as error:
+        raise ServerError(f"{data_dir} is in use, and nobody there says how it is: it is just starting or stopping") from error
+
+
+@contextmanager
+def _address(data_dir: Path) -> Iterator[str]:
+    """The address of the socket, whatever the length of the path to it: the kernel takes 107 bytes."""
+    directory = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        short = f"/proc/self/fd/{directory}"
+        yield f"{short if os.path.isdir(short) else data_dir}/{SOCKET}"
+    finally:
+        os.close(directory)

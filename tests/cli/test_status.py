@@ -1,0 +1,146 @@
+"""`status` says how a running platform is, and does not say so of one that does not run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from spade_coreason.config import load_settings
+from spade_coreason.exceptions import ServerError
+from spade_coreason.service import Platform
+from spade_coreason.status import PlatformStatus, read_status
+from spade_coreason.stores import lock_directory
+from tests.servers.clients import StockClient
+from tests.servers.server import XmppServer
+from tests.waiting import eventually
+from tests.xmpp.hosting import PROJECT, Tunnel
+
+from .conftest import Invoke
+from .program import MOODY, Running, running
+
+
+def test_it_shows_every_agent_of_a_running_platform(platform: Running, beside: Invoke) -> None:
+    shown = beside("status")
+    lines = shown.stdout.splitlines()
+    assert shown.exit_code == 0
+    assert lines[0].startswith("XMPP server   ")
+    assert lines[1].split() == ["AGENT", "STATE", "CONVERSATIONS", "IN", "FLIGHT", "RESUMED"]
+    assert sorted(line.split()[:3] for line in lines[2:5]) == [
+        [f"{name}@localhost", "online", "since"] for name in ("echo", "moody", "notes")
+    ]
+    assert lines[5] == f"3 of 3 agents online, process {platform.process.pid}"
+    beside("ask", "echo", "hello")
+    as_json = json.loads(beside("status", "--json").stdout)
+    echo = next(agent for agent in as_json["agents"] if agent["jid"] == "echo@localhost")
+    assert (echo["state"], echo["conversations"], echo["in_flight"], echo["rooms"]) == ("online", 1, 0, {})
+    socket = platform.cwd / "data" / "status.sock"
+    assert stat.S_ISSOCK(socket.stat().st_mode)
+    assert socket.stat().st_mode & 0o777 == 0o600
+
+
+def test_where_none_runs_it_is_one_line_and_4(invoke: Invoke, tmp_path: Path) -> None:
+    wanted = "error: no platform is running on data; start one (`spade-coreason up`), or name another with --data\n"
+    nothing = invoke("status", "--json")
+    assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (4, "", wanted)
+    with lock_directory(tmp_path / "data"):
+        busy = invoke("status")
+        assert (busy.exit_code, busy.stderr.count("\n")) == (4, 1)
+        assert "nobody there says how it is" in busy.stderr
+
+
+def test_of_one_that_was_killed_it_says_that_none_runs(tmp_path: Path) -> None:
+    (tmp_path / "moody.py").write_text(MOODY)
+    command = ("run", "moody:MoodyAgent")
+    env = {"SPADE_COREASON_SERVER__MODE": "embedded"}
+    with running(*command, cwd=tmp_path, env=env, until="spade-coreason ask") as run:
+        assert read_status(tmp_path / "data") is not None
+        run.process.send_signal(signal.SIGSTOP)
+        with pytest.raises(ServerError, match="something blocks its event loop"):
+            read_status(tmp_path / "data", 0.2)
+        run.stop(signal.SIGKILL)
+        assert (tmp_path / "data" / "run.json").exists()
+        assert (tmp_path / "data" / "status.sock").exists()
+        killed = run.ask("status")
+        assert (killed.returncode, killed.stdout) == (4, "")
+        assert killed.stderr.startswith("error: no platform is running on data;")
+    with running(*command, cwd=tmp_path, env=env, until="spade-coreason ask") as run:
+        assert read_status(tmp_path / "data") is not None
+        assert run.stop(signal.SIGTERM)[0] == 0
+    assert not (tmp_path / "data" / "status.sock").exists()
+
+
+@asynccontextmanager
+async def behind_a_tunnel(server: XmppServer, tmp_path: Path) -> AsyncIterator[tuple[Platform, Tunnel, Path]]:
+    """A platform with one agent, in a data directory whose path is longer than the kernel takes for a socket."""
+    jid, password = await server.account()
+    async with Tunnel(server) as tunnel:
+        data = tmp_path / ("long" * 30)
+        tls = {"ca_file": str(server.ca_file)}
+        where = {"mode": "external", "domain": "localhost", "host": "127.0.0.1", "port": tunnel.port, "tls": tls}
+        file = tmp_path / "platform.yaml"
+        agents = [{"jid": jid, "agent": "tests.xmpp.test_identity:Held", "password": password}]
+        file.write_text(json.dumps({"server": where, "data_dir": str(data), "agents": agents}))
+        yield Platform(load_settings(file, PROJECT, {})), tunnel, data
+
+
+async def _said(data: Path) -> PlatformStatus:
+    found = await asyncio.to_thread(read_status, data)
+    assert found is not None
+    return found
+
+
+async def _says(data: Path, state: str) -> PlatformStatus:
+    async with asyncio.timeout(10):
+        while (found := await _said(data)).agents[0].state != state:  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0.01)
+    return found
+
+
+async def test_it_is_honest_while_it_starts_is_cut_comes_back_and_stops(
+    prosody: XmppServer, tmp_path: Path, invoke: Invoke
+) -> None:
+    async with (
+        behind_a_tunnel(prosody, tmp_path) as (platform, tunnel, data),
+        StockClient(*await prosody.account(), prosody) as alice,
+    ):
+        starting = asyncio.create_task(platform.__aenter__())
+        await eventually((data / "status.sock").exists)
+        assert not (await _says(data, "starting")).is_well
+        [(jid, host)] = platform.agents.items()
+        held = platform.runners[jid].agent
+        held.may_start.set()  # type: ignore[attr-defined]
+        await starting
+        alice.send("work", jid)
+        await eventually(lambda: platform.runners[jid].turns_in_flight == 1)
+        online = await _said(data)
+        assert online.is_well
+        [agent] = online.agents
+        assert (agent.state, agent.why, agent.sessions, agent.in_flight) == ("online", None, 1, 1)
+        assert agent.since == host.connection.online_at
+
+        tunnel.is_open = False
+        tunnel.cut()
+        await eventually(lambda: not host.is_alive())
+        cut = await _says(data, "reconnecting")
+        assert cut.agents[0].since is None
+        assert cut.agents[0].why
+        shown = await asyncio.to_thread(invoke, "status", "--data", str(data))
+        assert shown.exit_code == 1
+        assert "0 of 1 agents online" in shown.stdout
+        assert f"reconnecting: {cut.agents[0].why[:10]}" in shown.stdout
+
+        tunnel.is_open = True
+        back = (await _says(data, "online")).agents[0]
+        assert (back.resumed, back.sessions, back.why, back.since) == (1, 1, None, agent.since)
+        stopping = asyncio.create_task(platform.__aexit__(None, None, None))
+        assert not (await _says(data, "stopping")).is_well
+        held.may_answer.set()  # type: ignore[attr-defined]
+        await stopping
+        assert await asyncio.to_thread(read_status, data) is None
