@@ -16,6 +16,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Literal, NamedTuple
 from uuid import UUID, uuid4
 
@@ -106,6 +107,7 @@ class Runner:
         on_end = (*on_conversation_end, own) if callable(own) else on_conversation_end
         self._send: Send = _nowhere
         self._corrects: Callable[[str], bool] = lambda person: False
+        self._chained_to: Callable[[str], str | None] = lambda person: None
         # However many threads one person begins, there is room for others.
         self._lanes = Lanes(max(1, self.policy.concurrency // _SHARES))
         self._persons: weakref.WeakValueDictionary[str, Variables] = weakref.WeakValueDictionary()
@@ -125,14 +127,21 @@ class Runner:
 
     # Opening and closing
 
-    async def open(self, send: Send, corrects: Callable[[str], bool] = lambda person: False) -> None:
+    async def open(
+        self,
+        send: Send,
+        corrects: Callable[[str], bool] = lambda person: False,
+        chained_to: Callable[[str], str | None] = lambda person: None,
+    ) -> None:
         """Takes up what the last run left, and begins to accept.
 
         `send` gets stanzas in order and never fails. `corrects` says whether every device of a person (a bare JID) shows
-        corrections, so that a stream may grow before their eyes.
+        corrections, so that a stream may grow before their eyes; `chained_to` names their only device, where it is one that
+        takes a correction of the version before only.
         """
         self._send = send
         self._corrects = corrects
+        self._chained_to = chained_to
         await self._ends.open()
         await self._lifecycle.open()
         pending = await self.store.pending()
@@ -403,6 +412,7 @@ class Runner:
             self.jid,
             self.policy.stanza_bytes,
             grows=self._corrects(lane.sender),
+            chained_to=partial(self._chained_to, lane.sender),
             is_rerun=waiting.redelivered,
         )
         response = Response(voice, self._send, self.jid, waiting.key, self._pace)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 from slixmpp import Presence
@@ -19,6 +21,17 @@ _ANSWER_WITHIN_S = 10
 _PEOPLE = 10_000
 _DEVICES = 20
 
+# Profanity up to 0.13 knows a message by the id of its last correction only, and shows nothing of one that names the first.
+_NAMES_THE_LAST = re.compile(r"Profanity 0\.(\d|1[0-3])(\.|$)")
+
+
+class _Shows(Enum):
+    """What a device makes of corrections (XEP-0308)."""
+
+    NONE = 0
+    ALL = 1
+    OF_THE_LAST = 2
+
 
 class Abilities:
     """The devices of people, by bare JID and resource. Nobody is asked who is not admitted."""
@@ -26,13 +39,21 @@ class Abilities:
     def __init__(self, client: Any, admits: Callable[[str], bool]) -> None:
         self._client = client
         self._admits = admits
-        self._corrects: dict[str, dict[str, bool]] = {}
+        self._corrects: dict[str, dict[str, _Shows]] = {}
         self._asking: set[asyncio.Task[None]] = set()
 
     def corrects(self, person: str) -> bool:
         """Whether every available device of a person (a bare JID) shows corrections (XEP-0308); False if none is known."""
         devices = self._corrects.get(person, {})
-        return bool(devices) and all(devices.values())
+        return set(devices.values()) == {_Shows.ALL} or self.chained_to(person) is not None
+
+    def chained_to(self, person: str) -> str | None:
+        """The resource of a person's only device, where a correction has to name the version before it instead of the first."""
+        match list(self._corrects.get(person, {}).items()):
+            case [(resource, _Shows.OF_THE_LAST)]:
+                return resource
+            case _:
+                return None
 
     def see(self, presence: Presence) -> None:
         """Takes a presence that came in."""
@@ -65,7 +86,7 @@ class Abilities:
         devices = self._corrects.setdefault(person, {})
         if resource in devices or len(devices) >= _DEVICES:
             return
-        devices[resource] = False
+        devices[resource] = _Shows.NONE
         task = asyncio.create_task(self._ask(person, resource))
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
@@ -73,10 +94,17 @@ class Abilities:
     async def _ask(self, person: str, resource: str) -> None:
         try:
             info = await self._client.plugin["xep_0030"].get_info(f"{person}/{resource}", timeout=_ANSWER_WITHIN_S)
-            can = CORRECTION_NAMESPACE in info["disco_info"]["features"]
+            shows = _shown_by(info["disco_info"])
         except (IqError, IqTimeout, XMPPError) as error:
             log.debug("%s/%s does not say what it can do: %s", person, resource, type(error).__name__)
             return
         devices = self._corrects.get(bare(person), {})
         if resource in devices:
-            devices[resource] = can
+            devices[resource] = shows
+
+
+def _shown_by(info: Any) -> _Shows:
+    if CORRECTION_NAMESPACE not in info["features"]:
+        return _Shows.NONE
+    names = [name or "" for *_, name in info["identities"]]
+    return _Shows.OF_THE_LAST if any(map(_NAMES_THE_LAST.match, names)) else _Shows.ALL

@@ -12,7 +12,7 @@ from xml.etree.ElementTree import Element
 from slixmpp import Presence
 from slixmpp.exceptions import XMPPError
 
-from ..codec.namespaces import MARKER, MARKER_NAMESPACE, ORIGIN_ID_NAMESPACE
+from ..codec.namespaces import CHAT_STATES_NAMESPACE, MARKER, MARKER_NAMESPACE, ORIGIN_ID_NAMESPACE
 from ..codec.xml import attribute, escape
 from ..exceptions import StoreError
 from ..names import bare
@@ -114,10 +114,12 @@ class Contacts:
 
 def introduction(person: str, text: str) -> str:
     """The stanza. Marked as an answer, so that no agent of ours answers it."""
+    # Clients take a first message without a chat state (XEP-0085) for one of somebody who uses none, and then send none.
     stanza_id = f"hello-{uuid4()}"
     return (
         f"<message to='{attribute(bare(person))}' type='chat' id='{stanza_id}'><body>{escape(text)}</body>"
-        f"<answer xmlns='{MARKER_NAMESPACE}'/><origin-id xmlns='{ORIGIN_ID_NAMESPACE}' id='{stanza_id}'/></message>"
+        f"<active xmlns='{CHAT_STATES_NAMESPACE}'/><answer xmlns='{MARKER_NAMESPACE}'/>"
+        f"<origin-id xmlns='{ORIGIN_ID_NAMESPACE}' id='{stanza_id}'/></message>"
     )
 
 

@@ -135,7 +135,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             await self._hook_plugin_after_connection()
             if self.rooms.may_be:
                 await self._runner.drop_where(is_visit)
-            await self._runner.open(self.send, self.abilities.corrects)
+            await self._runner.open(self.send, self.abilities.corrects, self.abilities.chained_to)
             await self.setup()
         except BaseException:
             await self._citizen.close()
