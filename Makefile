@@ -1,9 +1,9 @@
-# make demo | test | check | bench | servers
+# make demo | test | chaos | check | bench | servers
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench servers format clean
+.PHONY: demo test chaos check bench servers format clean
 
 $(VENV)/.ready: pyproject.toml
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
@@ -21,6 +21,10 @@ demo: $(VENV)/.ready
 
 test: $(VENV)/.ready
 	@$(BIN)/pytest
+
+# What takes the servers minutes: a room of a thousand.
+chaos: $(VENV)/.ready
+	@OCCUPANTS=1000 $(BIN)/pytest tests/xmpp/test_crowds.py
 
 check: $(VENV)/.ready
 	@$(BIN)/ruff format --check .

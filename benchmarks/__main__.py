@@ -17,11 +17,14 @@ from tests.servers import ejabberd, prosody
 from tests.servers.server import XmppServer
 
 from .further import further_agents
+from .promptness import first_words_waits, typing_waits
 from .report import (
     Target,
     further_lines,
     further_targets,
     machine,
+    promptness_lines,
+    promptness_targets,
     server_version,
     speed_table,
     speed_targets,
@@ -33,6 +36,7 @@ QUICK = (Load(rounds=1, messages=200, pings=30), 10, 0.5)
 
 SERVERS = {"prosody": (prosody.installed, prosody.prosody), "ejabberd": (ejabberd.installed, ejabberd.ejabberd)}
 FURTHER = "further"
+PROMPTNESS = "promptness"
 
 
 @contextmanager
@@ -72,6 +76,18 @@ def further(name: str, count: int, idle_s: float) -> tuple[dict[str, Any], list[
     return {"server": name, **asdict(measured), "targets": [_target(target) for target in targets]}, targets
 
 
+def promptness(name: str) -> tuple[dict[str, Any], list[Target]]:
+    """As `speed`, for what a person sees while a hundred conversations are busy."""
+    with running(name) as server, tempfile.TemporaryDirectory(prefix="benchmark-") as directory:
+        print(f"what people see with 100 busy conversations, on {name}", flush=True)
+        typing = asyncio.run(typing_waits(server, Path(directory)))
+        words = asyncio.run(first_words_waits(server, Path(directory)))
+    targets = promptness_targets(typing, words)
+    print("\n".join([*promptness_lines(typing, words), *map(str, targets)]), end="\n\n", flush=True)
+    figures = {"typing": asdict(typing), "first_words": asdict(words)}
+    return {**figures, "targets": [_target(target) for target in targets]}, targets
+
+
 def _target(target: Target) -> dict[str, Any]:
     return {**asdict(target), "is_reached": target.is_reached}
 
@@ -80,7 +96,7 @@ def main() -> int:
     """Measures and prints; the exit code says only whether there was something to measure on."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one short round, to see that it runs; its figures mean little")
-    parser.add_argument("--only", choices=(*SERVERS, FURTHER), help="one part only")
+    parser.add_argument("--only", choices=(*SERVERS, FURTHER, PROMPTNESS), help="one part only")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures of every round as JSON too")
     chosen = parser.parse_args()
     load, count, idle_s = QUICK if chosen.quick else FULL
@@ -97,7 +113,7 @@ def main() -> int:
         f"{load.pings} messages one by one, then {load.messages} with {IN_FLIGHT} in flight over {THREADS} threads;"
         f" medians of {load.rounds}; ratios to slixmpp\n"
     )
-    figures: dict[str, Any] = {"machine": here, "load": asdict(load), "speed": {}}
+    figures: dict[str, Any] = {"machine": here, "load": asdict(load), "speed": {}, PROMPTNESS: {}}
     targets: list[Target] = []
     for name in there:
         if chosen.only in (None, name):
@@ -106,6 +122,10 @@ def main() -> int:
     if chosen.only in (None, FURTHER):
         figures[FURTHER], found = further(there[-1], count, idle_s)
         targets += found
+    if chosen.only in (None, PROMPTNESS):
+        for name in there:
+            figures[PROMPTNESS][name], found = promptness(name)
+            targets += found
     print(f"{sum(target.is_reached for target in targets)} of {len(targets)} targets are reached")
     if chosen.json is not None:
         chosen.json.write_text(json.dumps(figures, indent=2))

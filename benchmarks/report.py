@@ -17,6 +17,7 @@ from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
 
 from .further import Further
+from .promptness import Waits
 from .speed import Measured
 
 DISTRIBUTIONS = ("spade", "slixmpp-multiplatform", "pydantic", "SQLAlchemy")
@@ -62,6 +63,16 @@ def further_targets(further: Further) -> list[Target]:
     ]
 
 
+def promptness_targets(typing: Waits, words: Waits) -> list[Target]:
+    """What a person sees, with a hundred busy conversations: typing between 200 and 300 ms, first words within 50 ms."""
+    return [
+        Target("typing, the soonest", typing.waits_s[0] * 1e3, "at least", 200, " ms"),
+        Target("typing, the latest", typing.waits_s[-1] * 1e3, "at most", 300, " ms"),
+        Target("first words, the median", words.median_s * 1e3, "at most", 50, " ms"),
+        Target("first words, the latest", words.waits_s[-1] * 1e3, "at most", 50, " ms"),
+    ]
+
+
 def speed_table(measured: Mapping[str, Measured]) -> list[str]:
     """A line for each echo agent, with ratios to slixmpp."""
     raw = measured["slixmpp"]
@@ -84,6 +95,16 @@ def further_lines(further: Further) -> list[str]:
     return [
         f"  {further.online_kib:.0f} KiB for each that is online, {further.answered_kib:.0f} KiB when it has answered once",
         f"  {further.idle_percent:.3f} % of a core for all of them together while idle",
+    ]
+
+
+def promptness_lines(typing: Waits, words: Waits) -> list[str]:
+    """How long people waited."""
+    named = (("typing after a message", typing), ("first words after the agent said them", words))
+    return [
+        f"  {name}: {waits.waits_s[0] * 1e3:.0f} to {waits.waits_s[-1] * 1e3:.0f} ms, median {waits.median_s * 1e3:.0f} ms"
+        f" (the event loop of all was {waits.loop_late_s * 1e3:.0f} ms late at most)"
+        for name, waits in named
     ]
 
 

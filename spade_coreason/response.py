@@ -67,7 +67,6 @@ class Response:
         self._agent = agent
         self._pace = pace
         self._held: list[str] = []
-        self._is_growing = False
         if voice.shows_typing:
             pace.typing.set(self._show_typing)
         self._named = 0
@@ -206,7 +205,7 @@ class Response:
                 self.send(self._take_held() + stanzas)
             return
         if self._voice.grows and isinstance(event, StreamChunk):
-            self._grow()
+            self._streams[event.stream_id].grow()
         if not stanzas:
             return
         self.stanzas += stanzas
@@ -233,9 +232,8 @@ class Response:
         if self._voice.shows_typing:
             pace.typing.take_back(self._show_typing)
             pace.still_typing.take_back(self._show_typing)
-        if self._is_growing:
-            pace.first_words.take_back(self._show_growth)
-            pace.growing.take_back(self._show_growth)
+        for stream in self._streams.values():
+            stream.stop_growing()
 
     def _show_typing(self) -> None:
         if (stanza := self._voice.composing()) is not None:
@@ -248,17 +246,13 @@ class Response:
         self._pace.still_typing.take_back(self._show_typing)
         self._pace.typing.set(self._show_typing)
 
-    def _grow(self) -> None:
-        if not self._is_growing:
-            self._is_growing = True
-            self._pace.first_words.set(self._show_growth)
-
-    def _show_growth(self) -> None:
-        grown = self._voice.growth()
-        self._is_growing = bool(grown)
+    def _show_growth(self, stream_id: str) -> bool:
+        """Shows what a stream has more than before, behind all that was said before; whether there was something."""
+        grown = self._voice.growth(stream_id)
         if grown:
+            self.send(self._take_held())
             self._send_now(grown)
-            self._pace.growing.set(self._show_growth)
+        return bool(grown)
 
     def _record(self, event: dict[str, Any]) -> None:
         if self._is_over:
@@ -269,13 +263,14 @@ class Response:
 class Stream:
     """The StreamHandle: open, active, then closed or aborted."""
 
-    __slots__ = ("_chunks", "_is_closing", "_response", "_stream_id")
+    __slots__ = ("_chunks", "_is_closing", "_is_growing", "_response", "_stream_id")
 
     def __init__(self, response: Response, stream_id: str) -> None:
         self._response = response
         self._stream_id = stream_id
         self._chunks: list[str] = []
         self._is_closing = False
+        self._is_growing = False
 
     @property
     def stream_id(self) -> str:
@@ -315,6 +310,24 @@ class Stream:
         """Ends the stream so."""
         if self._response._streams.pop(self._stream_id, None) is None:
             return
+        self.stop_growing()
         self._response._emit(end)
         if self._chunks:
             self._response.texts.append("".join(self._chunks))
+
+    def grow(self) -> None:
+        """It has more to show: its first words soon, what follows when it is time again. Each stream has its own time."""
+        if not self._is_growing:
+            self._is_growing = True
+            self._response._pace.first_words.set(self._show)
+
+    def stop_growing(self) -> None:
+        """Shows no more before its end."""
+        if self._is_growing:
+            self._response._pace.first_words.take_back(self._show)
+            self._response._pace.growing.take_back(self._show)
+
+    def _show(self) -> None:
+        self._is_growing = self._response._show_growth(self._stream_id)
+        if self._is_growing:
+            self._response._pace.growing.set(self._show)

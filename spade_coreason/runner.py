@@ -119,6 +119,7 @@ class Runner:
         self._send: Send = _nowhere
         self._corrects: Callable[[str], bool] = lambda person: False
         self._refers: Callable[[str], bool] = lambda device: False
+        self._chained_to: Callable[[str], str | None] = lambda person: None
         # However many threads one person begins, there is room for others.
         self._lanes = Lanes(max(1, self.policy.concurrency // _SHARES))
         self._persons: weakref.WeakValueDictionary[str, Person] = weakref.WeakValueDictionary()
@@ -146,14 +147,16 @@ class Runner:
         send: Send,
         corrects: Callable[[str], bool] = lambda person: False,
         refers: Callable[[str], bool] = lambda device: False,
+        chained_to: Callable[[str], str | None] = lambda person: None,
     ) -> None:
         """Takes up what the last run left, and begins to accept.
 
         `send` gets stanzas in order and never fails. `corrects` says whether every device of a person (a bare JID) shows
-        corrections, so that a stream may grow before their eyes; `refers` whether a device (a full JID) shows replies.
+        corrections, so that a stream may grow before their eyes; `refers` whether a device (a full JID) shows replies;
+        `chained_to` names their only device, where it is one that takes a correction of the version before only.
         """
         self._send = send
-        self._corrects, self._refers = corrects, refers
+        self._corrects, self._refers, self._chained_to = corrects, refers, chained_to
         await self._operators.open()
         await self._ends.open()
         await self._lifecycle.open()
@@ -486,6 +489,7 @@ class Runner:
             self.jid,
             self.policy.stanza_bytes,
             grows=prefers.streaming is not False and self._corrects(lane.sender),
+            chained_to=partial(self._chained_to, lane.sender),
             is_rerun=waiting.redelivered,
             thoughts=self.policy.thoughts if prefers.thoughts is None else prefers.thoughts,
             refers=self._refers(incoming.sender),

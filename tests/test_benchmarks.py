@@ -42,6 +42,15 @@ def test_a_quick_run_measures_what_further_agents_cost(tmp_path: Path) -> None:
     assert "memory of a further agent" in done.stdout
 
 
+def test_a_run_measures_how_soon_people_see_something(tmp_path: Path) -> None:
+    require("Prosody", prosody.installed())
+    done = benchmarks("--only", "promptness", "--json", str(tmp_path / "figures.json"))
+    assert done.returncode == 0, done.stderr
+    measured = json.loads((tmp_path / "figures.json").read_text())["promptness"]["prosody"]
+    assert len(measured["typing"]["waits_s"]) == len(measured["first_words"]["waits_s"]) == 100
+    assert "first words after the agent said them" in done.stdout
+
+
 def test_without_a_server_one_line_says_how_to_get_it(tmp_path: Path) -> None:
     done = benchmarks(env={"PATH": str(tmp_path)})
     assert done.returncode == 1

@@ -68,6 +68,7 @@ RESERVED = frozenset(
         "attachments",
         "reply_to",
         "thread",
+        "parent_thread",
         "language",
         "spade",
         "delayed_since",
@@ -278,6 +279,9 @@ def decode(message: Element, *, in_room: bool = False) -> Decoded:
         payload["attachments"] = linked
     if reply is not None and reply.get("id"):
         metadata["reply_to"] = reply.get("id")
+    parent = thread_element.get("parent") if thread_element is not None else None
+    if parent and len(parent) <= LONGEST_ID:
+        metadata["parent_thread"] = parent
     corrected = parts.get(REPLACE)
     origin = parts.get(ORIGIN_ID)
     language = (body.get(LANGUAGE) if body is not None else None) or message.get(LANGUAGE)

@@ -6,8 +6,9 @@ from the inbox key of the request, so that an answer sent twice is recognised; e
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
 from zlib import crc32
 
@@ -56,6 +57,8 @@ _ENVELOPE_BYTES = 2048
 _MOST_A_CHARACTER_TAKES = 6  # a quote in an attribute
 _LEAST_TEXT_BYTES = 1024
 
+ChainedTo: TypeAlias = Callable[[], str | None]
+
 
 class Voice(Protocol):
     """The language of one turn."""
@@ -79,8 +82,8 @@ class Voice(Protocol):
         """The stanzas that `event` becomes now; none where it waits for more, or is not for this listener."""
         ...
 
-    def growth(self) -> list[str]:
-        """Where it `grows`: the streams that have more to show than before, as they stand. Nothing of it is to be kept."""
+    def growth(self, stream_id: str) -> list[str]:
+        """Where it `grows`: a stream that has more to show than before, as it stands. Nothing of it is to be kept."""
         ...
 
     def composing(self) -> str | None:
@@ -103,13 +106,15 @@ def voice_for(
     stanza_bytes: int,
     *,
     grows: bool = False,
+    chained_to: ChainedTo = lambda: None,
     is_rerun: bool = False,
     thoughts: bool = False,
     refers: bool = False,
 ) -> Voice:
     """The voice for whoever sent `incoming` to the bare JID `agent`. No stanza it makes exceeds `stanza_bytes`.
 
-    `grows`: every device of the person shows corrections. `is_rerun`: of the same turn something may have been said before.
+    `grows`: every device of the person shows corrections. `chained_to` names, whenever it is called, the one device of theirs
+    where each correction has to name the version before it. `is_rerun`: of the same turn something may have been said before.
     `thoughts`: the person reads them. `refers`: the device that asked shows replies.
     """
     if incoming.language == "program":
@@ -118,7 +123,16 @@ def voice_for(
         return SpadeVoice(incoming, key, stanza_bytes)
     if incoming.language == "room":
         return RoomVoice(incoming, key, stanza_bytes)
-    return PersonVoice(incoming, key, stanza_bytes, grows=grows, is_rerun=is_rerun, thoughts=thoughts, refers=refers)
+    return PersonVoice(
+        incoming,
+        key,
+        stanza_bytes,
+        grows=grows,
+        chained_to=chained_to,
+        is_rerun=is_rerun,
+        thoughts=thoughts,
+        refers=refers,
+    )
 
 
 def displayed(incoming: Incoming) -> str:
@@ -140,9 +154,11 @@ def receipt(incoming: Incoming) -> str:
 
 def notice(to: str, text: str) -> str:
     """What an agent says to a person (a bare JID) without having been asked. Marked as an answer, so that no agent answers."""
+    # Clients take a first message without a chat state (XEP-0085) for one of somebody who uses none, and then send none.
     stanza_id = str(uuid4())
     return (
-        f"<message to='{attribute(to)}' type='chat' id='{stanza_id}'><body>{escape(text)}</body>{_MARKER}"
+        f"<message to='{attribute(to)}' type='chat' id='{stanza_id}'><body>{escape(text)}</body>"
+        f"<active xmlns='{CHAT_STATES_NAMESPACE}'/>{_MARKER}"
         f"<origin-id xmlns='{ORIGIN_ID_NAMESPACE}' id='{stanza_id}'/></message>"
     )
 
@@ -171,7 +187,7 @@ def _stanza_id(prefix: str, number: int, said: str) -> str:
 class _Growing:
     """A stream to a person: its text so far, and the message in which it grows."""
 
-    __slots__ = ("chunks", "message_id", "reply", "shown", "versions")
+    __slots__ = ("chained_to", "chunks", "last_id", "message_id", "reply", "shown", "versions")
 
     def __init__(self, message_id: str) -> None:
         self.chunks: list[str] = []
@@ -180,6 +196,8 @@ class _Growing:
         """The reference to the question in every version of it, as soon as there is one."""
         self.message_id = message_id
         self.versions = 0
+        self.last_id: str | None = None
+        self.chained_to: str | None = None
 
     @property
     def text(self) -> str:
@@ -207,6 +225,8 @@ class PersonVoice:
 
     What a stream shows while it grows is for the moment: not stored, not copied, never twice. Its last version is a correction
     like the others (XEP-0308) and complete in itself; only that one is kept. Nor is a thought, which is no part of the answer.
+    A device to which it is chained drops corrections of what it has not seen: whatever came there instead of it gets the whole
+    text, which corrects nothing.
     """
 
     shows_files = True
@@ -218,6 +238,7 @@ class PersonVoice:
         stanza_bytes: int,
         *,
         grows: bool = False,
+        chained_to: ChainedTo = lambda: None,
         is_rerun: bool = False,
         thoughts: bool = False,
         refers: bool = False,
@@ -230,6 +251,7 @@ class PersonVoice:
         self._streams: dict[str, _Growing] = {}
         self._begun = 0
         self._typing = False
+        self._chained_to = chained_to
         self._is_rerun = is_rerun
         self._says_thoughts = thoughts
         self._thoughts = 0
@@ -240,7 +262,8 @@ class PersonVoice:
         if isinstance(event, StreamChunk):
             self._streams[event.stream_id].chunks.append(event.chunk)
         elif isinstance(event, StreamStarted):
-            self._streams[event.stream_id] = _Growing(f"{self._key}-s{self._begun}")
+            stream = self._streams[event.stream_id] = _Growing(f"{self._key}-s{self._begun}")
+            stream.chained_to = self._chained_to()
             self._begun += 1
         elif isinstance(event, StreamEnded):
             stream = self._streams.pop(event.stream_id)
@@ -259,10 +282,9 @@ class PersonVoice:
             return self._text(event.message)
         return []
 
-    def growth(self) -> list[str]:
-        if not self.grows:
-            return []
-        return [self._version(stream) for stream in self._streams.values() if stream.has_more]
+    def growth(self, stream_id: str) -> list[str]:
+        stream = self._streams[stream_id]
+        return [self._version(stream)] if self.grows and stream.has_more and self._may_show(stream) else []
 
     def composing(self) -> str | None:
         if not self._incoming.uses_chat_states:
@@ -284,15 +306,26 @@ class PersonVoice:
             f"{thread_element(self._incoming.thread)}{_hint('no-store')}</message>"
         )
 
+    def _may_show(self, stream: _Growing) -> bool:
+        return not stream.versions or self._replaced(stream) is not None
+
+    def _replaced(self, stream: _Growing) -> str | None:
+        """The id that the next version of a stream corrects; None where there is nothing to correct."""
+        if stream.chained_to is not None:
+            return stream.last_id if self._chained_to() == stream.chained_to else None
+        # Of a turn that runs again the first run may have shown something already.
+        return stream.message_id if stream.versions or self._is_rerun else None
+
     def _version(self, stream: _Growing) -> str:
         """The stream as it stands, as much of it as one stanza takes."""
         stream.shown = len(stream.chunks)
         self._typing = self.shows_typing
         text = self._fitting(clean(stream.styled).strip())
+        replaced = self._replaced(stream)
         number, stream.versions = stream.versions, stream.versions + 1
-        # Of a turn that runs again the first run may have shown something already.
-        replaced = stream.message_id if number or self._is_rerun else None
-        stanza_id = stream.message_id if replaced is None else f"{stream.message_id}.{number}{'r' if self._is_rerun else ''}"
+        is_first = not (number or self._is_rerun)
+        stanza_id = stream.message_id if is_first else f"{stream.message_id}.{number}{'r' if self._is_rerun else ''}"
+        stream.last_id = stanza_id
         if stream.reply is None:
             stream.reply = self._take_reply()
         extra = f"{self._state}{_replacing(replaced)}{stream.reply}{_hint('no-store')}{_hint('no-copy')}"
@@ -329,7 +362,7 @@ class PersonVoice:
         text = clean(text).strip()
         if not text:
             return []
-        replaced = stream.message_id if stream is not None and self.grows and (stream.versions or self._is_rerun) else None
+        replaced = self._replaced(stream) if stream is not None and self.grows else None
         reply = stream.reply if stream is not None and stream.reply is not None else self._take_reply()
         if is_link:
             return [self._message(text, replaced, reply + _file_at(text))]
@@ -471,7 +504,7 @@ class ProgramVoice:
         kind, data = _event(event)
         return self._events.write(kind, data, beside=result_form(data) if kind == "block.data" else "")
 
-    def growth(self) -> list[str]:
+    def growth(self, stream_id: str) -> list[str]:
         return []
 
     def composing(self) -> str | None:

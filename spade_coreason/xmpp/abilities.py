@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable
-from typing import Any
+from enum import Enum
+from typing import Any, NamedTuple
 
 from slixmpp import Presence
 from slixmpp.exceptions import IqError, IqTimeout, XMPPError
@@ -18,8 +20,24 @@ log = logging.getLogger(__name__)
 _ANSWER_WITHIN_S = 10
 _PEOPLE = 10_000
 _DEVICES = 20
-_OF_INTEREST = frozenset({CORRECTION_NAMESPACE, REPLY_NAMESPACE})
-_NOTHING: frozenset[str] = frozenset()
+# Profanity up to 0.13 knows a message by the id of its last correction only, and shows nothing of one that names the first.
+_NAMES_THE_LAST = re.compile(r"Profanity 0\.(\d|1[0-3])(\.|$)")
+
+
+class _Shows(Enum):
+    """What a device makes of corrections (XEP-0308)."""
+
+    NONE = 0
+    ALL = 1
+    OF_THE_LAST = 2
+
+
+class _Device(NamedTuple):
+    corrections: _Shows
+    replies: bool
+
+
+_UNKNOWN = _Device(_Shows.NONE, False)
 
 
 class Abilities:
@@ -28,18 +46,27 @@ class Abilities:
     def __init__(self, client: Any, admits: Callable[[str], bool]) -> None:
         self._client = client
         self._admits = admits
-        self._devices: dict[str, dict[str, frozenset[str]]] = {}
+        self._devices: dict[str, dict[str, _Device]] = {}
         self._asking: set[asyncio.Task[None]] = set()
 
     def corrects(self, person: str) -> bool:
         """Whether every available device of a person (a bare JID) shows corrections (XEP-0308); False if none is known."""
-        devices = self._devices.get(person, {})
-        return bool(devices) and all(CORRECTION_NAMESPACE in features for features in devices.values())
+        devices = self._devices.get(person, {}).values()
+        shows = {device.corrections for device in devices}
+        return shows == {_Shows.ALL} or self.chained_to(person) is not None
 
     def refers(self, device: str) -> bool:
         """Whether a device (a full JID) shows replies (XEP-0461)."""
         person, _, resource = device.partition("/")
-        return REPLY_NAMESPACE in self._devices.get(person, {}).get(resource, _NOTHING)
+        return self._devices.get(person, {}).get(resource, _UNKNOWN).replies
+
+    def chained_to(self, person: str) -> str | None:
+        """The resource of a person's only device, where a correction has to name the version before it instead of the first."""
+        match list(self._devices.get(person, {}).items()):
+            case [(resource, _Device(_Shows.OF_THE_LAST))]:
+                return resource
+            case _:
+                return None
 
     def see(self, presence: Presence) -> None:
         """Takes a presence that came in."""
@@ -72,7 +99,7 @@ class Abilities:
         devices = self._devices.setdefault(person, {})
         if resource in devices or len(devices) >= _DEVICES:
             return
-        devices[resource] = _NOTHING
+        devices[resource] = _UNKNOWN
         task = asyncio.create_task(self._ask(person, resource))
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
@@ -80,10 +107,18 @@ class Abilities:
     async def _ask(self, person: str, resource: str) -> None:
         try:
             info = await self._client.plugin["xep_0030"].get_info(f"{person}/{resource}", timeout=_ANSWER_WITHIN_S)
-            features = frozenset(info["disco_info"]["features"]) & _OF_INTEREST
+            device = _shown_by(info["disco_info"])
         except (IqError, IqTimeout, XMPPError) as error:
             log.debug("%s/%s does not say what it can do: %s", person, resource, type(error).__name__)
             return
         devices = self._devices.get(bare(person), {})
         if resource in devices:
-            devices[resource] = features
+            devices[resource] = device
+
+
+def _shown_by(info: Any) -> _Device:
+    replies = REPLY_NAMESPACE in info["features"]
+    if CORRECTION_NAMESPACE not in info["features"]:
+        return _Device(_Shows.NONE, replies)
+    names = [name or "" for *_, name in info["identities"]]
+    return _Device(_Shows.OF_THE_LAST if any(map(_NAMES_THE_LAST.match, names)) else _Shows.ALL, replies)

@@ -15,14 +15,16 @@ from datetime import datetime
 from typing import Any, Literal, TypeAlias, TypeVar
 from xml.etree.ElementTree import Element, ParseError
 
-from slixmpp import JID, Message, Presence
+from slixmpp import JID, Iq, Message, Presence
 from slixmpp.plugins.xep_0198.stanza import Ack, RequestAck
 from spade.xmpp_client import XMPPClient
 
 from ..contracts.base import utc_now
 from ..exceptions import ConnectError, LoginError
+from ..names import bare
 from ..tracked import Tracked
 from .endpoint import Endpoint
+from .refusing import refusal
 from .sm import REQUEST_ACK, DurableStreamManagement
 
 log = logging.getLogger(__name__)
@@ -289,6 +291,9 @@ class Connection:
         # stanzas with a body, and builds a task for each.
         if not isinstance(stanza, Message):
             if isinstance(stanza, Presence) and self._on_presence(stanza):
+                return None
+            if isinstance(stanza, Iq) and (error := refusal(stanza.xml, bare(self.jid))) is not None:
+                self.send([error])
                 return None
             return self._stream_management(stanza)
         try:

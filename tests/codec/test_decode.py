@@ -73,6 +73,13 @@ def test_a_thread_is_kept(thread: str) -> None:
     assert person(thread=thread).thread == thread
 
 
+def test_the_thread_from_which_another_branches_off_is_known() -> None:
+    asked = request(message(body("hi") + "<thread parent='trunk'>branch</thread>"))
+    assert (asked.thread, asked.metadata["parent_thread"]) == ("branch", "trunk")
+    absurd = request(message(body("hi") + f"<thread parent='{'x' * 1025}'>branch</thread>"))
+    assert (absurd.thread, dict(absurd.metadata)) == ("branch", {})
+
+
 def test_an_empty_thread_is_none() -> None:
     assert person(thread="").thread is None
 

@@ -300,7 +300,7 @@ def test_a_stream_is_shown_with_message_styling_while_it_grows() -> None:
     shown: list[str] = []
     for number, chunk in enumerate(("It is **sun", "ny** in *Berlin*", " now")):
         speaker.say(StreamChunk("s", number, chunk))
-        shown += map(text_of, speaker.growth())
+        shown += map(text_of, speaker.growth("s"))
     assert shown == ["It is **sun", "It is *sunny* in _Berlin_", "It is *sunny* in _Berlin_ now"]
     assert [text_of(stanza) for stanza in speaker.withdrawn()] == ["It is *sunny* in _Berlin_ now… (taken back)"]
 
@@ -401,13 +401,13 @@ def growing(**how: Any) -> Voice:
 def test_a_stream_grows_in_one_message_and_only_its_last_version_is_kept() -> None:
     growing_voice = growing()
     growing_voice.say(StreamStarted("s"))
-    assert growing_voice.growth() == []
+    assert growing_voice.growth("s") == []
     versions = []
     for seq, chunk in enumerate(("It ", "is ", "sunny")):
         assert growing_voice.say(StreamChunk("s", seq, chunk)) == []
-        [version] = growing_voice.growth()
+        [version] = growing_voice.growth("s")
         versions.append(version)
-        assert growing_voice.growth() == []  # nothing more than before
+        assert growing_voice.growth("s") == []  # nothing more than before
     assert [text_of(version) for version in versions] == ["It", "It is", "It is sunny"]
     first = read(versions[0]).get("id")
     assert [replaced(version) for version in versions] == [None, first, first]
@@ -426,10 +426,10 @@ def test_streams_that_grow_at_once_stay_separate_messages() -> None:
     for name in "ab":
         growing_voice.say(StreamStarted(name))
     growing_voice.say(StreamChunk("a", 0, "one"))
-    [of_a] = growing_voice.growth()
+    [of_a] = growing_voice.growth("a")
     growing_voice.say(StreamChunk("b", 0, "two"))
     growing_voice.say(StreamChunk("a", 1, " more"))
-    again, of_b = growing_voice.growth()
+    [again], [of_b] = growing_voice.growth("a"), growing_voice.growth("b")
     assert replaced(again) == read(of_a).get("id") != read(of_b).get("id")
     assert replaced(of_b) is None
     [end_of_b] = growing_voice.say(StreamEnded("b"))
@@ -451,11 +451,45 @@ def test_what_runs_again_corrects_what_the_first_run_showed() -> None:
     for run in (first_run, second_run):
         run.say(StreamStarted("s"))
         run.say(StreamChunk("s", 0, "It"))
-    [shown] = first_run.growth()
-    [again] = second_run.growth()
+    [shown] = first_run.growth("s")
+    [again] = second_run.growth("s")
     assert replaced(again) == read(shown).get("id") != read(again).get("id")
     [last] = second_run.say(StreamEnded("s"))
     assert replaced(last) == read(shown).get("id")
+
+
+def test_for_a_device_that_knows_the_last_version_only_each_corrects_the_one_before() -> None:
+    growing_voice = growing(chained_to=lambda: "profanity.1")
+    growing_voice.say(StreamStarted("s"))
+    stanzas = []
+    for seq, chunk in enumerate(("It ", "is ", "sunny")):
+        growing_voice.say(StreamChunk("s", seq, chunk))
+        stanzas += growing_voice.growth("s")
+    stanzas += growing_voice.say(StreamEnded("s"))
+    assert [replaced(stanza) for stanza in stanzas] == [None, *(read(stanza).get("id") for stanza in stanzas[:-1])]
+
+
+@pytest.mark.parametrize("now", [None, "profanity.2"])
+def test_who_has_another_device_since_gets_the_whole_text_which_corrects_nothing(now: str | None) -> None:
+    devices: list[str | None] = ["profanity.1"]
+    growing_voice = growing(chained_to=lambda: devices[-1])
+    growing_voice.say(StreamStarted("s"))
+    growing_voice.say(StreamChunk("s", 0, "It "))
+    assert len(growing_voice.growth("s")) == 1
+    devices.append(now)
+    growing_voice.say(StreamChunk("s", 1, "is"))
+    assert growing_voice.growth("s") == []
+    [last] = growing_voice.say(StreamEnded("s"))
+    assert (text_of(last), replaced(last)) == ("It is", None)
+
+
+def test_what_runs_again_corrects_nothing_where_the_last_version_is_not_known() -> None:
+    second_run = growing(chained_to=lambda: "profanity.1", is_rerun=True)
+    second_run.say(StreamStarted("s"))
+    second_run.say(StreamChunk("s", 0, "It"))
+    [first] = second_run.growth("s")
+    [last] = second_run.say(StreamEnded("s"))
+    assert (replaced(first), replaced(last)) == (None, read(first).get("id"))
 
 
 def test_what_grows_never_exceeds_a_stanza_and_the_end_is_whole() -> None:
@@ -466,7 +500,7 @@ def test_what_grows_never_exceeds_a_stanza_and_the_end_is_whole() -> None:
     for seq, word in enumerate(words):
         growing_voice.say(StreamChunk("s", seq, word))
         if seq % 500 == 0:
-            stanzas += growing_voice.growth()
+            stanzas += growing_voice.growth("s")
     end = growing_voice.say(StreamEnded("s"))
     assert longest([*stanzas, *end]) <= 10_000
     assert text_of(stanzas[-1]).endswith(" …")

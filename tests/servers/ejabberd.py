@@ -9,6 +9,7 @@ from pathlib import Path
 from spade_coreason.xmpp.servers.certificate import certificate_in
 from spade_coreason.xmpp.servers.ports import free_ports
 
+from .crowd import Entrance
 from .server import DOMAIN, OTHER_DOMAIN, XmppServer
 
 DEBIAN_STANZA_BYTES = 262_144
@@ -22,6 +23,7 @@ listen:
      max_stanza_size: {stanza_bytes}, shaper: none, access: c2s}}
   - {{port: {http}, ip: "127.0.0.1", module: ejabberd_http,
      request_handlers: {{/ws: ejabberd_http_ws{upload_handler}}}}}
+{crowd}
 acl: {{local: {{user_regexp: ""}}}}
 access_rules: {{local: {{allow: local}}, c2s: {{allow: all}}, register: {{allow: all}}}}
 auth_method: internal
@@ -38,7 +40,7 @@ modules:
   mod_client_state: {{}}
   mod_disco: {{}}
   mod_last: {{}}
-  mod_muc: {{host: "muc.@HOST@", access: all, access_create: all}}
+  mod_muc: {{host: "muc.@HOST@", access: all, access_create: all, max_users: 2000, default_room_options: {{max_users: 2000}}}}
   mod_ping: {{}}
   mod_privacy: {{}}
   mod_private: {{}}
@@ -48,6 +50,12 @@ modules:
   mod_vcard: {{}}
   mod_version: {{}}
 {modules}
+"""
+
+
+CROWD = """\
+  - {{port: {crowd.port}, ip: "127.0.0.1", module: ejabberd_service, access: all, shaper: none,
+     hosts: {{"{crowd.host}": {{password: "{crowd.secret}"}}}}}}
 """
 
 
@@ -64,10 +72,12 @@ def ejabberd(
     hibernation_s: int = 300,
     uploads: int | None = None,
     offline: bool = True,
+    crowd: Entrance | None = None,
 ) -> XmppServer:
     """A server in `directory`, not started yet: `with ejabberd(tmp_path) as server: …`.
 
-    `uploads` are the bytes that an uploaded file may have (XEP-0363). Without `offline` no mail waits for who is away.
+    `uploads` are the bytes that an uploaded file may have (XEP-0363). Without `offline` no mail waits for who is away. A
+    `crowd` may connect.
     """
     domains = [prefix + domain for domain in (DOMAIN, OTHER_DOMAIN) for prefix in ("", "muc.", "pubsub.", "upload.")]
     certificate = certificate_in(directory / "certs", domains)
@@ -96,6 +106,7 @@ def ejabberd(
             c2s=c2s,
             http=http,
             stanza_bytes=stanza_bytes,
+            crowd=CROWD.format(crowd=crowd) if crowd else "",
             upload_handler=", /upload: mod_http_upload" if uploads else "",
             modules="\n".join(modules),
         )

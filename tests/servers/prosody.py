@@ -9,6 +9,7 @@ from pathlib import Path
 from spade_coreason.xmpp.servers.certificate import certificate_in
 from spade_coreason.xmpp.servers.ports import free_ports
 
+from .crowd import Entrance
 from .server import DOMAIN, OTHER_DOMAIN, XmppServer
 
 CONFIGURATION = """\
@@ -49,6 +50,7 @@ Component "muc.{domain}" "muc"
   restrict_room_creation = false
   {room_modules}
 {uploads}
+{crowd}
 """
 
 UPLOADS = """\
@@ -57,6 +59,11 @@ Component "upload.{domain}" "http_file_share"
   http_external_url = "http://127.0.0.1:{http}/"
   http_file_share_size_limit = {size}
   http_file_share_daily_quota = {quota}
+"""
+
+CROWD = """\
+Component "{crowd.host}"
+  component_secret = "{crowd.secret}"
 """
 
 
@@ -74,12 +81,14 @@ def prosody(
     queue: int | None = None,
     uploads: int | None = None,
     offline: bool = True,
+    crowd: Entrance | None = None,
 ) -> XmppServer:
     """A server in `directory`, not started yet: `with prosody(tmp_path) as server: …`.
 
     `stanza_bytes` raises the limit of 256 KiB a stanza; `hibernation_s` (600) and `queue` (500 stanzas) are what Prosody
     keeps of a session for its resumption (XEP-0198); None is Prosody's own default. `uploads` are the bytes that an uploaded
     file may have (XEP-0363); ten such are what one account may upload a day. Without `offline` no mail waits for who is away.
+    A `crowd` may connect.
     """
     certificate = certificate_in(directory / "certs", (DOMAIN, OTHER_DOMAIN, f"muc.{DOMAIN}"))
     (directory / "data").mkdir(parents=True, exist_ok=True)
@@ -89,6 +98,7 @@ def prosody(
         "c2s_stanza_size_limit": stanza_bytes,
         "smacks_hibernation_time": hibernation_s,
         "smacks_max_queue_size": queue,
+        "component_ports": f"{{ {crowd.port} }}" if crowd else None,
     }
     configuration = directory / "prosody.cfg.lua"
     configuration.write_text(
@@ -105,6 +115,7 @@ def prosody(
             options="\n".join(f"{key} = {value}" for key, value in settings.items() if value is not None),
             domain=DOMAIN,
             other=OTHER_DOMAIN,
+            crowd=CROWD.format(crowd=crowd) if crowd else "",
             uploads=UPLOADS.format(domain=DOMAIN, http=http, size=uploads, quota=10 * uploads) if uploads else "",
             room_modules='modules_enabled = { "muc_mam" }' if archive else "",
         )

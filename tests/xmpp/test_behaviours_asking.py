@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -32,54 +31,6 @@ async def test_a_stock_client_asks_and_is_answered(real_server: XmppServer, tmp_
         assert (threaded["body"], threaded["thread"]) == ("a thread", "t <&> 1")
         alice.send("a normal message", echo.jid, type="normal")
         assert (await alice.answer())["type"] == "normal"
-
-
-class GoSendxmpp:
-    """The Debian program, as a person at a shell uses it."""
-
-    def __init__(self, program: str, account: tuple[str, str], server: XmppServer, home: Path) -> None:
-        self._command = (program, "-u", account[0], "-p", account[1], "-j", f"{server.host}:{server.port}")
-        self._environment = {**os.environ, "SSL_CERT_FILE": str(server.ca_file), "HOME": str(home)}
-
-    async def run(self, *arguments: str, text: str | None = None) -> asyncio.subprocess.Process:
-        pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(
-            *self._command, *arguments, env=self._environment, stdin=pipe, stdout=pipe
-        )
-        if text is not None:
-            await asyncio.wait_for(process.communicate(text.encode()), 10)
-            assert process.returncode == 0
-        return process
-
-
-async def test_go_sendxmpp_asks_and_is_answered(go_sendxmpp: str, real_server: XmppServer, tmp_path: Path) -> None:
-    account = await real_server.account()
-    program = GoSendxmpp(go_sendxmpp, account, real_server, tmp_path)
-    seen: list[str] = []
-
-    async def assist(request: Any, session: Any, response: Any) -> None:
-        seen.append(request.metadata["conversation_id"])
-        await response.markdown(f"you said: {request.payload['query']}")
-
-    async with hosted(By(assist), real_server, tmp_path) as agent:
-        listening = await program.run("-l")
-        try:
-            assert listening.stdout is not None
-            async with StockClient(*await real_server.account(), real_server) as other:
-                other.send("are you listening?", account[0])
-                assert b"are you listening?" in await asyncio.wait_for(listening.stdout.readline(), 10)
-            # Answers go to the bare JID, so that the listener hears what another run asked.
-            await program.run(agent.jid, text="from the shell\n")
-            line = await asyncio.wait_for(listening.stdout.readline(), 10)
-            assert line.decode().endswith(f" {agent.jid}: you said: from the shell\n")
-            raw = f"<message to='{agent.jid}' type='chat' id='r1'><body>threaded</body><thread>shell</thread></message>"
-            await program.run("--raw", agent.jid, text=raw)
-            line = await asyncio.wait_for(listening.stdout.readline(), 10)
-            assert line.decode().endswith(f" {agent.jid}: you said: threaded\n")
-        finally:
-            listening.terminate()
-            await listening.wait()
-    assert seen == [f"{account[0]}_{agent.jid}", "shell"]
 
 
 async def test_the_answer_reaches_the_device_that_came_after_the_question(prosody: XmppServer, tmp_path: Path) -> None:

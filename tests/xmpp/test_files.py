@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +12,12 @@ from spade_coreason import AgentDefinition, Files, UploadError, fetch
 from spade_coreason.runner import Policy
 from spade_coreason.xmpp.connection import Connection
 from spade_coreason.xmpp.uploads import Uploads
-from tests.servers import ejabberd as ejabberd_server
 from tests.servers import prosody as prosody_server
 from tests.servers.clients import StockClient
 from tests.servers.requirements import require
 from tests.servers.server import XmppServer
+from tests.xmpp.conftest import MOST
 from tests.xmpp.hosting import By, endpoint_of, hosted, platform
-
-MOST = 200_000
-
-
-@pytest.fixture(scope="module", params=["prosody", "ejabberd"])
-def keeper(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[XmppServer]:
-    """A server that keeps files of at most 200,000 bytes."""
-    directory = tmp_path_factory.mktemp(f"{request.param}-uploads")
-    if request.param == "prosody":
-        require("Prosody", prosody_server.installed())
-        server = prosody_server.prosody(directory, uploads=MOST)
-    else:
-        require("ejabberd", ejabberd_server.installed())
-        server = ejabberd_server.ejabberd(directory, uploads=MOST)
-    with server:
-        yield server
 
 
 class Keeping:

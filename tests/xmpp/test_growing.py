@@ -101,6 +101,32 @@ async def test_with_one_device_that_sees_no_corrections_it_comes_once_and_whole(
         assert replaces(await phone.answer()) is not None
 
 
+async def test_a_profanity_that_knows_the_last_version_only_gets_what_it_can_show(prosody: XmppServer, tmp_path: Path) -> None:
+    pen = Pen()
+    account = await prosody.account()
+    async with (
+        hosted(pen.agent, prosody, tmp_path) as agent,
+        StockClient(*account, prosody, plugins=CORRECTS) as profanity,
+    ):
+        profanity.xmpp.plugin["xep_0030"].add_identity(category="client", itype="console", name="Profanity 0.13.1")
+        await met(profanity, agent)
+        profanity.send("go", agent.jid)
+        pen.write("It ")
+        first = await profanity.answer()
+        pen.write("is ")
+        second = await profanity.answer()
+        assert replaces(second) == first["id"]
+        pen.write("sunny", None)
+        assert replaces(await profanity.answer()) == second["id"]
+        async with StockClient(*account, prosody, plugins=CORRECTS) as phone:
+            await met(phone, agent)
+            profanity.send("go", agent.jid)
+            pen.write("It ")
+            await eventually(pen.words.empty)
+            pen.write("is", None)
+            assert [(m["body"], replaces(m)) for m in (await profanity.answer(), await phone.answer())] == [("It is", None)] * 2
+
+
 async def test_whom_the_agent_does_not_see_gets_it_once_and_whole(our_server: XmppServer, tmp_path: Path) -> None:
     pen = Pen()
     async with (

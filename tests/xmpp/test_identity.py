@@ -451,6 +451,7 @@ async def test_it_introduces_itself_once_to_each_person(real_server: XmppServer,
         assert hello["type"] == "chat"
         assert hello["id"]
         assert hello.xml.find(MARKER) is not None
+        assert hello.xml.find("{http://jabber.org/protocol/chatstates}active") is not None  # so that clients send theirs
         for _ in range(2):
             alice.xmpp.send_presence(pto=agent.jid, ptype="unsubscribe")
             await presence(alice, agent.jid, of("unavailable"))

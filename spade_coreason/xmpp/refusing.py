@@ -1,0 +1,32 @@
+"""The requests (IQ) that slixmpp takes and leaves without an answer, refused before it sees them."""
+
+from __future__ import annotations
+
+from xml.etree.ElementTree import Element
+
+from ..codec.namespaces import STANZA_ERRORS
+from ..codec.xml import attribute
+from ..names import bare
+
+# slixmpp's plugins take these and never answer; for the roster of somebody else they make an error that cannot be sent.
+_UNANSWERED = {
+    "set": {"{http://jabber.org/protocol/disco#info}query", "{http://jabber.org/protocol/disco#items}query"},
+    "get": {"{urn:xmpp:http:upload:0}request"},
+}
+_ROSTER = "{jabber:iq:roster}query"
+
+
+def refusal(iq: Element, own: str) -> str | None:
+    """The error for a request that nobody else here would answer, as RFC 6120, 8.2.3 demands; None for all others.
+
+    `own` is the agent's bare JID: its roster comes from its own account only (RFC 6121, 2.1.6).
+    """
+    kind, sender = iq.get("type", ""), iq.get("from", "")
+    tags = {child.tag for child in iq}
+    is_forged = _ROSTER in tags and kind == "set" and sender not in ("", own) and bare(sender) != own
+    if not (is_forged or tags & _UNANSWERED.get(kind, set())):
+        return None
+    return (
+        f"<iq type='error' to='{attribute(sender)}' id='{attribute(iq.get('id', ''))}'>"
+        f"<error type='cancel'><service-unavailable xmlns='{STANZA_ERRORS}'/></error></iq>"
+    )

@@ -1,0 +1,28 @@
+"""Servers for the tests of this directory, beside those of the whole suite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.servers import ejabberd as ejabberd_server
+from tests.servers import prosody as prosody_server
+from tests.servers.requirements import require
+from tests.servers.server import XmppServer
+
+MOST = 200_000
+
+
+@pytest.fixture(scope="session", params=["prosody", "ejabberd"])
+def keeper(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[XmppServer]:
+    """A server that keeps files of at most 200,000 bytes."""
+    directory = tmp_path_factory.mktemp(f"{request.param}-uploads")
+    if request.param == "prosody":
+        require("Prosody", prosody_server.installed())
+        server = prosody_server.prosody(directory, uploads=MOST)
+    else:
+        require("ejabberd", ejabberd_server.installed())
+        server = ejabberd_server.ejabberd(directory, uploads=MOST)
+    with server:
+        yield server

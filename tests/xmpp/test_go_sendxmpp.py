@@ -1,0 +1,63 @@
+"""A person at a shell with go-sendxmpp: asks and listens, is in a room, sends a file."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Any
+
+from spade_coreason import fetch
+from spade_coreason.xmpp.room import RoomPlan
+from tests.servers.go_sendxmpp import GoSendxmpp
+from tests.servers.server import XmppServer
+from tests.waiting import eventually
+from tests.xmpp.hosting import By, Echo, hosted
+
+
+async def test_go_sendxmpp_asks_and_is_answered(go_sendxmpp: str, real_server: XmppServer, tmp_path: Path) -> None:
+    account = await real_server.account()
+    program = GoSendxmpp(go_sendxmpp, account, real_server, tmp_path)
+    seen: list[str] = []
+
+    async def assist(request: Any, session: Any, response: Any) -> None:
+        seen.append(request.metadata["conversation_id"])
+        await response.markdown(f"you said: {request.payload['query']}")
+
+    async with hosted(By(assist), real_server, tmp_path) as agent, program.listening() as screen:
+        # Answers go to the bare JID, so that the listener hears what another run asked.
+        await program.send(agent.jid, text="from the shell\n")
+        await screen.hears(f" {agent.jid}: you said: from the shell")
+        raw = f"<message to='{agent.jid}' type='chat' id='r1'><body>threaded</body><thread>shell</thread></message>"
+        await program.send("--raw", agent.jid, text=raw)
+        await screen.hears(f" {agent.jid}: you said: threaded")
+    assert seen == [f"{account[0]}_{agent.jid}", "shell"]
+
+
+async def test_go_sendxmpp_is_answered_in_a_room_where_it_names_the_agent(
+    go_sendxmpp: str, real_server: XmppServer, tmp_path: Path
+) -> None:
+    room, echo = f"room-{secrets.token_hex(3)}@muc.localhost", Echo()
+    alice, bob = [GoSendxmpp(go_sendxmpp, await real_server.account(), real_server, tmp_path) for _ in range(2)]
+    async with hosted(echo, real_server, tmp_path, rooms=[RoomPlan(room, "Echo")]) as agent:
+        await eventually(lambda: agent.host.rooms.states.get(room) == "joined")
+        async with bob.listening("-c", "-a", "Bob", room) as screen:
+            await eventually(lambda: any(seat.nick == "Bob" for seat in agent.host.rooms._rooms[room].occupants.values()))
+            await alice.send("-c", "-a", "Alice", room, text="hello everybody\n")
+            await alice.send("-c", "-a", "Alice", room, text="Echo: hello\n")
+            await screen.hears("Echo: hello")
+            await screen.hears("Alice: hello")
+    assert [request.payload["query"] for request in echo.requests] == ["hello"]
+
+
+async def test_go_sendxmpp_sends_a_file_that_the_agent_fetches(go_sendxmpp: str, keeper: XmppServer, tmp_path: Path) -> None:
+    program = GoSendxmpp(go_sendxmpp, await keeper.account(), keeper, tmp_path)
+
+    async def assist(request: Any, session: Any, response: Any) -> None:
+        [attachment] = request.payload["attachments"]
+        fetched = await fetch(attachment["url"], allow_private=True)
+        await response.markdown(f"{attachment['name']} says {fetched.data.decode()}")
+
+    (tmp_path / "diary.txt").write_text("it rained")
+    async with hosted(By(assist), keeper, tmp_path) as agent, program.listening() as screen:
+        await program.send("--http-upload", str(tmp_path / "diary.txt"), agent.jid)
+        await screen.hears("diary.txt says it rained")

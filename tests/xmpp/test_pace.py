@@ -1,0 +1,95 @@
+"""How soon typing, first words and corrections are seen on a real server, while much else goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from benchmarks.promptness import first_words_waits, typing_waits
+from tests.servers.clients import StockClient
+from tests.servers.server import XmppServer
+from tests.xmpp.hosting import By, hosted
+from tests.xmpp.test_growing import CORRECTS, Pen, met, replaces
+
+SLOW_S = 0.5
+"""What a busy machine may take on top; the figures of a quiet one are `make bench`'s."""
+
+
+async def test_typing_is_shown_200_to_300_ms_after_a_message_with_100_busy_conversations(
+    real_server: XmppServer, tmp_path: Path
+) -> None:
+    typing = await typing_waits(real_server, tmp_path)
+    assert typing.waits_s[0] >= 0.2
+    assert typing.median_s <= 0.3 + typing.loop_late_s
+    assert typing.waits_s[-1] <= 0.3 + SLOW_S
+
+
+async def test_first_words_are_seen_within_50_ms_with_100_busy_conversations(real_server: XmppServer, tmp_path: Path) -> None:
+    words = await first_words_waits(real_server, tmp_path)
+    assert words.median_s <= 0.05 + words.loop_late_s
+    assert words.waits_s[-1] <= 0.05 + SLOW_S
+
+
+async def test_a_second_stream_does_not_wait_for_the_first_and_nothing_overtakes_what_was_said_before(
+    real_server: XmppServer, tmp_path: Path
+) -> None:
+    said: dict[str, float] = {}
+    done = asyncio.Event()
+
+    async def assist(request: Any, session: Any, response: Any) -> None:
+        await response.markdown("Two things:")
+        for word in ("one", "two"):
+            stream = await response.create_stream()
+            said[word] = time.monotonic()
+            await stream.write(word)
+            await asyncio.sleep(0.2)
+        await done.wait()
+
+    async with (
+        hosted(By(assist), real_server, tmp_path) as agent,
+        StockClient(*await real_server.account(), real_server, plugins=CORRECTS) as alice,
+    ):
+        await met(alice, agent)
+        alice.send("go", agent.jid)
+        assert (await alice.answer())["body"] == "Two things:"  # what was said before is seen before
+        for word in ("one", "two"):
+            message = await alice.answer()
+            assert (message["body"], replaces(message)) == (word, None)
+            assert time.monotonic() - said[word] <= 0.05 + SLOW_S
+        done.set()
+
+
+async def test_a_message_is_corrected_once_a_second_at_most(prosody: XmppServer, tmp_path: Path) -> None:
+    pen = Pen()
+    async with (
+        hosted(pen.agent, prosody, tmp_path) as agent,
+        StockClient(*await prosody.account(), prosody, plugins=CORRECTS) as alice,
+    ):
+        await met(alice, agent)
+        alice.send("go", agent.jid)
+        seen: list[tuple[float, str]] = []
+
+        async def read() -> None:
+            while True:
+                message = await alice.answer()
+                seen.append((time.monotonic(), message["body"]))
+                if message.xml.find("{urn:xmpp:hints}store") is not None:
+                    return
+
+        reading = asyncio.create_task(read())
+        began = time.monotonic()
+        words = 0
+        while time.monotonic() - began < 4.5:
+            pen.write(f"{words} ")
+            words += 1
+            await asyncio.sleep(0.03)
+        pen.write(None)
+        await reading
+        took_s = seen[-1][0] - began
+        assert seen[-1][1].split() == [str(number) for number in range(words)]
+        assert 5 <= len(seen) <= took_s + 2
+        gaps = [later[0] - earlier[0] for earlier, later in pairwise(seen[:-1])]
+        assert min(gaps) > 0.8, gaps  # a second at the sender, less what one was longer on its way than the next

@@ -1,0 +1,21 @@
+"""The same happens in memory, on Prosody, on ejabberd and on the embedded server."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.xmpp.scenarios import SCENARIOS, Side, in_memory, on_server
+
+
+@pytest.mark.parametrize("place", ["memory", "prosody", "ejabberd", "embedded"])
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+async def test_a_scenario_ends_the_same_everywhere(
+    place: str, scenario: Callable[[Side], Awaitable[Any]], request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    at = in_memory() if place == "memory" else on_server(request.getfixturevalue(place), tmp_path)
+    async with at as side:
+        assert await scenario(side) == SCENARIOS[scenario]
