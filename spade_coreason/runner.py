@@ -264,9 +264,10 @@ class Runner:
         sender = owner_of(incoming)
         while self._is_full(sender, incoming.thread):
             workers = [lane.worker for lane in self._lanes.of(sender) if lane.worker is not None]
-            if not workers:
-                return
-            await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
+            if workers:
+                await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
+            else:
+                await asyncio.sleep(_LOOK_AGAIN_S)  # a pause keeps them back, and tells nobody here when it ends
 
     def _is_full(self, sender: str, thread: str | None) -> bool:
         lane, most = self._lanes.get(sender, thread), self.policy.queue
@@ -869,6 +870,7 @@ MOST_HOPS = 16
 _JSON: TypeAdapter[Any] = TypeAdapter(JsonValue)
 _RETRY_S = 10.0
 _STOP_S = 5.0
+_LOOK_AGAIN_S = 1.0
 _QUEUES = 10  # of full length; more may not wait of one person, on all threads together
 _SHARES = 4  # of an agent's concurrency; one person has one at most
 

@@ -29,7 +29,8 @@ class AgentStatus:
     """One agent. `since` is when its present session began, `why` what keeps it from its server; None where there is none.
 
     `conversations` are the active ones, `in_flight` those with a turn that runs or waits; `resumed` counts the cuts after which
-    a session went on, `sessions` those that began. `rooms` are the states of its chat rooms, by JID.
+    a session went on, `sessions` those that began. One that `is_paused` by an operator keeps requests and answers none.
+    `rooms` are the states of its chat rooms, by JID.
     """
 
     jid: str
@@ -40,6 +41,7 @@ class AgentStatus:
     sessions: int = 0
     conversations: int = 0
     in_flight: int = 0
+    is_paused: bool = False
     rooms: dict[str, str] = field(default_factory=dict)
 
 

@@ -232,6 +232,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             connection.sessions,
             await runner.store.active_conversations() if runner is not None else 0,
             runner.turns_in_flight if runner is not None else 0,
+            runner is not None and runner.is_paused,
             {jid: str(room) for jid, room in self.rooms.states.items()},
         )
 

@@ -124,6 +124,9 @@ async def test_it_is_honest_while_it_starts_is_cut_comes_back_and_stops(
         [agent] = online.agents
         assert (agent.state, agent.why, agent.sessions, agent.in_flight) == ("online", None, 1, 1)
         assert agent.since == host.connection.online_at
+        platform.runners[jid].pause()
+        assert ", paused" in (await asyncio.to_thread(invoke, "status", "--data", str(data))).stdout
+        platform.runners[jid].resume()
 
         tunnel.is_open = False
         tunnel.cut()

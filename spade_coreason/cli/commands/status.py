@@ -58,6 +58,8 @@ def _row(agent: AgentStatus) -> tuple[object, ...]:
     state: str = agent.state
     if agent.since is not None:
         state += f" since {when(agent.since)}"
+    if agent.is_paused:
+        state += ", paused"
     if agent.why:
         state += f": {agent.why}"
     return agent.jid, state, agent.conversations, agent.in_flight, agent.resumed
