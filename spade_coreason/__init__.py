@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .files import Fetched as Fetched
     from .files import Files as Files
     from .files import fetch as fetch
+    from .own_commands import command as command
     from .peers import Answer as Answer
     from .peers import PeerEvent as PeerEvent
     from .peers import Peers as Peers
@@ -54,6 +55,7 @@ _LAZY = {
     "Fetched": "files",
     "Files": "files",
     "fetch": "files",
+    "command": "own_commands",
     "Answer": "peers",
     "PeerEvent": "peers",
     "Peers": "peers",

@@ -51,7 +51,8 @@ class Admissions:
         self._waiting.add(person)
         log.info("%s: asks its operators about %s", self._store.agent, person)
         text = f"{person} wants to talk to {self._name}.\nWrite /admit {person} or /reject {person}."
-        self._send([notice(operator, text) for operator in sorted(self._access.operators)])
+        choices = ((f"/admit {person}", "Admit"), (f"/reject {person}", "Reject"))
+        self._send([notice(operator, text, choices) for operator in sorted(self._access.operators)])
         return True
 
     async def admit(self, operator: str, person: str) -> str:

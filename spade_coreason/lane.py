@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from .codec import Incoming
@@ -35,6 +35,33 @@ class Waiting(NamedTuple):
     def is_named(self, message_id: str) -> bool:
         """Whether its sender calls the message by this id."""
         return bool(message_id) and message_id in (self.incoming.stanza_id, self.incoming.origin_id)
+
+
+@dataclass(slots=True, eq=False)
+class Errand:
+    """Something to do in a conversation between its turns. `is_work` is the agent's, which a pause keeps back."""
+
+    work: Callable[[], Awaitable[Any]]
+    is_work: bool
+    done: asyncio.Future[Any]
+
+    async def run(self) -> None:
+        """Does it, and says what came of it to whoever waits."""
+        try:
+            result = await self.work()
+        except asyncio.CancelledError:
+            self.done.cancel()
+            raise
+        except Exception as error:  # noqa: BLE001 - whoever waits has it
+            if not self.done.done():
+                self.done.set_exception(error)
+        else:
+            if not self.done.done():
+                self.done.set_result(result)
+
+    def is_named(self, message_id: str) -> bool:
+        """It is no message."""
+        return False
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -105,7 +132,7 @@ class Lane:
     def __init__(self, sender: str, thread: str | None, share: Share) -> None:
         self.key = (sender, thread)
         self.share = share
-        self.queue: deque[Waiting] = deque()
+        self.queue: deque[Waiting | Errand] = deque()
         self.worker: asyncio.Task[None] | None = None
         self.memory: Memory | None = None
         self.conversation_id: str | None = None
@@ -121,6 +148,14 @@ class Lane:
     def sender(self) -> str:
         """Whose messages they are, a bare JID."""
         return self.key[0]
+
+    def clear(self) -> None:
+        """Nothing waits any more."""
+        self.share.waiting -= len(self.queue)
+        for one in self.queue:
+            if isinstance(one, Errand):
+                one.done.cancel()
+        self.queue.clear()
 
 
 class Lanes:

@@ -72,17 +72,18 @@ def possible_ids(thread: str | None, sender: str, agent: str) -> list[str]:
     return [own, contested]
 
 
-def thread_of(conversation_id: str, sender: str, agent: str) -> str | None:
-    """The thread of a conversation of `sender`: what `possible_ids` made its id of. Both JIDs are bare."""
-    plain = conversation_id.removesuffix(f"_{_digest(sender)}")
-    for thread in (conversation_id, conversation_id.removesuffix(f"_{sender}"), plain.removesuffix(f"_{sender}")):
-        if conversation_id in possible_ids(thread, sender, agent):
-            return thread
-    return None
+def thread_of(conversation_id: str, owner: str, agent: str) -> str | None:
+    """The thread on which the conversation with this id is; the reverse of `possible_ids`."""
+    contested = f"_{_digest(owner)}"
+    for name in (conversation_id, conversation_id.removesuffix(contested)):
+        for thread in (None, name, name.removesuffix(f"_{owner}")):
+            if thread != "" and conversation_id in possible_ids(thread, owner, agent):
+                return thread
+    return conversation_id
 
 
-def _digest(sender: str) -> str:
-    return hashlib.sha256(sender.encode()).hexdigest()[:16]
+def _digest(owner: str) -> str:
+    return hashlib.sha256(owner.encode()).hexdigest()[:16]
 
 
 def choose(possible: Sequence[str], sender: str, owners: Mapping[str, str]) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 from uuid import UUID
 
@@ -34,6 +34,7 @@ FIRST_WORDS_S = 0.03
 # A message is corrected once in this time at most.
 GROWTH_S = 1.0
 _CHUNKS_UNTIL_YIELD = 64
+_CHOICES = 20
 
 Send = Callable[[list[str]], None]
 
@@ -99,6 +100,18 @@ class Response:
         """Emits a markdown block. To a person one too long for a chat is a file, where the server keeps files."""
         fitting = await self._filing.markdown(content) if self._filing is not None else AS_IT_IS
         self._emit(Said(MarkdownBlock(id=self._id(), content=content), *fitting))
+        self.texts.append(content)
+
+    async def ask(self, question: str, choices: Sequence[str]) -> None:
+        """Emits a markdown block that asks, and offers answers: as buttons where a client has them (XEP-0439).
+
+        What is chosen, or anything else, comes as the next message. `ValueError` for more than 20 choices, or an empty one.
+        """
+        if not 0 < len(choices) <= _CHOICES or not all(isinstance(choice, str) and choice.strip() for choice in choices):
+            raise ValueError(f"choices are 1 to {_CHOICES} texts, not {choices!r}")
+        content = "\n".join([question, "", *(f"- {choice}" for choice in choices)])
+        offered = tuple((choice, choice) for choice in choices)
+        self._emit(Said(MarkdownBlock(id=self._id(), content=content), choices=offered))
         self.texts.append(content)
 
     async def data(self, data: dict[str, Any], title: str | None = None, view_hint: str = "JSON") -> None:

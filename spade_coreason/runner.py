@@ -11,10 +11,10 @@ import json
 import logging
 import secrets
 import weakref
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -27,7 +27,7 @@ from . import conversation
 from .admissions import Admissions
 from .alarms import Alarms, Limit
 from .codec import Completed, Failed, Incoming, Refused, Said, TurnEvent, displayed, owner_of, printable, voice_for
-from .commands import Commands, command_in, deleted, without_escape
+from .commands import Command, Commands, Outcome, Read, deleted
 from .contracts import (
     AgentInterface,
     AgentRequest,
@@ -47,11 +47,12 @@ from .exceptions import CoReasonError, StoreError
 from .files import Files
 from .filing import Filing
 from .forget import Forgotten, forget_conversation, forget_person
-from .lane import Lane, Lanes, Memory, Person, Waiting
+from .lane import Errand, Lane, Lanes, Memory, Person, Waiting
 from .lifecycle import Lifecycle, Mode
-from .names import bare, choose, inbox_key, possible_ids, session_id
+from .names import bare, choose, inbox_key, possible_ids, session_id, thread_of
 from .notices import AGAIN_S, Notices
 from .operators import PAUSED, Operators
+from .own_commands import OwnCommand
 from .placing import Places
 from .preferences import PREFERENCES, USUAL, Preferences
 from .pruning import window
@@ -80,6 +81,7 @@ class Policy:
     concurrency: int = 256
     queue: int = 1000
     commands: bool = True
+    operators: frozenset[str] = frozenset()
     thoughts: bool = False
     stanza_bytes: int = 65536
     file_over_bytes: int = 262144
@@ -127,7 +129,9 @@ class Runner:
         self._pace = Pace()
         self._assist_alarms = Alarms(self.policy.assist_timeout_s)
         self._lifecycle = Lifecycle(agent, self.policy.lifecycle, self.policy.idle_shutdown_s)
-        self._commands = Commands(agent, store, memory, self.policy.rules)
+        self._memory = memory
+        self.files = files
+        self.commands = Commands(agent, are_on=self.policy.commands, operators=self.policy.operators)
         self._ends = Ends(store, self._lanes, self._lifecycle, self.policy.rules, clock, on_end)
         self._operators = Operators(store, self._lanes, self._ends, clock)
         self._notices = Notices()
@@ -191,8 +195,7 @@ class Runner:
         for timer in self._retries:
             timer.cancel()
         for lane in self._lanes:
-            lane.share.waiting -= len(lane.queue)
-            lane.queue.clear()
+            lane.clear()
         workers = [lane.worker for lane in self._lanes if lane.worker is not None]
         if not workers:
             return True
@@ -240,7 +243,7 @@ class Runner:
         key = inbox_key(self.jid, sender, incoming.stanza_id, incoming.content, incoming.archive_id)
         is_surely_new = self.store.is_surely_new(key.bytes)
         row, is_new = self.store.receive(key.bytes, sender, incoming.to_json().decode(), self._clock())
-        if lane is not None and self._command_in(incoming) == "/cancel":
+        if lane is not None and (command := self._command_in(incoming)) is not None and command.name == "cancel":
             # At once; its answer waits for its turn. One that comes again does not mean what runs by then.
             if is_surely_new:
                 lane.has_cancelled = self._stop(lane)
@@ -279,7 +282,7 @@ class Runner:
             if lane.current is not None and lane.current.is_named(message_id):
                 return self._stop(lane)
             for waiting in lane.queue:
-                if waiting.is_named(message_id):
+                if isinstance(waiting, Waiting) and waiting.is_named(message_id):
                     lane.queue.remove(waiting)
                     lane.share.waiting -= 1
                     self.store.close(waiting.row)
@@ -359,18 +362,26 @@ class Runner:
             return
         self._send(voice_for(incoming, key, self.jid, self.policy.stanza_bytes).say(problem))
 
-    def _command_in(self, incoming: Incoming) -> str | None:
-        """The command that a request is, if it is one. In a room anybody could stop what another has asked."""
-        if incoming.language != "person" or not self.policy.commands:
-            return None
-        return command_in(str(incoming.payload.get("query", "")))
+    def _command_in(self, incoming: Incoming) -> Command | None:
+        """The command that a request is, if it is one."""
+        return self.commands.find(str(incoming.payload.get("query", ""))) if incoming.may_command else None
+
+    def _may_begin(self, waiting: Waiting | Errand) -> bool:
+        """In a pause only what the platform does itself, so that one of its commands can end it."""
+        if not self.is_paused:
+            return True
+        if isinstance(waiting, Errand):
+            return not waiting.is_work
+        command = self._command_in(waiting.incoming)
+        return command is not None and command.name not in self.commands.own
 
     def _tell_of_pause(self, incoming: Incoming, kept: asyncio.Future[bool]) -> None:
         """Says to a person that their message waits. A program waits, as it does for any slow answer."""
         is_kept = not kept.cancelled() and kept.exception() is None and kept.result()
         if not is_kept or not self.is_paused or incoming.language not in ("person", "room"):
             return
-        if self._command_in(incoming) is None and self._operators.may_tell(owner_of(incoming)):
+        command = self._command_in(incoming)
+        if (command is None or command.name in self.commands.own) and self._operators.may_tell(owner_of(incoming)):
             voice = voice_for(incoming, uuid4(), self.jid, self.policy.stanza_bytes)
             self._send(voice.say(Said(MarkdownBlock(content=PAUSED))))
 
@@ -400,10 +411,10 @@ class Runner:
         if lane.worker is None:
             lane.worker = asyncio.create_task(self._work(lane))
 
-    def _next(self, lane: Lane) -> Waiting | None:
-        """Takes what a conversation does next. In a pause that is commands alone, so that one of them can end it."""
+    def _next(self, lane: Lane) -> Waiting | Errand | None:
+        """Takes what a conversation does next."""
         for number, waiting in enumerate(lane.queue):
-            if not self.is_paused or self._command_in(waiting.incoming) is not None:
+            if self._may_begin(waiting):
                 del lane.queue[number]
                 lane.share.waiting -= 1
                 return waiting
@@ -412,11 +423,16 @@ class Runner:
     async def _work(self, lane: Lane) -> None:
         try:
             while (waiting := self._next(lane)) is not None:
-                lane.current, lane.is_withdrawn = waiting, False
+                lane.is_withdrawn = False
+                if isinstance(waiting, Errand):
+                    async with lane.share.slots, self._slots:
+                        await waiting.run()
+                    continue
+                lane.current = waiting
                 try:
                     if waiting.is_surely_new or await waiting.is_new:
                         async with lane.share.slots, self._slots:
-                            if self.is_paused and self._command_in(waiting.incoming) is None:
+                            if not self._may_begin(waiting):
                                 lane.queue.appendleft(waiting)  # it was paused while this one waited for its slot
                                 lane.share.waiting += 1
                                 continue
@@ -469,14 +485,15 @@ class Runner:
 
     async def _turn(self, lane: Lane, waiting: Waiting) -> None:
         incoming = waiting.incoming
-        memory = lane.memory or await self._load(lane, incoming)
+        memory = lane.memory or await self._load(lane)
         now = self._clock()
-        if incoming.language == "person" and self.policy.commands:
+        if incoming.may_command:
             text = str(incoming.payload.get("query", ""))
-            if (command := command_in(text)) is not None:
-                await self._obey(lane, memory, waiting, command, now)
+            said = self.commands.read(text)
+            if said is not None or incoming.language == "program":
+                await self._obey(lane, memory, waiting, said)
                 return
-            if (plain := without_escape(text)) is not text:
+            if (plain := self.commands.without_escape(text)) is not text:
                 incoming = incoming._replace(payload={**incoming.payload, "query": plain})
                 waiting = waiting._replace(incoming=incoming)
         received = self._decide(memory, incoming, now)
@@ -503,7 +520,15 @@ class Runner:
         if incoming.wants_marker and incoming.stanza_id:
             self._send([displayed(incoming)])
         request = response.request = self._request(memory, waiting, now)
-        session = Session(
+        session = self._session(memory, incoming)
+        outcome = await self._execute(lane, request, session, response, lambda: self.agent.assist(request, session, response))
+        if outcome is None:
+            await self.store.finish(waiting.row, memory.row, None, None)
+            return
+        await self._finish(lane, memory, waiting, request, session, response, outcome, now)
+
+    def _session(self, memory: Memory, incoming: Incoming) -> Session:
+        return Session(
             memory.state,
             memory.identity(incoming.language, incoming.nickname),
             self.store,
@@ -512,58 +537,191 @@ class Runner:
             memory.variables,
             memory.person.variables,
         )
-        outcome = await self._execute(lane, request, session, response)
-        if outcome is None:
-            await self.store.finish(waiting.row, memory.row, None, None)
-            return
-        await self._finish(lane, memory, waiting, request, session, response, outcome, now)
 
-    async def _obey(self, lane: Lane, memory: Memory, waiting: Waiting, command: str, now: datetime) -> None:
-        """Answers a command. It is no turn: nothing is counted, and nothing of it is in the history."""
-        obeyed = await self._commands.obey(command, memory.row, now, self.admissions)
-        text, row = obeyed.text, memory.row
-        if obeyed.kind == "new":
-            row = memory.row = _with_life(row, conversation.end(row.life))
-            if row.life.state is not ConversationState.ACTIVE:
-                await self._ends.ended(row.conversation_id, row.life.state)
-        elif obeyed.kind != "answer":
-            text = deleted(await self._forget(lane, memory, everything=obeyed.kind == "forget me"))
-        elif command == "/cancel" and lane.has_cancelled:
-            text, lane.has_cancelled = "Stopped.", False
-        voice = voice_for(waiting.incoming, waiting.key, self.jid, self.policy.stanza_bytes)
-        stanzas = voice.say(Said(MarkdownBlock(content=text)))
+    # Commands: no turns. Nothing of them is counted, and nothing is in the history
+
+    async def obey(
+        self, owner: str, command: Command, values: Mapping[str, Any], conversation_id: str | None = None
+    ) -> Outcome:
+        """What comes of a command of somebody (a bare JID) who says it in no conversation.
+
+        It is about the one named, which is theirs, or else the newest of theirs. One that changes a conversation waits for its
+        turn there. StoreError; FieldError for a value that it cannot take; CancelledError if what it is about is forgotten.
+        """
+        if not self._is_accepting:
+            return Outcome("I am about to stop; please try again later.", is_error=True)
+        theirs = await self.store.conversations(owner=owner, limit=1)
+        if conversation_id is not None:
+            found = await self.store.find_conversations([conversation_id])
+            theirs = [row for row in found.values() if row.owner == owner] or theirs
+        row = self._row_now(theirs[0]) if theirs else None
+        if command.at_once or not self.commands.may(owner, command):
+            return await self.commands.do(command, values, self, owner, row)
+        lane = self._lanes.take(owner, thread_of(row.conversation_id, owner, self.jid) if row is not None else None)
+        before = max((waiting.row for waiting in lane.queue if isinstance(waiting, Waiting)), default=0)
+        done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        work = partial(self._run_errand, lane, command, values, before)
+        lane.queue.append(Errand(work, command.name in self.commands.own, done))
+        lane.share.waiting += 1
+        self._set_to_work(lane)
+        return await done
+
+    def say(self, owner: str, outcome: Outcome) -> None:
+        """Says to a person, outside of any turn, what came of a command."""
+        self._send(self._in_words(Incoming("person", owner, "", None, {}, ""), uuid4(), outcome))
+
+    def _row_now(self, row: ConversationRow) -> ConversationRow:
+        """A conversation as it is, which may not be stored yet."""
+        lane = self._lanes.named(row.conversation_id)
+        return lane.memory.row if lane is not None and lane.memory is not None else row
+
+    async def _obey(self, lane: Lane, memory: Memory, waiting: Waiting, said: Read | None) -> None:
+        """Answers a command that somebody wrote; None is one that there is not."""
+        own = self.commands.own.get(said.command.name) if said is not None else None
+        if said is not None and own is not None and said.values is not None:
+            await self._run_own(lane, memory, waiting, own, said.values, self._send)
+            return
+        if said is None:
+            outcome = Outcome("There is no such command. /help shows what there is.", is_error=True)
+        elif said.command.who == "operators" and waiting.incoming.owner:  # who it is, only a room says
+            outcome = Outcome(f"{said.command.text} is for those who write to me directly.", is_error=True)
+        elif said.command.name == "cancel":
+            outcome = Outcome("Stopped." if lane.has_cancelled else "There is nothing to stop.")
+            lane.has_cancelled = False
+        else:
+            outcome = await self.commands.do_read(said, self, lane.sender, memory.row)
+            outcome = await self._carry_out(lane, memory, outcome, waiting.row)
+        stanzas = self._in_words(waiting.incoming, waiting.key, outcome, memory.row.conversation_id)
         answer = to_json(stanzas).decode()
         if lane.memory is None:  # it was forgotten, and must not be there again
             await self.store.answer(waiting.row, answer)
         else:
-            await self.store.finish(waiting.row, row, None, answer)
+            await self.store.finish(waiting.row, memory.row, None, answer)
         await waiting.is_new
         self._send_final(waiting.row, stanzas)
 
-    async def _forget(self, lane: Lane, memory: Memory, *, everything: bool) -> Forgotten:
+    async def _run_errand(self, lane: Lane, command: Command, values: Mapping[str, Any], before: int) -> Outcome:
+        """Does what was asked outside of the conversation. What was said there until then, and waits, is older."""
+        memory = lane.memory or await self._load(lane)
+        own = self.commands.own.get(command.name)
+        if own is not None:
+            asked = Incoming("person", lane.sender, "", lane.key[1], {"query": command.text}, "")
+            is_new: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+            is_new.set_result(True)
+            return await self._run_own(lane, memory, Waiting(asked, uuid4(), 0, is_new), own, values, None)
+        outcome = await self.commands.do(command, values, self, lane.sender, memory.row)
+        outcome = await self._carry_out(lane, memory, outcome, before + 1)
+        if lane.memory is not None:
+            await self.store.save_conversation(memory.row)
+        return outcome
+
+    async def _run_own(
+        self, lane: Lane, memory: Memory, waiting: Waiting, own: OwnCommand, values: Mapping[str, Any], send: Send | None
+    ) -> Outcome:
+        """Runs a command of the agent's as a turn is run. Without `send` nothing is said, and what would be is the outcome."""
+        voice = voice_for(waiting.incoming, waiting.key, self.jid, self.policy.stanza_bytes)
+        response = Response(voice, send or (lambda stanzas: None), self.jid, waiting.key, self._pace)
+        request = response.request = self._request(memory, waiting, self._clock())
+        session = self._session(memory, waiting.incoming)
+
+        async def work() -> None:
+            said = await own.run(session, **{field.name: values[field.name] for field in own.fields})
+            await response.markdown("Done." if said is None else str(said))
+
+        lane.current = waiting
+        ended = await self._execute(lane, request, session, response, work)
+        if ended is None:
+            if send is not None:
+                await self.store.finish(waiting.row, memory.row, None, None)
+            return Outcome("Stopped.")
+        final = response.conclude(ended.event)
+        if session.is_ended:
+            await self._carry_out(lane, memory, Outcome("", "new"), 0)
+        written = session.close()
+        if send is None:
+            await self.store.save_conversation(memory.row)
+            await asyncio.gather(*(self.store.save_variable(*variable) for variable in written))
+        else:
+            answer = to_json(response.stanzas).decode() if response.stanzas else None
+            await self.store.finish(waiting.row, memory.row, None, answer, written)
+            await waiting.is_new
+            if final:
+                self._send_final(waiting.row, final)
+            elif answer is not None:
+                self._close_when_acknowledged(waiting.row, response.last_sent)
+        session.settle()
+        failed = response.reported_error
+        return Outcome("\n\n".join(response.texts) if failed is None else failed.user_message, is_error=failed is not None)
+
+    async def _carry_out(self, lane: Lane, memory: Memory, outcome: Outcome, before: int) -> Outcome:
+        """Does to a conversation what a command comes to; requests before that row are older than it."""
+        if outcome.kind == "new":
+            memory.row = _with_life(memory.row, conversation.end(memory.row.life))
+            if memory.row.life.state is not ConversationState.ACTIVE:
+                await self._ends.ended(memory.row.conversation_id, memory.row.life.state)
+        elif outcome.kind != "answer":
+            report = await self._forget(lane, memory, before, everything=outcome.kind == "forget me")
+            return replace(outcome, text=deleted(report))
+        return outcome
+
+    def _in_words(self, incoming: Incoming, key: UUID, outcome: Outcome, conversation_id: str = "") -> list[str]:
+        voice = voice_for(incoming, key, self.jid, self.policy.stanza_bytes)
+        text = "\n".join(part for part in (outcome.text, outcome.link) if part)
+        said = voice.say(Said(MarkdownBlock(content=text), choices=outcome.choices))
+        said += [stanza for part in outcome.further for stanza in voice.say(Said(MarkdownBlock(content=part)))]
+        return said + voice.say(Completed(conversation_id, "active"))  # which a program waits for
+
+    def stop_answers(self, owner: str) -> int:
+        """Stops the agent at work for a person (a bare JID), in all conversations; how many answers."""
+        at_work = [lane for lane in self._lanes.of(owner) if lane.current is not None and self._is_work(lane.current)]
+        return sum(map(self._stop, at_work))
+
+    def _is_work(self, waiting: Waiting) -> bool:
+        command = self._command_in(waiting.incoming)
+        return command is None or command.name in self.commands.own
+
+    @property
+    def rules(self) -> Rules:
+        """The rules of the conversations."""
+        return self.policy.rules
+
+    @property
+    def memory(self) -> AgentInteractionMemory | None:
+        """The agent's interaction memory, where there is one."""
+        return self._memory() if self._memory is not None else None
+
+    def now(self) -> datetime:
+        """The time of conversations."""
+        return self._clock()
+
+    async def _forget(self, lane: Lane, memory: Memory, before: int, *, everything: bool) -> Forgotten:
         """Deletes a conversation, or all that is known of its owner; what runs or waits for them is dropped before."""
         owner, store = lane.sender, self.store
         gone = [lane]
-        for waiting in [waiting for waiting in lane.queue if lane.current is not None and waiting.row < lane.current.row]:
-            lane.queue.remove(waiting)  # said before, and kept back by a pause
+        for waiting in list(lane.queue):  # said before, and kept back by a pause
+            if isinstance(waiting, Errand):
+                waiting.done.cancel()
+            elif waiting.row < before:
+                store.close(waiting.row)
+            else:
+                continue
+            lane.queue.remove(waiting)
             lane.share.waiting -= 1
-            store.close(waiting.row)
         if everything:
             gone = self._lanes.of(owner)
             for other in gone:
                 if other is not lane:
-                    other.share.waiting -= len(other.queue)
-                    other.queue.clear()
+                    other.clear()
                     self._stop(other)
             others = [other.worker for other in gone if other is not lane and other.worker is not None]
             if others:
                 await asyncio.wait(others, timeout=_STOP_S)
         if everything:
-            report = await forget_person(store, self._commands.memory, owner)
+            report = await forget_person(store, self.memory, owner)
             memory.person.variables.values.clear()
             memory.person.preferences = USUAL
         else:
-            report = await forget_conversation(store, self._commands.memory, memory.row)
+            report = await forget_conversation(store, self.memory, memory.row)
         for one in gone:
             if one.conversation_id is not None:
                 self._ends.gone(one.conversation_id)
@@ -571,8 +729,15 @@ class Runner:
             self._lanes.let_go(one)
         return report
 
-    async def _execute(self, lane: Lane, request: AgentRequest, session: Session, response: Response) -> _Outcome | None:
-        """Runs `assist`. The one place that catches whatever an agent raises: an agent that fails fails alone.
+    async def _execute(
+        self,
+        lane: Lane,
+        request: AgentRequest,
+        session: Session,
+        response: Response,
+        work: Callable[[], Awaitable[None]],
+    ) -> _Outcome | None:
+        """Runs `assist`, or a command of the agent's. The one place that catches whatever it raises: it fails alone.
 
         None where whoever asked took the request back meanwhile.
         """
@@ -587,7 +752,7 @@ class Runner:
             try:
                 with limit:
                     await self._lifecycle.ensure_started()
-                    await self.agent.assist(request, session, response)
+                    await work()
             finally:
                 lane.is_assisting, lane.current = False, None
             await response.close_streams()
@@ -765,7 +930,7 @@ class Runner:
 
     # Loading
 
-    async def _load(self, lane: Lane, incoming: Incoming) -> Memory:
+    async def _load(self, lane: Lane) -> Memory:
         """The conversation of a lane: from the database, or new."""
         sender, thread = lane.key
         possible = possible_ids(thread, sender, self.jid)

@@ -307,6 +307,7 @@ def policy_of(settings: Settings, agent: AgentSettings, memory: MemoryConfig | N
         idle_shutdown_s=rules.idle_shutdown_s,
         on_restart=rules.on_restart,
         commands=rules.commands,
+        operators=frozenset(settings.access_of(agent).operators),
         thoughts=rules.thoughts,
         concurrency=settings.limits.concurrency,
         queue=settings.limits.queue,

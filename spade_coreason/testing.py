@@ -213,7 +213,8 @@ class AgentTester:
             memory=partial(self._memory, jid),
             files=files,
         )
-        self.doors[jid] = Door(self.runners[jid], requests, Access(jid, self._allow), send)
+        access = Access(jid, self._allow, operators=policy.operators)
+        self.doors[jid] = Door(self.runners[jid], requests, access, send)
         self._network.detach(jid)
 
     def _memory(self, jid: str) -> AgentInteractionMemory:

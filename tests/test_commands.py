@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
+from datetime import UTC, datetime
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentTester, Policy
-from spade_coreason.commands import HELP, command_in, without_escape
+from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, AgentTester, Policy
+from spade_coreason.commands import EVERYBODY, find, without_escape
 from spade_coreason.conversation import Rules
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
@@ -52,8 +56,9 @@ async def said(t: AgentTester, text: str, **how: Any) -> str:
 @pytest.mark.parametrize(
     ("text", "command"),
     [
-        ("/help", "/help"),
-        ("  /Forget   ME ", "/forget me"),
+        ("/help", "help"),
+        ("  /Forget   ME ", "forget me"),
+        ("/forget everybody", "forget"),
         ("//help", None),
         ("help", None),
         ("/a\n/b", None),
@@ -65,28 +70,30 @@ async def said(t: AgentTester, text: str, **how: Any) -> str:
     ],
 )
 def test_what_begins_with_the_name_of_a_command_is_one(text: str, command: str | None) -> None:
-    assert command_in(text) == command
+    found = find(text, EVERYBODY)
+    assert (found[0].name if found else None) == command
 
 
 @pytest.mark.parametrize(
     ("text", "for_the_agent"), [("//help", "/help"), (" //Forget me", " /Forget me"), ("//x", "//x"), ("a//help", "a//help")]
 )
 def test_a_second_slash_makes_a_text_of_a_command(text: str, for_the_agent: str) -> None:
-    assert without_escape(text) == for_the_agent
+    assert without_escape(text, EVERYBODY) == for_the_agent
 
 
 async def test_help_names_the_agent_and_every_command() -> None:
     async with talking() as t:
         text = await said(t, "/help")
         assert text.startswith("I am notes: Keeps notes")
-        assert all(f"\n{name}   {what}" in text for name, what in HELP.items())
+        assert all(f"\n{command.text}   {command.what}" in text for command in EVERYBODY)
+        assert "/pause" not in text
 
 
 async def test_every_command_of_the_help_is_one_and_counts_as_no_turn() -> None:
     async with talking() as t:
         await t.say("one")
-        for name in HELP:
-            assert not (await said(t, name)).startswith(("There is no /", "I do not know"))
+        for command in EVERYBODY:
+            assert not (await t.say(command.text))[0].startswith(("There is no /", "I do not know"))
         assert notes(t).asked == ["one"]
         assert [record.interaction_count for record in await t.conversations()] == [1]
 
@@ -94,7 +101,15 @@ async def test_every_command_of_the_help_is_one_and_counts_as_no_turn() -> None:
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        ("/history x", "I do not know that kind of /history. /help shows what there is."),
+        ("/history x", 'turns is a number, not "x". Write `/history 50`.'),
+        ("/history 0", "turns is 1 or more, not 0. Write `/history 50`."),
+        ("/status now", "I do not know that kind of /status. /help shows what there is."),
+        ("/settings speed on", 'There is no "speed". Write `/settings streaming off`.'),
+        (
+            "/settings streaming",
+            "streaming is missing a value: whether an answer grows before your eyes. Write `/settings streaming off`.",
+        ),
+        ("/settings streaming maybe", 'streaming is one of on, off, default; not "maybe". Write `/settings streaming off`.'),
         ("/forget everybody", "I do not know that kind of /forget. /help shows what there is."),
     ],
 )
@@ -125,7 +140,7 @@ async def test_history_memory_conversations_and_status_show_ones_own() -> None:
         assert "> two\nnoted: two" in history
         assert "one" not in await said(t, "/history 1")
         assert await said(t, "/memory") == '- told: one\n- told: two\n- last: "two"'
-        assert f"2 turns   active   {ALICE}_{AGENT}" in await said(t, "/conversations")
+        assert "2 turns   active   no thread" in await said(t, "/conversations")
         assert await said(t, "/status") == "This conversation is active: 2 of 100 messages, 2 answered in all."
         for command in ("/history", "/memory", "/conversations"):
             assert "bob" not in await said(t, command)
@@ -161,7 +176,8 @@ async def test_forgetting_a_conversation_asks_first_and_leaves_the_others() -> N
             "This deletes what we said in this conversation and what I remember from it. Write `/forget yes` to do it."
         )
         assert "told: here" in await said(t, "/memory")
-        assert await said(t, "/forget yes") == "Forgotten: 1 conversations, 1 turns, 1 variables, memories of 1 conversations."
+        gone = "Forgotten: 1 conversation, 1 turn, 1 variable, what I remembered of 1 conversation."
+        assert await said(t, "/forget yes") == gone
         assert "told: here" not in await said(t, "/memory")
         assert await said(t, "/history") == "We said nothing yet."
         assert "told: there" in await said(t, "/memory", thread="t")
@@ -175,9 +191,8 @@ async def test_forget_me_deletes_everything_and_what_runs_elsewhere_is_dropped()
         running = asyncio.create_task(t.say("wait", thread="u"))
         await notes(t).working.wait()
         assert (await said(t, "/forget me")).endswith("Write `/forget me yes` to do it.")
-        assert (
-            await said(t, "/forget me yes") == "Forgotten: 3 conversations, 2 turns, 3 variables, memories of 2 conversations."
-        )
+        gone = "Forgotten: 3 conversations, 2 turns, 3 variables, what I remembered of 2 conversations."
+        assert await said(t, "/forget me yes") == gone
         assert await running == []
         await t.settled()
         for thread in (None, "t", "u"):
@@ -212,6 +227,58 @@ async def test_a_cancel_that_comes_again_does_not_stop_what_was_asked_after_it()
                 t.send_stanza(f"<message to='{AGENT}' type='chat' id='{ident}'><body>/cancel</body></message>")
                 await asyncio.sleep(0.1)
             assert await running == ["Stopped."]
+
+
+async def test_a_program_may_say_that_its_text_is_a_command() -> None:
+    def command(text: str) -> AgentRequest:
+        return AgentRequest(session_id=uuid4(), payload={"query": text}, metadata={"command": True})
+
+    async with talking() as t:
+        await t.say("one")
+        assert "> one\nnoted: one" in (await t.ask(command("/history 1"), user=ALICE)).text
+        assert (await t.ask(command("/dance"))).text == "There is no such command. /help shows what there is."
+        assert (await t.ask(command("/history"), user=BOB)).text == "We said nothing yet."
+        assert notes(t).asked == ["one"]
+
+
+async def test_everything_about_a_person_is_a_file_for_them() -> None:
+    async with talking() as t:
+        await t.say("one")
+        await t.say("bobs", user=BOB)
+        line, link = (await said(t, "/export")).splitlines()
+        assert line.endswith("Whoever has the link can read it:")
+        kept = t.uploaded[link]
+        assert (kept.name, kept.type) == (f"agent-{datetime.now(UTC):%Y-%m-%d}.json", "application/json")
+        everything = json.loads(kept.data)
+        assert [turn["input"]["query"] for turn in everything["conversations"][0]["turns"]] == ["one"]
+        assert "bob" not in kept.data.decode()
+
+
+@pytest.mark.parametrize("turns", [1, 40])
+async def test_where_no_server_keeps_files_the_export_is_text_or_one_clear_line(turns: int) -> None:
+    async with talking() as t:
+        for _ in range(turns):
+            await t.say("word " * 1500)
+        t.runners[AGENT].files = None
+        head, *parts = await t.say("/export")
+        if turns == 1:
+            assert head == "Everything that I keep about you, as text: it cannot be a file here."
+            text = "\n".join(part.removeprefix("```\n").removesuffix("\n```") for part in parts)
+            assert len(parts) > 1
+            assert json.loads(text)["person"] == ALICE
+        else:
+            assert re.fullmatch(
+                r"What I keep about you is too long for messages \([\d,]+ bytes\), and it cannot be a file: "
+                r"there is no way to a server that keeps files\.",
+                head,
+            )
+            assert parts == []
+
+
+async def test_a_question_may_be_answered_with_no() -> None:
+    async with talking() as t:
+        assert await said(t, "/forget no") == "Nothing was forgotten."
+        assert await said(t, "/forget perhaps") == "I do not know that kind of /forget. /help shows what there is."
 
 
 async def test_a_command_that_comes_twice_is_obeyed_once_and_its_answer_survives_a_restart() -> None:

@@ -27,7 +27,7 @@ FLOORS = [
         "addresses",
         "preferences",
     },
-    {"conversation", "pruning", "config", "modules", "authoring"},
+    {"conversation", "pruning", "fields", "own_commands", "config", "modules", "authoring"},
     {"codec", "stores", "loading", "files", "links"},
     {
         "session",

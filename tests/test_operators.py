@@ -212,7 +212,9 @@ async def test_in_a_pause_commands_are_obeyed_before_what_waits() -> None:
         t.runners[AGENT].pause()
         send(t, "y")
         await eventually(lambda: t.unread() == [PAUSED])
-        assert await t.say("/status") == ["This conversation is active: 1 of 100 messages, 1 answered in all."]
+        assert await t.say("/status") == [
+            "This conversation is active: 1 of 100 messages, 1 answered in all. I am paused at the moment."
+        ]
         assert "Forgotten" in (await t.say("/forget me yes"))[0]
         t.runners[AGENT].resume()
         await t.settled()

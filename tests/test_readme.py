@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from spade_coreason import AgentTester, load_settings
+from spade_coreason.commands import EVERYBODY, OPERATORS, find
 
 ROOT = Path(__file__).parents[1]
 COMMAND = [str(Path(sys.executable).with_name("spade-coreason"))]
@@ -68,6 +69,22 @@ async def test_the_class_of_the_first_page_greets(project: Path) -> None:
     greeter = import_module("greeter")
     async with AgentTester(greeter.Greeter, options={"greeting": "Good morning"}) as t:
         assert (await t.ask("hi", user="ada@localhost")).text == "Good morning ada"
+
+
+async def test_the_forecast_is_a_command(project: Path) -> None:
+    said = re.search(r"`(/forecast .*?)` answers \"(.*?)\"", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert said is not None
+    async with AgentTester(import_module("forecast").Forecast) as t:
+        assert await t.say(said[1]) == [said[2]]
+        assert "- /forecast Berlin" in (await t.ask("?")).text
+
+
+def test_the_commands_for_people_are_all_there_are() -> None:
+    section = (
+        (ROOT / "README.md").read_text(encoding="utf-8").partition("## Commands for people")[2].partition("An agent adds")[0]
+    )
+    named = {find(text, (*EVERYBODY, *OPERATORS)) for text in re.findall(r"`(/[^`]+)`", section)}
+    assert {found[0] for found in named if found is not None} == {*EVERYBODY, *OPERATORS}
 
 
 async def test_the_reporter_asks_the_weather(project: Path) -> None:

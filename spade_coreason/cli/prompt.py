@@ -33,6 +33,8 @@ class Prompt:
             history=_History(),
             completer=_Commands(company),
             complete_while_typing=False,
+            multiline=False,
+            prompt_continuation="  ",
             complete_style=CompleteStyle.READLINE_LIKE,
         )
 
@@ -64,6 +66,10 @@ class Prompt:
         def _previous(event: KeyPressEvent) -> None:
             self._company.move(-1)
             event.app.invalidate()
+
+        @keys.add("escape", "enter")
+        def _new_line(event: KeyPressEvent) -> None:
+            event.current_buffer.insert_text("\n")
 
         return keys
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from .company import Company
@@ -14,8 +15,18 @@ _LEAVE = ("/exit", "/quit")
 
 
 def is_command(text: str) -> bool:
-    """Whether a line is for the chat and not for the agent; two slashes are a text that begins with one."""
+    """Whether a line is a command, and no text; two slashes are a text that begins with one."""
     return text.startswith("/") and not text.startswith("//")
+
+
+def is_ours(text: str) -> bool:
+    """Whether a command is for the chat; others are for the agent."""
+    return text == "/" or text.split(None, 1)[0].lower() in COMMANDS
+
+
+def commands_in(help_text: str) -> tuple[str, ...]:
+    """The commands that the help of an agent names."""
+    return tuple(re.findall(r"^(/[a-z][a-z0-9-]*(?: me)?)   ", help_text, re.M))
 
 
 def is_leave(text: str) -> bool:
@@ -27,24 +38,23 @@ def completions(line: str, company: Company) -> list[str]:
     """The words that may stand where the last word of the line stands."""
     command, space, name = line.partition(" ")
     if not space:
-        return [known for known in COMMANDS if known.startswith(command.lower())]
+        known = sorted({*COMMANDS, *(name.split()[0] for name in company.commands)})
+        return [name for name in known if name.startswith(command.lower())]
     if command.lower() == "/to":
         return [known for known in company.names if known.startswith(name.lstrip().lower())]
     return []
 
 
 def obey(text: str, company: Company, width: int | None) -> str:
-    """Does what a command says; what to show for it."""
+    """Does what a command for the chat says; what to show for it."""
     name, _, rest = text.partition(" ")
     match name.lower():
-        case "/help" | "/":
-            return "\n".join(shown(line, width) for line in _help(company))
         case "/agents":
             return agent_list(company.described, width)
         case "/to":
             return _go(rest.strip(), company, width)
         case _:
-            return shown(f"There is no {name}; /help shows what there is. A text that begins with / is written //.", width)
+            return "\n".join(shown(line, width) for line in _help(company))
 
 
 def shown(text: str, width: int | None) -> str:
@@ -73,9 +83,11 @@ def _help(company: Company) -> list[str]:
     several = len(company.names) > 1
     return [
         "What you type goes to the agent before the ▸.",
-        "Arrow up brings back what you typed. Ctrl-C stops waiting for an answer.",
+        "Arrow up brings back what you typed. Alt-Enter begins a new line.",
+        "Ctrl-C stops waiting for an answer.",
         *(["Tab changes the agent, /to NAME goes to one."] if several else []),
         f"/agents shows {'them all, and what they do' if several else 'what it does'}.",
+        *([f"The agent knows {', '.join(name for name in company.commands if name != '/help')}."] if company.commands else []),
         "Behind a / Tab completes. A text that begins with / is written //.",
         "/quit or Ctrl-D leaves.",
     ]

@@ -6,17 +6,19 @@ import asyncio
 import contextlib
 import signal
 import sys
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from ..exceptions import ConfigError, PeerError
 from ..names import local_part
+from ..peers import PeerEvent, collect
 from . import failures
 from .answers import AnswerText
 from .company import Company
 from .console import paint, terminal_width, write
 from .prompt import Prompt, without_echo
 from .question import decoded
-from .slash import INDENT, is_command, is_leave, obey, shown
+from .slash import INDENT, commands_in, is_command, is_leave, is_ours, obey, shown
 from .wrapping import Wrapped
 
 if TYPE_CHECKING:
@@ -67,6 +69,21 @@ class Chat:
 
     async def run(self) -> None:
         """Until /quit or Ctrl-D."""
+        learning = asyncio.create_task(self._learn())
+        try:
+            await self._talk()
+        finally:
+            learning.cancel()
+            await asyncio.gather(learning, return_exceptions=True)
+
+    async def _learn(self) -> None:
+        """Asks the agents what commands they know; whoever does not say has none that Tab completes."""
+        for jid in self._company.unknown:
+            with contextlib.suppress(PeerError):
+                events = [event async for event in self._client.obey(jid, "/help", timeout=self._timeout_s)]
+                self._company.learn(jid, commands_in(collect(jid, events).text))
+
+    async def _talk(self) -> None:
         prompt = Prompt(self._company)
         hint = "(Ctrl-D or /quit leaves)"
         while True:
@@ -81,12 +98,12 @@ class Chat:
                 return
             if is_leave(text):
                 return
-            if is_command(text):
+            if is_command(text) and is_ours(text):
                 if said := obey(text, self._company, terminal_width()):
                     print(said)
             elif text:
                 with without_echo():
-                    await self._ask(text.removeprefix("/") if text.startswith("//") else text)
+                    await self._ask(text)
 
     async def _ask(self, text: str) -> None:
         task = asyncio.create_task(self._show_answer(text))
@@ -110,7 +127,7 @@ class Chat:
         typing = _Typing(local_part(jid))
         problem = ""
         try:
-            async for event in self._client.stream(jid, text, timeout=self._timeout_s):
+            async for event in self._events(jid, text):
                 if new := wrapped.feed(answer.feed(event)):
                     typing.end()
                     write(new)
@@ -121,6 +138,11 @@ class Chat:
             write(f"{wrapped.end()}\n" if answer.has_text else "")
             if problem:
                 _say(problem, "red")
+
+    def _events(self, jid: str, text: str) -> AsyncIterator[PeerEvent]:
+        if is_command(text):
+            return self._client.obey(jid, text, timeout=self._timeout_s)
+        return self._client.stream(jid, text.removeprefix("/") if text.startswith("//") else text, timeout=self._timeout_s)
 
 
 def _say(text: str, style: str = "dim") -> None:

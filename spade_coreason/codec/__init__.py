@@ -13,7 +13,7 @@ from .events import (
     StreamStarted,
     TurnEvent,
 )
-from .incoming import RESERVED, Bounce, Decoded, Incoming, Malformed, Reaction, Reply, Retraction, decode, owner_of
+from .incoming import COMMAND, RESERVED, Bounce, Decoded, Incoming, Malformed, Reaction, Reply, Retraction, decode, owner_of
 from .markdown import styled
 from .rendering import block_text
 from .room_presence import Seen, joining, leaving, read_presence, self_ping, unlocking
@@ -32,6 +32,7 @@ from .voices import Voice, displayed, malformed_answer, notice, receipt, request
 from .xml import printable, summary
 
 __all__ = [
+    "COMMAND",
     "RESERVED",
     "Archived",
     "Bounce",

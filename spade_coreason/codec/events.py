@@ -8,13 +8,14 @@ from ..contracts import DataBlock, MarkdownBlock, ThinkingBlock, UserErrorBlock
 
 
 class Said(NamedTuple):
-    """One block of the answer."""
+    """One block of the answer. `choices` are what may be said to it: a value and its label each."""
 
     block: ThinkingBlock | DataBlock | MarkdownBlock | UserErrorBlock
     text: str | None = None
     """What a person reads of it, where that is not all."""
     links: tuple[str, ...] = ()
     """To files in it, or to all of it: for a person each is a message of its own, which clients show as the file."""
+    choices: tuple[tuple[str, str], ...] = ()
 
 
 class StreamStarted(NamedTuple):

@@ -81,6 +81,9 @@ RESERVED = frozenset(
     }
 )
 
+# By this a program says, in the metadata of its request, that the query is a command as a person writes it.
+COMMAND = "command"
+
 _LINEAGE = ("request_id", "root_request_id", "parent_request_id")
 
 
@@ -120,6 +123,11 @@ class Incoming(NamedTuple):
     """Where a text answer goes, where that is not the bare JID of the sender."""
     nickname: str = ""
     """What the sender is called in a room."""
+
+    @property
+    def may_command(self) -> bool:
+        """Whether its text may be a command. In a room anybody could stop what another has asked; a program says so."""
+        return self.language == "person" or (self.language == "program" and self.metadata.get(COMMAND) is True)
 
     def to_json(self) -> bytes:
         """For the inbox; `from_json` reads it again. Without `content`, which only the key needs."""

@@ -78,6 +78,9 @@ RESULT_FORM = "result"  # the type of a form that tells and asks nothing
 SPADE_FORM = "spade:x:metadata"  # how SPADE 4 carries the metadata of a message
 SPADE_THREAD = "_thread_node"
 
+COMMANDS = "http://jabber.org/protocol/commands"  # XEP-0050
+QUICK_RESPONSE_NAMESPACE = "urn:xmpp:tmp:quick-response"  # XEP-0439
+
 # Stands in every answer of ours; a host of ours never answers a message that carries it.
 MARKER_NAMESPACE = "urn:spade-coreason:answer:0"
 MARKER = f"{{{MARKER_NAMESPACE}}}answer"

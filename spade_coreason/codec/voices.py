@@ -6,7 +6,7 @@ from the inbox key of the request, so that an answer sent twice is recognised; e
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeAlias
 from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
@@ -41,6 +41,7 @@ from .namespaces import (
     MARKERS_NAMESPACE,
     OOB_NAMESPACE,
     ORIGIN_ID_NAMESPACE,
+    QUICK_RESPONSE_NAMESPACE,
     RECEIPTS_NAMESPACE,
     REPLY_NAMESPACE,
     SPADE_FORM,
@@ -51,6 +52,7 @@ from .rendering import block_text, thought_text
 from .tables import FENCE
 from .xml import attribute, clean, escape, printable, split, wire_size
 
+_END = "</message>"
 _MARKER = f"<answer xmlns='{MARKER_NAMESPACE}'/>"
 # What a stanza has besides its text, thread and addressee, at most.
 _ENVELOPE_BYTES = 2048
@@ -152,14 +154,25 @@ def receipt(incoming: Incoming) -> str:
     )
 
 
-def notice(to: str, text: str) -> str:
-    """What an agent says to a person (a bare JID) without having been asked. Marked as an answer, so that no agent answers."""
+def notice(to: str, text: str, choices: Iterable[tuple[str, str]] = ()) -> str:
+    """What an agent says to a person (a bare JID) without having been asked. Marked as an answer, so that no agent answers.
+
+    `choices` are what they may say to it: a value and its label each.
+    """
     # Clients take a first message without a chat state (XEP-0085) for one of somebody who uses none, and then send none.
     stanza_id = str(uuid4())
     return (
         f"<message to='{attribute(to)}' type='chat' id='{stanza_id}'><body>{escape(text)}</body>"
-        f"<active xmlns='{CHAT_STATES_NAMESPACE}'/>{_MARKER}"
+        f"<active xmlns='{CHAT_STATES_NAMESPACE}'/>{_responses(choices)}{_MARKER}"
         f"<origin-id xmlns='{ORIGIN_ID_NAMESPACE}' id='{stanza_id}'/></message>"
+    )
+
+
+def _responses(choices: Iterable[tuple[str, str]]) -> str:
+    """What may be answered (XEP-0439)."""
+    return "".join(
+        f"<response xmlns='{QUICK_RESPONSE_NAMESPACE}' value='{attribute(value)}' label='{attribute(label)}'/>"
+        for value, label in choices
     )
 
 
@@ -230,6 +243,8 @@ class PersonVoice:
     """
 
     shows_files = True
+    offers = True
+    """Whether answers may be offered: what is chosen is said to the agent as it is."""
 
     def __init__(
         self,
@@ -247,6 +262,7 @@ class PersonVoice:
         self._key = str(key)
         self._made = 0
         self._reply = _reply_to(incoming) if refers or incoming.uses_replies else ""
+        self._stanza_bytes = stanza_bytes
         self._body_bytes = _room(stanza_bytes - len(self._reply.encode()), incoming.sender, incoming.thread)
         self._streams: dict[str, _Growing] = {}
         self._begun = 0
@@ -274,7 +290,8 @@ class PersonVoice:
             block = event.block
             if isinstance(block, ThinkingBlock):
                 return self._thought(block.content)
-            return self._whole(block_text(block) if event.text is None else event.text, event.links)
+            text = block_text(block) if event.text is None else event.text
+            return self._offering(self._whole(text, event.links), event.choices)
         elif isinstance(event, StreamAborted):
             stream = self._streams.pop(event.stream_id)
             return self._text(stream.cut_off(f"interrupted: {event.reason}"), stream) if stream.text.strip() else []
@@ -358,6 +375,14 @@ class PersonVoice:
             return self._text(alone, stream, is_link=True)
         return [*self._text(text, stream), *(message for link in links for message in self._text(link, is_link=True))]
 
+    def _offering(self, stanzas: list[str], choices: Iterable[tuple[str, str]]) -> list[str]:
+        """With what may be answered (XEP-0439) in the last stanza, if it has room for it; the text says it too."""
+        offered = _responses(choices)
+        if not offered or not stanzas or not self.offers:
+            return stanzas
+        whole = f"{stanzas[-1].removesuffix(_END)}{offered}{_END}"
+        return [*stanzas[:-1], whole] if len(whole.encode()) <= self._stanza_bytes else stanzas
+
     def _text(self, text: str, stream: _Growing | None = None, *, is_link: bool = False) -> list[str]:
         text = clean(text).strip()
         if not text:
@@ -423,6 +448,8 @@ class RoomVoice(PersonVoice):
     No typing, no receipts and no corrections there: each would come to everybody.
     """
 
+    offers = False
+
     def __init__(self, incoming: Incoming, key: UUID, stanza_bytes: int) -> None:
         super().__init__(incoming, key, stanza_bytes, refers=True)
         self._prefix = f"{incoming.nickname}: "
@@ -439,6 +466,7 @@ class SpadeVoice(PersonVoice):
     """SPADE's metadata form, with what the sender's own templates look for (performative, in-reply-to, thread)."""
 
     shows_files = False
+    offers = False
     _PERFORMATIVES: dict[type, str] = {Failed: "failure", Refused: "refuse"}
 
     def __init__(self, incoming: Incoming, key: UUID, stanza_bytes: int) -> None:
@@ -528,8 +556,9 @@ def _event(event: TurnEvent) -> tuple[str, dict[str, Any]]:
             return "stream.end", {"stream_id": stream_id}
         case StreamAborted(stream_id, reason):
             return "stream.abort", {"stream_id": stream_id, "reason": reason}
-        case Said(block):
-            return f"block.{block.block_type.lower()}", block.dump()
+        case Said(block, _, _, choices):
+            offered = {"choices": [{"value": value, "label": label} for value, label in choices]} if choices else {}
+            return f"block.{block.block_type.lower()}", block.dump() | offered
         case Completed(conversation_id, state):
             return "request.completed", {"conversation_id": conversation_id, "state": state}
         case Failed(message, code, recoverable, incident):

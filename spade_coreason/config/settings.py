@@ -167,7 +167,8 @@ class AccessSettings(Section):
     """Who may talk to an agent: JIDs, domains or `*` for everybody. None is the agent's own domain.
 
     `roster` admits those whom the agent's account has in its roster, too; `ask` lets the `operators` decide about everybody
-    else. `rooms` are those into which it may be invited; none by default. Those of its configuration it joins anyway.
+    else. `operators` may talk to it, and run the commands that concern everybody; none by default. `rooms` are those into
+    which it may be invited; none by default. Those of its configuration it joins anyway.
     """
 
     allow: tuple[Annotated[str, AfterValidator(_address)], ...] | None = None

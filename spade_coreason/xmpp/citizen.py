@@ -11,6 +11,7 @@ from ..access import Access
 from ..admissions import Admissions
 from ..avatar import Avatar
 from ..runner import Runner
+from .adhoc import AdHoc
 from .card import Profile
 from .connection import Connection
 from .contacts import Contacts
@@ -31,7 +32,13 @@ class Citizen:
     """
 
     def __init__(
-        self, connection: Connection, runner: Runner, access: Access, admissions: Admissions, avatar: Avatar | None
+        self,
+        connection: Connection,
+        runner: Runner,
+        access: Access,
+        admissions: Admissions,
+        avatar: Avatar | None,
+        may_command: Callable[[str], bool],
     ) -> None:
         self._connection = connection
         self._client = connection.client
@@ -41,7 +48,8 @@ class Citizen:
         self._starting: asyncio.TimerHandle | None = None
         self._is_published = False
         self._is_stopping = False
-        discovery = Discovery(self._client, self._profile, access.admits)
+        self._adhoc = AdHoc(connection, runner, may_command)
+        discovery = Discovery(self._client, self._profile, access.admits, self._adhoc)
         concurrency = runner.policy.concurrency
         self._presence = Presence(
             self._client, discovery.caps, lambda: runner.turns_in_flight, concurrency, lambda: runner.is_paused
@@ -112,6 +120,7 @@ class Citizen:
         """Ends everything that is under way here."""
         self._cancel_starting()
         self._presence.stop()
+        await self._adhoc.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

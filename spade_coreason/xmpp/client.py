@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from uuid import uuid4
 from xml.etree.ElementTree import Element
 
-from ..codec import Bounce, Reply, decode
+from ..codec import COMMAND, Bounce, Reply, decode
 from ..contracts import AgentRequest
 from ..exceptions import ServerError
 from ..names import bare
@@ -116,6 +117,11 @@ class AgentClient:
         stanza = write_request(bare(self.jid), jid, asked, thread, self._stanza_bytes)
         async for event in self._requests.events(jid, str(asked.request_id), timeout, lambda: connection.send([stanza])):
             yield event
+
+    def obey(self, jid: str, command: str, *, timeout: float = 30.0) -> AsyncIterator[PeerEvent]:
+        """Says a command of an agent or its platform, as people write it: `/history 50`. As `stream`."""
+        asked = AgentRequest(session_id=uuid4(), payload={"query": command}, metadata={COMMAND: True})
+        return self.stream(jid, asked, timeout=timeout)
 
     def _on_message(self, stanza: Element) -> asyncio.Future[Any] | None:
         message = decode(stanza)

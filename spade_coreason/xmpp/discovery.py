@@ -13,6 +13,7 @@ from slixmpp.plugins.xep_0030 import DiscoInfo
 from .. import __version__
 from ..codec.namespaces import CHAT_STATES_NAMESPACE, FORM_NAMESPACE, JSON_NAMESPACE, ORIGIN_ID_NAMESPACE, RECEIPTS_NAMESPACE
 from ..names import bare, domain
+from .adhoc import AdHoc
 from .card import Profile
 
 CAPS = "http://jabber.org/protocol/caps"
@@ -28,7 +29,8 @@ _NOT_OURS = {"urn:xmpp:http:upload:0"}
 class Discovery:
     """Answers disco#info. The short card is for those whom `admits` lets in; the others hear of the identity alone."""
 
-    def __init__(self, client: Any, profile: Profile, admits: Callable[[str], bool]) -> None:
+    def __init__(self, client: Any, profile: Profile, admits: Callable[[str], bool], adhoc: AdHoc) -> None:
+        self._adhoc = adhoc
         self._client = client
         self._profile = profile
         self._admits = admits
@@ -43,9 +45,11 @@ class Discovery:
 
     def _features(self) -> set[str]:
         static = self._client.plugin["xep_0030"].static.get_node(None)["info"]["features"]
-        return (set(static) | _OURS) - _NOT_OURS
+        return (set(static) | _OURS | self._adhoc.features) - _NOT_OURS
 
     def _info(self, jid: Any, node: str | None, asker: Any, data: Any) -> Any:
+        if node and (about := self._adhoc.info(node, str(asker or ""))) is not None:
+            return DiscoInfo(xml=about)
         if node and not node.startswith(f"{CAPS_NODE}#"):
             return self._client.plugin["xep_0030"].static.get_info(jid, node, asker, data)
         form = self._profile.form if self._may_see(str(asker or "")) else None

@@ -131,7 +131,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
     def serve(self, runner: Runner, door: Door) -> None:
         """Says who answers; before `start`."""
         self._runner, self._door = runner, door
-        self._citizen = Citizen(self.connection, runner, door.access, door.admissions, self._avatar)
+        self._citizen = Citizen(self.connection, runner, door.access, door.admissions, self._avatar, self._may_command)
         self.rooms.access = door.access
 
     async def _async_start(self, auto_register: bool = True) -> None:
@@ -235,6 +235,11 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             runner is not None and runner.is_paused,
             {jid: str(room) for jid, room in self.rooms.states.items()},
         )
+
+    def _may_command(self, jid: str) -> bool:
+        """Whether whoever is `jid` may run ad-hoc commands. No occupant of a room may: the room's own data would be theirs."""
+        is_other = bare(jid) not in self.rooms.states and bare(jid) != self.connection.client.boundjid.bare
+        return is_other and self._door is not None and self._door.admits(jid)
 
     def _on_presence(self, presence: Presence) -> bool:
         for show in presence.xml.findall(SHOW):

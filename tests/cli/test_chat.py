@@ -88,3 +88,23 @@ def test_ctrl_c_stops_waiting_and_leaves_no_mark_in_the_answer(chat: Chat) -> No
     terminal.type("\x03")
     terminal.until(r"\(no longer waiting\).*moody ▸")
     assert "^C" not in terminal.screen
+
+
+def test_the_commands_of_the_agent_are_obeyed_and_completed(chat: Chat) -> None:
+    terminal = chat("echo")
+    terminal.type("hello\r")
+    terminal.until("  hello\r\n.*echo ▸")
+    terminal.type("/status\r")
+    terminal.until(r"This conversation is active: \d+ of 100.*echo ▸")
+    terminal.type("/hist\t 1\r")
+    terminal.until(r"> hello.*hello.*echo ▸")
+    terminal.type("//status\r")
+    terminal.until(r"  /status\r\n.*echo ▸")
+    terminal.type("/dance\r")
+    terminal.until("There is no such command")
+
+
+def test_alt_enter_begins_a_new_line(chat: Chat) -> None:
+    terminal = chat("echo")
+    terminal.type("one\x1b\rtwo\r")
+    terminal.until("  one\r\n  two\r\n.*echo ▸")

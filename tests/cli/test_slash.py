@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spade_coreason.cli.company import Company
-from spade_coreason.cli.slash import completions, is_command, is_leave, obey
+from spade_coreason.cli.slash import commands_in, completions, is_command, is_leave, is_ours, obey
 
 ECHO, NOTES = ("echo@localhost", "Repeats what you say"), ("notes@localhost", "Remembers what you tell it")
 
@@ -49,8 +49,17 @@ def test_a_description_is_one_line_without_control_characters() -> None:
     assert obey("/agents", Company([("a@localhost", "one\ntwo\x1b[31m")]), 80) == "  a   one two[31m"
 
 
-def test_an_unknown_command_is_named(company: Company) -> None:
-    assert obey("/dance now", company, 200).startswith("  There is no /dance; /help shows what there is.")
+def test_what_the_chat_does_not_know_is_for_the_agent(company: Company) -> None:
+    assert [is_ours(text) for text in ("/", "/HELP", "/to notes", "/dance now", "/history")] == [True, True, True, False, False]
+
+
+def test_the_commands_of_the_agent_are_completed_and_shown(company: Company) -> None:
+    company.learn("echo@localhost", commands_in("I am echo.\n\n/help   this\n/history   what\n/forget me   x\nnot / this"))
+    assert completions("/h", company) == ["/help", "/history"]
+    assert "The agent knows /history, /forget me." in obey("/help", company, 200)
+    company.move(1)
+    assert completions("/h", company) == ["/help"]
+    assert company.unknown == ["notes@localhost"]
 
 
 def test_two_slashes_are_a_text_that_begins_with_one() -> None:

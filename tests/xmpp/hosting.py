@@ -106,7 +106,7 @@ class Hosted:
             self.agent = self.make(self.peers)
             files = Files(self.host.uploads.put)
             self.runner = Runner(self.agent, self.jid, self.store, self.policy, on_conversation_end=self.on_end, files=files)
-            access = Access(self.jid, self.allow, self.invited_by, **self.admission)
+            access = Access(self.jid, self.allow, self.invited_by, operators=self.policy.operators, **self.admission)
             self.door = Door(self.runner, self.requests, access, self.host.send)
             self.files = files
             self.host.serve(self.runner, self.door)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tests.servers.clients import StockClient
 from tests.servers.server import OTHER_DOMAIN, XmppServer
 from tests.waiting import eventually
-from tests.xmpp.hosting import Echo, hosted
+from tests.xmpp.hosting import UNLIMITED, Echo, hosted
 from tests.xmpp.test_identity import Weather, of, person, presence
 
 WAIT = "I may not talk with you yet. I have asked whoever runs me, and tell you when I may."
@@ -32,8 +33,10 @@ async def knows(agent: Any, who: str) -> None:
 
 async def test_an_operator_is_asked_once_and_lets_somebody_in_for_good(real_server: XmppServer, tmp_path: Path) -> None:
     async with person(real_server) as boss, person(real_server, OTHER_DOMAIN) as alice:
-        admission = {"ask": True, "operators": [boss.jid]}
-        async with hosted(lambda peers: Weather(), real_server, tmp_path, access=[], admission=admission) as agent:
+        policy = replace(UNLIMITED, operators=frozenset({boss.jid}))
+        async with hosted(
+            lambda peers: Weather(), real_server, tmp_path, access=[], policy=policy, admission={"ask": True}
+        ) as agent:
             alice.xmpp.send_presence(pto=agent.jid, ptype="subscribe")
             question = await boss.answer()
             assert question["body"] == (
@@ -65,8 +68,10 @@ async def test_who_is_rejected_or_not_answered_yet_sees_nothing(real_server: Xmp
         person(real_server, OTHER_DOMAIN) as alice,
         person(real_server, OTHER_DOMAIN) as mallory,
     ):
-        admission = {"ask": True, "operators": [boss.jid]}
-        async with hosted(lambda peers: Weather(), real_server, tmp_path, access=[], admission=admission) as agent:
+        policy = replace(UNLIMITED, operators=frozenset({boss.jid}))
+        async with hosted(
+            lambda peers: Weather(), real_server, tmp_path, access=[], policy=policy, admission={"ask": True}
+        ) as agent:
             for client in (alice, mallory):
                 client.xmpp.send_presence(pto=agent.jid, ptype="subscribe")
                 assert client.jid in (await boss.answer())["body"]
@@ -83,8 +88,8 @@ async def test_who_is_rejected_or_not_answered_yet_sees_nothing(real_server: Xmp
 
 async def test_only_an_operator_decides(real_server: XmppServer, tmp_path: Path) -> None:
     async with person(real_server) as boss, person(real_server) as alice, person(real_server, OTHER_DOMAIN) as mallory:
-        admission = {"ask": True, "operators": [boss.jid]}
-        async with hosted(Echo(), real_server, tmp_path, admission=admission) as agent:
+        policy = replace(UNLIMITED, operators=frozenset({boss.jid}))
+        async with hosted(Echo(), real_server, tmp_path, policy=policy, admission={"ask": True}) as agent:
             assert await mallory.ask(f"/admit {mallory.jid}", agent.jid) == WAIT
             await boss.answer()
             refusal = "Only my operators decide that."
@@ -131,7 +136,14 @@ async def test_without_a_roster_at_the_server_operators_admit_all_the_same(embed
     async with (
         StockClient(*await embedded.account(), embedded) as boss,
         StockClient(*await embedded.account(), embedded) as alice,
-        hosted(Echo(), embedded, tmp_path, access=[], admission={"ask": True, "operators": [boss.jid]}) as agent,
+        hosted(
+            Echo(),
+            embedded,
+            tmp_path,
+            access=[],
+            policy=replace(UNLIMITED, operators=frozenset({boss.jid})),
+            admission={"ask": True},
+        ) as agent,
     ):
         assert await alice.ask("hello", agent.jid) == WAIT
         assert alice.jid in (await boss.answer())["body"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -170,3 +171,19 @@ async def test_an_agent_of_a_configuration_gets_its_way_to_files_by_name(keeper:
     ):
         url = await alice.ask("remember the milk", jid)
         assert (await fetch(url, allow_private=True)).data == b"remember the milk"
+
+
+async def test_what_is_kept_about_a_person_is_a_file_for_them(keeper: XmppServer, tmp_path: Path) -> None:
+    async with (
+        platform(keeper, tmp_path, agent="tests.xmpp.test_files:Keeping") as (_, jid),
+        StockClient(*await keeper.account(), keeper, plugins=["xep_0050"]) as alice,
+    ):
+        await alice.ask("remember the milk", jid)
+        stage = (await alice.xmpp.plugin["xep_0050"].send_command(f"{jid}/agent", "export"))["command"]
+        link = stage["form"].get_fields()["link"]["value"]
+        everything = json.loads((await fetch(link, allow_private=True)).data)
+        assert everything["person"] == alice.jid
+        assert everything["conversations"][0]["turns"][0]["input"] == {"query": "remember the milk"}
+        line, link = (await alice.ask("/export", jid)).splitlines()
+        assert "Whoever has the link can read it" in line
+        assert json.loads((await fetch(link, allow_private=True)).data)["person"] == alice.jid

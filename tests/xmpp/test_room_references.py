@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from spade_coreason.lane import Waiting
 from spade_coreason.xmpp.room import RoomPlan
 from tests.servers import ejabberd as ejabberd_server
 from tests.servers import prosody as prosody_server
@@ -105,7 +106,8 @@ async def own(person: Person, text: str) -> Any:
 
 def waiting_in(agent: Hosted, room: str) -> list[str]:
     """The questions of a room that wait."""
-    return [waiting.incoming.payload["query"] for lane in agent.runner._lanes.of(room) for waiting in lane.queue]
+    queued = [waiting for lane in agent.runner._lanes.of(room) for waiting in lane.queue]
+    return [waiting.incoming.payload["query"] for waiting in queued if isinstance(waiting, Waiting)]
 
 
 async def test_answers_and_replies_in_a_room_refer_by_its_ids(archived: XmppServer, tmp_path: Path) -> None:
@@ -234,7 +236,7 @@ async def test_commands_about_a_person_need_to_know_who_that_is(
                 "hello": "hello after from home" if is_shown else "hello",
                 "/status": "This conversation is active: 2" if is_shown else "This conversation is active: 1",
                 "/history": "> from home" if is_shown else "This room does not show me who you are. Send /history",
-                "/conversations": a.jid if is_shown else "This room does not show me who you are.",
+                "/conversations": "active   no thread" if is_shown else "This room does not show me who you are.",
                 "/memory": "Nothing." if is_shown else "This room does not show me who you are.",
                 "/forget me yes": "Forgotten: " if is_shown else "This room does not show me who you are.",
                 "/new": "Your next message begins a new conversation.",
