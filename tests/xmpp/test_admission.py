@@ -92,7 +92,7 @@ async def test_only_an_operator_decides(real_server: XmppServer, tmp_path: Path)
         async with hosted(Echo(), real_server, tmp_path, policy=policy, admission={"ask": True}) as agent:
             assert await mallory.ask(f"/admit {mallory.jid}", agent.jid) == WAIT
             await boss.answer()
-            refusal = "Only my operators decide that."
+            refusal = "/admit is for those who run me."
             assert await alice.ask(f"/admit {mallory.jid}", agent.jid) == refusal
             mallory.send("hello?", agent.jid)
             assert "is not a JID" in await boss.ask("/admit somebody", agent.jid)

@@ -178,6 +178,7 @@ async def test_only_who_asked_takes_a_question_back_in_a_room_or_corrects_it(arc
             bob.say("Bob takes it back", retraction(waiting))
             bob.say("Table: mine", f"<replace xmlns='urn:xmpp:message-correct:0' id='{second}'/>")
             alice.say("gone", retraction(never))
+            await eventually(lambda: waiting_in(agent, room)[-1:] == ["mine"])
             alice.say("Table: what", f"<replace xmlns='urn:xmpp:message-correct:0' id='{second}'/>")
             await eventually(lambda: waiting_in(agent, room) == ["mine", "what"])
             table.may.set()
