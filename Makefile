@@ -22,9 +22,10 @@ demo: $(VENV)/.ready
 test: $(VENV)/.ready
 	@$(BIN)/pytest
 
-# What takes the servers minutes: a room of a thousand.
+# What takes minutes: a room of a thousand; a process that is killed thousands of times while it writes its memory.
 chaos: $(VENV)/.ready
 	@OCCUPANTS=1000 $(BIN)/pytest tests/xmpp/test_crowds.py
+	@CHAOS_ROUNDS=5000 $(BIN)/pytest tests/stores/test_memory_journal.py -k killed_at_any_instant
 
 check: $(VENV)/.ready
 	@$(BIN)/ruff format --check .

@@ -1,4 +1,7 @@
-"""`python -m benchmarks`: a hosted echo agent beside a bare slixmpp echo and a SPADE behaviour, in one run, as ratios."""
+"""`python -m benchmarks`: what is hosted here beside others, in one run, as ratios.
+
+A hosted echo agent beside a bare slixmpp echo and a SPADE behaviour; the interaction memory beside spade_llm's.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,15 @@ from tests.servers import ejabberd, prosody
 from tests.servers.server import XmppServer
 
 from .further import further_agents
+from .memory import MemoryLoad, measure
 from .promptness import first_words_waits, typing_waits
 from .report import (
     Target,
     further_lines,
     further_targets,
     machine,
+    memory_lines,
+    memory_targets,
     promptness_lines,
     promptness_targets,
     server_version,
@@ -37,6 +43,9 @@ QUICK = (Load(rounds=1, messages=200, pings=30), 10, 0.5)
 SERVERS = {"prosody": (prosody.installed, prosody.prosody), "ejabberd": (ejabberd.installed, ejabberd.ejabberd)}
 FURTHER = "further"
 PROMPTNESS = "promptness"
+MEMORY = "memory"
+FULL_MEMORY = MemoryLoad((100, 10_000, 100_000), rounds=5, additions=100, has_peer=True)
+QUICK_MEMORY = MemoryLoad((100, 1_000), rounds=1, additions=10, has_peer=False)
 
 
 @contextmanager
@@ -88,6 +97,15 @@ def promptness(name: str) -> tuple[dict[str, Any], list[Target]]:
     return {**figures, "targets": [_target(target) for target in targets]}, targets
 
 
+def memory(load: MemoryLoad) -> tuple[dict[str, Any], list[Target]]:
+    """As `speed`, for the interaction memory; no server is needed."""
+    print("interaction memory; full: synced before it returns, normal: survives the end of the process", flush=True)
+    measured = measure(load)
+    targets = memory_targets(measured)
+    print("\n".join([*memory_lines(measured), *map(str, targets)]), end="\n\n", flush=True)
+    return {**asdict(measured), "targets": [_target(target) for target in targets]}, targets
+
+
 def _target(target: Target) -> dict[str, Any]:
     return {**asdict(target), "is_reached": target.is_reached}
 
@@ -96,25 +114,27 @@ def main() -> int:
     """Measures and prints; the exit code says only whether there was something to measure on."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one short round, to see that it runs; its figures mean little")
-    parser.add_argument("--only", choices=(*SERVERS, FURTHER, PROMPTNESS), help="one part only")
+    parser.add_argument("--only", choices=(*SERVERS, FURTHER, PROMPTNESS, MEMORY), help="one part only")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures of every round as JSON too")
     chosen = parser.parse_args()
     load, count, idle_s = QUICK if chosen.quick else FULL
 
     there = [name for name, (installed, _) in SERVERS.items() if installed()]
-    for name in SERVERS:
-        if name not in there:
-            print(f"{name} is not installed; `make servers` enables this measurement", file=sys.stderr)
-    if not there or chosen.only in SERVERS.keys() - set(there):
-        return 1
+    if chosen.only != MEMORY:
+        for name in SERVERS:
+            if name not in there:
+                print(f"{name} is not installed; `make servers` enables this measurement", file=sys.stderr)
+        if not there or chosen.only in SERVERS.keys() - set(there):
+            return 1
     here = machine()
     print(", ".join(f"{name} {value}" for name, value in here.items()))
-    print(
-        f"{load.pings} messages one by one, then {load.messages} with {IN_FLIGHT} in flight over {THREADS} threads;"
-        f" medians of {load.rounds}; ratios to slixmpp\n"
-    )
     figures: dict[str, Any] = {"machine": here, "load": asdict(load), "speed": {}, PROMPTNESS: {}}
     targets: list[Target] = []
+    if chosen.only in (None, *SERVERS):
+        print(
+            f"{load.pings} messages one by one, then {load.messages} with {IN_FLIGHT} in flight over {THREADS} threads;"
+            f" medians of {load.rounds}; ratios to slixmpp\n"
+        )
     for name in there:
         if chosen.only in (None, name):
             figures["speed"][name], found = speed(name, load)
@@ -126,6 +146,9 @@ def main() -> int:
         for name in there:
             figures[PROMPTNESS][name], found = promptness(name)
             targets += found
+    if chosen.only in (None, MEMORY):
+        figures[MEMORY], found = memory(QUICK_MEMORY if chosen.quick else FULL_MEMORY)
+        targets += found
     print(f"{sum(target.is_reached for target in targets)} of {len(targets)} targets are reached")
     if chosen.json is not None:
         chosen.json.write_text(json.dumps(figures, indent=2))

@@ -17,6 +17,7 @@ from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
 
 from .further import Further
+from .memory import MemoryMeasured
 from .promptness import Waits
 from .speed import Measured
 
@@ -71,6 +72,34 @@ def promptness_targets(typing: Waits, words: Waits) -> list[Target]:
         Target("first words, the median", words.median_s * 1e3, "at most", 50, " ms"),
         Target("first words, the latest", words.waits_s[-1] * 1e3, "at most", 50, " ms"),
     ]
+
+
+def memory_targets(measured: MemoryMeasured) -> list[Target]:
+    """Adding costs the same however much there is, and far less than rewriting the file does, as spade_llm does, without
+    syncing it. One at a time the disk decides: a sync is most of an addition that survives a power cut.
+    """
+    targets = []
+    for way, by_size in measured.add_us.items():
+        smallest, largest = min(by_size), max(by_size)
+        name = f"add ({way}) at {largest:,} entries against {smallest:,}"
+        targets.append(Target(name, by_size[largest] / by_size[smallest], "at most", 1.3))
+    if measured.peer_us is not None:
+        for way, by_size in measured.add_us.items():
+            name = f"add ({way}) at {max(by_size):,} entries, times faster than spade_llm's at 10,000"
+            targets.append(Target(name, measured.peer_us / by_size[max(by_size)], "at least", 500))
+    targets.append(Target("opening the largest", measured.open_s, "at most", 0.5, " s"))
+    targets.append(Target("memory that opening it takes, at its peak, against the file", measured.peak, "at most", 2.0))
+    return targets
+
+
+def memory_lines(measured: MemoryMeasured) -> list[str]:
+    """A line for each way to add, a column for each size."""
+    [sizes] = {tuple(by_size) for by_size in measured.add_us.values()}
+    lines = [f"  {'µs an addition, at entries':27}" + "".join(f"{size:>10,}" for size in sizes)]
+    lines += [f"  {way:27}" + "".join(f"{us:10.1f}" for us in by_size.values()) for way, by_size in measured.add_us.items()]
+    if measured.peer_us is not None:
+        lines.append(f"  {'spade_llm, never synced':27}{measured.peer_us:20.0f}")
+    return lines
 
 
 def speed_table(measured: Mapping[str, Measured]) -> list[str]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .exceptions import FileError as FileError
     from .exceptions import LoginError as LoginError
     from .exceptions import MemoryFileError as MemoryFileError
+    from .exceptions import MemoryFullError as MemoryFullError
     from .exceptions import PeerError as PeerError
     from .exceptions import PeerFailed as PeerFailed
     from .exceptions import PeerRefused as PeerRefused
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from .runner import Runner as Runner
     from .service import Platform as Platform
     from .stores.memory import AgentInteractionMemory as AgentInteractionMemory
+    from .stores.memory import MemoryLimits as MemoryLimits
     from .testing import AgentTester as AgentTester
     from .xmpp.client import AgentClient as AgentClient
     from .xmpp.host import HostedAgent as HostedAgent
@@ -63,6 +65,7 @@ _LAZY = {
     "Runner": "runner",
     "Platform": "service",
     "AgentInteractionMemory": "stores.memory",
+    "MemoryLimits": "stores.memory",
     "AgentTester": "testing",
     "AgentClient": "xmpp.client",
     "HostedAgent": "xmpp.host",
@@ -75,6 +78,7 @@ _LAZY = {
     "FileError": "exceptions",
     "LoginError": "exceptions",
     "MemoryFileError": "exceptions",
+    "MemoryFullError": "exceptions",
     "PeerError": "exceptions",
     "PeerFailed": "exceptions",
     "PeerRefused": "exceptions",

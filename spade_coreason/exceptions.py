@@ -7,7 +7,8 @@ CoReasonError
 ├── ConnectError            the XMPP server cannot be reached or refuses the connection     (exit code 4)
 │   └── LoginError          it was reached, and refuses the account
 ├── StoreError              what lasts cannot be read or written
-│   └── MemoryFileError     an interaction memory file is damaged; it is kept as it is
+│   ├── MemoryFileError     an interaction memory file is damaged; it is kept as it is
+│   └── MemoryFullError     a conversation's interaction memory holds the most that it may
 ├── CodecError              a stanza that claims to be ours and is not
 ├── FileError               a file did not come or go
 │   ├── FetchError          what a link leads to is not to be had, or may not be
@@ -90,6 +91,18 @@ class MemoryFileError(StoreError):
         super().__init__(f"{path}: {problem}; the file is kept as it is; {remedy}")
         self.path = path
         self.problem = problem
+
+
+class MemoryFullError(StoreError):
+    """One conversation's interaction memory holds the most that it may; the others go on."""
+
+    def __init__(self, conversation_id: str, limit: int) -> None:
+        super().__init__(
+            f"the memory of the conversation {conversation_id!r} is full: {limit:,} bytes are the most; forget some of it,"
+            " or allow more (MemoryLimits.conversation_bytes)"
+        )
+        self.conversation_id = conversation_id
+        self.limit = limit
 
 
 class CodecError(CoReasonError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from .names import bare, possible_ids
 from .stores import AgentStore, ConversationRow, ForgetReport
@@ -62,18 +62,13 @@ async def held_of(store: AgentStore, person: str) -> tuple[str, list[Conversatio
 async def forget_person(store: AgentStore, memory: AgentInteractionMemory | None, person: str) -> Forgotten:
     """Deletes everything that one agent has about a person (a JID), requests that still wait included."""
     person, _, names = await held_of(store, person)
-    memories = 0
-    if memory is not None:
-        for name in names:
-            memories += await memory.aclear_conversation(name)
+    memories = await memory.aclear_conversations(names) if memory is not None else 0
     return Forgotten().and_also(await store.forget(person), memories)
 
 
 async def forget_everybody(store: AgentStore, memory: AgentInteractionMemory) -> Forgotten:
     """Deletes everything that one agent has about anybody it talked with."""
-    total = Forgotten()
-    for name in await memory.aget_all_conversations():
-        total = replace(total, memories=total.memories + await memory.aclear_conversation(name))
+    total = Forgotten(memories=await memory.aclear_conversations(await memory.aget_all_conversations()))
     for person in await store.people():
         total = total.and_also(await store.forget(person), 0)
     return total

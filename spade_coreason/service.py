@@ -11,6 +11,7 @@ import signal
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,7 +25,7 @@ from .contracts import AgentInterface, MemoryConfig
 from .conversation import Rules
 from .door import Door
 from .ends import OnConversationEnd
-from .exceptions import ConfigError, CoReasonError, ServerError
+from .exceptions import ConfigError, CoReasonError, ServerError, StoreError
 from .files import Files
 from .loading import AgentParts, find_agent, load_agent
 from .names import bare, local_part
@@ -73,6 +74,7 @@ class Platform:
         self._on_end = on_conversation_end
         self._stack = AsyncExitStack()
         self._passwords: dict[str, str] = {}
+        self._memories: dict[str, AgentInteractionMemory] = {}
 
     async def __aenter__(self) -> Platform:
         try:
@@ -123,6 +125,7 @@ class Platform:
         self._stack.enter_context(lock_directory(settings.data_dir))
         self.database = await Database.open(settings.storage.url, settings.storage.durability)
         self._stack.push_async_callback(self.database.close)
+        self._stack.push_async_callback(self._close_memories)
         await self._open_server()
         for place, agent in placed:
             self._build(place, agent)
@@ -194,7 +197,7 @@ class Platform:
             AgentStore(self.database, jid),
             policy_of(self.settings, settings, agent.manifest.config.memory),
             on_conversation_end=self._on_end,
-            memory=lambda: AgentInteractionMemory(jid, self.settings.storage.memory_dir),
+            memory=partial(self._memory, jid),
             files=files,
         )
         admitted = self.settings.access_of(settings)
@@ -215,10 +218,23 @@ class Platform:
         parts = AgentParts(
             manifest_file=settings.manifest,
             peers=lambda: peers,
-            memory=lambda: AgentInteractionMemory(jid, self.settings.storage.memory_dir),
+            memory=partial(self._memory, jid),
             files=lambda: files,
         )
         return load_agent(settings.agent, place=place, project=self.settings.project, parts=parts, options=settings.options)
+
+    def _memory(self, jid: str) -> AgentInteractionMemory:
+        if jid not in self._memories:
+            storage = self.settings.storage
+            self._memories[jid] = AgentInteractionMemory(jid, storage.memory_dir, durability=storage.durability)
+        return self._memories[jid]
+
+    async def _close_memories(self) -> None:
+        for memory in self._memories.values():
+            try:
+                await memory.aclose()
+            except StoreError as error:  # nothing is lost: what could not be folded in is in the journal
+                log.error("%s", error)
 
     async def _bring_online(self) -> None:
         at_once = asyncio.Semaphore(_CONNECTING_AT_ONCE)

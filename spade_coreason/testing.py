@@ -73,6 +73,7 @@ class AgentTester:
         self._network = LocalNetwork()
         self._files = LocalFiles()
         self._database: Database | None = None
+        self._memories: dict[str, AgentInteractionMemory] = {}
         self.runners: dict[str, Runner] = {}
         self.doors: dict[str, Door] = {}
         self.built: dict[str, AgentInterface] = {}
@@ -218,7 +219,10 @@ class AgentTester:
         self._network.detach(jid)
 
     def _memory(self, jid: str) -> AgentInteractionMemory:
-        return AgentInteractionMemory(jid, self._directory / "memory", clock=self._clock)
+        if jid not in self._memories:
+            directory = self._directory / "memory"
+            self._memories[jid] = AgentInteractionMemory(jid, directory, clock=self._clock, durability="normal")
+        return self._memories[jid]
 
     def _build(self, jid: str, what: Any, peers: Peers, files: Files) -> AgentInterface:
         parts = AgentParts(peers=lambda: peers, memory=partial(self._memory, jid), files=lambda: files)
@@ -233,3 +237,6 @@ class AgentTester:
             await runner.close()
         if self._database is not None:
             await self._database.close()
+        memories, self._memories = self._memories, {}
+        for memory in memories.values():
+            await memory.aclose()

@@ -320,10 +320,27 @@ async def test_the_clock_is_the_time_of_requests_and_memories() -> None:
     @agent
     async def when(request: Any, session: Any, response: Any, memory: AgentInteractionMemory) -> None:
         await memory.aadd_information("c", "x")
+        await memory.aflush()
         await response.markdown(f"{request.created_at:%Y-%m-%d} {'2025-11-20T12:00' in memory.path.read_text()}")
 
     async with AgentTester(when, clock=Clock()) as t:
         assert (await t.ask("")).text == "2025-11-20 True"
+
+
+async def test_an_agents_memory_is_complete_in_its_file_after_a_stop() -> None:
+    found: list[AgentInteractionMemory] = []
+
+    @agent
+    async def keeper(request: Any, session: Any, response: Any, memory: AgentInteractionMemory) -> None:
+        found.append(memory)
+        await memory.aadd_information("c", request.payload["query"])
+
+    async with AgentTester(keeper) as t:
+        await t.ask("kept")
+        assert found[0].journal_path.exists()
+        await t.restart()
+        assert "kept" in found[0].path.read_text()
+        assert not found[0].journal_path.exists()
 
 
 async def test_an_agent_that_cannot_start_leaves_nothing_behind() -> None:

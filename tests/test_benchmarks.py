@@ -51,6 +51,16 @@ def test_a_run_measures_how_soon_people_see_something(tmp_path: Path) -> None:
     assert "first words after the agent said them" in done.stdout
 
 
+def test_a_quick_run_measures_the_memory_without_a_server(tmp_path: Path) -> None:
+    done = benchmarks("--only", "memory", "--json", str(tmp_path / "figures.json"), env={"PATH": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    memory = json.loads((tmp_path / "figures.json").read_text())["memory"]
+    assert set(memory["add_us"]) == {"full", "full, 64 at once", "normal"}
+    assert all(us > 0 for by_size in memory["add_us"].values() for us in by_size.values())
+    assert memory["open_s"] > 0
+    assert "add (normal) at 1,000 entries against 100" in done.stdout
+
+
 def test_without_a_server_one_line_says_how_to_get_it(tmp_path: Path) -> None:
     done = benchmarks(env={"PATH": str(tmp_path)})
     assert done.returncode == 1

@@ -29,7 +29,7 @@ COMMANDS = {
     "check": "Check a configuration without changing anything.",
     "init": "Make a new project with an agent, its configuration and its test.",
     "sessions": "See or delete what the agents said with whom.",
-    "memory": "See or delete what the agents remember.",
+    "memory": "See, delete, import or compact what the agents remember.",
     "conversations": "List conversations and their states.",
     "completion": "Print the script that completes commands in your shell.",
 }

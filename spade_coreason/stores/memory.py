@@ -1,17 +1,22 @@
-"""What an agent remembers about its conversations, kept in one JSON file an agent (seed: Memory API)."""
+"""What an agent remembers about its conversations, kept in one JSON file an agent and a journal (seed: Memory API)."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
-from .memory_file import MemoryFile
-from .memory_format import file_name
+from ..exceptions import MemoryFileError, StoreError
+from .memory_context import SystemMessage, summary, system_messages
+from .memory_file import Addition, MemoryFile
+from .memory_file import MemoryLimits as MemoryLimits
+from .memory_format import entries, file_name, line, timestamp
+from .memory_import import parse_spade_llm
+from .memory_journal import added
 from .memory_tools import MemoryTool, tools_for
 
 T = TypeVar("T")
@@ -27,14 +32,21 @@ class AgentInteractionMemory:
     """What one agent was told, by conversation; it is there again after a restart.
 
     `agent_id` is usually a bare JID. `storage_dir` is a directory, `data/memory` in the current one by default; it and
-    the file are made when the first thing is remembered. Threads, tasks and processes may share an agent's file, and
-    none loses an addition. What a method has stored is on disk when it returns.
+    the files are made when the first thing is remembered. Threads, tasks and processes may share an agent's memory, and
+    none loses an addition. Where the directory has a file that spade_llm wrote for this agent and none of ours, it is
+    what the agent remembers.
+
+    An addition is on disk when its method returns: with `durability` "full" it survives a power cut, with "normal" the end
+    of the process however it comes. It goes to a journal beside the file (`.journal`); `flush` and `close`, and an
+    addition that makes the journal too long, fold it into the file. What is removed is gone from both at once.
 
     The methods block for as long as the disk takes; in a coroutine use their awaitable twins (`aadd_information`, …).
-    Those of one memory are carried out one after the other; one that is cancelled may still be carried out.
+    Those of one memory are carried out one after the other, and additions that wait at the same time share one write to
+    the disk; one that is cancelled is carried out at once or never. Nothing is held open.
 
-    Raises MemoryFileError, here or later, if the file is damaged or another agent's (it is kept as it is), StoreError
-    if it cannot be read or written, ValueError for an id or information that is no text or empty.
+    Raises MemoryFileError, here or later, if a file is damaged or another agent's (it is kept as it is), StoreError
+    if it cannot be read or written, MemoryFullError for a conversation that holds too much, ValueError for an id or
+    information that is no text, empty or too long.
     """
 
     def __init__(
@@ -43,39 +55,58 @@ class AgentInteractionMemory:
         storage_dir: str | os.PathLike[str] | None = None,
         *,
         clock: Callable[[], datetime] = _utc_now,
+        limits: MemoryLimits = MemoryLimits(),  # noqa: B008 - it is frozen
+        durability: Literal["full", "normal"] = "full",
     ) -> None:
         self.agent_id = _text("agent_id", agent_id)
+        self.limits = limits
         directory = Path(DEFAULT_DIRECTORY if storage_dir is None else storage_dir).absolute()
-        self._file = MemoryFile(directory / file_name(agent_id), agent_id)
+        self._file = MemoryFile(directory / file_name(agent_id), agent_id, limits, is_durable=durability == "full")
         self._clock = clock
         self._turn: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
 
     @property
     def path(self) -> Path:
-        """The agent's file; it exists from the first information on."""
+        """The agent's file; it exists when the first information was folded in."""
         return self._file.path
+
+    @property
+    def journal_path(self) -> Path:
+        """The journal of what was added since; it exists as long as there is something to fold in."""
+        return self._file.journal
 
     def add_information(self, conversation_id: str, information: str) -> str:
         """Remembers a piece of information; returns a confirmation that names it."""
-        _text("conversation_id", conversation_id)
-        _text("information", information)
-        self._file.append(conversation_id, {"content": information, "timestamp": _timestamp(self._clock())})
+        addition = self._addition(conversation_id, information)
+        self._file.add(addition)
+        self._file.write()
+        addition.result()
         return f"Remembered: {information}"
 
     def get_information(self, conversation_id: str) -> list[str]:
         """What was remembered in a conversation, oldest first."""
-        return [entry["content"] for entry in self._file.interactions().get(conversation_id, ())]
+        return [entry["content"] for entry in entries(self._file.lines(conversation_id))]
 
     def get_context_summary(self, conversation_id: str) -> str | None:
-        """The same as one text for a prompt: "Previous interactions:" and a line "- …" each. None if there is none."""
-        information = self.get_information(conversation_id)
-        if not information:
-            return None
-        return "\n".join(["Previous interactions:", *(f"- {content}" for content in information)])
+        """The same as one text for a prompt: "Previous interactions:" and a line "- …" each. None if there is none.
+
+        Line breaks and control characters inside one are shown as spaces.
+        """
+        return summary(self.get_information(conversation_id))
+
+    def get_context_messages(self, conversation_id: str) -> list[SystemMessage]:
+        """The system messages of a turn, made anew from what is remembered now: one that says that the next is data, and
+        the seed's with the summary. None of them if there is nothing.
+        """
+        return system_messages(self.get_context_summary(conversation_id))
 
     def clear_conversation(self, conversation_id: str) -> bool:
         """Forgets a conversation for good; False if there was nothing to forget."""
-        return self._file.remove(conversation_id)
+        return bool(self._file.remove({conversation_id}))
+
+    def clear_conversations(self, conversation_ids: Iterable[str]) -> int:
+        """Forgets several at once, for what forgetting one costs; how many of them there were."""
+        return self._file.remove(frozenset(conversation_ids))
 
     def remove_information(self, conversation_id: str, *information: str) -> int:
         """Forgets some of what was remembered in a conversation, all of it at once; how many pieces there were.
@@ -86,7 +117,30 @@ class AgentInteractionMemory:
 
     def get_all_conversations(self) -> list[str]:
         """The conversations in which something is remembered, in the order in which they began."""
-        return [conversation_id for conversation_id, entries in self._file.interactions().items() if entries]
+        return self._file.conversations()
+
+    def import_file(self, path: str | os.PathLike[str]) -> int:
+        """Takes in what a file of this agent holds that spade_llm or we wrote; how many pieces were not there yet.
+
+        The file is kept as it is. Timestamps without a time zone are taken for local ones.
+        """
+        source = Path(path)
+        try:
+            with open(source, "rb") as file:
+                memories = parse_spade_llm(file, self.agent_id)
+        except OSError as error:
+            raise StoreError(f"{source}: cannot be read: {error.strerror}; name a file that is there") from error
+        except ValueError as error:
+            raise MemoryFileError(source, str(error), "name another one, or repair it") from error
+        return self._file.merge(memories)
+
+    def flush(self) -> None:
+        """Folds the journal into the memory file, which then is complete by itself."""
+        self._file.fold()
+
+    def close(self) -> None:
+        """`flush`, at the end: nothing is held open, and whoever still has this memory can go on with it."""
+        self.flush()
 
     def tools(self, conversation_id: str) -> tuple[MemoryTool, MemoryTool]:
         """`remember_interaction_info` and `get_interaction_history` for a language model, bound to a conversation."""
@@ -95,15 +149,28 @@ class AgentInteractionMemory:
     def get_entries(self) -> dict[str, list[tuple[str, str]]]:
         """All that is remembered, by conversation: each piece with the time at which it was, oldest first. Beyond the seed."""
         return {
-            conversation_id: [(entry["content"], entry["timestamp"]) for entry in entries]
-            for conversation_id, entries in self._file.interactions().items()
+            name: [(entry["content"], entry["timestamp"]) for entry in entries(self._file.lines(name))]
+            for name in self._file.conversations()
         }
 
     # The awaitable twins
 
     async def aadd_information(self, conversation_id: str, information: str) -> str:
         """`add_information` without blocking the event loop."""
-        return await self._aside(partial(self.add_information, conversation_id, information))
+        addition = self._addition(conversation_id, information)
+        self._file.add(addition)
+        try:
+            async with self._in_turn():
+                if not addition.done():  # who came before wrote for all who waited
+                    # A thread that has begun goes on when its task is cancelled, and one that has not must begin all
+                    # the same, for it writes the additions of others too.
+                    await asyncio.shield(asyncio.to_thread(self._file.write))
+            if not addition.done():  # a thread writes it whose task was cancelled
+                await asyncio.wrap_future(addition)
+        finally:
+            addition.cancel()  # of what is being written or is done, nothing changes
+        addition.result()
+        return f"Remembered: {information}"
 
     async def aget_information(self, conversation_id: str) -> list[str]:
         """`get_information` without blocking the event loop."""
@@ -113,9 +180,17 @@ class AgentInteractionMemory:
         """`get_context_summary` without blocking the event loop."""
         return await self._aside(partial(self.get_context_summary, conversation_id))
 
+    async def aget_context_messages(self, conversation_id: str) -> list[SystemMessage]:
+        """`get_context_messages` without blocking the event loop."""
+        return await self._aside(partial(self.get_context_messages, conversation_id))
+
     async def aclear_conversation(self, conversation_id: str) -> bool:
         """`clear_conversation` without blocking the event loop."""
         return await self._aside(partial(self.clear_conversation, conversation_id))
+
+    async def aclear_conversations(self, conversation_ids: Iterable[str]) -> int:
+        """`clear_conversations` without blocking the event loop."""
+        return await self._aside(partial(self.clear_conversations, frozenset(conversation_ids)))
 
     async def aremove_information(self, conversation_id: str, *information: str) -> int:
         """`remove_information` without blocking the event loop."""
@@ -129,19 +204,42 @@ class AgentInteractionMemory:
         """`get_entries` without blocking the event loop."""
         return await self._aside(self.get_entries)
 
+    async def aimport_file(self, path: str | os.PathLike[str]) -> int:
+        """`import_file` without blocking the event loop."""
+        return await self._aside(partial(self.import_file, path))
+
+    async def aflush(self) -> None:
+        """`flush` without blocking the event loop."""
+        await self._aside(self.flush)
+
+    async def aclose(self) -> None:
+        """`close` without blocking the event loop."""
+        await self._aside(self.close)
+
     async def _aside(self, work: Callable[[], T]) -> T:
+        async with self._in_turn():
+            return await asyncio.to_thread(work)
+
+    def _in_turn(self) -> asyncio.Lock:
         # In turn: many who wait for one file would else hold all threads of the loop's pool, and additions would be
         # stored in another order than they were made in. A lock belongs to the loop in which it was first waited for.
         loop = asyncio.get_running_loop()
         if self._turn is None or self._turn[0] is not loop:
             self._turn = (loop, asyncio.Lock())
-        async with self._turn[1]:
-            return await asyncio.to_thread(work)
+        return self._turn[1]
 
+    def _addition(self, conversation_id: str, information: str) -> Addition:
+        self._within_limit("conversation_id", _text("conversation_id", conversation_id))
+        self._within_limit("information", _text("information", information))
+        now = timestamp(self._clock())
+        return Addition(
+            conversation_id, line({"content": information, "timestamp": now}), added(conversation_id, information, now)
+        )
 
-def _timestamp(moment: datetime) -> str:
-    """2025-01-09T10:30:00.000Z"""
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    def _within_limit(self, what: str, text: str) -> None:
+        size, most = len(text.encode()), self.limits.entry_bytes
+        if size > most:
+            raise ValueError(f"{what} has {size:,} bytes, and {most:,} are the most; keep the text elsewhere, remember where")
 
 
 def _text(what: str, value: object) -> str:

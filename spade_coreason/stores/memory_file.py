@@ -1,194 +1,423 @@
-"""One agent's memory file on disk: read when it has changed, replaced as a whole under a lock.
+"""One agent's memory on disk: a JSON file, and beside it a journal of what was added since; processes and threads share them.
 
-A change is written beside the file, flushed and renamed over it, so that at any moment the file is whole. A file that
-cannot be understood is never written to.
+An addition is a line in the journal. A fold writes everything into a new file, says so in the journal, renames the new file
+over the old one and removes the journal: whenever it is interrupted, file and journal together are everything there is, once.
+A file that cannot be understood is never written to.
 """
 
 from __future__ import annotations
 
-import fcntl
+import hashlib
+import logging
 import os
+import secrets
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO
 
-from ..exceptions import MemoryFileError, StoreError
-from .memory_format import Entry, Interactions, dump, new_document, parse
+from ..exceptions import MemoryFileError, MemoryFullError, StoreError
+from . import memory_journal
+from .memory_disk import Stamp, append, locked, make_directory, stamp_of, sync_directory, write_beside
+from .memory_format import AnotherAgents, Memories, dump, entries, new_document, parse
+from .memory_import import parse_spade_llm, spade_llm_name
+
+log = logging.getLogger(__name__)
 
 REMEDY = "repair it, or move it aside to go on with an empty memory"
+JOURNAL_REMEDY = "repair it, or move it aside to go on without what was added since the memory file was written"
 
-Stamp: TypeAlias = tuple[int, int, int]
-"""Inode, time of the last change in nanoseconds, size: another one after every change."""
+UNREAD: Stamp = (-1, -1, -1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Content:
-    """What the file held when its stamp was taken. Nobody changes it: any thread may read it without a lock."""
+class MemoryLimits:
+    """How much may be remembered, in bytes (UTF-8).
 
-    stamp: Stamp | None
-    document: dict[str, Any]
+    `entry_bytes`: the most for one piece of information, and for the id of a conversation. `conversation_bytes`: the most for
+    one conversation, with timestamps. `journal_bytes`: a journal longer than this, and than the memory file, is folded in.
+    """
+
+    entry_bytes: int = 65_536
+    conversation_bytes: int = 16_777_216
+    journal_bytes: int = 1_048_576
+
+
+class Addition(Future[None]):
+    """An entry on its way to the disk; done when it is there."""
+
+    def __init__(self, conversation_id: str, line: bytes, journal_line: bytes) -> None:
+        super().__init__()
+        self.conversation_id = conversation_id
+        self.line = line
+        self.journal_line = journal_line
+
+
+@dataclass(slots=True)
+class _Content:
+    """What file and journal held when their stamps were taken."""
+
+    file: Stamp | None = None
+    journal: Stamp | None = None
+    document: dict[str, Any] = field(default_factory=dict)
+    """The document without its memories."""
+    memories: Memories = field(default_factory=dict)
+    read: memory_journal.Read = field(default_factory=memory_journal.Read)
+    """Up to where the journal was read; its memories are among the others."""
+    is_imported: bool = False
 
     @property
-    def interactions(self) -> Interactions:
-        interactions: Interactions = self.document["interactions"]
-        return interactions
+    def stamps(self) -> tuple[Stamp | None, Stamp | None]:
+        return self.file, self.journal
 
 
 class MemoryFile:
-    """The entries of one agent by conversation, in one JSON file that several processes and threads may share.
+    """The entries of one agent by conversation.
 
-    Reading costs one `stat` as long as nobody has changed the file. What a person or another program added to the
-    document is kept when it is written again.
+    Reading costs two `stat` as long as nobody has changed anything, and the new end of the journal when something was
+    added. What a person or another program wrote into the document is kept when it is written again.
+
+    `is_durable`: an addition survives a power cut too, not only the end of the process.
     """
 
-    def __init__(self, path: Path, agent_id: str) -> None:
+    def __init__(self, path: Path, agent_id: str, limits: MemoryLimits, *, is_durable: bool) -> None:
         self.path = path
+        self.journal = path.with_name(f"{path.name}.journal")
+        self.lock = path.with_name(f"{path.name}.lock")
         self.agent_id = agent_id
-        self._writing = threading.Lock()
-        self._content = self._load()
-
-    def interactions(self) -> Interactions:
-        """All entries as they are now, by conversation; not to be changed. MemoryFileError if the file is damaged."""
-        return self._current().interactions
-
-    def append(self, conversation_id: str, entry: Entry) -> None:
-        """Adds one entry; on return it is on disk. StoreError if it cannot be written; then nothing has changed."""
-        with self._exclusively():
-            now = self._current()
-            entries = [*now.interactions.get(conversation_id, ()), entry]
-            self._replace(now, {**now.interactions, conversation_id: entries})
-
-    def remove(self, conversation_id: str) -> bool:
-        """Removes a conversation; False if there was none. On return it is gone from disk."""
-        if conversation_id not in self.interactions():
-            return False
-        with self._exclusively():
-            now = self._current()
-            if conversation_id not in now.interactions:
-                return False
-            self._replace(now, {name: kept for name, kept in now.interactions.items() if name != conversation_id})
-            return True
-
-    def remove_entries(self, conversation_id: str, contents: frozenset[str]) -> int:
-        """Removes the entries with these contents, all at once; how many there were."""
-        if conversation_id not in self.interactions():
-            return 0
-        with self._exclusively():
-            now = self._current()
-            entries = now.interactions.get(conversation_id, [])
-            kept = [entry for entry in entries if entry["content"] not in contents]
-            if len(kept) < len(entries):
-                others = {name: those for name, those in now.interactions.items() if name != conversation_id or kept}
-                self._replace(now, {**others, conversation_id: kept} if kept else others)
-            return len(entries) - len(kept)
+        self._limits = limits
+        self._is_durable = is_durable
+        self._waiting: deque[Addition] = deque()
+        self._turn = threading.Lock()
+        self._fold_from = limits.journal_bytes
+        self._content = _Content(file=UNREAD)
+        self._current()
 
     # Reading
 
+    def lines(self, conversation_id: str) -> bytes:
+        """The lines of a conversation (`memory_format.entries`)."""
+        return bytes(self._current().memories.get(conversation_id, b""))
+
+    def conversations(self) -> list[str]:
+        """The conversations that have entries, in the order in which they began."""
+        return [name for name, lines in list(self._current().memories.items()) if lines]
+
     def _current(self) -> _Content:
-        try:
-            stamp = _stamp(os.stat(self.path))
-        except FileNotFoundError:
-            stamp = None
-        except OSError as error:
-            raise self._unusable("cannot be read", error) from error
-        if stamp != self._content.stamp:
-            self._content = self._load()
-        return self._content
+        content = self._content
+        if self._stamps() == content.stamps:
+            return content
+        with self._turn:
+            return self._read_again()
+
+    def _read_again(self) -> _Content:
+        with ExitStack() as stack, self._reading():
+            if self.lock.exists():
+                stack.enter_context(locked(self.lock, exclusively=False))
+                return self._refresh()
+        content = self._refresh(is_locked=False)
+        return self._read_again() if self.lock.exists() else content  # the first writer came meanwhile
+
+    def _stamps(self) -> tuple[Stamp | None, Stamp | None]:
+        return self._stamp(self.path), self._stamp(self.journal)
+
+    def _stamp(self, path: Path) -> Stamp | None:
+        with self._reading():
+            try:
+                return stamp_of(os.stat(path))
+            except FileNotFoundError:
+                return None
+
+    def _refresh(self, *, is_locked: bool = True) -> _Content:
+        content, (file, journal_now) = self._content, self._stamps()
+        if (file, journal_now) == content.stamps:
+            return content
+        if not (file == content.file and journal_now and self._read_on(content)):
+            content = self._content = self._load()
+        if is_locked and content.journal and content.journal[2] > content.read.end:
+            left = content.journal[2] - content.read.end
+            log.warning(
+                "%s: the last line is not whole (%d bytes): an addition was interrupted and never confirmed; it is left out",
+                self.journal,
+                left,
+            )
+        return content
+
+    def _read_on(self, content: _Content) -> bool:
+        """Takes in what was added to the journal; False if it is another journal."""
+        known = content.read
+        with self._opened(self.journal) as file:
+            if file is None:
+                return False
+            stamp = stamp_of(os.fstat(file.fileno()))
+            if content.journal and (stamp[2] <= content.journal[2] or file.read(len(known.head)) != known.head):
+                return False
+            file.seek(known.end)
+            data = file.read()
+        more = self._parsed(lambda: memory_journal.read_on(data)) if known.end else self._read_journal(data)
+        _add(content.memories, more.memories)
+        content.read = memory_journal.Read(known.end + more.end, known.head or more.head, {}, known.is_folded)
+        content.journal = stamp
+        return True
 
     def _load(self) -> _Content:
-        try:
-            with open(self.path, "rb") as file:
-                stamp = _stamp(os.fstat(file.fileno()))
-                data = file.read()
-        except FileNotFoundError:
-            return _Content(None, new_document(self.agent_id))
-        except OSError as error:
-            raise self._unusable("cannot be read", error) from error
-        try:
-            return _Content(stamp, parse(data, self.agent_id))
-        except ValueError as error:
-            raise MemoryFileError(self.path, str(error), REMEDY) from error
+        content = _Content(document=new_document(self.agent_id))
+        with self._opened(self.path) as file:
+            if file is None:
+                self._import(content)
+            else:
+                content.file = stamp_of(os.fstat(file.fileno()))
+                try:
+                    content.document, content.memories = parse(file, self.agent_id)
+                except ValueError as error:
+                    raise MemoryFileError(self.path, str(error), REMEDY) from error
+        with self._opened(self.journal) as file:
+            if file is not None:
+                content.journal = stamp_of(os.fstat(file.fileno()))
+                content.read = self._read_journal(file.read())
+                _add(content.memories, content.read.memories)
+                content.read.memories = {}
+        return content
 
-    # Writing
+    def _read_journal(self, data: bytes) -> memory_journal.Read:
+        digest = self._digest() if b'\n{"folded":"' in data else None
+        return self._parsed(lambda: memory_journal.read(data, self.agent_id, digest))
+
+    def _digest(self) -> str | None:
+        with self._opened(self.path) as file:
+            return hashlib.sha256(file.read()).hexdigest() if file is not None else None
+
+    def _import(self, content: _Content) -> None:
+        """Where the agent has no file, one of spade_llm's in the same directory is what it remembers."""
+        name = spade_llm_name(self.agent_id)
+        if name is None:
+            return
+        theirs = self.path.with_name(name)
+        with self._opened(theirs) as file:
+            if file is None:
+                return
+            try:
+                content.memories = parse_spade_llm(file, self.agent_id)
+            except AnotherAgents:  # spade_llm gives a_b@c and a@b_c one name
+                return
+            except ValueError as error:
+                raise MemoryFileError(theirs, str(error), REMEDY) from error
+        content.is_imported = True
+        log.info("%s: imported what spade_llm remembered; that file is kept as it is", theirs)
+
+    @contextmanager
+    def _opened(self, path: Path) -> Iterator[BinaryIO | None]:
+        with ExitStack() as stack, self._reading():
+            try:
+                file = stack.enter_context(open(path, "rb"))
+            except FileNotFoundError:
+                yield None
+            else:
+                yield file
+
+    def _parsed(self, parse: Callable[[], memory_journal.Read]) -> memory_journal.Read:
+        try:
+            return parse()
+        except ValueError as error:
+            raise MemoryFileError(self.journal, str(error), JOURNAL_REMEDY) from error
+
+    # Adding
+
+    def add(self, addition: Addition) -> None:
+        """Puts an addition in the queue; `write` brings it to the disk. They are stored in the order in which they come."""
+        self._waiting.append(addition)
+
+    def write(self) -> None:
+        """Writes all additions that wait, of all threads, at once; then every one that was waiting is done.
+
+        Each has its outcome: StoreError if nothing can be written, MemoryFullError if its conversation holds too much.
+        """
+        with self._turn:
+            batch: list[Addition] = []
+            try:
+                while self._waiting:
+                    if self._waiting[0].set_running_or_notify_cancel():
+                        batch.append(self._waiting[0])
+                    self._waiting.popleft()
+                if not batch:
+                    return
+                with self._exclusively():
+                    refused = self._append(batch)
+            except BaseException as error:
+                if not isinstance(error, StoreError):
+                    self._content = _Content(file=UNREAD)
+                for addition in batch:
+                    addition.set_exception(error)
+                if not isinstance(error, Exception):
+                    raise
+                return
+            for addition in batch:
+                if addition in refused:
+                    addition.set_exception(MemoryFullError(addition.conversation_id, self._limits.conversation_bytes))
+                else:
+                    addition.set_result(None)
+
+    def _append(self, batch: list[Addition]) -> set[Addition]:
+        """Stores a batch but for those that it gives back, whose conversations are full."""
+        content = self._refresh()
+        sizes: dict[str, int] = {}
+        accepted, refused = [], set()
+        for addition in batch:
+            name = addition.conversation_id
+            size = sizes.get(name, len(content.memories.get(name, b""))) + len(addition.line)
+            if size > self._limits.conversation_bytes:
+                refused.add(addition)
+            else:
+                sizes[name] = size
+                accepted.append(addition)
+        if not accepted:
+            return refused
+        if content.read.is_folded:
+            self._remove_journal(content)
+        self._write_journal(content, b"".join(addition.journal_line for addition in accepted), self._is_durable)
+        for addition in accepted:
+            content.memories.setdefault(addition.conversation_id, bytearray()).extend(addition.line)
+        if content.is_imported or content.read.end > max(self._fold_from, content.file[2] if content.file else 0):
+            self._fold_in_passing(content)
+        return refused
+
+    def _fold_in_passing(self, content: _Content) -> None:
+        try:
+            self._fold(content, content.memories)
+        except StoreError as error:  # what was added is in the journal; that it grows is no reason to refuse it
+            self._fold_from = 2 * content.read.end
+            log.warning("the journal is not folded in yet: %s", error)
+        else:
+            self._fold_from = self._limits.journal_bytes
+
+    def _write_journal(self, content: _Content, lines: bytes, is_durable: bool) -> None:
+        """Appends lines behind the last one that is whole. Nothing of them is left if that fails."""
+        known, mode = content.read, None
+        head = known.head or memory_journal.head(self.agent_id, secrets.token_hex(8))
+        with self._writing():
+            if not known.end and content.file is not None:
+                mode = os.stat(self.path).st_mode & 0o777
+            data = lines if known.end else head + lines
+            content.journal = append(self.journal, known.end, data, mode=mode, is_durable=is_durable)
+        content.read = memory_journal.Read(content.journal[2], head, {}, known.is_folded)
+
+    # Removing and folding
+
+    def remove(self, conversation_ids: Collection[str]) -> int:
+        """Removes conversations, all at once; how many there were. On return nothing of them is in file or journal."""
+        now = self._current()
+        if now.memories.keys().isdisjoint(conversation_ids) and not now.read.is_folded:
+            return 0
+        with self._turn, self._exclusively():
+            content = self._refresh()
+            kept = {name: lines for name, lines in content.memories.items() if name not in conversation_ids}
+            gone = len(content.memories) - len(kept)
+            if gone or content.read.is_folded:
+                self._fold(content, kept)
+            return gone
+
+    def remove_entries(self, conversation_id: str, contents: Collection[str]) -> int:
+        """Removes the entries with these contents, all at once; how many there were."""
+        now = self._current()
+        if conversation_id not in now.memories and not now.read.is_folded:
+            return 0
+        with self._turn, self._exclusively():
+            content = self._refresh()
+            lines = bytes(content.memories.get(conversation_id, b""))
+            one_by_one = zip(entries(lines), lines.splitlines(keepends=True), strict=True)
+            kept = [line for entry, line in one_by_one if entry["content"] not in contents]
+            gone = lines.count(b"\n") - len(kept)
+            if gone or content.read.is_folded:
+                others = {name: those for name, those in content.memories.items() if name != conversation_id or kept}
+                self._fold(content, {**others, conversation_id: bytearray().join(kept)} if kept else others)
+            return gone
+
+    def fold(self) -> None:
+        """Writes everything into the memory file, which then is complete by itself; the journal is gone."""
+        now = self._current()
+        if now.journal is None and not now.is_imported:
+            return
+        with self._turn, self._exclusively():
+            content = self._refresh()
+            if content.journal is not None or content.is_imported:
+                self._fold(content, content.memories)
+
+    def merge(self, memories: Memories) -> int:
+        """Adds entries from elsewhere that are not there yet, each to its conversation; how many these were."""
+        with self._turn, self._exclusively():
+            content = self._refresh()
+            merged, count = dict(content.memories), 0
+            for name, lines in memories.items():
+                known = merged.get(name, bytearray())
+                there = set(bytes(known).splitlines())
+                new = [line for line in bytes(lines).splitlines(keepends=True) if line[:-1] not in there]
+                merged[name] = known + b"".join(new)
+                count += len(new)
+            if count:
+                self._fold(content, merged)
+            return count
+
+    def _fold(self, content: _Content, memories: Memories) -> None:
+        # Only who holds the lock writes, so one name is enough, and what a killed process left is overwritten.
+        beside = self.path.with_name(f".{self.path.name}.tmp")
+        with self._writing():
+            try:
+                before = os.stat(self.path) if content.file is not None else None
+                stamp, digest = write_beside(beside, dump(content.document, memories), before)
+                if before is not None:
+                    os.chmod(self.lock, before.st_mode & 0o777)  # who may read the file has to wait for who writes it
+                if content.read.end:
+                    self._write_journal(content, memory_journal.folded(digest), is_durable=True)
+                os.replace(beside, self.path)
+            except (OSError, StoreError):
+                beside.unlink(missing_ok=True)
+                raise
+            sync_directory(self.path.parent)
+        content.file, content.memories, content.is_imported = stamp, memories, False
+        self._remove_journal(content)
+
+    def _remove_journal(self, content: _Content) -> None:
+        with self._writing():
+            self.journal.unlink(missing_ok=True)
+        content.journal, content.read = None, memory_journal.Read()
+
+    # Errors, and the lock between processes
 
     @contextmanager
     def _exclusively(self) -> Iterator[None]:
-        """One writer among the threads and processes that use this file."""
-        with self._writing:
-            try:
-                _make_directory(self.path.parent)
-                # The lock is a file of its own: the memory file is another one after every change. It is never removed,
-                # since somebody may be waiting for it.
-                lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            except OSError as error:
-                raise self._unusable("cannot be written", error) from error
-            try:
-                self._lock(lock)
-                yield
-            finally:
-                os.close(lock)  # which also unlocks
+        """One writer among the processes that use this file; `_turn` is held already."""
+        with ExitStack() as stack:
+            with self._writing():
+                make_directory(self.path.parent)
+                stack.enter_context(locked(self.lock, exclusively=True))
+            yield
 
-    def _lock(self, descriptor: int) -> None:
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError as error:
-            raise self._unusable("cannot be locked", error) from error
-
-    def _replace(self, before: _Content, interactions: Interactions) -> None:
-        document = {**before.document, "interactions": interactions}
-        # Only who holds the lock writes, so one name is enough, and what a killed process left is overwritten.
-        beside = self.path.with_name(f".{self.path.name}.tmp")
-        try:
-            try:
-                stamp = self._write(beside, dump(document), before.stamp)
-                os.replace(beside, self.path)
-            except OSError:
-                beside.unlink(missing_ok=True)
-                raise
-            _sync_directory(self.path.parent)
+            yield
         except OSError as error:
             raise self._unusable("cannot be written", error) from error
-        self._content = _Content(stamp, document)
 
-    def _write(self, beside: Path, data: bytes, before: Stamp | None) -> Stamp:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with open(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            if before is not None:
-                os.fchmod(descriptor, os.stat(self.path).st_mode & 0o777)
-                # Inode numbers come back soon, and a clock may stand still or go back: only a time that always grows
-                # lets other processes see every change.
-                status = os.fstat(descriptor)
-                if status.st_mtime_ns <= before[1]:
-                    os.utime(descriptor, ns=(status.st_atime_ns, before[1] + 1))
-            os.fsync(descriptor)
-            return _stamp(os.fstat(descriptor))
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise self._unusable("cannot be read", error) from error
 
     def _unusable(self, what: str, error: OSError) -> StoreError:
         cause = error.strerror or str(error)
         return StoreError(f"{self.path}: {what}: {cause}; what was stored is kept; see to the directory, and try again")
 
 
-def _stamp(status: os.stat_result) -> Stamp:
-    return status.st_ino, status.st_mtime_ns, status.st_size
-
-
-def _make_directory(directory: Path) -> None:
-    """Makes it with its parents, for the owner only, so that it is still there after a power cut."""
-    if directory.is_dir():
-        return
-    _make_directory(directory.parent)
-    directory.mkdir(mode=0o700, exist_ok=True)
-    _sync_directory(directory.parent)
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _add(memories: Memories, more: Memories) -> None:
+    for name, lines in more.items():
+        if name in memories:
+            memories[name] += lines
+        else:
+            memories[name] = lines

@@ -43,6 +43,11 @@ class MemoryTool:
         """What a model is shown: name, description and parameters."""
         return {"name": self.name, "description": self.description, "parameters": self.parameters}
 
+    @property
+    def openai_tool(self) -> dict[str, Any]:
+        """The same as an element of `tools` in a request to an OpenAI-compatible model."""
+        return {"type": "function", "function": self.schema}
+
 
 def tools_for(memory: ConversationMemory, conversation_id: str) -> tuple[MemoryTool, MemoryTool]:
     """`remember_interaction_info` and `get_interaction_history` for one conversation."""

@@ -143,7 +143,7 @@ def test_without_a_command_the_help_is_shown_and_it_is_2(invoke: Invoke, group: 
         (["asks", "weather", "Rome"], 'did you mean "ask"?'),
         (["sesions"], 'did you mean "sessions"?'),
         (["memory", "lits"], 'did you mean "list"?'),
-        (["memory", "frobnicate"], "there are clear, list, show."),
+        (["memory", "frobnicate"], "there are clear, compact, import, list, show."),
         (["ask", "weather", "New", "York"], "TEXT is one argument; put it into quotes: weather 'New York'."),
     ],
 )

@@ -146,6 +146,30 @@ def test_memories_alone_are_deleted_and_sessions_stay(stored: Path, invoke: Invo
     assert len(json.loads(invoke("conversations", "--json").stdout)) == 3
 
 
+def test_memories_are_compacted_beside_a_running_platform(stored: Path, invoke: Invoke) -> None:
+    with lock_directory(stored):
+        done = invoke("memory", "compact")
+        path = (stored / "memory" / f"{AGENT}.json").absolute()
+        assert (done.exit_code, done.stdout.splitlines()) == (0, [f"{AGENT}: {path} is complete."])
+        assert len(json.loads(path.read_text())["interactions"]) == 3
+        assert not list(stored.glob("memory/*.journal"))
+        assert invoke("memory", "compact", "--agent", "new@localhost").stdout == "new@localhost: there is nothing.\n"
+
+
+def test_a_memory_of_spade_llm_is_imported_beside_a_running_platform(stored: Path, invoke: Invoke) -> None:
+    theirs = Path(__file__).parents[1] / "stores" / "spade_llm" / "support_agent_example.com_interactions.json"
+    arguments = ("memory", "import", str(theirs), "--agent", "support_agent@example.com")
+    with lock_directory(stored):
+        for count in ("3 entries", "0 entries"):
+            said = f"support_agent@example.com: imported {count}; {theirs} is kept and no longer needed.\n"
+            assert invoke(*arguments).stdout == said
+    known = json.loads(invoke("memory", "show", "customer_123", "--agent", "support_agent@example.com", "--json").stdout)
+    assert known == ["Customer prefers email notifications", "Línea uno\nlínea dos 🙂 \x1b"]
+    refused = invoke("memory", "import", str(theirs), "--agent", AGENT)
+    assert refused.exit_code == 1
+    assert "belongs to the agent 'support_agent@example.com'" in refused.stderr
+
+
 def test_nothing_is_deleted_unasked(stored: Path, invoke: Invoke) -> None:
     refused = invoke("sessions", "clear", "--all")
     assert refused.exit_code == 2

@@ -11,13 +11,14 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta, timezone
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 
 from spade_coreason.exceptions import MemoryFileError, StoreError
 from spade_coreason.stores.memory import AgentInteractionMemory
-from spade_coreason.stores.memory_format import dump, file_name
+from spade_coreason.stores.memory_format import dump, file_name, parse
 
 AGENT = "support_agent@example.com"
 
@@ -70,6 +71,7 @@ def test_the_file_is_exactly_the_seeds(tmp_path: Path) -> None:
     memory = AgentInteractionMemory("agent@example.com", tmp_path, clock=lambda: next(moments))
     memory.add_information("conversation_id", "User prefers JSON responses")
     memory.add_information("conversation_id", "Ärger mit «Umlauten» 🙂")
+    memory.close()
 
     text = (tmp_path / "agent@example.com.json").read_text(encoding="utf-8")
     assert json.loads(text) == {
@@ -94,25 +96,35 @@ def test_the_default_directory_is_data_memory_and_is_made_with_the_first_informa
     assert memory.clear_conversation("c") is False
     assert list(tmp_path.iterdir()) == []
     memory.add_information("c", "x")
+    memory.flush()
     assert (tmp_path / "data" / "memory" / "agent@example.com.json").is_file()
 
 
 def test_only_the_owner_can_read_what_an_agent_remembers(tmp_path: Path) -> None:
     memory = memory_in(tmp_path / "memory")
     memory.add_information("c", "secret")
+    assert memory.journal_path.stat().st_mode & 0o777 == 0o600
+    memory.flush()
     assert memory.path.parent.stat().st_mode & 0o777 == 0o700
     assert memory.path.stat().st_mode & 0o777 == 0o600
     memory.path.chmod(0o640)
     memory.add_information("c", "who chose other rights keeps them")
+    assert memory.journal_path.stat().st_mode & 0o777 == 0o640
+    memory.flush()
     assert memory.path.stat().st_mode & 0o777 == 0o640
+    assert Path(f"{memory.path}.lock").stat().st_mode & 0o777 == 0o640  # who reads waits for who writes
 
 
 @pytest.mark.parametrize("text", ["\x00\x1b[31m", "line\nbreak\r\n\u2028", "𝔘𝔫𝔦𝔠𝔬𝔡𝔢 🏳️‍🌈", "שלום", '"}]', "\\ud800"])
 def test_any_unicode_comes_back_as_it_was(tmp_path: Path, text: str) -> None:
-    memory_in(tmp_path).add_information(text, text)
-    again = memory_in(tmp_path)
-    assert again.get_information(text) == [text]
-    assert again.get_all_conversations() == [text]
+    memory = memory_in(tmp_path)
+    memory.add_information(text, text)
+    for _ in ("from the journal", "from the file"):
+        again = memory_in(tmp_path)
+        assert again.get_information(text) == [text]
+        assert again.get_all_conversations() == [text]
+        memory.close()
+    assert json.loads(memory.path.read_text())["interactions"][text][0]["content"] == text
 
 
 @pytest.mark.parametrize("information", ["", "  \n", None, 7, ["x"], "half \ud83d a character"])
@@ -122,7 +134,7 @@ def test_what_is_no_text_is_refused_with_a_clear_sentence(tmp_path: Path, inform
         memory.add_information("c", information)  # type: ignore[arg-type]  # the point of the test
     with pytest.raises(ValueError, match=r"^conversation_id (must|holds)"):
         memory.add_information(information, "x")  # type: ignore[arg-type]
-    assert not memory.path.exists()
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_agent_without_a_name_is_refused() -> None:
@@ -133,12 +145,22 @@ def test_an_agent_without_a_name_is_refused() -> None:
 def test_the_text_is_that_of_pythons_json(tmp_path: Path) -> None:
     document = {
         "agent_id": "a",
-        "interactions": {"c": [{"content": '\x7f\x00\u2028/"\\é🙂\n'}]},
+        "interactions": {
+            "c": [
+                {"content": '\x7f\x00\u2028/"\\é🙂\n', "timestamp": ""},
+                {"timestamp": "by hand", "content": "x", "more": {"x": [1.5, None]}},
+            ],
+            "nothing": [],
+            "d": [{"content": str(number), "timestamp": "\\"} for number in range(10_000)],
+        },
         "x": [],
         "y": {},
         "z": [1.5, None],
     }
-    assert dump(document).decode() == json.dumps(document, ensure_ascii=False, indent=4) + "\n"
+    text = json.dumps(document, ensure_ascii=False, indent=4) + "\n"
+    assert b"".join(dump(*parse(BytesIO(json.dumps(document).encode()), "a"))).decode() == text
+    nothing = {"agent_id": "a", "interactions": {}}
+    assert b"".join(dump(*parse(BytesIO(json.dumps(nothing).encode()), "a"))).decode() == json.dumps(nothing, indent=4) + "\n"
 
 
 # Names
@@ -204,6 +226,7 @@ def test_a_damaged_file_is_named_and_kept(tmp_path: Path, damage: str | bytes) -
 def test_a_file_that_is_damaged_while_the_agent_runs_is_kept_too(tmp_path: Path) -> None:
     memory = memory_in(tmp_path)
     memory.add_information("c", "x")
+    memory.flush()
     memory.path.write_text('{"agent_id"')
     for attempt in (
         lambda: memory.add_information("c", "y"),
@@ -223,6 +246,7 @@ def test_what_others_added_to_the_document_is_kept(tmp_path: Path) -> None:
     (tmp_path / f"{AGENT}.json").write_text(json.dumps({"agent_id": AGENT, "interactions": {"c": [entry]}, "version": 2}))
     memory = memory_in(tmp_path)
     memory.add_information("c", "y")
+    memory.flush()
     document = json.loads(memory.path.read_text())
     assert document["version"] == 2
     assert document["interactions"]["c"][0] == entry
@@ -231,8 +255,12 @@ def test_what_others_added_to_the_document_is_kept(tmp_path: Path) -> None:
 def test_a_change_by_hand_is_seen(tmp_path: Path) -> None:
     memory = memory_in(tmp_path)
     memory.add_information("c", "mistyped")
+    memory.flush()
+    memory.add_information("c", "in the journal")
     memory.path.write_text(memory.path.read_text().replace("mistyped", "corrected by hand"))
-    assert memory.get_information("c") == ["corrected by hand"]
+    assert memory.get_information("c") == ["corrected by hand", "in the journal"]
+    memory.flush()
+    assert memory_in(tmp_path).get_information("c") == ["corrected by hand", "in the journal"]
 
 
 def test_a_full_disk_loses_nothing_and_says_so(tmp_path: Path) -> None:
@@ -248,13 +276,35 @@ def test_a_full_disk_loses_nothing_and_says_so(tmp_path: Path) -> None:
             memory.add_information("c", "x" * 2000)
         except StoreError as error:
             print(error)
+        for n in range(3):
+            memory.add_information("c", "small")
+        assert memory.get_information("c") == ["before", "small", "small", "small"]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300, resource.RLIM_INFINITY))
+        try:
+            memory.flush()
+        except StoreError as error:
+            print(error)
+        try:
+            memory.clear_conversation("c")
+        except StoreError as error:
+            print(error)
+        assert memory.get_information("c") == ["before", "small", "small", "small"]
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        assert memory.get_information("c") == ["before"]
         memory.add_information("c", "after")
         """,
     )
-    assert result.startswith(f"{tmp_path}/{AGENT}.json: cannot be written: File too large")
-    assert memory_in(tmp_path).get_information("c") == ["before", "after"]
+    assert (
+        result.splitlines()
+        == [
+            f"{tmp_path}/{AGENT}.json: cannot be written: File too large; what was stored is kept;"
+            " see to the directory, and try again"
+        ]
+        * 3
+    )
+    again = memory_in(tmp_path)
+    assert again.get_information("c") == ["before", "small", "small", "small", "after"]
+    again.close()
+    assert memory_in(tmp_path).get_information("c") == ["before", "small", "small", "small", "after"]
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"{AGENT}.json", f"{AGENT}.json.lock"]
 
 
@@ -268,21 +318,9 @@ def test_what_a_killed_process_left_beside_the_file_does_no_harm(tmp_path: Path)
     (tmp_path / f".{AGENT}.json.tmp").write_text("half a docum")
     memory = memory_in(tmp_path)
     memory.add_information("c", "x")
+    memory.close()
     assert memory_in(tmp_path).get_information("c") == ["x"]
     assert not (tmp_path / f".{AGENT}.json.tmp").exists()
-
-
-def test_killed_at_any_moment_the_file_is_whole_and_has_what_was_acknowledged(tmp_path: Path) -> None:
-    for number in range(8):
-        with start(tmp_path, f'n = 0\nwhile True: memory.add_information("{number}", str(n)); print(n); n += 1') as child:
-            assert child.stdout is not None
-            for _ in range(1 + number * 3):
-                child.stdout.readline()
-            child.kill()
-            rest = child.stdout.read().split()
-        kept = memory_in(tmp_path).get_information(str(number))
-        assert kept == [str(n) for n in range(len(kept))]
-        assert len(kept) >= 1 + number * 3 + len(rest)
 
 
 # Many at once
@@ -339,10 +377,12 @@ def test_a_change_of_the_same_size_in_the_same_instant_is_seen(tmp_path: Path) -
 def test_a_clock_that_goes_back_hides_no_change(tmp_path: Path) -> None:
     reader, writer = memory_in(tmp_path), memory_in(tmp_path)
     writer.add_information("c", "x")
+    writer.flush()
     tomorrow = writer.path.stat().st_mtime_ns + 86_400 * 10**9
     os.utime(writer.path, ns=(tomorrow, tomorrow))
     assert reader.get_information("c") == ["x"]
     writer.add_information("c", "y")
+    writer.flush()
     assert writer.path.stat().st_mtime_ns > tomorrow
     assert reader.get_information("c") == ["x", "y"]
 
@@ -373,7 +413,10 @@ def test_one_memory_serves_several_event_loops_one_after_the_other(tmp_path: Pat
 
 def test_reading_an_unchanged_file_does_not_read_it_again(tmp_path: Path) -> None:
     memory = memory_in(tmp_path)
-    memory.add_information("c", "x" * 5_000_000)
+    for number in range(100):
+        memory.add_information(f"long {number}", "x" * 50_000)
+    memory.add_information("c", "x")
+    memory.flush()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_utime
     for _ in range(1000):
         memory.get_information("c")

@@ -91,6 +91,9 @@ async def test_sigterm_finishes_what_is_in_flight_and_the_rest_is_answered_after
         begun = {question for what, question, _ in written if what == "begins"}
         assert begun == {question for what, question, _ in written if what == "ends"}  # nothing was broken off
         assert 20 <= len(begun) < QUESTIONS
+        [remembered] = [path for path in (tmp_path / "data" / "memory").iterdir() if path.suffix != ".lock"]
+        interactions = json.loads(remembered.read_text())["interactions"]  # the file alone is complete
+        assert begun == {entry["content"] for entries in interactions.values() for entry in entries}
         await listener.until(lambda heard: len(heard) >= len(begun))
         assert set(texts(listener.heard)) == {f"noted: {question}" for question in begun}
 

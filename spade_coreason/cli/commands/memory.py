@@ -14,12 +14,13 @@ from ..storage import confirm, opened, storage_options
 
 @click.group("memory", cls=Group)
 def command() -> None:
-    """See or delete what the agents remember.
+    """See, delete, import or compact what the agents remember.
 
     \b
       spade-coreason memory list
       spade-coreason memory show alice@example.org_notes@example.org
       spade-coreason memory clear --agent notes --all
+      spade-coreason memory compact
     """
 
 
@@ -113,8 +114,48 @@ async def _clear(file: Path | None, data: Path | None, agent: str | None, conver
             print(f"{jid}: there was nothing.")
             return
         confirm(f"delete what {jid} remembers of {conversation or f'{len(names)} conversations'}", yes)
-        for name in names:
-            await memory.aclear_conversation(name)
+        await memory.aclear_conversations(names)
     print(f"{jid}: deleted the memories of {len(names)} conversation{'' if len(names) == 1 else 's'}.")
     for name in names:
         print(f"  {name}")
+
+
+@command.command("compact")
+@storage_options
+def compact(file: Path | None, data: Path | None, agent: str | None) -> None:
+    """Fold the journals into the memory files, which then are complete by themselves. Works beside a running platform.
+
+    \b
+      spade-coreason memory compact --agent notes
+    """
+    run(_compact(file, data, agent))
+
+
+async def _compact(file: Path | None, data: Path | None, agent: str | None) -> None:
+    async with opened(file, data, agent) as storage:
+        for jid in storage.agents:
+            memory = storage.memory(jid)
+            await memory.aflush()
+            there = await memory.aget_all_conversations()
+            print(f"{jid}: {memory.path} is complete." if there else f"{jid}: there is nothing.")
+
+
+@command.command("import")
+@click.argument("source", metavar="FILE", type=click.Path(path_type=Path))
+@storage_options
+def import_(file: Path | None, data: Path | None, agent: str | None, source: Path) -> None:
+    """Take in an agent's memory FILE that spade_llm wrote; it is kept. Works beside a running platform.
+
+    What is there already is not taken in twice. --agent may be left out where there is only one.
+
+    \b
+      spade-coreason memory import spade_llm/data/agent_memory/notes_example.org_interactions.json --agent notes@example.org
+    """
+    run(_import(file, data, agent, source))
+
+
+async def _import(file: Path | None, data: Path | None, agent: str | None, source: Path) -> None:
+    async with opened(file, data, agent) as storage:
+        jid = storage.only_agent
+        count = await storage.memory(jid).aimport_file(source)
+    print(f"{jid}: imported {count} {'entry' if count == 1 else 'entries'}; {source} is kept and no longer needed.")

@@ -1,0 +1,160 @@
+"""How fast the interaction memory adds, however much there is, beside spade_llm's; what opening it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Literal
+
+from spade_coreason.stores.memory import AgentInteractionMemory
+from spade_coreason.stores.memory_format import file_name, timestamp
+from spade_coreason.stores.memory_import import spade_llm_name
+
+from .peer import environment
+
+AGENT = "benchmark@example.org"
+ENTRIES_EACH = 100
+"""So many entries has a conversation."""
+AT_ONCE = 64
+PEER = "spade_llm==0.3.0"
+PEER_ENTRIES = 10_000
+
+Way = Literal["full", "full, 64 at once", "normal"]
+WAYS: tuple[Way, ...] = ("full", "full, 64 at once", "normal")
+
+
+@dataclass(frozen=True)
+class MemoryLoad:
+    """The sizes that are compared, and how many times at each so many additions are made."""
+
+    sizes: tuple[int, ...]
+    rounds: int
+    additions: int
+    has_peer: bool
+
+
+@dataclass(frozen=True)
+class MemoryMeasured:
+    """Medians. `add_us` by way and size; `peer_us` is spade_llm's at 10,000 entries, which never syncs. The last three are of
+    the largest size: seconds to open it in a new process, and what that takes at its peak, as a multiple of the file.
+    """
+
+    add_us: Mapping[str, Mapping[int, float]]
+    peer_us: float | None
+    open_s: float
+    peak: float
+    file_mib: float
+
+
+def measure(load: MemoryLoad) -> MemoryMeasured:
+    """Each round adds at every size in every way, so that the machine's noise hits them alike."""
+    durations: dict[Way, dict[int, list[float]]] = {way: {size: [] for size in load.sizes} for way in WAYS}
+    with tempfile.TemporaryDirectory(prefix="benchmark-", dir=_here()) as name:
+        largest = Path(name) / str(load.sizes[-1])
+        for size in load.sizes:
+            write(Path(name) / str(size), size)
+        opened = [_opened(largest) for _ in range(load.rounds)]
+        for _ in range(load.rounds):
+            for size in load.sizes:
+                for way in WAYS:
+                    durations[way][size].extend(_added(way, Path(name) / str(size), load.additions))
+        file_mib = (largest / file_name(AGENT)).stat().st_size / 2**20
+        peer_us = _peer_us(Path(name)) if load.has_peer else None
+    return MemoryMeasured(
+        {way: {size: statistics.median(all_) * 1e6 for size, all_ in of.items()} for way, of in durations.items()},
+        peer_us,
+        statistics.median(seconds for seconds, _ in opened),
+        max(peak for _, peak in opened),
+        file_mib,
+    )
+
+
+def _here() -> str:
+    """A directory on the disk, where /tmp may be in memory."""
+    directory = Path(__file__).parents[1] / "build"
+    directory.mkdir(exist_ok=True)
+    return str(directory)
+
+
+def texts() -> Iterator[str]:
+    """Information as people give it, some 50 characters each."""
+    number = 0
+    while True:
+        yield f"User prefers JSON responses over XML, note {number}"
+        number += 1
+
+
+def write(directory: Path, size: int) -> None:
+    """A memory file with so many entries."""
+    directory.mkdir()
+    begin, said = datetime(2025, 1, 9, tzinfo=UTC), texts()
+    entries = [{"content": next(said), "timestamp": timestamp(begin + timedelta(seconds=n))} for n in range(size)]
+    interactions = {
+        f"person{number}@example.org_{AGENT}": entries[number : number + ENTRIES_EACH]
+        for number in range(0, size, ENTRIES_EACH)
+    }
+    document = {"agent_id": AGENT, "interactions": interactions}
+    (directory / file_name(AGENT)).write_text(json.dumps(document, indent=4) + "\n")
+
+
+def _added(way: Way, directory: Path, additions: int) -> list[float]:
+    """Seconds of each addition. What it added is removed again, so that the size stays."""
+    memory = AgentInteractionMemory(AGENT, directory, durability="normal" if way == "normal" else "full")
+    names, said = memory.get_all_conversations(), texts()
+    durations = []
+    if way == "full, 64 at once":
+        durations = asyncio.run(_added_at_once(memory, names, additions))
+    else:
+        for number in range(additions):
+            begin = time.perf_counter()
+            memory.add_information(names[number % len(names)], next(said))
+            durations.append(time.perf_counter() - begin)
+    memory.journal_path.unlink()
+    return durations
+
+
+async def _added_at_once(memory: AgentInteractionMemory, names: list[str], additions: int) -> list[float]:
+    durations, said = [], texts()
+    for number in range(max(1, additions // 8)):
+        begin = time.perf_counter()
+        await asyncio.gather(
+            *(memory.aadd_information(names[(number + other) % len(names)], next(said)) for other in range(AT_ONCE))
+        )
+        durations.append((time.perf_counter() - begin) / AT_ONCE)
+    return durations
+
+
+def _opened(directory: Path) -> tuple[float, float]:
+    """In a process of its own: the seconds that opening takes, and its peak of memory as a multiple of the file."""
+    command = [sys.executable, "-m", "benchmarks.memory_process", AGENT, str(directory)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    opened = json.loads(done.stdout)
+    return opened["seconds"], opened["peak_bytes"] / (directory / file_name(AGENT)).stat().st_size
+
+
+def _peer_us(directory: Path) -> float | None:
+    # SPADE needs greenlet and does not ask for it.
+    python = environment(PEER, "greenlet")
+    if python is None:
+        return None
+    # It begins with what we wrote, and says so if it cannot read it.
+    ours = AgentInteractionMemory(AGENT, directory / str(PEER_ENTRIES))
+    ours.add_information("last", next(texts()))
+    ours.close()
+    (directory / "peer").mkdir()
+    shutil.copy(ours.path, directory / "peer" / str(spade_llm_name(AGENT)))
+    script = Path(__file__).with_name("peer_memory.py")
+    command = [str(python), str(script), AGENT, str(directory / "peer"), str(PEER_ENTRIES + 1)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    seconds: list[float] = json.loads(done.stdout)
+    return statistics.median(seconds) * 1e6

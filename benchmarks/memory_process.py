@@ -1,0 +1,32 @@
+"""`python -m benchmarks.memory_process AGENT DIRECTORY`: opens a memory in a new process, prints what that took as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from spade_coreason.stores.memory import AgentInteractionMemory
+
+
+def peak_kib() -> int:
+    """The most that was resident since `clear_refs` was written to."""
+    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1])
+
+
+def main() -> None:
+    """Opens and reads the conversations' names."""
+    agent, directory = sys.argv[1:]
+    Path("/proc/self/clear_refs").write_text("5")
+    before = peak_kib()
+    begin = time.perf_counter()
+    memory = AgentInteractionMemory(agent, directory)
+    memory.get_all_conversations()
+    seconds = time.perf_counter() - begin
+    print(json.dumps({"seconds": seconds, "peak_bytes": (peak_kib() - before) * 1024}))
+
+
+if __name__ == "__main__":
+    main()
