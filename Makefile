@@ -24,7 +24,7 @@ test: $(VENV)/.ready
 
 # What takes minutes: a room of a thousand; a process that is killed thousands of times while it writes its memory.
 chaos: $(VENV)/.ready
-	@OCCUPANTS=1000 $(BIN)/pytest tests/xmpp/test_crowds.py
+	@OCCUPANTS=998 $(BIN)/pytest tests/xmpp/test_crowds.py
 	@CHAOS_ROUNDS=5000 $(BIN)/pytest tests/stores/test_memory_journal.py -k killed_at_any_instant
 
 check: $(VENV)/.ready

@@ -35,6 +35,10 @@ from .report import (
     speed_table,
     speed_targets,
 )
+from .sessions import SessionLoad
+from .sessions import lines as session_lines
+from .sessions import measure as measure_sessions
+from .sessions import targets as session_targets
 from .speed import IN_FLIGHT, THREADS, Load, median, side_by_side
 
 FULL = (Load(rounds=3, messages=3000, pings=500), 100, 5.0)
@@ -46,6 +50,9 @@ PROMPTNESS = "promptness"
 MEMORY = "memory"
 FULL_MEMORY = MemoryLoad((100, 10_000, 100_000), rounds=5, additions=100, has_peer=True)
 QUICK_MEMORY = MemoryLoad((100, 1_000), rounds=1, additions=10, has_peer=False)
+SESSIONS = "sessions"
+FULL_SESSIONS = SessionLoad((100, 1_000_000), rounds=3, times=200, turns=8000)
+QUICK_SESSIONS = SessionLoad((100, 2_000), rounds=1, times=5, turns=400)
 
 
 @contextmanager
@@ -106,6 +113,15 @@ def memory(load: MemoryLoad) -> tuple[dict[str, Any], list[Target]]:
     return {**asdict(measured), "targets": [_target(target) for target in targets]}, targets
 
 
+def sessions(load: SessionLoad) -> tuple[dict[str, Any], list[Target]]:
+    """As `speed`, for what is stored; no server is needed."""
+    print("sessions on SQLite, durability full", flush=True)
+    measured = measure_sessions(load)
+    targets = session_targets(measured)
+    print("\n".join([*session_lines(measured), *map(str, targets)]), end="\n\n", flush=True)
+    return {**asdict(measured), "targets": [_target(target) for target in targets]}, targets
+
+
 def _target(target: Target) -> dict[str, Any]:
     return {**asdict(target), "is_reached": target.is_reached}
 
@@ -114,13 +130,13 @@ def main() -> int:
     """Measures and prints; the exit code says only whether there was something to measure on."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one short round, to see that it runs; its figures mean little")
-    parser.add_argument("--only", choices=(*SERVERS, FURTHER, PROMPTNESS, MEMORY), help="one part only")
+    parser.add_argument("--only", choices=(*SERVERS, FURTHER, PROMPTNESS, MEMORY, SESSIONS), help="one part only")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures of every round as JSON too")
     chosen = parser.parse_args()
     load, count, idle_s = QUICK if chosen.quick else FULL
 
     there = [name for name, (installed, _) in SERVERS.items() if installed()]
-    if chosen.only != MEMORY:
+    if chosen.only not in (MEMORY, SESSIONS):
         for name in SERVERS:
             if name not in there:
                 print(f"{name} is not installed; `make servers` enables this measurement", file=sys.stderr)
@@ -148,6 +164,9 @@ def main() -> int:
             targets += found
     if chosen.only in (None, MEMORY):
         figures[MEMORY], found = memory(QUICK_MEMORY if chosen.quick else FULL_MEMORY)
+        targets += found
+    if chosen.only in (None, SESSIONS):
+        figures[SESSIONS], found = sessions(QUICK_SESSIONS if chosen.quick else FULL_SESSIONS)
         targets += found
     print(f"{sum(target.is_reached for target in targets)} of {len(targets)} targets are reached")
     if chosen.json is not None:

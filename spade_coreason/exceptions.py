@@ -7,6 +7,7 @@ CoReasonError
 ├── ConnectError            the XMPP server cannot be reached or refuses the connection     (exit code 4)
 │   └── LoginError          it was reached, and refuses the account
 ├── StoreError              what lasts cannot be read or written
+│   ├── DatabaseEmpty       nothing was ever stored in the database
 │   ├── MemoryFileError     an interaction memory file is damaged; it is kept as it is
 │   └── MemoryFullError     a conversation's interaction memory holds the most that it may
 ├── CodecError              a stanza that claims to be ours and is not
@@ -82,6 +83,13 @@ class LoginError(ConnectError):
 
 class StoreError(CoReasonError):
     """What lasts cannot be read or written."""
+
+
+class DatabaseEmpty(StoreError):
+    """Nothing was ever stored in the database called `name`: it has no tables."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name}: nothing is stored there yet")
 
 
 class MemoryFileError(StoreError):

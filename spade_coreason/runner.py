@@ -57,6 +57,7 @@ from .placing import Places
 from .preferences import PREFERENCES, USUAL, Preferences
 from .pruning import window
 from .response import Pace, Response, Send
+from .retention import Purge, Purged, Retention
 from .session import Session, Variables, interactions
 from .stores import AgentStore, ConversationRow, Turn
 from .stores.memory import AgentInteractionMemory
@@ -74,6 +75,7 @@ class Policy:
 
     rules: Rules = field(default_factory=Rules)
     memory: MemoryConfig = field(default_factory=MemoryConfig)
+    retention: Retention = field(default_factory=Retention)
     assist_timeout_s: float = 120.0
     lifecycle: Mode = "eager"
     idle_shutdown_s: float = 300.0
@@ -134,6 +136,7 @@ class Runner:
         self.commands = Commands(agent, are_on=self.policy.commands, operators=self.policy.operators)
         self._ends = Ends(store, self._lanes, self._lifecycle, self.policy.rules, clock, on_end)
         self._operators = Operators(store, self._lanes, self._ends, clock)
+        self._purge = Purge(store, lambda: self.memory, self._lanes, self._ends, self.policy.retention, clock)
         self._notices = Notices()
         self._filing = Filing(self.jid, files, self.policy.file_over_bytes)
         self._places = Places(store, self._enqueue)
@@ -163,6 +166,7 @@ class Runner:
         self._corrects, self._refers, self._chained_to = corrects, refers, chained_to
         await self._operators.open()
         await self._ends.open()
+        self._purge.open()
         await self._lifecycle.open()
         pending = await self.store.pending()
         # What came in meanwhile may be among them.
@@ -211,6 +215,7 @@ class Runner:
         """After `drain`: closes the agent."""
         self._pace.stop()
         self._assist_alarms.stop()
+        await self._purge.close()
         await self._ends.close()
         await self._places.settled()
         await asyncio.gather(*self._asides)
@@ -395,6 +400,10 @@ class Runner:
         await self._places.settled()
         while workers := [lane.worker for lane in self._lanes if lane.worker is not None and of in ((), lane.key)]:
             await asyncio.wait(workers)
+
+    async def purge(self) -> Purged:
+        """Deletes for good what `Policy.retention` does not keep; done by itself at the start and once a day."""
+        return await self._purge.run()
 
     async def expire_idle(self) -> None:
         """Ends the conversations in which nothing was said for the idle timeout; done by itself when it is time."""

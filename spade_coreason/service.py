@@ -21,7 +21,8 @@ import aiofiles
 from .access import Access
 from .avatar import Avatar, read_avatar
 from .config import AgentSettings, Settings
-from .contracts import AgentInterface, MemoryConfig
+from .config.settings import KeepSettings, RetentionSettings
+from .contracts import AgentInterface, ConversationState, MemoryConfig
 from .conversation import Rules
 from .door import Door
 from .ends import OnConversationEnd
@@ -30,6 +31,7 @@ from .files import Files
 from .loading import AgentParts, find_agent, load_agent
 from .names import bare, local_part
 from .peers import OpenRequests, Peers
+from .retention import Keep, Retention
 from .runfile import RunFile, write_private, write_run_file
 from .runner import Policy, Runner
 from .status import PlatformStatus, answer_status
@@ -307,6 +309,14 @@ def _rooms_of(agent: AgentSettings) -> list[RoomPlan]:
     ]
 
 
+def _retention_of(settings: RetentionSettings) -> Retention:
+    def keep(rule: KeepSettings) -> Keep:
+        return Keep(timedelta(days=rule.days) if rule.days else None, rule.turns or None)
+
+    own = {ConversationState(state): keep(rule) for state, rule in settings.states if rule is not None}
+    return Retention(keep(settings), own)
+
+
 def policy_of(settings: Settings, agent: AgentSettings, memory: MemoryConfig | None) -> Policy:
     """How an agent is run: its own keys where it has some, the common ones elsewhere, the manifest's memory policy."""
     rules = settings.conversation_of(agent)
@@ -318,6 +328,7 @@ def policy_of(settings: Settings, agent: AgentSettings, memory: MemoryConfig | N
             max_failures=rules.max_failures,
         ),
         memory=memory or MemoryConfig(),
+        retention=_retention_of(rules.retention),
         assist_timeout_s=rules.assist_timeout_s,
         lifecycle=rules.lifecycle,
         idle_shutdown_s=rules.idle_shutdown_s,

@@ -109,6 +109,8 @@ class Session:
             raise RuntimeError("nothing may be stored after assist has returned")
         if not isinstance(key, str) or not key:
             raise ValueError(f"the key of a variable is a text, not {key!r}")
+        if "\0" in key:
+            raise ValueError(f"the key of a variable has no NUL character, as {key!r} does")
         try:
             text = json.dumps(value, ensure_ascii=False, allow_nan=False)
             (key + text).encode()  # a lone surrogate could not be stored

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.databases import SQLITE
 from tests.servers import ejabberd as ejabberd_server
 from tests.servers import embedded as embedded_server
+from tests.servers import postgres as postgres_server
 from tests.servers import prosody as prosody_server
+from tests.servers.postgres import Postgres
 from tests.servers.requirements import missing_programs, require
 from tests.servers.server import XmppServer
 
@@ -56,6 +59,32 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[XmppServer]:
     """The embedded server (pyjabber). A test that may end it starts one of its own, by `start_server`."""
     with embedded_server.embedded(tmp_path_factory.mktemp("embedded")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A PostgreSQL without fsync; each `postgres.url()` is a new schema. A test that ends it starts one of its own."""
+    require("PostgreSQL", postgres_server.installed())
+    with postgres_server.postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[Postgres]:
+    """One that the test may end, with fsync."""
+    require("PostgreSQL", postgres_server.installed())
+    with postgres_server.postgres(durable=True) as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The test runs on SQLite and on PostgreSQL, on an empty database."""
+    if request.param == "sqlite":
+        return f"{SQLITE}{tmp_path}/platform.db"
+    server = request.getfixturevalue("postgres")
+    assert isinstance(server, Postgres)
+    return server.url()
 
 
 @pytest.fixture(params=["prosody", "ejabberd"])

@@ -61,6 +61,16 @@ def test_a_quick_run_measures_the_memory_without_a_server(tmp_path: Path) -> Non
     assert "add (normal) at 1,000 entries against 100" in done.stdout
 
 
+def test_a_quick_run_measures_long_sessions(tmp_path: Path) -> None:
+    done = benchmarks("--only", "sessions", "--json", str(tmp_path / "figures.json"), env={"PATH": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    sessions = json.loads((tmp_path / "figures.json").read_text())["sessions"]
+    assert sessions["sizes"] == [100, 2000]
+    assert set(sessions["medians_us"]) == {"history(5)", "history(5, somewhere)", "loading", "a turn"}
+    assert sessions["turns_per_s"] > sessions["commit_per_turn_per_s"] > 0
+    assert "durable turns/s: " in done.stdout
+
+
 def test_without_a_server_one_line_says_how_to_get_it(tmp_path: Path) -> None:
     done = benchmarks(env={"PATH": str(tmp_path)})
     assert done.returncode == 1

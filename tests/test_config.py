@@ -301,7 +301,13 @@ MISTAKES = [
     ("server: {domain: example.org}", 'server.domain: a local server (mode: auto) is "localhost"; leave it out, or '),
     ("server: {host: xmpp.example.org}", "server.host: a local server (mode: auto) is on this machine only; leave it "),
     ("server: {mode: external, domain: 'a b'}", "server.domain: 'a b' is no domain"),
-    ("storage: {url: 'postgres://u:pw@h/d'}", "storage.url: must be a SQLite file: sqlite+aiosqlite:///data/platform.db"),
+    ("storage: {url: 'postgres://u:pw@h/d'}", "storage.url: must begin with sqlite+aiosqlite:/// and a file, or with p"),
+    (
+        "storage: {url: 'postgresql+asyncpg://u:pw@h'}",
+        "storage.url: names no database; write postgresql+asyncpg://user:password@h",
+    ),
+    ("storage: {url: 'postgresql+asyncpg://h:x/d'}", "storage.url: is no address of a database; write postgresql+asyncpg://us"),
+    ("storage: {url: 'postgresql+asyncpg://h/d?password=p'}", "storage.url: the password stands before the host: "),
     ("storage: {url: 'sqlite+aiosqlite:///:memory:'}", "storage.url: would keep nothing; name a file: "),
     ("storage: {durability: fast}", 'storage.durability: must be full or normal, not "fast"'),
     ("conversation: {timeout_s: -1}", "conversation.timeout_s: must be at least 0, not -1"),
@@ -410,6 +416,13 @@ def test_one_anchor_may_be_merged_into_several_agents(project: Path) -> None:
 
 
 # Secrets
+
+
+def test_the_password_of_the_database_is_in_no_text(project: Path) -> None:
+    settings = load(project, "storage: {url: 'postgresql+asyncpg://me:${DB_PASSWORD}@h:5433/d'}", DB_PASSWORD="s%2Fcr%40t")
+    assert settings.storage.url == "postgresql+asyncpg://me:s%2Fcr%40t@h:5433/d"
+    for text in (repr(settings), str(settings), settings.model_dump_json()):
+        assert "s%2Fcr" not in text
 
 
 def test_a_literal_password_works_with_one_warning(project: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
 
@@ -129,11 +128,11 @@ async def test_where_the_server_keeps_no_files_it_goes_in_several_messages_and_i
         assert asked == ["answer.md"]
 
 
-async def test_a_long_answer_sent_again_after_a_restart_is_the_same_and_is_not_uploaded_again(tmp_path: Path) -> None:
+async def test_a_long_answer_sent_again_after_a_restart_is_the_same_and_is_not_uploaded_again(database_url: str) -> None:
     files = LocalFiles()
     first, second = Wire(), Wire()
     for wire in (first, second):
-        async with running(Speaker(Files(files.put)), wire, tmp_path, policy=SMALL, files=Files(files.put)) as runner:
+        async with running(Speaker(Files(files.put)), wire, database_url, policy=SMALL, files=Files(files.put)) as runner:
             if wire is first:
                 runner.receive(question("a block"))
             await runner.settled()
@@ -142,7 +141,7 @@ async def test_a_long_answer_sent_again_after_a_restart_is_the_same_and_is_not_u
     assert first.bodies[-1] == link
 
 
-async def test_a_turn_that_died_behind_its_upload_uploads_again(tmp_path: Path) -> None:
+async def test_a_turn_that_died_behind_its_upload_uploads_again(database_url: str) -> None:
     files = LocalFiles()
     uploaded = asyncio.Event()
 
@@ -154,11 +153,11 @@ async def test_a_turn_that_died_behind_its_upload_uploads_again(tmp_path: Path) 
         return link
 
     first, second = Wire(), Wire()
-    async with running(Speaker(Files(put)), first, tmp_path, policy=SMALL, files=Files(put)) as runner:
+    async with running(Speaker(Files(put)), first, database_url, policy=SMALL, files=Files(put)) as runner:
         runner.receive(question("a block"))
         await uploaded.wait()
     assert first.sent == []
-    async with running(Speaker(Files(put)), second, tmp_path, policy=SMALL, files=Files(put)) as runner:
+    async with running(Speaker(Files(put)), second, database_url, policy=SMALL, files=Files(put)) as runner:
         await runner.settled()
     _, again = files.kept
     assert second.bodies[-1] == again

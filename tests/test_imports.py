@@ -45,6 +45,7 @@ FLOORS = [
         "placing",
         "filing",
         "admissions",
+        "retention",
     },
     {"xmpp", "testing", "local_network"},
     {"service"},
@@ -93,7 +94,7 @@ def test_a_room_imports_downwards_only(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("libraries", "rooms"),
-    [({"spade", "slixmpp", "pyjabber"}, {"xmpp"}), ({"sqlalchemy", "alembic", "aiosqlite"}, {"stores"})],
+    [({"spade", "slixmpp", "pyjabber"}, {"xmpp"}), ({"sqlalchemy", "alembic", "aiosqlite", "asyncpg"}, {"stores"})],
 )
 def test_a_library_is_known_in_one_room(libraries: set[str], rooms: set[str]) -> None:
     for path in modules():

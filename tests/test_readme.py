@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +17,8 @@ import pytest
 
 from spade_coreason import AgentTester, load_settings
 from spade_coreason.commands import EVERYBODY, OPERATORS, find
+from spade_coreason.stores import AgentStore, Database
+from tests.turns import AGENT, conversation, turn
 
 ROOT = Path(__file__).parents[1]
 COMMAND = [str(Path(sys.executable).with_name("spade-coreason"))]
@@ -50,13 +54,31 @@ def test_every_make_target_is_there() -> None:
     targets = [line for text in blocks("sh") for line in text.splitlines() if line.startswith("make ")]
     assert targets
     for line in targets:
-        done = subprocess.run([*line.split(), "-n"], cwd=ROOT, capture_output=True, text=True, check=False)
+        done = subprocess.run([*shlex.split(line, comments=True), "-n"], cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
 
 
 def test_every_other_command_is_run_below() -> None:
     commands = [line for text in blocks("sh") for line in text.splitlines() if not line.startswith("make ")]
-    assert set(commands) - set(NOT_RUN) == {"spade-coreason run weather:weather"}
+    others = {line for line in commands if not line.startswith("spade-coreason storage ")}
+    assert others - set(NOT_RUN) == {"spade-coreason run weather:weather"}
+
+
+def test_the_commands_for_the_storage_work_one_after_the_other(tmp_path: Path) -> None:
+    async def fill() -> None:
+        database = await Database.open(f"sqlite+aiosqlite:///{tmp_path}/data/platform.db")
+        store = AgentStore(database, AGENT)
+        await turn(store, conversation(store))
+        await database.close()
+
+    asyncio.run(fill())
+    lines = [line for text in blocks("sh") for line in text.splitlines() if line.startswith("spade-coreason storage ")]
+    assert len(lines) == 4
+    for line in lines:
+        arguments = shlex.split(line, comments=True)[1:]
+        done = subprocess.run([*COMMAND, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "restored" / "platform.db").is_file()
 
 
 def test_the_test_of_the_first_agent_passes(project: Path) -> None:

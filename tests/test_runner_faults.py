@@ -7,7 +7,6 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 from xml.etree.ElementTree import fromstring
@@ -22,6 +21,7 @@ from spade_coreason.door import Door
 from spade_coreason.peers import OpenRequests
 from spade_coreason.runner import Policy, Runner
 from spade_coreason.stores import AgentStore, ConversationRow, Database
+from tests.servers.postgres import Postgres
 from tests.waiting import eventually
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
@@ -90,8 +90,8 @@ class Running:
 
 
 @asynccontextmanager
-async def running(path: Path, send: Callable[[list[str]], None] | None = None, **policy: Any) -> AsyncIterator[Running]:
-    database = await Database.open(f"sqlite+aiosqlite:///{path}/platform.db", "off")
+async def running(url: str, send: Callable[[list[str]], None] | None = None, **policy: Any) -> AsyncIterator[Running]:
+    database = await Database.open(url, "off")
     store, agent, said = Store(database, AGENT), Echo(), list[str]()
     runner = Runner(agent, AGENT, store, Policy(**policy))
     await runner.open(send or (lambda stanzas: said.extend(fromstring(s).findtext("body") or "" for s in stanzas)))
@@ -110,8 +110,8 @@ def idle_after(seconds: float) -> Rules:
 # Idle conversations
 
 
-async def test_messages_that_come_while_idle_conversations_are_ended_begin_no_second_watch(tmp_path: Path) -> None:
-    async with running(tmp_path, rules=idle_after(0.1)) as r:
+async def test_messages_that_come_while_idle_conversations_are_ended_begin_no_second_watch(database_url: str) -> None:
+    async with running(database_url, rules=idle_after(0.1)) as r:
         r.store.while_looking = lambda: r.runner.receive(asked("hi", f"u{r.store.looks}@localhost"))
         began = asyncio.get_running_loop().time()
         r.runner.receive(asked("hi"))
@@ -123,9 +123,9 @@ async def test_messages_that_come_while_idle_conversations_are_ended_begin_no_se
 
 
 async def test_a_conversation_whose_turn_could_not_be_stored_times_out_like_any_other(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with running(tmp_path, rules=idle_after(0.2)) as r:
+    async with running(database_url, rules=idle_after(0.2)) as r:
         await r.ask("one")
         r.store.fails_to_finish = True
         with caplog.at_level(logging.CRITICAL):
@@ -137,23 +137,23 @@ async def test_a_conversation_whose_turn_could_not_be_stored_times_out_like_any_
 
 
 async def test_one_look_that_fails_does_not_end_the_watch(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    database_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spade_coreason.ends._AFTER_A_FAILURE_S", 0.05)
-    async with running(tmp_path, rules=idle_after(0.1)) as r:
+    async with running(database_url, rules=idle_after(0.1)) as r:
         r.store.fails_to_look = 2
         await r.ask("one")
         await r.ended()
         assert caplog.text.count("idle conversations cannot be ended at the moment: locked") == 2
 
 
-async def test_a_first_turn_that_was_interrupted_leaves_a_conversation_that_times_out(tmp_path: Path) -> None:
+async def test_a_first_turn_that_was_interrupted_leaves_a_conversation_that_times_out(database_url: str) -> None:
     rules = idle_after(0.3)
-    async with running(tmp_path, rules=rules, on_restart="report") as r:
+    async with running(database_url, rules=rules, on_restart="report") as r:
         r.agent.waits_for = asyncio.Event()
         r.runner.receive(asked("one"))
         await eventually(lambda: bool(r.agent.asked))
-    async with running(tmp_path, rules=rules, on_restart="report") as r:
+    async with running(database_url, rules=rules, on_restart="report") as r:
         assert await r.states() == [ConversationState.ACTIVE]
         await r.ended()
 
@@ -188,7 +188,7 @@ async def test_whoever_is_told_of_an_end_holds_up_no_conversation(
 # Messages at a bad moment
 
 
-async def test_a_message_that_comes_in_while_the_runner_opens_runs_once(tmp_path: Path) -> None:
+async def test_a_message_that_comes_in_while_the_runner_opens_runs_once(database_url: str) -> None:
     class Early(Store):
         async def pending(self) -> Any:
             before = runner.receive(asked("before"))
@@ -198,7 +198,7 @@ async def test_a_message_that_comes_in_while_the_runner_opens_runs_once(tmp_path
             runner.receive(asked("after"))
             return found
 
-    database = await Database.open(f"sqlite+aiosqlite:///{tmp_path}/platform.db", "off")
+    database = await Database.open(database_url, "off")
     agent = Echo()
     runner = Runner(agent, AGENT, Early(database, AGENT))
     first = runner.receive(asked("first"))
@@ -212,8 +212,8 @@ async def test_a_message_that_comes_in_while_the_runner_opens_runs_once(tmp_path
     await database.close()
 
 
-async def test_a_turn_may_begin_before_its_request_is_on_disk_and_does_not_end_before(tmp_path: Path) -> None:
-    async with running(tmp_path) as r:
+async def test_a_turn_may_begin_before_its_request_is_on_disk_and_does_not_end_before(database_url: str) -> None:
+    async with running(database_url) as r:
         await r.ask("known")
         is_durable = r.runner.receive(asked("quick"))
         assert is_durable is not None
@@ -227,8 +227,8 @@ async def test_a_turn_may_begin_before_its_request_is_on_disk_and_does_not_end_b
         assert r.said == ["known", "quick"]
 
 
-async def test_a_duplicate_that_comes_at_once_goes_no_further(tmp_path: Path) -> None:
-    async with running(tmp_path) as r:
+async def test_a_duplicate_that_comes_at_once_goes_no_further(database_url: str) -> None:
+    async with running(database_url) as r:
         twice = asked("hi")
         taken = [r.runner.receive(twice) for _ in range(3)]
         assert [await one for one in taken if one is not None] == [True, False, False]
@@ -239,7 +239,7 @@ async def test_a_duplicate_that_comes_at_once_goes_no_further(tmp_path: Path) ->
 # Storms
 
 
-async def test_a_peer_that_sends_everything_back_beside_a_full_queue_gets_one_notice(tmp_path: Path) -> None:
+async def test_a_peer_that_sends_everything_back_beside_a_full_queue_gets_one_notice(database_url: str) -> None:
     notices: list[str] = []
 
     def echo(stanzas: list[str]) -> None:
@@ -247,7 +247,7 @@ async def test_a_peer_that_sends_everything_back_beside_a_full_queue_gets_one_no
             notices.append(text := fromstring(stanza).findtext("body") or "")
             asyncio.get_running_loop().call_soon(r.runner.receive, asked(text))
 
-    async with running(tmp_path, echo, queue=3) as r:
+    async with running(database_url, echo, queue=3) as r:
         r.agent.waits_for = asyncio.Event()
         for number in range(10):
             r.runner.receive(asked(str(number)))
@@ -257,7 +257,7 @@ async def test_a_peer_that_sends_everything_back_beside_a_full_queue_gets_one_no
 
 
 async def test_a_peer_that_sends_everything_back_beside_a_store_that_fails_gets_one_apology(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     apologies: list[str] = []
 
@@ -266,7 +266,7 @@ async def test_a_peer_that_sends_everything_back_beside_a_store_that_fails_gets_
             apologies.append(text := fromstring(stanza).findtext("body") or "")
             asyncio.get_running_loop().call_soon(r.runner.receive, asked(text))
 
-    async with running(tmp_path, echo) as r:
+    async with running(database_url, echo) as r:
         r.store.fails_to_finish = True
         with caplog.at_level(logging.CRITICAL):
             for number in range(5):
@@ -309,7 +309,9 @@ async def test_agents_that_ask_each_other_in_a_circle_come_to_an_end(how: str) -
             assert "This was asked through 17 agents one after the other: they seem to ask in a circle." in answer.text
 
 
-async def test_a_peer_that_answers_what_it_cannot_read_with_the_same_gets_no_more_than_thirty_answers(tmp_path: Path) -> None:
+async def test_a_peer_that_answers_what_it_cannot_read_with_the_same_gets_no_more_than_thirty_answers(
+    database_url: str,
+) -> None:
     sent: list[str] = []
 
     def deliver(container: str, number: int) -> None:
@@ -317,7 +319,7 @@ async def test_a_peer_that_answers_what_it_cannot_read_with_the_same_gets_no_mor
         stanza = f"<message xmlns='jabber:client' from='{ALICE}/x' id='{number}'>{json}</message>"
         assert door.deliver(fromstring(stanza)) is None
 
-    async with running(tmp_path) as r:
+    async with running(database_url) as r:
         door = Door(r.runner, OpenRequests(), Access(AGENT), sent.extend)
         for number in range(50):
             deliver('{"error": "cannot parse"}', number)
@@ -328,10 +330,10 @@ async def test_a_peer_that_answers_what_it_cannot_read_with_the_same_gets_no_mor
 
 
 async def test_a_turn_that_could_not_be_stored_runs_again_when_it_can_marked_as_redelivered(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    database_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spade_coreason.runner._RETRY_S", 0.05)
-    async with running(tmp_path) as r:
+    async with running(database_url) as r:
         r.store.fails_to_finish = True
         with caplog.at_level(logging.CRITICAL):
             await r.ask("one")
@@ -342,6 +344,29 @@ async def test_a_turn_that_could_not_be_stored_runs_again_when_it_can_marked_as_
         assert await r.store.pending() != []  # answered, and not acknowledged
         [row] = await r.store.conversations()
         assert row.turns == 1
+
+
+async def test_a_turn_that_ends_while_the_database_server_is_away_is_answered_when_it_is_back(
+    own_postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spade_coreason.runner._RETRY_S", 0.1)
+    async with running(own_postgres.url()) as r:
+        await r.ask("before")
+        r.agent.waits_for = asyncio.Event()
+        taken = r.runner.receive(asked("during"))
+        assert taken is not None
+        assert await taken
+        await eventually(lambda: r.agent.asked == ["before", "during"])
+        await asyncio.to_thread(own_postgres.stop)
+        r.agent.waits_for.set()
+        await eventually(lambda: len(r.said) == 2)
+        assert r.said[1].startswith("I cannot store anything at the moment.")
+        await asyncio.to_thread(own_postgres.start)
+        await eventually(lambda: r.said[-1] == "during")
+        await r.ask("after")
+        assert r.said[-1] == "after"
+        [row] = await r.store.conversations()
+        assert row.turns == 3
 
 
 # Starting and stopping

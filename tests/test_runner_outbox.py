@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import fromstring
 
@@ -15,6 +13,7 @@ from spade_coreason.codec import Incoming, decode
 from spade_coreason.runner import Runner
 from spade_coreason.stores import AgentStore, Database
 from spade_coreason.tracked import Tracked
+from tests.databases import rows
 
 AGENT = "agent@localhost"
 
@@ -56,9 +55,9 @@ class Wire:
 
 
 @asynccontextmanager
-async def running(agent: Any, wire: Any, path: Path, **settings: Any) -> AsyncIterator[Runner]:
+async def running(agent: Any, wire: Any, url: str, **settings: Any) -> AsyncIterator[Runner]:
     """One life of a process; `settings` are those of its runner."""
-    database = await Database.open(f"sqlite+aiosqlite:///{path}/platform.db", "off")
+    database = await Database.open(url, "off")
     runner = Runner(agent, AGENT, AgentStore(database, AGENT), **settings)
     await runner.open(wire)
     runner.send_unsent()
@@ -79,10 +78,9 @@ def question(text: str, stanza_id: str = "1") -> Incoming:
     return decoded
 
 
-def inbox(path: Path) -> list[tuple[int, bool]]:
+def inbox(url: str) -> list[tuple[int, bool]]:
     """State, and whether there is an answer, of every request; read as another process would."""
-    with sqlite3.connect(path / "platform.db") as connection:
-        return connection.execute("SELECT state, answer IS NOT NULL FROM inbox ORDER BY id").fetchall()
+    return [(row["state"], row["answer"] is not None) for row in rows(url, "inbox")]
 
 
 RECEIVED, ANSWERED, CLOSED = range(3)
@@ -95,70 +93,72 @@ async def received(runner: Runner, incoming: Incoming) -> bool:
     return await taken
 
 
-async def test_a_request_is_on_disk_when_it_may_be_acknowledged(tmp_path: Path) -> None:
-    async with running(Echo(), Wire(), tmp_path) as runner:
+async def test_a_request_is_on_disk_when_it_may_be_acknowledged(database_url: str) -> None:
+    async with running(Echo(), Wire(), database_url) as runner:
         assert await received(runner, question("hi"))
-        assert len(inbox(tmp_path)) == 1
+        assert len(inbox(database_url)) == 1
         assert not await received(runner, question("hi"))
-        assert len(inbox(tmp_path)) == 1
+        assert len(inbox(database_url)) == 1
 
 
-async def test_a_final_answer_leaves_when_it_is_stored(tmp_path: Path) -> None:
+async def test_a_final_answer_leaves_when_it_is_stored(database_url: str) -> None:
     states = []
 
     def send(stanzas: list[str]) -> None:
-        states.append(inbox(tmp_path))
+        states.append(inbox(database_url))
 
-    async with running(Echo(), send, tmp_path) as runner:
+    async with running(Echo(), send, database_url) as runner:
         runner.receive(question("hi"))
         await runner.settled()
     assert states == [[(ANSWERED, 1)]]
 
 
-async def test_what_was_answered_and_not_acknowledged_is_sent_again_with_the_same_id_and_not_run_again(tmp_path: Path) -> None:
+async def test_what_was_answered_and_not_acknowledged_is_sent_again_with_the_same_id_and_not_run_again(
+    database_url: str,
+) -> None:
     first, second, third = Wire(), Wire(), Wire()
-    async with running(Echo(), first, tmp_path) as runner:
+    async with running(Echo(), first, database_url) as runner:
         runner.receive(question("hi", "1"))
         runner.receive(question("ho", "2"))
         await runner.settled()
     agent = Echo()
-    async with running(agent, second, tmp_path) as runner:
+    async with running(agent, second, database_url) as runner:
         await runner.settled()
         assert (first.bodies, first.ids) == (second.bodies, second.ids)
         assert second.bodies == ["hi", "ho"]
         second.acknowledge()
-    assert inbox(tmp_path) == [(CLOSED, 0)] * 2
-    async with running(agent, third, tmp_path) as runner:
+    assert inbox(database_url) == [(CLOSED, 0)] * 2
+    async with running(agent, third, database_url) as runner:
         await runner.settled()
     assert third.sent == []
     assert agent.turns == 0
 
 
-async def test_what_the_server_has_acknowledged_is_not_sent_again(tmp_path: Path) -> None:
+async def test_what_the_server_has_acknowledged_is_not_sent_again(database_url: str) -> None:
     first, second = Wire(), Wire()
-    async with running(Echo(), first, tmp_path) as runner:
+    async with running(Echo(), first, database_url) as runner:
         runner.receive(question("hi"))
         await runner.settled()
         first.acknowledge()
-    async with running(Echo(), second, tmp_path):
+    async with running(Echo(), second, database_url):
         pass
     assert (first.bodies, second.bodies) == (["hi"], [])
 
 
-async def test_a_silent_turn_is_closed_at_once(tmp_path: Path) -> None:
+async def test_a_silent_turn_is_closed_at_once(database_url: str) -> None:
     class Silent(Echo):
         async def assist(self, request: Any, session: Any, response: Any) -> None:
             self.turns += 1
 
     wire = Wire()
-    async with running(Silent(), wire, tmp_path) as runner:
+    async with running(Silent(), wire, database_url) as runner:
         runner.receive(question("hi"))
         await runner.settled()
     assert wire.sent == []
-    assert inbox(tmp_path) == [(CLOSED, 0)]
+    assert inbox(database_url) == [(CLOSED, 0)]
 
 
-async def test_what_left_before_a_turn_was_broken_off_leaves_again_with_the_same_ids(tmp_path: Path) -> None:
+async def test_what_left_before_a_turn_was_broken_off_leaves_again_with_the_same_ids(database_url: str) -> None:
     left = asyncio.Event()
 
     class Breaking(Echo):
@@ -170,18 +170,18 @@ async def test_what_left_before_a_turn_was_broken_off_leaves_again_with_the_same
                 await asyncio.Event().wait()
 
     first, second = Wire(), Wire()
-    async with running(Breaking(), first, tmp_path) as runner:
+    async with running(Breaking(), first, database_url) as runner:
         runner.receive(question("hi"))
         await left.wait()
     assert first.bodies == ["first"]
-    assert inbox(tmp_path) == [(RECEIVED, 0)]
-    async with running(Breaking(), second, tmp_path) as runner:
+    assert inbox(database_url) == [(RECEIVED, 0)]
+    async with running(Breaking(), second, database_url) as runner:
         await runner.settled()
     assert second.bodies == ["first", "second"]
     assert second.ids[0] == first.ids[0]
 
 
-async def test_a_turn_that_cannot_be_stored_says_so_and_runs_after_the_next_start(tmp_path: Path) -> None:
+async def test_a_turn_that_cannot_be_stored_says_so_and_runs_after_the_next_start(database_url: str) -> None:
     class Full(Echo):
         """While it works, the disk goes away."""
 
@@ -191,24 +191,24 @@ async def test_a_turn_that_cannot_be_stored_says_so_and_runs_after_the_next_star
             await response.markdown(request.payload["query"])
 
     first, second = Wire(), Wire()
-    async with running(Full(), first, tmp_path) as runner:
+    async with running(Full(), first, database_url) as runner:
         runner.receive(question("hi"))
         await runner.settled()
     assert first.bodies == [
         "I cannot store anything at the moment. I answer as soon as I can; if you hear nothing, please ask again."
     ]
-    async with running(Full(), second, tmp_path) as runner:
+    async with running(Full(), second, database_url) as runner:
         await runner.settled()
     assert second.bodies == ["hi"]
 
 
-async def test_what_comes_while_it_drains_is_kept_for_the_next_start(tmp_path: Path) -> None:
+async def test_what_comes_while_it_drains_is_kept_for_the_next_start(database_url: str) -> None:
     first, second = Wire(), Wire()
-    async with running(Echo(), first, tmp_path) as runner:
+    async with running(Echo(), first, database_url) as runner:
         await runner.drain(1)
         assert await received(runner, question("hi"))
         await runner.settled()
         assert first.sent == []
-    async with running(Echo(), second, tmp_path) as runner:
+    async with running(Echo(), second, database_url) as runner:
         await runner.settled()
     assert second.bodies == ["hi"]

@@ -30,6 +30,7 @@ COMMANDS = {
     "init": "Make a new project with an agent, its configuration and its test.",
     "sessions": "See or delete what the agents said with whom.",
     "memory": "See, delete, import or compact what the agents remember.",
+    "storage": "Back up, restore, check or migrate what the agents keep.",
     "conversations": "List conversations and their states.",
     "completion": "Print the script that completes commands in your shell.",
 }

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ..exceptions import ConnectError, CoReasonError, LoginError, ServerError, StoreError
+from ..exceptions import ConnectError, CoReasonError, DatabaseEmpty, LoginError, ServerError, StoreError
 from ..names import bare
 from ..runfile import read_run_file
 from . import failures
@@ -115,14 +115,18 @@ async def _storage(settings: Settings) -> AsyncIterator[Finding]:
             "data directory", "bad", f"{directory}: this user may not write there; give it to them, or name another", 2
         )
         return
-    if not _is_there(database_file(settings)):
+    file = database_file(settings)
+    if file is not None and not _is_there(file):
         return
     from ..stores import Database
 
     try:
         database = await Database.open(settings.storage.url, reads_only=True)
+    except DatabaseEmpty:
+        yield Finding("database", "good", "is reached, and empty: the first start makes its tables")
     except StoreError as error:
-        yield Finding("database", "bad", f"{error}; restore it, or name another file in storage.url", 2)
+        remedy = "restore it, or name another file in storage.url" if file else "see to the server, or to storage.url"
+        yield Finding("database", "bad", f"{error}; {remedy}", 2)
     else:
         await database.close()
 

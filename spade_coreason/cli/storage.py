@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from ..exceptions import ConfigError
+from ..exceptions import ConfigError, DatabaseEmpty
 from ..names import bare
 from .configured import config_option, storage_settings
 from .known import agents as known_agents
@@ -79,12 +79,17 @@ async def opened(file: Path | None, data: Path | None, agent: str | None, *, alo
 
             stack.enter_context(lock_directory(settings.data_dir))
         agents = _agents(settings, agent)
-        if not database_file(settings).is_file() and not (alone and settings.data_dir.is_dir()):
+        file_of_database = database_file(settings)
+        if file_of_database is not None and not file_of_database.is_file() and not (alone and settings.data_dir.is_dir()):
             yield Storage(settings, agents, None)
             return
         from ..stores import Database
 
-        database = await Database.open(settings.storage.url, settings.storage.durability, reads_only=not alone)
+        try:
+            database = await Database.open(settings.storage.url, settings.storage.durability, reads_only=not alone)
+        except DatabaseEmpty:
+            yield Storage(settings, agents, None)
+            return
         try:
             yield Storage(settings, agents, database)
         finally:
@@ -95,9 +100,10 @@ def _is_typed(option: str) -> bool:
     return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
-def database_file(settings: Settings) -> Path:
-    """The file of the sessions."""
-    return Path(settings.storage.url.partition(":///")[2].partition("?")[0])
+def database_file(settings: Settings) -> Path | None:
+    """The file of the sessions; None where they are on a database server."""
+    scheme, _, rest = settings.storage.url.partition(":///")
+    return Path(rest.partition("?")[0]) if scheme.startswith("sqlite") else None
 
 
 def _agents(settings: Settings, wanted: str | None) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -29,6 +30,7 @@ from .jid import parse_domain, parse_jid
 Mode = Literal["auto", "embedded", "prosody", "external"]
 LONGEST_NICK = 100
 SQLITE = "sqlite+aiosqlite:///"
+POSTGRESQL = "postgresql+asyncpg://"
 AGENT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -51,6 +53,19 @@ def _address(who: str) -> str:
 
 def _person(jid: str) -> str:
     return _address(parse_jid(jid))
+
+
+def _postgresql(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise ValueError(f"is no address of a database; write {POSTGRESQL}user:password@host/database") from error
+    if not parts.path.strip("/"):
+        raise ValueError(f"names no database; write {POSTGRESQL}user:password@host/database")
+    if any(key in ("password", "passfile") for key in parse_qs(parts.query)):
+        raise ValueError(f"the password stands before the host: {POSTGRESQL}user:password@host/database")
+    return url
 
 
 def _room(jid: str) -> str:
@@ -114,7 +129,10 @@ class ServerSettings(Section):
 
 
 class StorageSettings(Section):
-    """Where what lasts is kept. `durability` full survives a power cut, normal a crash of the program."""
+    """Where what lasts is kept. `durability` full survives a power cut, normal a crash of the program.
+
+    `url` may hold a password; no text or dump of the settings does.
+    """
 
     url: str = Field(f"{SQLITE}data/platform.db", repr=False)
     memory_dir: ProjectPath = Path("data/memory")
@@ -122,9 +140,11 @@ class StorageSettings(Section):
 
     @field_validator("url")
     @classmethod
-    def _file(cls, url: str, info: ValidationInfo) -> str:
+    def _database(cls, url: str, info: ValidationInfo) -> str:
+        if url.startswith(POSTGRESQL):
+            return _postgresql(url)
         if not url.startswith(SQLITE):
-            raise ValueError(f"must be a SQLite file: {SQLITE}data/platform.db")
+            raise ValueError(f"must begin with {SQLITE} and a file, or with {POSTGRESQL} and user:password@host/database")
         file, question, query = url.removeprefix(SQLITE).partition("?")
         if file in ("", ":memory:"):
             raise ValueError(f"would keep nothing; name a file: {SQLITE}data/platform.db")
@@ -132,7 +152,30 @@ class StorageSettings(Section):
 
     @field_serializer("url")
     def _hide_password(self, url: str) -> str:
-        return re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:**********@", url)
+        return re.sub(r"(://[^/@:]*):[^@]*@", r"\1:**********@", url)
+
+
+class KeepSettings(Section):
+    """For how many days a turn is kept, and how many of a conversation. 0: for ever, and all."""
+
+    days: Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=36500, allow_inf_nan=False)] = 0
+    turns: CountOrNone = 0
+
+
+class RetentionStates(Section):
+    """What is kept of conversations in a state; None: as of all others."""
+
+    active: KeepSettings | None = None
+    completed: KeepSettings | None = None
+    error: KeepSettings | None = None
+    timeout: KeepSettings | None = None
+    max_interactions_reached: KeepSettings | None = None
+
+
+class RetentionSettings(KeepSettings):
+    """What is deleted for good, and when."""
+
+    states: RetentionStates = RetentionStates()
 
 
 class ConversationSettings(Section):
@@ -148,6 +191,7 @@ class ConversationSettings(Section):
     max_failures: Count = 3
     commands: bool = True
     thoughts: bool = False
+    retention: RetentionSettings = RetentionSettings()
 
 
 class LimitSettings(Section):

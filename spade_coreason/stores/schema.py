@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sqlalchemy import (
+    BigInteger,
     Column,
     ForeignKey,
     Index,
@@ -21,11 +22,14 @@ REVISION = "0001"
 
 metadata = MetaData()
 
+# SQLite knows one kind of integer, and a row id has to be called INTEGER; microseconds need 64 bits on PostgreSQL.
+Whole = BigInteger().with_variant(Integer, "sqlite")
+
 # A conversation and its session are one row: they are made, changed and deleted together.
 conversations = Table(
     "conversations",
     metadata,
-    Column("id", Integer, primary_key=True),
+    Column("id", Whole, primary_key=True, autoincrement=False),
     Column("agent", Text, nullable=False),
     Column("conversation_id", Text, nullable=False),
     Column("owner", Text, nullable=False),
@@ -33,12 +37,12 @@ conversations = Table(
     Column("state", Text, nullable=False),
     Column("interaction_count", Integer, nullable=False),
     Column("max_interactions", Integer, nullable=False),
-    Column("created_at", Integer, nullable=False),
-    Column("last_interaction", Integer, nullable=False),
+    Column("created_at", Whole, nullable=False),
+    Column("last_interaction", Whole, nullable=False),
     Column("failures", Integer, nullable=False),
-    Column("quiet_until", Integer),
-    Column("window_start", Integer, nullable=False),
-    Column("turns", Integer, nullable=False),
+    Column("quiet_until", Whole),
+    Column("window_start", Whole, nullable=False),
+    Column("turns", Whole, nullable=False),
     UniqueConstraint("agent", "conversation_id"),
     Index("conversations_by_state", "agent", "state", "last_interaction"),
     Index("conversations_by_owner", "agent", "owner"),
@@ -47,11 +51,11 @@ conversations = Table(
 interactions = Table(
     "interactions",
     metadata,
-    Column("id", Integer, primary_key=True),
-    Column("conversation", Integer, ForeignKey("conversations.id", ondelete="CASCADE"), nullable=False),
-    Column("number", Integer, nullable=False),
+    Column("id", Whole, primary_key=True, autoincrement=False),
+    Column("conversation", Whole, ForeignKey("conversations.id", ondelete="CASCADE"), nullable=False),
+    Column("number", Whole, nullable=False),
     Column("interaction_id", Text, nullable=False),
-    Column("timestamp", Integer, nullable=False),
+    Column("timestamp", Whole, nullable=False),
     Column("body", Text, nullable=False),
     Index("interactions_by_number", "conversation", "number"),
 )
@@ -66,7 +70,7 @@ variables = Table(
     Column("holder", Text, nullable=False),
     Column("name", Text, nullable=False),
     Column("value", Text, nullable=False),
-    Column("updated_at", Integer, nullable=False),
+    Column("updated_at", Whole, nullable=False),
     PrimaryKeyConstraint("agent", "scope", "holder", "name"),
 )
 
@@ -74,11 +78,11 @@ variables = Table(
 inbox = Table(
     "inbox",
     metadata,
-    Column("id", Integer, primary_key=True),
+    Column("id", Whole, primary_key=True, autoincrement=False),
     Column("agent", Text, nullable=False),
     Column("key", LargeBinary, nullable=False),
     Column("sender", Text, nullable=False),
-    Column("received_at", Integer, nullable=False),
+    Column("received_at", Whole, nullable=False),
     Column("state", Integer, nullable=False),
     Column("request", Text),
     Column("answer", Text),

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sqlite3
 from collections import namedtuple
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import takewhile
 from typing import Any, NamedTuple
 
-from sqlalchemy import CompoundSelect, Connection, Row, Select, delete, func, select, update
+from sqlalchemy import CompoundSelect, Connection, Row, Select, delete, false, func, or_, select, update
 
 from ..contracts import ConversationRecord, ConversationState
 from ..contracts.base import utc_now
 from ..conversation import Life
 from ..names import choose
 from ..preferences import PREFERENCES
-from .database import Database, micros, moment
+from .database import Database, Questions, micros, moment
 from .schema import conversations, inbox, interactions, variables
 from .statements import (
     ADD_INTERACTION,
@@ -134,6 +134,11 @@ class AgentStore:
         self._database = database
         self.agent = agent
 
+    @property
+    def is_failing(self) -> bool:
+        """Whether nothing can be stored at the moment."""
+        return self._database.is_failing
+
     # The inbox
 
     def receive(self, key: bytes, sender: str, request: str, now: datetime) -> tuple[int, asyncio.Future[bool]]:
@@ -145,7 +150,7 @@ class AgentStore:
 
     def is_surely_new(self, key: bytes) -> bool:
         """Whether a request with this key cannot be there, and can be stored as far as is known: its turn may begin at once."""
-        return key not in self._database.known and not self._database.is_failing
+        return key not in self._database.known and not self.is_failing
 
     def finish(
         self,
@@ -218,9 +223,9 @@ class AgentStore:
         """What a message of `sender` needs, at most `most_turns` of its history. `possible` are up to three ids."""
         ids = [*possible, *[possible[0]] * (POSSIBLE_IDS - len(possible))]
 
-        def work(driver: sqlite3.Connection) -> Stored:
+        def questions() -> Questions[Stored]:
             rows: dict[str, ConversationRow] = {}
-            for found in driver.execute(FIND, (self.agent, *ids)):
+            for found in (yield FIND, (self.agent, *ids)):
                 row = _conversation(_Columns(*found))
                 rows[row.conversation_id] = row
             name = choose(possible, sender, {name: row.owner for name, row in rows.items()})
@@ -230,14 +235,14 @@ class AgentStore:
             if own is not None:
                 turns = min(most_turns, own.turns - own.window_start + 1)
                 if turns > 0:
-                    history = [body for (body,) in driver.execute(HISTORY, (own.id, turns))][::-1]
+                    history = [body for (body,) in (yield HISTORY, (own.id, turns))][::-1]
                 if own.turns:
-                    values = dict(driver.execute(VARIABLES, (self.agent, "conversation", own.conversation_id)))
-            person = dict(driver.execute(VARIABLES, (self.agent, "person", sender)))
-            preferences = dict(driver.execute(VARIABLES, (self.agent, PREFERENCES, sender)))
+                    values = dict((yield VARIABLES, (self.agent, "conversation", own.conversation_id)))
+            person = dict((yield VARIABLES, (self.agent, "person", sender)))
+            preferences = dict((yield VARIABLES, (self.agent, PREFERENCES, sender)))
             return Stored(rows, history, values, person, preferences)
 
-        return self._database.look_up(work)
+        return self._database.look_up(questions())
 
     async def conversations(
         self, owner: str | None = None, state: ConversationState | None = None, limit: int = 100
@@ -304,6 +309,66 @@ class AgentStore:
 
         return await self._database.write(work)
 
+    # Retention
+
+    async def silent(self, state: ConversationState, before: datetime, after: int, limit: int) -> list[ConversationRow]:
+        """Conversations in a state in which nothing was said since `before`, by their rows, beginning behind `after`."""
+        query = self._in_state(state, after, limit).where(conversations.c.last_interaction < micros(before))
+        return await self._conversations(query)
+
+    async def overfull(
+        self, state: ConversationState, before: datetime | None, turns: int | None, after: int, limit: int
+    ) -> list[ConversationRow]:
+        """Those whose oldest turn is from before `before`, or that have more than so many turns; likewise."""
+
+        def oldest(column: str) -> Any:
+            turn = interactions.alias()
+            found = select(turn.c[column]).where(turn.c.conversation == conversations.c.id)
+            return found.order_by(turn.c.number).limit(1).scalar_subquery()
+
+        reasons = []
+        if before is not None:
+            reasons.append(oldest("timestamp") < micros(before))
+        if turns is not None:
+            reasons.append(oldest("number") <= conversations.c.turns - turns)
+        return await self._conversations(self._in_state(state, after, limit).where(or_(false(), *reasons)))
+
+    async def delete_oldest(self, conversation: int, before: datetime | None, through: int, limit: int) -> int:
+        """Deletes, of the `limit` oldest turns, those up to the first that is neither from before `before` nor up to `through`.
+
+        Only ever from the oldest on: what is left is numbered without gaps.
+        """
+        earliest = -1 if before is None else micros(before)
+        query = (
+            select(interactions.c.id, interactions.c.number, interactions.c.timestamp)
+            .where(interactions.c.conversation == conversation)
+            .order_by(interactions.c.number)
+            .limit(limit)
+        )
+
+        def work(connection: Connection) -> int:
+            rows = connection.execute(query).all()
+            doomed = [row.id for row in takewhile(lambda row: row.timestamp < earliest or row.number <= through, rows)]
+            connection.execute(delete(interactions).where(interactions.c.id.in_(doomed)))
+            return len(doomed)
+
+        return await self._database.write(work)
+
+    async def delete_variables_of_strangers(self, before: datetime) -> None:
+        """Deletes what was stored before `before` about people who have no conversation any more."""
+        known = select(conversations.c.owner).where(conversations.c.agent == self.agent)
+        old = delete(variables).where(
+            variables.c.agent == self.agent,
+            variables.c.scope.in_(_OF_A_PERSON),
+            variables.c.updated_at < micros(before),
+            variables.c.holder.not_in(known),
+        )
+        await self._database.write(lambda connection: connection.execute(old))
+
+    def _in_state(self, state: ConversationState, after: int, limit: int) -> Select[Any]:
+        mine = self._select().where(conversations.c.state == str(state), conversations.c.id > after)
+        return mine.order_by(conversations.c.id).limit(limit)
+
     def _delete_variables(self, scope: str, holder: str) -> Any:
         return delete(variables).where(
             variables.c.agent == self.agent, variables.c.scope == scope, variables.c.holder == holder
@@ -354,15 +419,21 @@ class AgentStore:
         return str(row.conversation_id), body
 
     async def history(self, conversation: int, limit: int, offset: int = 0) -> list[str]:
-        """The newest `limit` turns, `offset` turns back, as JSON, in chronological order."""
+        """The newest `limit` turns, `offset` turns back, as JSON, in chronological order.
+
+        Costs what it gives, however far back: turns are numbered without gaps, and only the oldest are ever deleted.
+        """
+        newest = select(conversations.c.turns - offset).where(conversations.c.id == conversation).scalar_subquery()
         query = (
             select(interactions.c.body)
-            .where(interactions.c.conversation == conversation)
-            .order_by(interactions.c.number.desc())
-            .limit(limit)
-            .offset(offset)
+            .where(
+                interactions.c.conversation == conversation,
+                interactions.c.number <= newest,
+                interactions.c.number > newest - limit,
+            )
+            .order_by(interactions.c.number)
         )
-        return list(reversed(await self._scalars(query)))
+        return list(await self._scalars(query))
 
     async def all_turns(self, conversation: int) -> AsyncIterator[str]:
         """Every turn as JSON, oldest first, also those that end meanwhile."""

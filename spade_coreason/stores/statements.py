@@ -1,15 +1,18 @@
-"""The statements of a turn, as text for the driver; a transaction runs those that write in this order, for many rows at once.
+"""The statements of a turn, as text for the drivers; a transaction runs those that write in this order, for many rows.
 
-Python's sqlite3 gives the interpreter lock away at every row of an `executemany`, and has to win it back from the event loop
-each time. So the rows of a batch are the VALUES of one statement; SQLAlchemy writes it for one row, and it is repeated here.
+SQLAlchemy writes each of them for one row, and it is extended here to the rows of a batch. On SQLite these are the VALUES of
+one statement: Python's sqlite3 gives the interpreter lock away at every row of an `executemany`, and has to win it back from
+the event loop each time. On PostgreSQL they are arrays, one for each column: one round trip, one prepared statement.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
-from sqlalchemy import ClauseElement, Table, bindparam, literal_column, select, update
+from sqlalchemy import ClauseElement, Dialect, Table, bindparam, literal_column, select, update
 from sqlalchemy.dialects import sqlite
 
 from .schema import conversations, inbox, interactions, variables
@@ -18,11 +21,21 @@ DUPLICATE_DAYS = 7
 _DUPLICATE_MICROS = DUPLICATE_DAYS * 24 * 3600 * 1_000_000
 
 RECEIVE, SAVE_CONVERSATION, ADD_INTERACTION, SAVE_VARIABLE, ANSWER, CLOSE = range(6)
+STATEMENTS = range(6)
+MAX_ROWS = 64
+"""Of one statement on SQLite, which takes 32,766 parameters."""
+
+# What the rows of an update are called in it.
+_ROWS = "batch"
+_UPDATES = {
+    ANSWER: ({"state": f"{_ROWS}.state", "answer": f"{_ROWS}.answer", "request": "NULL"}, ["id", "state", "answer"]),
+    CLOSE: ({"state": "2", "answer": "NULL", "request": "NULL"}, ["id"]),
+}
 
 
-def _compiled(statement: ClauseElement, parameters: Sequence[str]) -> str:
+def _compiled(statement: ClauseElement, parameters: Sequence[str], dialect: Dialect) -> str:
     """The SQL of `statement`, which takes tuples in the order of `parameters`."""
-    compiled = statement.compile(dialect=sqlite.dialect())
+    compiled = statement.compile(dialect=dialect)
     order = list(getattr(compiled, "positiontup", None) or ())
     if order != list(parameters):
         raise AssertionError(f"{compiled} takes {order}, not {list(parameters)}")
@@ -33,85 +46,156 @@ def _names(table: Table) -> list[str]:
     return [column.name for column in table.columns]
 
 
-def _insert(table: Table, names: Sequence[str]) -> sqlite.Insert:
-    return sqlite.insert(table).values({name: bindparam(name) for name in names})
+Insert = Callable[[Table], Any]
+"""`insert` of a dialect."""
 
 
-def _upsert(table: Table, key: Sequence[str]) -> str:
+def _insert(insert: Insert, table: Table, names: Sequence[str]) -> Any:
+    return insert(table).values({name: bindparam(name, type_=table.c[name].type) for name in names})
+
+
+def _upsert(insert: Insert, table: Table, key: Sequence[str]) -> Any:
     names = _names(table)
-    statement = _insert(table, names)
+    statement = _insert(insert, table, names)
     changed = {name: statement.excluded[name] for name in names if name not in key}
-    return _compiled(statement.on_conflict_do_update(index_elements=list(key), set_=changed), names)
+    return statement.on_conflict_do_update(index_elements=list(key), set_=changed)
 
 
-def _receive() -> str:
+_RECEIVED = ["id", "agent", "key", "sender", "received_at", "state", "request", "answer"]
+
+
+def _receive(insert: Insert) -> Any:
     """A row whose key is there already is a duplicate and changes nothing; after seven days it is a new message."""
-    names = ["id", "agent", "key", "sender", "received_at", "state", "request", "answer"]
-    statement = _insert(inbox, names)
+    statement = _insert(insert, inbox, _RECEIVED)
     new = statement.excluded
     is_old = (inbox.c.state == literal_column("2")) & (
         inbox.c.received_at < new.received_at - literal_column(str(_DUPLICATE_MICROS))
     )
-    renewed = {name: new[name] for name in names if name not in ("agent", "key")}
-    statement = statement.on_conflict_do_update(index_elements=["agent", "key"], set_=renewed, where=is_old)
-    return _compiled(statement, names)
+    renewed = {name: new[name] for name in _RECEIVED if name not in ("agent", "key")}
+    return statement.on_conflict_do_update(index_elements=["agent", "key"], set_=renewed, where=is_old)
 
 
-# What the VALUES of an update are called in it.
-_ROWS = "batch"
+KEYS: dict[int, slice] = {
+    RECEIVE: slice(1, 3),
+    SAVE_CONVERSATION: slice(0, 1),
+    ADD_INTERACTION: slice(0, 1),
+    SAVE_VARIABLE: slice(0, 4),
+    ANSWER: slice(0, 1),
+    CLOSE: slice(0, 1),
+}
+"""Which values of a row say what it is about."""
 
 
-def _update(assignments: dict[str, str], names: Sequence[str]) -> str:
-    """An update of the inbox from rows of (id, …)."""
+def _inserts(insert: Insert, dialect: Dialect) -> dict[int, str]:
+    return {
+        RECEIVE: _compiled(_receive(insert), _RECEIVED, dialect),
+        SAVE_CONVERSATION: _compiled(_upsert(insert, conversations, ["id"]), _names(conversations), dialect),
+        ADD_INTERACTION: _compiled(_insert(insert, interactions, _names(interactions)), _names(interactions), dialect),
+        SAVE_VARIABLE: _compiled(_upsert(insert, variables, ["agent", "scope", "holder", "name"]), _names(variables), dialect),
+    }
+
+
+def _update(assignments: dict[str, str], dialect: Dialect) -> tuple[str, str]:
+    """An update of the inbox from rows of (id, …), in two halves: FROM comes between them."""
     statement = update(inbox).values({name: literal_column(value) for name, value in assignments.items()})
     statement = statement.where(inbox.c.id == literal_column(f"{_ROWS}.id"))
-    changes, _, condition = str(statement.compile(dialect=sqlite.dialect())).partition(" WHERE ")
-    marks = ", ".join("?" for _ in names)
-    return f"WITH {_ROWS} ({', '.join(names)}) AS (VALUES ({marks})) {changes} FROM {_ROWS} WHERE {condition}"
+    changes, _, condition = str(statement.compile(dialect=dialect)).partition(" WHERE ")
+    return changes, condition
 
 
-_ONE_ROW: dict[int, str] = {
-    RECEIVE: _receive(),
-    SAVE_CONVERSATION: _upsert(conversations, ["id"]),
-    ADD_INTERACTION: _compiled(_insert(interactions, _names(interactions)), _names(interactions)),
-    SAVE_VARIABLE: _upsert(variables, ["agent", "scope", "holder", "name"]),
-    ANSWER: _update({"state": f"{_ROWS}.state", "answer": f"{_ROWS}.answer", "request": "NULL"}, ["id", "state", "answer"]),
-    CLOSE: _update({"state": "2", "answer": "NULL", "request": "NULL"}, ["id"]),
-}
-STATEMENTS = range(len(_ONE_ROW))
-MAX_ROWS = 64
-"""Of one statement; SQLite takes 32,766 parameters."""
+# SQLite
+
+
+def _sqlite() -> dict[int, str]:
+    dialect = sqlite.dialect()
+    statements = _inserts(sqlite.insert, dialect)
+    for number, (assignments, names) in _UPDATES.items():
+        changes, condition = _update(assignments, dialect)
+        marks = ", ".join("?" for _ in names)
+        statements[number] = f"WITH {_ROWS} ({', '.join(names)}) AS (VALUES ({marks})) {changes} FROM {_ROWS} WHERE {condition}"
+    return statements
+
+
+_ONE_ROW = _sqlite()
 
 
 @cache
 def sql(statement: int, rows: int) -> str:
-    """The SQL of a statement for so many rows, whose values it takes one after the other."""
+    """The SQL of a statement on SQLite for so many rows, whose values it takes one after the other."""
     before, values, rest = _ONE_ROW[statement].partition("VALUES (")
     marks, closing, after = rest.partition(")")
     return before + values + marks + closing + f", ({marks})" * (rows - 1) + after
 
 
+# PostgreSQL
+
+
+@cache
+def postgres_sql() -> dict[int, str]:
+    """The statements on PostgreSQL: for any number of rows with different `KEYS`, whose columns they take as arrays.
+
+    `RECEIVE` gives the ids of the rows that are new.
+    """
+    from sqlalchemy.dialects import postgresql  # slow to import, for those who need it
+
+    dialect = _postgres_dialect()
+    statements = {}
+    for number, text in _inserts(postgresql.insert, dialect).items():
+        before, _, rest = text.partition("VALUES (")
+        marks, _, after = rest.partition(")")
+        statements[number] = f"{before}SELECT * FROM unnest({_arrays(marks)}){after}"
+    statements[RECEIVE] += " RETURNING id"
+    for number, (assignments, names) in _UPDATES.items():
+        changes, condition = _update(assignments, dialect)
+        marks = ", ".join(
+            f"${place}::{inbox.c[name].type.compile(dialect=dialect)}" for place, name in enumerate(names, start=1)
+        )
+        statements[number] = f"{changes} FROM unnest({_arrays(marks)}) AS {_ROWS} ({', '.join(names)}) WHERE {condition}"
+    return statements
+
+
+def _postgres_dialect() -> Dialect:
+    from sqlalchemy.dialects.postgresql import asyncpg
+
+    dialect: Dialect = asyncpg.dialect()  # type: ignore[no-untyped-call]  # SQLAlchemy has no types for it
+    return dialect
+
+
+def _arrays(marks: str) -> str:
+    return re.sub(r"(::\w+)", r"\1[]", marks)
+
+
 # What loading a conversation asks.
 
+FIND, HISTORY, VARIABLES = range(3)
 POSSIBLE_IDS = 3
-FIND = _compiled(
-    select(conversations).where(
-        conversations.c.agent == bindparam("agent"),
-        conversations.c.conversation_id.in_([bindparam(f"id_{number}") for number in range(POSSIBLE_IDS)]),
-    ),
-    ["agent", *(f"id_{number}" for number in range(POSSIBLE_IDS))],
-)
-HISTORY = _compiled(
-    select(interactions.c.body)
-    .where(interactions.c.conversation == bindparam("conversation"))
-    .order_by(interactions.c.number.desc())
-    .limit(bindparam("turns"))
-    .offset(literal_column("0")),
-    ["conversation", "turns"],
-)
-VARIABLES = _compiled(
-    select(variables.c.name, variables.c.value).where(
-        *(variables.c[name] == bindparam(name) for name in ("agent", "scope", "holder"))
-    ),
-    ["agent", "scope", "holder"],
-)
+
+
+def _queries(dialect: Dialect) -> dict[int, str]:
+    ids = [f"id_{number}" for number in range(POSSIBLE_IDS)]
+    holder = ["agent", "scope", "holder"]
+    find = select(conversations).where(
+        conversations.c.agent == bindparam("agent"), conversations.c.conversation_id.in_([bindparam(name) for name in ids])
+    )
+    history = (
+        select(interactions.c.body)
+        .where(interactions.c.conversation == bindparam("conversation"))
+        .order_by(interactions.c.number.desc())
+        .limit(bindparam("turns"))
+        .offset(literal_column("0"))
+    )
+    kept = select(variables.c.name, variables.c.value).where(*(variables.c[name] == bindparam(name) for name in holder))
+    return {
+        FIND: _compiled(find, ["agent", *ids], dialect),
+        HISTORY: _compiled(history, ["conversation", "turns"], dialect),
+        VARIABLES: _compiled(kept, holder, dialect),
+    }
+
+
+QUERIES = _queries(sqlite.dialect())
+
+
+@cache
+def postgres_queries() -> dict[int, str]:
+    """The same on PostgreSQL."""
+    return _queries(_postgres_dialect())

@@ -52,7 +52,12 @@ class Citizen:
         discovery = Discovery(self._client, self._profile, access.admits, self._adhoc)
         concurrency = runner.policy.concurrency
         self._presence = Presence(
-            self._client, discovery.caps, lambda: runner.turns_in_flight, concurrency, lambda: runner.is_paused
+            self._client,
+            discovery.caps,
+            lambda: runner.turns_in_flight,
+            concurrency,
+            lambda: runner.is_paused,
+            lambda: runner.store.is_failing,
         )
         runner.on_pause(self._presence.paused)
         self._contacts: Contacts | None = None

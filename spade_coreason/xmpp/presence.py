@@ -28,10 +28,15 @@ QUIET = Availability()
 STARTING = Availability("away", "starting")
 STOPPING = Availability("away", "stopping")
 PAUSED = Availability("away", "paused")
+FAILING = Availability("away", "cannot store anything at the moment")
 
 
-def availability(turns: int, concurrency: int, is_busy: bool, is_paused: bool = False) -> Availability:
+def availability(
+    turns: int, concurrency: int, is_busy: bool, is_paused: bool = False, is_failing: bool = False
+) -> Availability:
     """What to say while `turns` of at most `concurrency` run or wait, and `is_busy` was said before."""
+    if is_failing:
+        return FAILING
     if is_paused:
         return PAUSED
     if turns < concurrency * (_QUIET_BELOW if is_busy else _BUSY_FROM):
@@ -43,7 +48,7 @@ class Presence:
     """Sends the presence of one agent, and again when it changes, at most once in five seconds.
 
     `caps` makes the element that stands for its features; `turns` says how many conversations are at work, `is_paused`
-    whether no new one is.
+    whether no new one is, `is_failing` whether nothing can be stored.
     """
 
     def __init__(
@@ -53,12 +58,14 @@ class Presence:
         turns: Callable[[], int],
         concurrency: int,
         is_paused: Callable[[], bool] = lambda: False,
+        is_failing: Callable[[], bool] = lambda: False,
     ) -> None:
         self._client = client
         self._caps = caps
         self._turns = turns
         self._concurrency = concurrency
         self._is_paused = is_paused
+        self._is_failing = is_failing
         self._loop = asyncio.get_running_loop()
         self._said = QUIET
         self._said_at = 0.0
@@ -109,7 +116,8 @@ class Presence:
             self.noticed()
 
     def _now(self) -> Availability:
-        return availability(self._turns(), self._concurrency, self._said.show == _BUSY, self._is_paused())
+        is_busy = self._said.show == _BUSY
+        return availability(self._turns(), self._concurrency, is_busy, self._is_paused(), self._is_failing())
 
     def _look(self) -> None:
         self._timer = None

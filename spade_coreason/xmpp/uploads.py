@@ -48,8 +48,6 @@ class Uploads:
 
     async def put(self, name: str, data: bytes, type: str, progress: Progress | None = None) -> str:
         """Keeps `data` as a file and returns its link. UploadError if there is no such service, or it refuses."""
-        if not self._client.is_full_server:
-            raise UploadError(name, f"{self._client.boundjid.domain} has no service for files; the embedded server has none")
         try:
             service = self._service = self._service or await self._find(name)
             if service.max_bytes is not None and len(data) > service.max_bytes:

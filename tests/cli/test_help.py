@@ -17,7 +17,7 @@ from spade_coreason.cli.app import COMMANDS, cli
 
 from .conftest import Invoke
 
-HEAVY = {"spade", "slixmpp", "sqlalchemy", "rich", "prompt_toolkit", "aiosqlite"}
+HEAVY = {"spade", "slixmpp", "sqlalchemy", "rich", "prompt_toolkit", "aiosqlite", "asyncpg"}
 CONTEXT = click.Context(cli)
 LOOK = """
 import json, sys

@@ -15,6 +15,7 @@ HOST = "crowd.localhost"
 MUC = "http://jabber.org/protocol/muc"
 _SELF = re.compile(rb"code=['\"]110['\"]")
 _LONGEST_STATUS = 16
+_GROUP = 50
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,14 @@ class Crowd:
         return f"person{number}@{self._entrance.host}/room"
 
     async def join(self, room: str, count: int, timeout_s: float = 25.0) -> None:
-        """Returns when all of them are in."""
+        """Returns when all of them are in. They come in groups: ejabberd does not get through a thousand wishes at once."""
         wish = f"<x xmlns='{MUC}'><history maxstanzas='0'/></x>"
-        for number in range(count):
-            self._presence(room, number, wish)
-        async with asyncio.timeout(timeout_s), self._came:
-            await self._came.wait_for(lambda: self._joined >= count)
+        async with asyncio.timeout(timeout_s):
+            for number in range(count):
+                self._presence(room, number, wish)
+                if (number + 1) % _GROUP == 0 or number + 1 == count:
+                    async with self._came:
+                        await self._came.wait_for(lambda so_many=number + 1: self._joined >= so_many)  # type: ignore[misc]
 
     def leave(self, room: str, *numbers: int) -> None:
         for number in numbers:

@@ -2,13 +2,13 @@
 # Installs from Debian what the tests run against, without starting any system service. Does nothing when all is there.
 set -eu
 
-PACKAGES="prosody lua-dbi-sqlite3 ejabberd go-sendxmpp profanity tmux"
+PACKAGES="prosody lua-dbi-sqlite3 ejabberd go-sendxmpp profanity tmux postgresql"
 POLICY=/usr/sbin/policy-rc.d
 
 is_installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 
 command -v apt-get >/dev/null && command -v dpkg-query >/dev/null || {
-  echo "make servers: needs Debian or Ubuntu (apt-get); elsewhere install prosody, ejabberd, go-sendxmpp, profanity and tmux yourself"
+  echo "make servers: needs Debian or Ubuntu (apt-get); elsewhere install prosody, ejabberd, go-sendxmpp, profanity, tmux and PostgreSQL yourself"
   exit 1
 }
 

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 import json
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -327,6 +328,21 @@ async def test_its_presence_says_that_it_is_paused(prosody: XmppServer, tmp_path
         agent.runner.pause()
         await presence(alice, agent.jid, says("away", "paused"))
         agent.runner.resume()
+        await presence(alice, agent.jid, says("available", ""))
+
+
+async def test_its_presence_says_that_nothing_can_be_stored(
+    prosody: XmppServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spade_coreason.stores.database._TRIAL_S", 0.1)
+    async with hosted(Weather(), prosody, tmp_path) as agent, person(prosody) as alice:
+        await befriended(alice, agent.jid)
+        await published(agent)
+        path = agent.database.name
+        await asyncio.to_thread(os.rename, path, f"{path}.aside")
+        alice.send("Berlin", agent.jid)
+        await presence(alice, agent.jid, says("away", "cannot store anything at the moment"))
+        await asyncio.to_thread(os.rename, f"{path}.aside", path)
         await presence(alice, agent.jid, says("available", ""))
 
 

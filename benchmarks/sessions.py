@@ -1,0 +1,210 @@
+"""What a session costs that has become long, and how many turns a second are made durable: SQLite, in a temporary directory."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import sqlite3
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import NAMESPACE_URL, uuid4, uuid5
+
+from spade_coreason import AgentDefinition, ConversationState
+from spade_coreason.codec import Incoming
+from spade_coreason.conversation import Life, Rules
+from spade_coreason.names import possible_ids, session_id
+from spade_coreason.runner import Policy, Runner
+from spade_coreason.stores import AgentStore, ConversationRow, Database, Turn
+from spade_coreason.stores.database import micros
+from spade_coreason.stores.statements import ADD_INTERACTION, ANSWER, RECEIVE, SAVE_CONVERSATION, sql
+
+from .report import Target
+
+AGENT, PERSON = "echo@localhost", "alice@localhost"
+CONVERSATIONS = 64
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+BODY = {"input": {"query": "What is the weather in Valencia today?"}, "output": {"text": "It is sunny, 21 degrees. " * 8}}
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLoad:
+    """How long sessions are, how often each thing is done in a round, and how many turns are stored for the throughput."""
+
+    sizes: tuple[int, int]
+    rounds: int
+    times: int
+    turns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """Medians in microseconds by what is done, for the shorter and the longer session; and durable turns a second."""
+
+    sizes: tuple[int, int]
+    medians_us: dict[str, tuple[float, float]]
+    turns_per_s: float
+    commit_per_turn_per_s: float
+
+
+def measure(load: SessionLoad) -> Sessions:
+    """Both sessions side by side, in turns; then both ways to store."""
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as directory:
+        paths = [Path(directory) / f"{size}.db" for size in load.sizes]
+        for path, size in zip(paths, load.sizes, strict=True):
+            asyncio.run(_fill(path, size))
+        medians = asyncio.run(_side_by_side(paths, load))
+        stored, single = [], []
+        for number in range(load.rounds):
+            stored.append(asyncio.run(_grouped(Path(directory) / f"grouped-{number}.db", load.turns)))
+            single.append(_one_by_one(Path(directory) / f"single-{number}.db", load.turns // 4))
+    return Sessions(load.sizes, medians, statistics.median(stored), statistics.median(single))
+
+
+def targets(measured: Sessions) -> list[Target]:
+    """Flat, and at least five times a commit per turn."""
+    flat = [
+        Target(f"{what} at {measured.sizes[1]:,} turns against {measured.sizes[0]:,}", long / short, "at most", 1.3)
+        for what, (short, long) in measured.medians_us.items()
+    ]
+    ratio = measured.turns_per_s / measured.commit_per_turn_per_s
+    return [*flat, Target(f"turns/s of {CONVERSATIONS} conversations against a commit per turn", ratio, "at least", 5.0)]
+
+
+def lines(measured: Sessions) -> list[str]:
+    """The figures for people."""
+    short, long = measured.sizes
+    head = f"  {'':32}{f'{short:,} turns':>18}{f'{long:,} turns':>18}{'ratio':>7}"
+    rows = [f"  {what:32}{a:15.0f} µs{b:15.0f} µs{b / a:7.2f}" for what, (a, b) in measured.medians_us.items()]
+    stored = f"durable turns/s: {measured.turns_per_s:,.0f} grouped, {measured.commit_per_turn_per_s:,.0f} with a commit each"
+    return [head, *rows, f"  {stored}"]
+
+
+# Long sessions
+
+
+class _Echo:
+    manifest = AgentDefinition.simple("echo")
+
+    async def assist(self, request: Any, session: Any, response: Any) -> None:
+        await response.markdown(request.payload["query"])
+
+
+def _thread_row(turns: int) -> ConversationRow:
+    name = possible_ids("t", PERSON, AGENT)[0]
+    life = Life(ConversationState.ACTIVE, 0, NOW, NOW)
+    return ConversationRow(1, name, PERSON, str(session_id(AGENT, PERSON, name)), life, 0, max(1, turns - 19), turns)
+
+
+async def _fill(path: Path, turns: int) -> None:
+    database = await Database.open(f"sqlite+aiosqlite:///{path}", "off")
+    await AgentStore(database, AGENT).save_conversation(_thread_row(turns))
+    await database.close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA synchronous=OFF")
+        connection.executemany(
+            "INSERT INTO interactions VALUES (?, 1, ?, ?, ?, ?)",
+            ((n, n, str(uuid5(NAMESPACE_URL, str(n))), micros(NOW) + n, json.dumps(BODY)) for n in range(1, turns + 1)),
+        )
+        connection.commit()
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+async def _side_by_side(paths: list[Path], load: SessionLoad) -> dict[str, tuple[float, float]]:
+    sessions = [await _Session.open(path, size) for path, size in zip(paths, load.sizes, strict=True)]
+    found: dict[str, tuple[list[float], list[float]]] = {}
+    try:
+        for number in range(load.rounds * load.times):
+            for place, session in enumerate(sessions):
+                for what, deed in session.deeds(number).items():
+                    begin = time.perf_counter()
+                    await deed()
+                    found.setdefault(what, ([], []))[place].append((time.perf_counter() - begin) * 1e6)
+    finally:
+        for session in sessions:
+            await session.close()
+    return {what: (statistics.median(short), statistics.median(long)) for what, (short, long) in found.items()}
+
+
+class _Session:
+    """One session in a runner of its own."""
+
+    def __init__(self, database: Database, store: AgentStore, runner: Runner, size: int) -> None:
+        self.database, self.store, self.runner, self.size = database, store, runner, size
+
+    @classmethod
+    async def open(cls, path: Path, size: int) -> _Session:
+        database = await Database.open(f"sqlite+aiosqlite:///{path}", "full")
+        store = AgentStore(database, AGENT)
+        runner = Runner(_Echo(), AGENT, store, Policy(rules=Rules(max_interactions=0)))
+        await runner.open(lambda stanzas: None)
+        return cls(database, store, runner, size)
+
+    def deeds(self, number: int) -> dict[str, Callable[[], Awaitable[object]]]:
+        # Each time somewhere else, so that nothing is compared that is in a cache of one and not of the other.
+        offset = number * 7919 % (self.size - 5)
+        return {
+            "history(5)": lambda: self.store.history(1, 5),
+            "history(5, somewhere)": lambda: self.store.history(1, 5, offset),
+            "loading": lambda: self.store.load(possible_ids("t", PERSON, AGENT), PERSON, 20),
+            "a turn": self._turn,
+        }
+
+    async def _turn(self) -> None:
+        self.runner.receive(Incoming("person", f"{PERSON}/x", str(uuid4()), "t", {"query": "hello"}, "hello"))
+        await self.runner.settled()
+
+    async def close(self) -> None:
+        await self.runner.drain(1)
+        await self.runner.close()
+        await self.database.close()
+
+
+# Durable turns
+
+
+async def _grouped(path: Path, turns: int) -> float:
+    database = await Database.open(f"sqlite+aiosqlite:///{path}", "full")
+    store = AgentStore(database, AGENT)
+    numbers = iter(range(turns))
+
+    async def talk(name: str) -> None:
+        row = _thread_row(0)._replace(id=store.new_conversation_row(), conversation_id=name)
+        for _ in numbers:
+            row = row._replace(turns=row.turns + 1)
+            request, is_new = store.receive(uuid4().bytes, PERSON, json.dumps(BODY["input"]), NOW)
+            # As the runner does with a request that is surely new and an agent that waits for nothing.
+            await store.finish(request, row, Turn(str(uuid4()), NOW, json.dumps(BODY)), '["<message/>"]')
+            await is_new
+
+    begin = time.perf_counter()
+    await asyncio.gather(*(talk(f"t{number}") for number in range(CONVERSATIONS)))
+    took_s = time.perf_counter() - begin
+    await database.close()
+    return turns / took_s
+
+
+def _one_by_one(path: Path, turns: int) -> float:
+    """The same rows by the same statements, in one transaction a turn, without anything around them."""
+    asyncio.run(_fill(path, 0))
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        begin = time.perf_counter()
+        for number in itertools.islice(itertools.count(1), turns):
+            request = (number, AGENT, uuid4().bytes, PERSON, micros(NOW), 0, json.dumps(BODY["input"]), None)
+            row = (1, AGENT, "t", PERSON, "s", "active", 0, 0, micros(NOW), micros(NOW), 0, None, 1, number)
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute(sql(RECEIVE, 1), request)
+            connection.execute(sql(SAVE_CONVERSATION, 1), row)
+            connection.execute(sql(ADD_INTERACTION, 1), (number, 1, number, str(uuid4()), micros(NOW), json.dumps(BODY)))
+            connection.execute(sql(ANSWER, 1), (number, 1, '["<message/>"]'))
+            connection.execute("COMMIT")
+        return turns / (time.perf_counter() - begin)

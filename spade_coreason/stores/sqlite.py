@@ -1,0 +1,243 @@
+"""The database on SQLite: a writer thread with group commit, reads beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from ..exceptions import DatabaseEmpty, StoreError
+from .database import Database, Durability, Questions, Results, T, Write, grouped, settle
+from .statements import MAX_ROWS, QUERIES, RECEIVE, STATEMENTS, sql
+
+_OF_THE_FILE = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_NOTADB,
+}
+
+
+@dataclass(slots=True, eq=False)
+class _Lookup:
+    """What one caller wants to know at once."""
+
+    questions: Questions[Any]
+    future: asyncio.Future[Any]
+
+
+class SqliteDatabase(Database):
+    """A file, in WAL mode. The writer is a thread; looking up is done there too, between two transactions."""
+
+    def __init__(self, url: URL, durability: Durability) -> None:
+        super().__init__(url, durability)
+        self._writer_engine: Engine = create_engine(
+            url.set(drivername="sqlite"), connect_args={"cached_statements": len(STATEMENTS) * MAX_ROWS + 128}
+        )
+        self._readers: AsyncEngine = create_async_engine(
+            # Every connection is a thread; more of them read no faster.
+            url.set(drivername="sqlite+aiosqlite"),
+            pool_size=2,
+            max_overflow=0,
+        )
+        for engine in (self._writer_engine, self._readers.sync_engine):
+            event.listen(engine, "connect", self._prepare)
+            event.listen(engine, "begin", _begin_deferred if engine is not self._writer_engine else _begin_immediate)
+        self._inode = 0
+        self._queue: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="database-writer", daemon=True)
+
+    async def _open(self) -> None:
+        try:
+            await asyncio.to_thread(_make_private, Path(self.name))
+        except OSError as error:
+            raise StoreError(f"{self.name}: cannot be opened: {error.strerror}; see to the directory") from error
+        await asyncio.to_thread(self._begin)
+        self._thread.start()
+
+    def _begin(self) -> None:
+        with self._writer_engine.connect() as connection:
+            self._set_up(connection)
+            self._take_stock(connection)
+        self._find_file()
+
+    async def _open_to_read(self) -> None:
+        self._find_file()
+        await super()._open_to_read()
+
+    def _find_file(self) -> None:
+        if not os.path.isfile(self.name):
+            raise DatabaseEmpty(self.name)
+        self._inode = os.stat(self.name).st_ino
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        """Runs `work` in a transaction of its own, beside the writer; it sees one state of the database."""
+        self._require_file()  # a new connection would make another
+        return await super().read(work)
+
+    async def _finish(self) -> None:
+        if self._thread.is_alive():
+            self._queue.put(None)
+            await asyncio.to_thread(self._thread.join)
+            await asyncio.sleep(0)  # the last results come in through the loop
+
+    async def _dispose(self) -> None:
+        self._writer_engine.dispose()
+        await self._readers.dispose()
+
+    def look_up(self, questions: Questions[T]) -> asyncio.Future[T]:
+        """Answers a few short questions, in the writer's thread between two transactions: no way is shorter."""
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._enqueue(_Lookup(questions, future))
+        return future
+
+    def _take(self, batch: list[Any]) -> None:
+        self._queue.put(batch)
+
+    # The writer thread
+
+    def _run(self) -> None:
+        with self._writer_engine.connect() as connection:
+            while (batch := self._queue.get()) is not None:
+                is_last = False
+                with suppress(queue.Empty):
+                    while not is_last:
+                        further = self._queue.get_nowait()
+                        is_last = further is None
+                        batch += further or ()
+                lookups = [item for item in batch if isinstance(item, _Lookup)]
+                if lookups:
+                    self._loop.call_soon_threadsafe(settle, self._answer(connection, lookups))
+                writes = [item for item in batch if isinstance(item, Write)]
+                if writes:
+                    self._loop.call_soon_threadsafe(self._resolve, *self._commit(connection, writes))
+                if is_last:
+                    break
+
+    def _answer(self, connection: Connection, lookups: list[_Lookup]) -> Results:
+        driver: Any = connection.connection.driver_connection
+        results: Results = []
+        for lookup in lookups:
+            try:
+                results.append((lookup.future, _ask(driver, lookup.questions)))
+            except Exception as error:  # noqa: BLE001 - as in `_commit`
+                results.append((lookup.future, self._error(error) if isinstance(error, sqlite3.Error) else error))
+        return results
+
+    def _commit(self, connection: Connection, batch: list[Write]) -> tuple[Results, StoreError | None]:
+        """What became of the writes, and why none at all can be done if that is so."""
+        try:
+            self._require_file()
+            # A transaction of prepared statements alone goes to the driver as it is: SQLAlchemy's way there costs more than
+            # SQLite's work. A function gets SQLAlchemy's connection, and its transaction.
+            if any(write.work is not None for write in batch):
+                with connection.begin():
+                    results = self._run_batch(connection, batch)
+            else:
+                results = self._run_prepared(connection, batch)
+        except Exception as error:  # noqa: BLE001 - of whatever kind, it belongs to whoever asked for the write
+            problem = self._error(error) if isinstance(error, SQLAlchemyError | sqlite3.Error) else error
+            failure = problem if isinstance(problem, StoreError) and _concerns_all(error) else None
+            if failure is not None or len(batch) == 1:
+                return [(write.future, problem) for write in batch if write.future is not None], failure
+            # Only the write that cannot be done fails; the others are done each for itself.
+            each = [self._commit(connection, [write]) for write in batch]
+            return list(chain.from_iterable(results for results, _ in each)), each[-1][1]
+        done = zip(batch, results, strict=True)
+        return [(write.future, result) for write, result in done if write.future is not None], None
+
+    def _require_file(self) -> None:
+        """What is written to a file that was deleted goes nowhere, and SQLite does not mind."""
+        try:
+            if os.stat(self.name).st_ino == self._inode:
+                return
+            problem = "is another file now"
+        except OSError as error:
+            problem = f"is gone ({error.strerror})"
+        raise StoreError(f"{self.name}: {problem}; put it back, or stop the platform and restore a backup")
+
+    def _run_prepared(self, connection: Connection, batch: list[Write]) -> list[Any]:
+        driver: Any = connection.connection.driver_connection
+        driver.execute("BEGIN IMMEDIATE")
+        try:
+            results = self._run_batch(connection, batch)
+            driver.execute("COMMIT")
+        except BaseException:
+            driver.rollback()
+            raise
+        return results
+
+    def _run_batch(self, connection: Connection, batch: list[Write]) -> list[Any]:
+        driver: Any = connection.connection.driver_connection
+        new_rows: set[int] | None = None
+        for statement, rows in enumerate(grouped(batch)):
+            done = 0
+            for begin in range(0, len(rows), MAX_ROWS):
+                part = rows[begin : begin + MAX_ROWS]
+                done += driver.execute(sql(statement, len(part)), list(chain.from_iterable(part))).rowcount
+            if statement == RECEIVE and done < len(rows):
+                first = min(row[0] for row in rows)
+                new_rows = {row[0] for row in driver.execute("SELECT id FROM inbox WHERE id >= ?", (first,))}
+        return [
+            write.work(connection)
+            if write.work is not None
+            else write.inbox_row is None or new_rows is None or write.inbox_row in new_rows
+            for write in batch
+        ]
+
+    def _prepare(self, dbapi_connection: Any, _record: object) -> None:
+        dbapi_connection.isolation_level = None  # transactions are begun by us (SQLAlchemy, SQLite: savepoints)
+        cursor = dbapi_connection.cursor()
+        cursor.execute("PRAGMA busy_timeout=5000")
+        cursor.execute("PRAGMA journal_mode=WAL")
+        cursor.execute(f"PRAGMA synchronous={self._durability}")
+        cursor.execute("PRAGMA foreign_keys=ON")
+        cursor.execute("PRAGMA secure_delete=ON")  # what is forgotten is not in the file either
+        cursor.close()
+
+
+def _ask(driver: sqlite3.Connection, questions: Questions[T]) -> T:
+    try:
+        query, parameters = next(questions)
+        while True:
+            query, parameters = questions.send(driver.execute(QUERIES[query], parameters).fetchall())
+    except StopIteration as end:
+        answer: T = end.value
+        return answer
+
+
+def _concerns_all(error: Exception) -> bool:
+    """Whether it is the file that cannot be written, whoever writes: locked, full, unreadable."""
+    if isinstance(error, StoreError):
+        return True
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return isinstance(cause, sqlite3.Error) and getattr(cause, "sqlite_errorcode", 0) & 0xFF in _OF_THE_FILE
+
+
+def _make_private(path: Path) -> None:
+    """What people said is for nobody else on this machine; SQLite gives its other files the rights of this one."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.touch(0o600)
+
+
+def _begin_immediate(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _begin_deferred(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN")

@@ -1,0 +1,110 @@
+"""`storage`: what operators do to the database as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+from spade_coreason.stores import AgentStore, Database, lock_directory, schema
+from tests.databases import SQLITE, everything, execute
+from tests.servers.postgres import Postgres
+from tests.turns import AGENT, conversation, received, turn
+
+from .conftest import Invoke
+
+
+def filled(url: str) -> None:
+    async def fill() -> None:
+        database = await Database.open(url, "off")
+        store = AgentStore(database, AGENT)
+        row = await turn(store, conversation(store), answer='["<message/>"]')
+        await turn(store, row)
+        await received(store)
+        await database.close()
+
+    asyncio.run(fill())
+
+
+def test_a_backup_is_made_beside_a_running_platform_and_restored_where_none_runs(
+    tmp_path: Path, invoke: Invoke, postgres: Postgres
+) -> None:
+    data, url = tmp_path / "data", f"{SQLITE}{tmp_path}/data/platform.db"
+    filled(url)
+    backup = str(tmp_path / "b.tar")
+    with lock_directory(data):
+        made = invoke("storage", "backup", backup, "--data", str(data))
+        assert made.exit_code == 0, made.output
+        assert made.stdout == f"{backup}: holds conversations 1, inbox 3, variables 0, interactions 2, memories 0.\n"
+        refused = invoke("storage", "restore", backup, "--data", str(data))
+        assert refused.exit_code == 2
+        assert "in use by process" in refused.stderr
+    refused = invoke("storage", "restore", backup, "--data", str(data))
+    assert refused.exit_code == 1
+    assert "is not empty (conversations)" in refused.stderr
+    new = tmp_path / "new"
+    restored = invoke("storage", "restore", backup, "--data", str(new), "--json")
+    assert restored.exit_code == 0, restored.output
+    assert json.loads(restored.stdout)["rows"] == {"conversations": 1, "inbox": 3, "variables": 0, "interactions": 2}
+    assert everything(f"{SQLITE}{new}/platform.db") == everything(url)
+    # To another kind of database, by the configuration.
+    elsewhere = postgres.url()
+    (tmp_path / "p.yaml").write_text(f"data_dir: {tmp_path}/moved\nstorage: {{url: '{elsewhere}'}}")
+    moved = invoke("storage", "restore", backup, "-c", str(tmp_path / "p.yaml"))
+    assert moved.exit_code == 0, moved.output
+    assert everything(elsewhere) == everything(url)
+    assert json.loads(invoke("conversations", "--json", "-c", str(tmp_path / "p.yaml"), "--agent", AGENT).stdout) == json.loads(
+        invoke("conversations", "--json", "--data", str(data), "--agent", AGENT).stdout
+    )
+
+
+def test_a_check_says_what_is_there_and_what_is_damaged(tmp_path: Path, invoke: Invoke) -> None:
+    data, url = str(tmp_path / "data"), f"{SQLITE}{tmp_path}/data/platform.db"
+    missing = invoke("storage", "check", "--data", data)
+    assert (missing.exit_code, missing.stderr.count("\n")) == (1, 1)
+    assert "nothing is stored there yet; name the platform's configuration with -c FILE" in missing.stderr
+    assert not (tmp_path / "data").exists()
+    filled(url)
+    good = invoke("storage", "check", "--data", data)
+    assert good.exit_code == 0
+    assert good.stdout.splitlines() == [
+        f"{tmp_path}/data/platform.db: schema {schema.REVISION}; conversations 1, inbox 3, variables 0, interactions 2",
+        "requests that are not closed: 1 to be answered, 1 answered and not acknowledged",
+        "✓ nothing is damaged",
+    ]
+    execute(url, "DELETE FROM interactions WHERE number = 2")
+    bad = invoke("storage", "check", "--data", data, "--json")
+    assert bad.exit_code == 1
+    found = json.loads(bad.stdout)
+    assert (found["ok"], found["received"], found["answered"]) == (False, 1, 1)
+    assert found["problems"] == ["t: 1 turns are stored, numbered 1 to 1, and the newest should be 2"]
+
+
+def test_a_file_that_is_torn_is_found(tmp_path: Path, invoke: Invoke) -> None:
+    url = f"{SQLITE}{tmp_path}/data/platform.db"
+    filled(url)
+    execute(url, "PRAGMA wal_checkpoint(TRUNCATE)")
+    path = tmp_path / "data" / "platform.db"
+    content = path.read_bytes()
+    [index] = execute(url, "SELECT rootpage FROM sqlite_master WHERE name = 'interactions_by_number'")
+    begin = (index["rootpage"] - 1) * 4096
+    path.write_bytes(content[:begin] + bytes(4096) + content[begin + 4096 :])
+    torn = invoke("storage", "check", "--data", str(tmp_path / "data"))
+    assert torn.exit_code == 1
+    assert "malformed" in torn.stderr + torn.stdout or "btree" in torn.stdout
+    assert "Traceback" not in torn.output
+
+
+def test_migrating_says_what_it_did(tmp_path: Path, invoke: Invoke) -> None:
+    data = str(tmp_path / "data")
+    (tmp_path / "data").mkdir()
+    url = f"{SQLITE}{tmp_path}/data/platform.db"
+    name = f"{tmp_path}/data/platform.db"
+    assert invoke("storage", "migrate", "--data", data).stdout == f"{name}: made, schema {schema.REVISION}.\n"
+    assert invoke("storage", "migrate", "--data", data).stdout == f"{name}: is of schema {schema.REVISION} already.\n"
+    for table in ("inbox", "variables", "interactions", "conversations"):
+        execute(url, f"DROP TABLE {table}")
+    execute(url, "DELETE FROM alembic_version")
+    assert invoke("storage", "migrate", "--data", data).stdout == f"{name}: migrated from schema none to {schema.REVISION}.\n"
+    with lock_directory(tmp_path / "data"):
+        assert "in use by process" in invoke("storage", "migrate", "--data", data).stderr

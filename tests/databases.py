@@ -1,0 +1,62 @@
+"""What is in a database, SQLite or PostgreSQL, as another program sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from contextlib import closing
+from typing import Any
+
+SQLITE = "sqlite+aiosqlite:///"
+TABLES = ("conversations", "interactions", "variables", "inbox")
+
+
+def rows(url: str, table: str) -> list[dict[str, Any]]:
+    """What a table holds, in the order of its first column."""
+    return execute(url, f"SELECT * FROM {table} ORDER BY 1, 2, 3, 4")
+
+
+def everything(url: str) -> dict[str, list[dict[str, Any]]]:
+    """What all tables hold."""
+    return {table: rows(url, table) for table in TABLES}
+
+
+def execute(url: str, sql: str) -> list[dict[str, Any]]:
+    """The rows that a statement gives."""
+    if url.startswith(SQLITE):
+        with closing(sqlite3.connect(url.removeprefix(SQLITE), isolation_level=None)) as connection:
+            connection.row_factory = sqlite3.Row
+            return [dict(row) for row in connection.execute(sql)]
+    return _apart(url.replace("+asyncpg", ""), sql)
+
+
+def _apart(url: str, sql: str) -> list[dict[str, Any]]:
+    """Asks PostgreSQL from a thread of its own: the test's has an event loop already."""
+    found: list[dict[str, Any]] = []
+    problems: list[BaseException] = []
+
+    async def ask() -> None:
+        import asyncpg
+
+        connection = await asyncpg.connect(url)
+        try:
+            if sql.startswith("SELECT"):
+                found.extend(dict(row) for row in await connection.fetch(sql))
+            else:
+                await connection.execute(sql)
+        finally:
+            await connection.close()
+
+    def work() -> None:
+        try:
+            asyncio.run(ask())
+        except Exception as error:  # noqa: BLE001 - it is the caller's
+            problems.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    if problems:
+        raise problems[0]
+    return found

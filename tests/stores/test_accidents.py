@@ -1,0 +1,140 @@
+"""What happens to a database that runs: full, read-only, locked, gone; nothing is lost, and it goes on when it can."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection
+
+from spade_coreason import StoreError
+from spade_coreason.stores import AgentStore, Database
+from tests.databases import SQLITE
+from tests.waiting import eventually
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+class Accident:
+    """One, on SQLite: it happens, and is over."""
+
+    def __init__(self, database: Database, path: Path) -> None:
+        self.database, self.path = database, path
+
+    async def _run(self, sql: str) -> None:
+        await self.database.write(lambda connection: connection.exec_driver_sql(sql))
+
+    async def full(self) -> Callable[[], object]:
+        await self._run("PRAGMA max_page_count = 1")  # no smaller than it is
+        return lambda: self._off("PRAGMA max_page_count = 100000")
+
+    async def gone(self) -> Callable[[], object]:
+        aside = self.path.with_name("aside")
+        os.rename(self.path, aside)
+        return lambda: os.rename(aside, self.path)
+
+    async def replaced(self) -> Callable[[], object]:
+        mend = await self.gone()
+        self.path.write_bytes(b"")
+        return mend
+
+    async def locked(self) -> Callable[[], object]:
+        await self._run("PRAGMA busy_timeout = 10")
+        other = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+        other.execute("BEGIN IMMEDIATE")
+        return other.close
+
+    def _off(self, sql: str) -> object:
+        # As when somebody makes room: the writer's own connection feels it.
+        return asyncio.ensure_future(asyncio.wait_for(self._until_done(sql), 5))
+
+    async def _until_done(self, sql: str) -> None:
+        def work(connection: Connection) -> None:
+            connection.exec_driver_sql(sql)
+
+        while True:
+            try:
+                await self.database.write(work)
+                return
+            except StoreError:  # it was in one transaction with what cannot be written
+                await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem"),
+    [
+        ("full", "database or disk is full"),
+        ("gone", "is gone (No such file or directory); put it back, or stop the platform and restore a backup"),
+        ("replaced", "is another file now; put it back, or stop the platform and restore a backup"),
+        ("locked", "database is locked"),
+    ],
+)
+async def test_after_an_accident_it_goes_on_by_itself_and_nothing_is_lost(
+    tmp_path: Path, kind: str, problem: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("spade_coreason.stores.database._TRIAL_S", 0.02)
+    path = tmp_path / "platform.db"
+    database = await Database.open(f"{SQLITE}{path}", "off")
+    store = AgentStore(database, "echo@localhost")
+
+    def receive(number: int) -> asyncio.Future[bool]:
+        return store.receive(bytes([number]) * 16, "alice@localhost", f'"{"x" * 9000}"', NOW)[1]
+
+    assert await receive(0)
+    mend = await getattr(Accident(database, path), kind)()
+    outcomes = await asyncio.gather(*(receive(number) for number in range(1, 20)), return_exceptions=True)
+    assert {str(outcome) for outcome in outcomes} == {f"{path}: {problem}"}
+    assert store.is_failing
+    assert not store.is_surely_new(b"n" * 16)  # no turn begins on it
+    if kind in ("gone", "replaced"):
+        with pytest.raises(StoreError, match="put it back"):
+            await store.pending()
+    else:
+        assert [pending.key[0] for pending in await store.pending()] == [0]  # reading goes on
+    await eventually(lambda: f"{path}: {problem}; it is tried again every 0.02 s" in caplog.text)
+    mend()
+    await eventually(lambda: not store.is_failing)
+    assert caplog.text.count("it is tried again") == 1
+    assert "can be written again" in caplog.text
+    assert await receive(20)
+    await database.close()
+    database = await Database.open(f"{SQLITE}{path}", "off")
+    assert [pending.key[0] for pending in await AgentStore(database, "echo@localhost").pending()] == [0, 20]
+    await database.close()
+
+
+async def test_one_write_that_cannot_be_done_is_no_accident(tmp_path: Path) -> None:
+    database = await Database.open(f"{SQLITE}{tmp_path}/platform.db", "off")
+    with pytest.raises(StoreError, match="nowhere"):
+        await database.write(lambda connection: connection.exec_driver_sql("INSERT INTO nowhere VALUES (1)"))
+    assert not database.is_failing
+    await database.close()
+
+
+async def test_what_became_read_only_says_so(tmp_path: Path) -> None:
+    database = await Database.open(f"{SQLITE}{tmp_path}/platform.db", "off")
+    store = AgentStore(database, "echo@localhost")
+    await database.write(lambda connection: connection.exec_driver_sql("PRAGMA query_only = ON"))
+    for number in range(2):
+        with pytest.raises(StoreError, match=r"platform\.db: attempt to write a readonly database"):
+            await store.receive(bytes([number]) * 16, "alice@localhost", "{}", NOW)[1]
+        assert store.is_failing
+    assert await store.pending() == []
+    await database.close()
+
+
+async def test_a_place_where_no_database_can_be_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "directory").mkdir()
+    for place, problem in (
+        ("file/sub/platform.db", "cannot be opened: Not a directory; see to the directory"),
+        ("directory", "unable to open database file"),
+    ):
+        with pytest.raises(StoreError) as caught:
+            await Database.open(f"{SQLITE}{tmp_path}/{place}")
+        assert str(caught.value) == f"{tmp_path}/{place}: {problem}"

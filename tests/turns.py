@@ -1,0 +1,36 @@
+"""Conversations and turns to store, without a runner."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+from spade_coreason import ConversationState
+from spade_coreason.conversation import Life
+from spade_coreason.names import session_id
+from spade_coreason.stores import AgentStore, ConversationRow, Turn, Variable
+
+AGENT, ALICE = "notes@localhost", "alice@localhost"
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def conversation(store: AgentStore, name: str = "t", owner: str = ALICE, **fields: Any) -> ConversationRow:
+    life = Life(ConversationState.ACTIVE, 0, NOW, NOW)
+    session = str(session_id(store.agent, owner, name))
+    return ConversationRow(store.new_conversation_row(), name, owner, session, life, 100)._replace(**fields)
+
+
+async def received(store: AgentStore, owner: str = ALICE, request: str = '{"secret": 1}', key: bytes = b"") -> int:
+    row, is_new = store.receive(key or uuid4().bytes, owner, request, NOW)
+    assert await is_new
+    return row
+
+
+async def turn(store: AgentStore, row: ConversationRow, *written: Variable, answer: str | None = None) -> ConversationRow:
+    """One turn more of a conversation."""
+    row = row._replace(turns=row.turns + 1)
+    body = json.dumps({"n": row.turns, "of": row.owner})
+    await store.finish(await received(store, row.owner), row, Turn(f"{row.owner} {row.turns}", NOW, body), answer, written)
+    return row
