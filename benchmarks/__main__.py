@@ -22,6 +22,7 @@ from tests.servers.server import XmppServer
 from .further import further_agents
 from .memory import MemoryLoad, measure
 from .promptness import first_words_waits, typing_waits
+from .recall import recall
 from .report import (
     Target,
     further_lines,
@@ -31,6 +32,8 @@ from .report import (
     memory_targets,
     promptness_lines,
     promptness_targets,
+    recall_lines,
+    recall_targets,
     server_version,
     speed_table,
     speed_targets,
@@ -42,6 +45,7 @@ from .sessions import targets as session_targets
 from .speed import IN_FLIGHT, THREADS, Load, median, side_by_side
 
 FULL = (Load(rounds=3, messages=3000, pings=500), 100, 5.0)
+FULL_RECALL, QUICK_RECALL = (10_000, 300), (500, 20)
 QUICK = (Load(rounds=1, messages=200, pings=30), 10, 0.5)
 
 SERVERS = {"prosody": (prosody.installed, prosody.prosody), "ejabberd": (ejabberd.installed, ejabberd.ejabberd)}
@@ -53,6 +57,7 @@ QUICK_MEMORY = MemoryLoad((100, 1_000), rounds=1, additions=10, has_peer=False)
 SESSIONS = "sessions"
 FULL_SESSIONS = SessionLoad((100, 1_000_000), rounds=3, times=200, turns=8000)
 QUICK_SESSIONS = SessionLoad((100, 2_000), rounds=1, times=5, turns=400)
+RECALL = "recall"
 
 
 @contextmanager
@@ -122,6 +127,15 @@ def sessions(load: SessionLoad) -> tuple[dict[str, Any], list[Target]]:
     return {**asdict(measured), "targets": [_target(target) for target in targets]}, targets
 
 
+def recalled(documents: int, rounds: int) -> tuple[dict[str, Any], list[Target]]:
+    """As `speed`, for `session.recall` in this process."""
+    print(f"session.recall over {documents:,} documents of 80 words, vectors of 384 values, without the call of the model")
+    measured = asyncio.run(recall(documents, rounds))
+    targets = recall_targets(measured)
+    print("\n".join([*recall_lines(measured), *map(str, targets)]), end="\n\n", flush=True)
+    return {**asdict(measured), "targets": [_target(target) for target in targets]}, targets
+
+
 def _target(target: Target) -> dict[str, Any]:
     return {**asdict(target), "is_reached": target.is_reached}
 
@@ -130,13 +144,13 @@ def main() -> int:
     """Measures and prints; the exit code says only whether there was something to measure on."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one short round, to see that it runs; its figures mean little")
-    parser.add_argument("--only", choices=(*SERVERS, FURTHER, PROMPTNESS, MEMORY, SESSIONS), help="one part only")
+    parser.add_argument("--only", choices=(*SERVERS, FURTHER, PROMPTNESS, MEMORY, SESSIONS, RECALL), help="one part only")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures of every round as JSON too")
     chosen = parser.parse_args()
     load, count, idle_s = QUICK if chosen.quick else FULL
 
     there = [name for name, (installed, _) in SERVERS.items() if installed()]
-    if chosen.only not in (MEMORY, SESSIONS):
+    if chosen.only not in (MEMORY, SESSIONS, RECALL):
         for name in SERVERS:
             if name not in there:
                 print(f"{name} is not installed; `make servers` enables this measurement", file=sys.stderr)
@@ -167,6 +181,9 @@ def main() -> int:
         targets += found
     if chosen.only in (None, SESSIONS):
         figures[SESSIONS], found = sessions(QUICK_SESSIONS if chosen.quick else FULL_SESSIONS)
+        targets += found
+    if chosen.only in (None, RECALL):
+        figures[RECALL], found = recalled(*(QUICK_RECALL if chosen.quick else FULL_RECALL))
         targets += found
     print(f"{sum(target.is_reached for target in targets)} of {len(targets)} targets are reached")
     if chosen.json is not None:

@@ -19,6 +19,7 @@ from tests.servers.server import XmppServer
 from .further import Further
 from .memory import MemoryMeasured
 from .promptness import Waits
+from .recall import Recall
 from .speed import Measured
 
 DISTRIBUTIONS = ("spade", "slixmpp-multiplatform", "pydantic", "SQLAlchemy")
@@ -100,6 +101,19 @@ def memory_lines(measured: MemoryMeasured) -> list[str]:
     if measured.peer_us is not None:
         lines.append(f"  {'spade_llm, never synced':27}{measured.peer_us:20.0f}")
     return lines
+
+
+def recall_targets(recall: Recall) -> list[Target]:
+    """Of what a turn waits for when its agent recalls something."""
+    return [Target(f"recall over {recall.documents:,} documents", recall.by_meaning_ms, "at most", 10, " ms")]
+
+
+def recall_lines(recall: Recall) -> list[str]:
+    """What recalling takes."""
+    return [
+        f"  by meaning {recall.by_meaning_ms:.2f} ms (p99 {recall.by_meaning_p99_ms:.1f}), by words {recall.by_words_ms:.2f};"
+        f" the first after a start {recall.first_ms:.0f} ms"
+    ]
 
 
 def speed_table(measured: Mapping[str, Measured]) -> list[str]:

@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from .exceptions import DataDirectoryInUse as DataDirectoryInUse
     from .exceptions import FetchError as FetchError
     from .exceptions import FileError as FileError
+    from .exceptions import KnowledgeError as KnowledgeError
     from .exceptions import LoginError as LoginError
     from .exceptions import MemoryFileError as MemoryFileError
     from .exceptions import MemoryFullError as MemoryFullError
+    from .exceptions import ModelError as ModelError
     from .exceptions import PeerError as PeerError
     from .exceptions import PeerFailed as PeerFailed
     from .exceptions import PeerRefused as PeerRefused
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from .files import Fetched as Fetched
     from .files import Files as Files
     from .files import fetch as fetch
+    from .knowledge import Found as Found
+    from .knowledge import Knowledge as Knowledge
     from .own_commands import command as command
     from .peers import Answer as Answer
     from .peers import PeerEvent as PeerEvent
@@ -57,6 +61,8 @@ _LAZY = {
     "Fetched": "files",
     "Files": "files",
     "fetch": "files",
+    "Found": "knowledge",
+    "Knowledge": "knowledge",
     "command": "own_commands",
     "Answer": "peers",
     "PeerEvent": "peers",
@@ -76,7 +82,9 @@ _LAZY = {
     "DataDirectoryInUse": "exceptions",
     "FetchError": "exceptions",
     "FileError": "exceptions",
+    "KnowledgeError": "exceptions",
     "LoginError": "exceptions",
+    "ModelError": "exceptions",
     "MemoryFileError": "exceptions",
     "MemoryFullError": "exceptions",
     "PeerError": "exceptions",

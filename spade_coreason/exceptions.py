@@ -10,6 +10,8 @@ CoReasonError
 │   ├── DatabaseEmpty       nothing was ever stored in the database
 │   ├── MemoryFileError     an interaction memory file is damaged; it is kept as it is
 │   └── MemoryFullError     a conversation's interaction memory holds the most that it may
+├── KnowledgeError          a document cannot be taken into the knowledge of an agent
+├── ModelError              a model that embeds or summarises did not answer as it should
 ├── CodecError              a stanza that claims to be ours and is not
 ├── FileError               a file did not come or go
 │   ├── FetchError          what a link leads to is not to be had, or may not be
@@ -111,6 +113,24 @@ class MemoryFullError(StoreError):
         )
         self.conversation_id = conversation_id
         self.limit = limit
+
+
+class KnowledgeError(CoReasonError):
+    """A document cannot be read, or not be taken in."""
+
+
+class ModelError(CoReasonError):
+    """A model that embeds or summarises did not answer as it should; `where` is its address or its name.
+
+    `may_pass`: asking again may help, after `retry_after_s` where the server said so.
+    """
+
+    def __init__(self, where: str, problem: str, *, may_pass: bool = False, retry_after_s: float | None = None) -> None:
+        super().__init__(f"{where}: {problem}")
+        self.where = where
+        self.problem = problem
+        self.may_pass = may_pass
+        self.retry_after_s = retry_after_s
 
 
 class CodecError(CoReasonError):

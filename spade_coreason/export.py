@@ -12,6 +12,7 @@ from .contracts.base import utc_now
 from .forget import held_of
 from .preferences import PREFERENCES, Preferences
 from .stores import AgentStore, ConversationRow, InboxRow
+from .stores.knowledge import Shelf
 from .stores.memory import AgentInteractionMemory
 
 SCHEMA = "ai.coreason.export"
@@ -34,6 +35,7 @@ async def export_person(
       person felt about an answer is in its turn, `meta.feedback`
     - `variables` for all conversations, and `preferences`
     - `memories`: the pieces of the interaction memory, by conversation id
+    - `documents`: what the agent knows of them or of one of their conversations alone, turns in its knowledge included
     - `requests`: the messages of the last seven days; the text of those only that are not finished, of others there is none
     """
     owner, rows, names = await held_of(store, owner)
@@ -51,6 +53,7 @@ async def export_person(
         "memories": {
             name: [{"content": content, "timestamp": time} for content, time in known[name]] for name in names if name in known
         },
+        "documents": await _documents(store, owner, names),
         "requests": [_request(row) for row in await store.received_from(owner)],
     }
 
@@ -72,6 +75,14 @@ async def _conversation(store: AgentStore, row: ConversationRow) -> dict[str, An
 
 async def _variables(store: AgentStore, scope: str, holder: str) -> dict[str, Any]:
     return {name: _read(value) for name, value in (await store.variables(scope, holder)).items()}
+
+
+async def _documents(store: AgentStore, owner: str, names: list[str]) -> list[dict[str, Any]]:
+    shelves = [Shelf("person", owner), *(Shelf("conversation", name) for name in names)]
+    return [
+        {shelf.scope: shelf.holder, "name": name, "added_at": _time(added_at), "text": text}
+        for shelf, name, added_at, text in await store.knowledge.texts(shelves)
+    ]
 
 
 def _request(row: InboxRow) -> dict[str, Any]:

@@ -13,7 +13,11 @@ _ALL = 2**31
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """What was deleted of one agent: how many of each, `memories` being the conversations in its interaction memory."""
+    """What was deleted of one agent: how many of each.
+
+    `memories` are the conversations in its interaction memory, `documents` what was known of the person or the conversations
+    alone, turns in the knowledge included.
+    """
 
     conversation_ids: tuple[str, ...] = ()
     interactions: int = 0
@@ -21,6 +25,7 @@ class Forgotten:
     requests: int = 0
     memories: int = 0
     preferences: int = 0
+    documents: int = 0
 
     @property
     def is_nothing(self) -> bool:
@@ -36,6 +41,7 @@ class Forgotten:
             self.requests + report.requests,
             self.memories + memories,
             self.preferences + report.preferences,
+            self.documents + report.documents,
         )
 
 

@@ -1,16 +1,57 @@
-"""The memory strategies: which turns of a session stay in its window (seed: Memory Governance)."""
+"""The memory strategies, decided: which turns of a session stay in its window (seed: Memory Governance). No clock, no I/O."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from .contracts import MemoryConfig, MemoryStrategy, SessionState
 
+KEPT = 256
+"""Turns of a window without bounds that are held in memory; the rest is read when it is asked for."""
 
-def window(state: SessionState, policy: MemoryConfig, turns: int) -> tuple[SessionState, int]:
-    """The pruned state, and the number of the first turn in its window; `turns` is the number of the newest, from 1.
 
-    What leaves the window stays in storage. The strategies that need an engine keep the newest `limit` turns.
+def window(
+    state: SessionState, policy: MemoryConfig, turns: int, *, absorbed: int = 0, sizes: Iterable[int] = ()
+) -> tuple[SessionState, int]:
+    """The state with the turns that are held in memory, and the number of the first turn of the window.
+
+    `turns` is the number of the newest turn, from 1. `absorbed` is the newest turn that a summary or the knowledge of the
+    conversation has taken in: what is newer stays in the window of SUMMARY and VECTOR_STORE, so that nothing is lost before
+    it is taken in. `sizes` are the tokens of the turns of `state`, the newest first; read for TOKEN_BUFFER only.
+
+    What leaves the window stays in storage.
     """
-    if policy.strategy is MemoryStrategy.ALL:
-        return state, 1
-    pruned = state.prune(MemoryStrategy.SLIDING_WINDOW, policy.limit)
-    return pruned, turns - len(pruned.history) + 1
+    strategy, limit = policy.strategy, policy.limit
+    if strategy is MemoryStrategy.SLIDING_WINDOW:
+        pruned = state.prune(strategy, limit)
+        return pruned, turns - len(pruned.history) + 1
+    if strategy is MemoryStrategy.TOKEN_BUFFER:
+        pruned = state.prune(MemoryStrategy.SLIDING_WINDOW, fitting(sizes, limit))
+        return pruned, turns - len(pruned.history) + 1
+    first = 1 if strategy is MemoryStrategy.ALL else absorbed + 1
+    held = min(turns - first + 1, most_held(policy))
+    return (state if len(state.history) <= held else state.prune(MemoryStrategy.SLIDING_WINDOW, held)), first
+
+
+def most_held(policy: MemoryConfig) -> int:
+    """How many turns of a window are held in memory at most."""
+    is_counted = policy.strategy in (MemoryStrategy.SLIDING_WINDOW, MemoryStrategy.TOKEN_BUFFER)  # no turn has no token
+    return policy.limit if is_counted else max(policy.limit, KEPT)
+
+
+def fitting(sizes: Iterable[int], limit: int) -> int:
+    """How many turns fit `limit` tokens, the newest first; the newest is kept however large it is."""
+    total = kept = 0
+    for size in sizes:
+        total += size
+        if kept and total > limit:
+            break
+        kept += 1
+    return kept
+
+
+def to_absorb(policy: MemoryConfig, turns: int, absorbed: int) -> range:
+    """The numbers of the turns that are older than the newest `limit` and are in no summary and no knowledge yet."""
+    if policy.strategy not in (MemoryStrategy.SUMMARY, MemoryStrategy.VECTOR_STORE):
+        return range(0)
+    return range(absorbed + 1, turns - policy.limit + 1)

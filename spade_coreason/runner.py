@@ -47,6 +47,8 @@ from .exceptions import CoReasonError, StoreError
 from .files import Files
 from .filing import Filing
 from .forget import Forgotten, forget_conversation, forget_person
+from .governance import Governance
+from .knowledge import Knowledge
 from .lane import Errand, Lane, Lanes, Memory, Person, Waiting
 from .lifecycle import Lifecycle, Mode
 from .names import bare, choose, inbox_key, possible_ids, session_id, thread_of
@@ -55,12 +57,14 @@ from .operators import PAUSED, Operators
 from .own_commands import OwnCommand
 from .placing import Places
 from .preferences import PREFERENCES, USUAL, Preferences
-from .pruning import window
+from .pruning import most_held
 from .response import Pace, Response, Send
 from .retention import Purge, Purged, Retention
 from .session import Session, Variables, interactions
 from .stores import AgentStore, ConversationRow, Turn
 from .stores.memory import AgentInteractionMemory
+from .summaries import Summariser
+from .tokens import TokenCounter
 from .tracked import Tracked
 
 log = logging.getLogger(__name__)
@@ -110,11 +114,16 @@ class Runner:
         on_conversation_end: tuple[OnConversationEnd, ...] = (),
         memory: Callable[[], AgentInteractionMemory] | None = None,
         files: Files | None = None,
+        knowledge: Knowledge | None = None,
+        summariser: Summariser | None = None,
+        count: TokenCounter | None = None,
     ) -> None:
         self.agent = agent
         self.jid = bare(jid)
         self.store = store
         self.policy = policy or Policy()
+        self.knowledge = knowledge
+        self.governance = Governance(store, self.policy.memory, count=count, summariser=summariser, knowledge=knowledge)
         self._clock = clock
         own = getattr(agent, "on_conversation_end", None)
         on_end = (*on_conversation_end, own) if callable(own) else on_conversation_end
@@ -219,6 +228,7 @@ class Runner:
         await self._ends.close()
         await self._places.settled()
         await asyncio.gather(*self._asides)
+        await self.governance.close()
         await self._lifecycle.close()
 
     # The way of a request
@@ -316,6 +326,7 @@ class Runner:
         """Forgets whoever will never be known again, once their turns are over: an occupant of a room who has left."""
         while workers := [lane.worker for lane in self._lanes.of(owner) if lane.worker is not None]:
             await asyncio.wait(workers)
+        await self.governance.let_go(owner)
         for lane in self._lanes.of(owner):
             lane.share.waiting -= len(lane.queue)  # what a pause keeps back
             lane.queue.clear()
@@ -545,6 +556,10 @@ class Runner:
             memory.row.turns,
             memory.variables,
             memory.person.variables,
+            window_start=self.governance.first(memory),
+            taken_in=self.governance.taken_in(memory.variables),
+            knowledge=self.knowledge,
+            before_window=self.governance.warn_of_everything,
         )
 
     # Commands: no turns. Nothing of them is counted, and nothing is in the history
@@ -725,12 +740,15 @@ class Runner:
             others = [other.worker for other in gone if other is not lane and other.worker is not None]
             if others:
                 await asyncio.wait(others, timeout=_STOP_S)
+        await self.governance.let_go(owner)
         if everything:
             report = await forget_person(store, self.memory, owner)
             memory.person.variables.values.clear()
             memory.person.preferences = USUAL
         else:
             report = await forget_conversation(store, self.memory, memory.row)
+        if self.knowledge is not None:
+            self.knowledge.let_go()
         for one in gone:
             if one.conversation_id is not None:
                 self._ends.gone(one.conversation_id)
@@ -823,8 +841,10 @@ class Runner:
             life = conversation.end(life)
         final = response.conclude(outcome.event)
         interaction = self._interaction(waiting.key, request, response, began, waiting.incoming.language)
+        self.governance.mark(interaction)
         row = memory.row
-        state, window_start = window(memory.state.add_interaction(interaction), self.policy.memory, row.turns + 1)
+        with_it = memory.state.add_interaction(interaction)
+        state, window_start = self.governance.window(with_it, row.turns + 1, memory.variables)
         row = row._replace(
             life=life,
             max_interactions=self.policy.rules.max_interactions,
@@ -838,6 +858,7 @@ class Runner:
         await waiting.is_new  # if that failed, the sender hears so, and the server keeps the request
         session.settle()
         memory.state = state
+        self.governance.absorb(memory)
         memory.last_answer = interaction.output.get("text", "").strip()
         if final:
             self._send_final(waiting.row, final)
@@ -943,7 +964,7 @@ class Runner:
         """The conversation of a lane: from the database, or new."""
         sender, thread = lane.key
         possible = possible_ids(thread, sender, self.jid)
-        stored = await self.store.load(possible, sender, self.policy.memory.limit)
+        stored = await self.store.load(possible, sender, most_held(self.policy.memory))
         owners = {name: row.owner for name, row in stored.rows.items()}
         name = choose(possible, sender, owners | self._lanes.owners(possible))
         if name is None:
@@ -965,6 +986,7 @@ class Runner:
         history = interactions(stored.history)
         state = SessionState(id=row.session_id, agent_id=self.jid, user_id=sender, history=history)
         variables = Variables("conversation", name, stored.variables)
+        state, _ = self.governance.window(state, row.turns, variables)
         memory = Memory(row, state, variables, person)
         if history:
             memory.last_answer = str(history[-1].output.get("text", "")).strip()

@@ -21,14 +21,17 @@ import aiofiles
 from .access import Access
 from .avatar import Avatar, read_avatar
 from .config import AgentSettings, Settings
-from .config.settings import KeepSettings, RetentionSettings
+from .config.settings import KeepSettings, MemorySettings, RetentionSettings
 from .contracts import AgentInterface, ConversationState, MemoryConfig
 from .conversation import Rules
 from .door import Door
+from .embedding import Embedder
 from .ends import OnConversationEnd
 from .exceptions import ConfigError, CoReasonError, ServerError, StoreError
 from .files import Files
+from .knowledge import Knowledge
 from .loading import AgentParts, find_agent, load_agent
+from .models import embedder_of, memory_policy, summariser_of
 from .names import bare, local_part
 from .peers import OpenRequests, Peers
 from .retention import Keep, Retention
@@ -36,7 +39,9 @@ from .runfile import RunFile, write_private, write_run_file
 from .runner import Policy, Runner
 from .status import PlatformStatus, answer_status
 from .stores import AgentStore, Database, lock_directory
+from .stores.knowledge import KnowledgeStore
 from .stores.memory import AgentInteractionMemory
+from .tokens import TokenCounter, counter
 from .xmpp.endpoint import Endpoint
 from .xmpp.host import HostedAgent
 from .xmpp.room import RoomPlan
@@ -77,6 +82,7 @@ class Platform:
         self._stack = AsyncExitStack()
         self._passwords: dict[str, str] = {}
         self._memories: dict[str, AgentInteractionMemory] = {}
+        self._embedder: Embedder | None = None
 
     async def __aenter__(self) -> Platform:
         try:
@@ -128,6 +134,9 @@ class Platform:
         self.database = await Database.open(settings.storage.url, settings.storage.durability)
         self._stack.push_async_callback(self.database.close)
         self._stack.push_async_callback(self._close_memories)
+        self._embedder = embedder_of(settings)
+        if self._embedder is not None:
+            self._stack.push_async_callback(self._embedder.close)
         await self._open_server()
         for place, agent in placed:
             self._build(place, agent)
@@ -192,7 +201,9 @@ class Platform:
         requests = OpenRequests()
         peers = Peers(jid, requests, host.send, self.settings.limits.stanza_bytes)
         files = Files(host.uploads.put)
-        agent = self._load(place, settings, jid, peers, files)
+        knowledge = Knowledge(KnowledgeStore(self.database, jid), self._embedder)
+        agent = self._load(place, settings, jid, peers, files, knowledge)
+        own = self.settings.memory_of(settings)
         runner = Runner(
             agent,
             jid,
@@ -201,6 +212,9 @@ class Platform:
             on_conversation_end=self._on_end,
             memory=partial(self._memory, jid),
             files=files,
+            knowledge=knowledge,
+            summariser=summariser_of(own),
+            count=_counter(own, place),
         )
         admitted = self.settings.access_of(settings)
         access = Access(
@@ -216,11 +230,14 @@ class Platform:
         self.runners[jid] = runner
         self.agents_described.append((jid, agent.manifest.capabilities[0].description or agent.manifest.metadata.name))
 
-    def _load(self, place: str, settings: AgentSettings, jid: str, peers: Peers, files: Files) -> AgentInterface:
+    def _load(
+        self, place: str, settings: AgentSettings, jid: str, peers: Peers, files: Files, knowledge: Knowledge
+    ) -> AgentInterface:
         parts = AgentParts(
             manifest_file=settings.manifest,
             peers=lambda: peers,
             memory=partial(self._memory, jid),
+            knowledge=lambda: knowledge,
             files=lambda: files,
         )
         return load_agent(settings.agent, place=place, project=self.settings.project, parts=parts, options=settings.options)
@@ -292,6 +309,13 @@ def _avatar(path: Path | None, place: str) -> Avatar | None:
         raise ConfigError(f"{place}.avatar", str(error)) from error
 
 
+def _counter(memory: MemorySettings, place: str) -> TokenCounter:
+    try:
+        return counter(memory.tokenizer)
+    except ConfigError as error:
+        raise ConfigError(f"{place}.memory.tokenizer", error.problem) from error
+
+
 def _remove(path: Path) -> None:
     path.unlink(missing_ok=True)
 
@@ -318,7 +342,7 @@ def _retention_of(settings: RetentionSettings) -> Retention:
 
 
 def policy_of(settings: Settings, agent: AgentSettings, memory: MemoryConfig | None) -> Policy:
-    """How an agent is run: its own keys where it has some, the common ones elsewhere, the manifest's memory policy."""
+    """How an agent is run: its own keys where it has some, the common ones elsewhere; of memory what its manifest says."""
     rules = settings.conversation_of(agent)
     return Policy(
         rules=Rules(
@@ -327,7 +351,7 @@ def policy_of(settings: Settings, agent: AgentSettings, memory: MemoryConfig | N
             timeout=timedelta(seconds=rules.timeout_s),
             max_failures=rules.max_failures,
         ),
-        memory=memory or MemoryConfig(),
+        memory=memory_policy(settings.memory, agent.memory, memory),
         retention=_retention_of(rules.retention),
         assist_timeout_s=rules.assist_timeout_s,
         lifecycle=rules.lifecycle,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
-from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
 
-from .contracts import Identity, Interaction, SessionState
+from .contracts import Identity, Interaction, MemoryStrategy, SessionState
+from .knowledge import Knowledge
 from .stores import AgentStore, Variable
+from .turns import turn_text
+from .words import coverage, keywords, words
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +23,21 @@ _RECALL_TURNS = 1000
 _RECALL_AT_ONCE = 25
 
 
+WINDOW = "coreason.window"
+"""The variable of a conversation that the platform keeps: how far its turns are taken in, and what the summary says."""
+
+
+class Window(NamedTuple):
+    """What a strategy did with the turns that left the window: up to `through` they are in the summary, or in the knowledge."""
+
+    strategy: str = ""
+    through: int = 0
+    summary: str = ""
+
+
+NOTHING = Window()
+
+
 class Variables:
     """The variables of one holder, as JSON texts. One object a holder in a process, so that nobody reads an old value."""
 
@@ -28,6 +45,16 @@ class Variables:
         self.scope = scope
         self.holder = holder
         self.values = values
+        self._window: tuple[str, Window] = ("", NOTHING)
+
+    @property
+    def window(self) -> Window:
+        """What the platform keeps about the window of this conversation."""
+        text = self.values.get(WINDOW, "")
+        if text is not self._window[0]:
+            kept = json.loads(text)
+            self._window = text, Window(kept["strategy"], kept["through"], kept.get("summary", ""))
+        return self._window[1]
 
 
 class Session:
@@ -42,12 +69,22 @@ class Session:
         turns: int,
         conversation: Variables,
         person: Variables | None,
+        *,
+        window_start: int = 1,
+        taken_in: Window = NOTHING,
+        knowledge: Knowledge | None = None,
+        before_window: Callable[[], None] = lambda: None,
     ) -> None:
         self._state = state
         self._identity = identity
         self._store = store
         self._conversation_row = conversation_row
         self._turns = turns
+        self._window_start = window_start
+        self._taken_in = taken_in
+        self._knowledge = knowledge
+        self._before_window = before_window
+        self._conversation_id = conversation.holder
         self._scopes = {"conversation": conversation, "person": person}
         self._written: dict[tuple[str, str], str] = {}
         self._is_over = False
@@ -77,28 +114,60 @@ class Session:
         rows = await self._store.history(self._conversation_row, limit, offset)
         return interactions(rows)
 
-    async def recall(self, query: str, limit: int = 5, threshold: float = 0.7) -> list[str]:
-        """The turns of this conversation that speak of `query`, best first.
+    @property
+    def summary(self) -> str:
+        """What is kept of the turns before the window, where the memory policy is SUMMARY; else ""."""
+        return self._taken_in.summary
 
-        The score of a turn is the share (0 to 1) of the query's words that stand in it; at least `threshold` counts. The
-        newest 1,000 turns are looked at.
+    async def window(self) -> list[Interaction]:
+        """The turns that the memory policy hands to a language model, oldest first.
+
+        Where there is a summary, it comes first, as a turn whose `meta` is {"summary": true}: no input (None), and the summary
+        as the text of its output. A turn larger than a TOKEN_BUFFER says so: meta["over_limit"] is its number of tokens.
         """
-        words = set(_words(query))
-        if not words or limit <= 0:
+        self._before_window()
+        state = self._state
+        count = self._turns - self._window_start + 1
+        turns = state.history[-count:] if count > 0 else []
+        if len(turns) < count and len(state.history) < self._turns:
+            turns = interactions(await self._store.history(self._conversation_row, count))
+        if not self.summary:
+            return list(turns)
+        when = turns[0].timestamp if turns else state.updated_at
+        told = Interaction(timestamp=when, input=None, output={"text": self.summary}, meta={"summary": True})
+        return [told, *turns]
+
+    async def recall(self, query: str, limit: int = 5, threshold: float = 0.7) -> list[str]:
+        """What is known about `query`, best first: passages of documents, and turns of this conversation.
+
+        Searched are the agent's own knowledge, that of this person and that of this conversation, and the newest 1,000 turns
+        that are not in it. The score of a turn is the share (0 to 1) of the question's words that stand in it (forms of a word
+        count as the word, the commonest words of the language do not count); `Knowledge.search` says what that of a passage is.
+        At least `threshold` counts.
+        """
+        if limit <= 0 or not query.strip():
             return []
-        found: list[tuple[float, int, str]] = []
-        for offset in range(0, _RECALL_TURNS, _RECALL_AT_ONCE):
-            turns = await self.history(_RECALL_AT_ONCE, offset)
-            for number, turn in enumerate(turns):
+        found: list[tuple[float, str]] = []
+        if self._knowledge is not None:
+            whose = {"person": self._identity.id, "conversation": self._conversation_id}
+            found = [(hit.score, hit.text) for hit in await self._knowledge.search(query, limit, threshold, **whose)]
+        found += await self._spoken_of(keywords(query), threshold)
+        found.sort(key=lambda one: -one[0])  # stable: what is known comes before what was said, newer before older
+        return list(dict.fromkeys(text for _, text in found))[:limit]
+
+    async def _spoken_of(self, wanted: Sequence[str], threshold: float) -> list[tuple[float, str]]:
+        """The turns with these words, newest first, each with its score."""
+        in_knowledge = self._taken_in.through if self._taken_in.strategy == MemoryStrategy.VECTOR_STORE else 0
+        most = min(_RECALL_TURNS, self._turns - in_knowledge)
+        found: list[tuple[float, str]] = []
+        for offset in range(0, most, _RECALL_AT_ONCE):
+            for turn in reversed(await self.history(min(_RECALL_AT_ONCE, most - offset), offset)):
                 text = turn_text(turn)
-                score = len(words.intersection(_words(text))) / len(words)
+                score = coverage(wanted, " ".join(words(text)))
                 if score >= threshold and score > 0:
-                    found.append((score, number - offset, text))
-            if len(turns) < _RECALL_AT_ONCE:
-                break
+                    found.append((score, text))
             await asyncio.sleep(0)  # long turns hold up nobody else
-        found.sort(reverse=True)
-        return [text for _, _, text in found[:limit]]
+        return found
 
     async def store(self, key: str, value: Any, *, scope: Scope | None = None) -> None:
         """Keeps a variable: for this conversation and for this person with the agent, or for the `scope` named.
@@ -111,6 +180,8 @@ class Session:
             raise ValueError(f"the key of a variable is a text, not {key!r}")
         if "\0" in key:
             raise ValueError(f"the key of a variable has no NUL character, as {key!r} does")
+        if key == WINDOW:
+            raise ValueError(f'variable "{key}" is kept by the platform; choose another name')
         try:
             text = json.dumps(value, ensure_ascii=False, allow_nan=False)
             (key + text).encode()  # a lone surrogate could not be stored
@@ -175,14 +246,3 @@ def _scopes(scope: Scope | None) -> tuple[Scope, ...]:
     if scope not in ("conversation", "person"):
         raise ValueError(f'scope is "conversation" or "person", not {scope!r}')
     return (scope,)
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"\w+", text.casefold())
-
-
-def turn_text(turn: Interaction) -> str:
-    """A turn as text: what was asked, and what was answered."""
-    asked = turn.input.get("query") if isinstance(turn.input, dict) else None
-    answered = turn.output.get("text", "")
-    return f"{asked if isinstance(asked, str) else json.dumps(turn.dump()['input'], ensure_ascii=False)}\n{answered}".strip()

@@ -25,14 +25,19 @@ from .codec.xml import attribute, escape
 from .contracts import AgentInterface, AgentRequest, ConversationRecord
 from .contracts.base import utc_now
 from .door import Door
+from .embedding import Embedder
 from .ends import OnConversationEnd
 from .files import Fetched, Files
+from .knowledge import Knowledge
 from .loading import AgentParts, build_agent
 from .local_network import LocalFiles, LocalNetwork, LocalUser
 from .peers import Answer, OpenRequests, PeerEvent, Peers, as_request, collect, write_request
 from .runner import Policy, Runner
 from .stores import AgentStore, Database
+from .stores.knowledge import KnowledgeStore
 from .stores.memory import AgentInteractionMemory
+from .summaries import Summariser
+from .tokens import TokenCounter
 
 _RESOURCE = "agent"
 
@@ -42,8 +47,9 @@ class AgentTester:
 
     `agent` is a class, a factory or an instance; its constructor parameters are filled as in a configuration, and what is
     wrong with them is a ConfigError. `peers` are further agents by JID; `options` are keyword arguments for the constructor
-    of `agent`. `user` is who asks where no other is named; who may ask is `allow`, as in a configuration, by default the
-    domain of the agent. `clock` is the time of conversations, turns and memories; the waits within a turn are real.
+    of `agent`. `embedder`, `summariser` and `count` are those of all agents; by default they need no model. `user` is who asks
+    where no other is named; who may ask is `allow`, as in a configuration, by default the domain of the agent. `clock` is the
+    time of conversations, turns and memories; the waits within a turn are real.
     """
 
     def __init__(
@@ -58,8 +64,12 @@ class AgentTester:
         allow: tuple[str, ...] | None = None,
         clock: Callable[[], datetime] = utc_now,
         on_conversation_end: tuple[OnConversationEnd, ...] = (),
+        embedder: Embedder | None = None,
+        summariser: Summariser | None = None,
+        count: TokenCounter | None = None,
     ) -> None:
         self.jid = jid
+        self._embedder, self._summariser, self._count = embedder, summariser, count
         self._agents = {jid: agent, **(peers or {})}
         self._options = {jid: dict(options or {})}
         self._policy = policy or Policy()
@@ -158,12 +168,14 @@ class AgentTester:
         return self._as(user).take()
 
     async def settled(self) -> None:
-        """Waits until no turn of any agent runs or waits, and everything that was said has arrived."""
+        """Waits until no turn runs or waits, everything that was said has arrived, and what left a window is taken in."""
         await self._network.carried()
         while any(runner.turns_in_flight for runner in self.runners.values()):
             for runner in self.runners.values():
                 await runner.settled()
             await self._network.carried()
+        for runner in self.runners.values():
+            await runner.governance.settled()
 
     @property
     def uploaded(self) -> dict[str, Fetched]:
@@ -200,7 +212,9 @@ class AgentTester:
         send = self._network.sender(f"{jid}/{_RESOURCE}")
         requests = OpenRequests()
         files = Files(self._files.put, self._files.get)
-        agent = self.built[jid] = self._build(jid, what, Peers(jid, requests, send, self._policy.stanza_bytes), files)
+        peers = Peers(jid, requests, send, self._policy.stanza_bytes)
+        knowledge = Knowledge(KnowledgeStore(database, jid), self._embedder, clock=self._clock)
+        agent = self.built[jid] = self._build(jid, what, peers, files, knowledge)
         policy = replace(self._policy, memory=agent.manifest.config.memory or self._policy.memory)
         ends = self._on_end if jid == self.jid else ()
         store = AgentStore(database, jid)
@@ -213,6 +227,9 @@ class AgentTester:
             on_conversation_end=ends,
             memory=partial(self._memory, jid),
             files=files,
+            knowledge=knowledge,
+            summariser=self._summariser,
+            count=self._count,
         )
         access = Access(jid, self._allow, operators=policy.operators)
         self.doors[jid] = Door(self.runners[jid], requests, access, send)
@@ -224,8 +241,10 @@ class AgentTester:
             self._memories[jid] = AgentInteractionMemory(jid, directory, clock=self._clock, durability="normal")
         return self._memories[jid]
 
-    def _build(self, jid: str, what: Any, peers: Peers, files: Files) -> AgentInterface:
-        parts = AgentParts(peers=lambda: peers, memory=partial(self._memory, jid), files=lambda: files)
+    def _build(self, jid: str, what: Any, peers: Peers, files: Files, knowledge: Knowledge) -> AgentInterface:
+        parts = AgentParts(
+            peers=lambda: peers, memory=partial(self._memory, jid), knowledge=lambda: knowledge, files=lambda: files
+        )
         return build_agent(what, parts=parts, options=self._options.get(jid, {}))
 
     async def _close(self, grace_s: float) -> None:

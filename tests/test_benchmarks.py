@@ -61,6 +61,16 @@ def test_a_quick_run_measures_the_memory_without_a_server(tmp_path: Path) -> Non
     assert "add (normal) at 1,000 entries against 100" in done.stdout
 
 
+def test_a_quick_run_measures_recall(tmp_path: Path) -> None:
+    done = benchmarks("--only", "recall", "--json", str(tmp_path / "figures.json"), env={"PATH": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    measured = json.loads((tmp_path / "figures.json").read_text())["recall"]
+    assert measured["documents"] == 500
+    assert measured["by_words_ms"] > 0
+    assert 0 < measured["by_meaning_ms"] <= measured["by_meaning_p99_ms"]
+    assert "recall over 500 documents: " in done.stdout
+
+
 def test_a_quick_run_measures_long_sessions(tmp_path: Path) -> None:
     done = benchmarks("--only", "sessions", "--json", str(tmp_path / "figures.json"), env={"PATH": str(tmp_path)})
     assert done.returncode == 0, done.stderr

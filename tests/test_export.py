@@ -18,6 +18,7 @@ from spade_coreason.export import SCHEMA, VERSION, export_person
 from spade_coreason.forget import forget_person
 from spade_coreason.preferences import PREFERENCES, Preferences
 from spade_coreason.stores import AgentStore, ConversationRow, Database, Turn, Variable
+from spade_coreason.stores.knowledge import NewDocument, Shelf
 
 AGENT, OTHER, ALICE, BOB = "agent@localhost", "other@localhost", "alice@localhost", "bob@localhost"
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -57,6 +58,9 @@ async def lived(store: AgentStore, memory: AgentInteractionMemory, owner: str) -
     await store.save_variable("person", owner, "name", f'"{owner}"')
     await store.save_variable(PREFERENCES, owner, PREFERENCES, Preferences("de", streaming=False).to_json())
     await memory.aadd_information(f"{owner}/short", f"is {owner}")
+    known = [NewDocument(f"note of {owner}", owner.encode(), [f"knows {owner}", "and more"])]
+    await store.knowledge.put(Shelf("person", owner), known, NOW)
+    await store.knowledge.put(Shelf("conversation", f"{owner}/long"), known, NOW)
     await memory.aadd_information(f"{owner}_{AGENT}", "was told in a turn that never ended")
     _, is_new = store.receive(uuid4().bytes, owner, json.dumps({"payload": {"query": "waits"}}), NOW)
     await is_new
@@ -100,6 +104,8 @@ async def test_everything_about_a_person_is_shown_and_nothing_about_others(
         f"{ALICE}/short": [{"content": f"is {ALICE}", "timestamp": "2026-01-02T03:04:05.000Z"}],
         f"{ALICE}_{AGENT}": [{"content": "was told in a turn that never ended", "timestamp": "2026-01-02T03:04:05.000Z"}],
     }
+    document = {"name": f"note of {ALICE}", "added_at": "2026-01-02T03:04:05Z", "text": f"knows {ALICE}\nand more"}
+    assert shown["documents"] == [{"person": ALICE, **document}, {"conversation": f"{ALICE}/long", **document}]
     *closed, waiting = shown["requests"]
     assert len(closed) == 1202
     assert all(request == {"received_at": "2026-01-02T03:04:05Z", "state": "closed"} for request in closed)
@@ -123,11 +129,12 @@ async def test_what_is_forgotten_was_shown_before_and_nothing_is_shown_after(
         "requests": sum(request["state"] != "closed" for request in shown["requests"]),
         "memories": len(shown["memories"]),
         "preferences": int(bool(shown["preferences"])),
+        "documents": len(shown["documents"]),
     }
     assert all(counted.values())
     gone = asdict(await forget_person(store, memory, ALICE))
     assert {**gone, "conversation_ids": set(gone["conversation_ids"])} == counted
-    kinds = ("conversations", "variables", "preferences", "memories", "requests")
+    kinds = ("conversations", "variables", "preferences", "memories", "documents", "requests")
     empty = await export_person(store, memory, ALICE)
     assert not any(empty[kind] for kind in kinds)
     assert set(empty) - set(kinds) == {"schema", "version", "agent", "person", "exported_at"}

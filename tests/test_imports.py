@@ -26,8 +26,14 @@ FLOORS = [
         "avatar",
         "addresses",
         "preferences",
+        "words",
+        "turns",
+        "web_api",
+        "passages",
+        "documents",
+        "nearness",
     },
-    {"conversation", "pruning", "fields", "own_commands", "config", "modules", "authoring"},
+    {"conversation", "pruning", "fields", "own_commands", "config", "modules", "authoring", "tokens", "summaries", "embedding"},
     {"codec", "stores", "loading", "files", "links"},
     {
         "session",
@@ -46,9 +52,11 @@ FLOORS = [
         "filing",
         "admissions",
         "retention",
+        "knowledge",
+        "governance",
     },
     {"xmpp", "testing", "local_network"},
-    {"service"},
+    {"service", "models"},
     {"cli"},
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

@@ -31,6 +31,7 @@ COMMANDS = {
     "sessions": "See or delete what the agents said with whom.",
     "memory": "See, delete, import or compact what the agents remember.",
     "storage": "Back up, restore, check or migrate what the agents keep.",
+    "knowledge": "Give documents to agents, and see what they know.",
     "conversations": "List conversations and their states.",
     "completion": "Print the script that completes commands in your shell.",
 }

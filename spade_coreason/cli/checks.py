@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ..exceptions import ConnectError, CoReasonError, DatabaseEmpty, LoginError, ServerError, StoreError
 from ..names import bare
@@ -18,7 +18,9 @@ from .storage import database_file
 if TYPE_CHECKING:
     from ..config import AgentSettings, Settings
     from ..files import Files
+    from ..knowledge import Knowledge
     from ..peers import Peers
+    from ..stores import Database
     from ..xmpp.endpoint import Endpoint
 
 # What an agent on a server profits from (XEP: what it is good for).
@@ -149,6 +151,7 @@ def _agents(settings: Settings) -> Iterator[Finding]:
             manifest_file=agent.manifest,
             peers=lambda jid=jid: _peers(jid),  # type: ignore[misc]  # a lambda's default has no type
             memory=lambda jid=jid: AgentInteractionMemory(jid, settings.storage.memory_dir),  # type: ignore[misc]  # likewise
+            knowledge=lambda jid=jid: _knowledge(jid),  # type: ignore[misc]  # likewise
             files=lambda jid=jid: _files(jid),  # type: ignore[misc]  # likewise
         )
         place = settings.place(f"agents[{number}]")
@@ -169,6 +172,18 @@ def _peers(jid: str) -> Peers:
         raise CoReasonError(f"{jid} is only checked: it is not online and cannot ask anybody")
 
     return Peers(jid, OpenRequests(), send)
+
+
+def _knowledge(jid: str) -> Knowledge:
+    """An agent's knowledge, for an agent that is never started."""
+    from ..knowledge import Knowledge
+    from ..stores.knowledge import KnowledgeStore
+
+    class NoDatabase:
+        def __getattr__(self, name: str) -> Any:
+            raise CoReasonError(f"{jid} is only checked: nothing is stored, and nothing known")
+
+    return Knowledge(KnowledgeStore(cast("Database", NoDatabase()), jid))
 
 
 def _files(jid: str) -> Files:

@@ -68,9 +68,16 @@ class Storage:
 
 
 @asynccontextmanager
-async def opened(file: Path | None, data: Path | None, agent: str | None, *, alone: bool = False) -> AsyncIterator[Storage]:
-    """Opens what is stored; `alone`: as the only process, or DataDirectoryInUse. No directory is made that is not there."""
+async def opened(
+    file: Path | None, data: Path | None, agent: str | None, *, alone: bool = False, makes: bool = False
+) -> AsyncIterator[Storage]:
+    """Opens what is stored; `alone`: as the only process, or DataDirectoryInUse.
+
+    Unless it `makes` one, no directory is made that is not there.
+    """
     settings = storage_settings(file, data)
+    if makes:
+        settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     if _is_typed("data") and not settings.data_dir.is_dir():
         raise ConfigError("--data", f"there is no directory {settings.data_dir}; name the one that a platform ran on")
     with ExitStack() as stack:

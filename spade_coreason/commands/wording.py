@@ -46,6 +46,8 @@ def deleted(gone: Forgotten) -> str:
     parts = [count(number, what) for what, number in numbers.items() if number]
     if gone.memories:
         parts.append(f"what I remembered of {count(gone.memories, 'conversation')}")
+    if gone.documents:
+        parts.append(count(gone.documents, "document"))
     if gone.preferences:
         parts.append("your settings")
     return f"Forgotten: {', '.join(parts)}." if parts else "Forgotten."

@@ -85,6 +85,13 @@ def _in_project(path: Path, info: ValidationInfo) -> Path:
     return Path(project, path.expanduser())
 
 
+def _api_url(url: str) -> str:
+    if not re.fullmatch(r"https?://[^\s/?#]+[^\s?#]*", url):
+        raise ValueError(f'"{url}" is no address of an API; write it like http://127.0.0.1:11434/v1')
+    return url
+
+
+ApiUrl = Annotated[str, AfterValidator(_api_url)]
 Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1)]
 CountOrNone = Annotated[int, BeforeValidator(_no_bool), Field(ge=0)]
 Seconds = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, allow_inf_nan=False)]
@@ -194,6 +201,55 @@ class ConversationSettings(Section):
     retention: RetentionSettings = RetentionSettings()
 
 
+class SummariserSettings(Section):
+    """A language model with `/v1/chat/completions`. Without a `url` summaries are made of the sentences themselves."""
+
+    url: ApiUrl | None = None
+    model: str | None = Field(None, min_length=1)
+    api_key: SecretStr | None = None
+    timeout_s: Annotated[Seconds, Field(gt=0)] = 60
+
+    @model_validator(mode="after")
+    def _both(self) -> SummariserSettings:
+        if (self.url is None) != (self.model is None):
+            raise ValueError("url and model go together; add the other one")
+        return self
+
+
+class MemorySettings(Section):
+    """Which turns of a conversation are in view, where an agent's manifest does not say. `limit` counts turns, or tokens."""
+
+    strategy: Literal["all", "sliding_window", "token_buffer", "summary", "vector_store"] = "sliding_window"
+    limit: Count = 20
+    summary_prompt: str = Field(
+        "Summarise this conversation in at most 150 words: facts, names, dates, decisions, wishes, and what is still open.",
+        min_length=1,
+    )
+    tokenizer: Literal["auto", "o200k", "cl100k", "estimate"] = "auto"
+    summariser: SummariserSettings = SummariserSettings()
+
+
+class KnowledgeSettings(Section):
+    """What finds knowledge by its meaning: nothing, a server with `/v1/embeddings`, or a sentence-transformers model here."""
+
+    embedder: Literal["none", "openai", "local"] = "none"
+    url: ApiUrl | None = None
+    model: str | None = Field(None, min_length=1)
+    api_key: SecretStr | None = None
+    batch: Count = 64
+    timeout_s: Annotated[Seconds, Field(gt=0)] = 30
+
+    @model_validator(mode="after")
+    def _complete(self) -> KnowledgeSettings:
+        needed = {"none": (), "openai": ("url", "model"), "local": ("model",)}[self.embedder]
+        missing = [key for key in needed if getattr(self, key) is None]
+        if missing:
+            raise ValueError(
+                f"embedder: {self.embedder} needs {' and '.join(missing)}; add {'it' if len(missing) == 1 else 'them'}"
+            )
+        return self
+
+
 class LimitSettings(Section):
     """`concurrency` is how many turns of one agent run at once, `queue` how many messages wait per conversation.
 
@@ -252,6 +308,8 @@ class AgentSettings(Section):
     conversation: ConversationSettings | None = None
     """Only what differs for this agent; see `Settings.conversation_of`."""
     access: AccessSettings | None = None
+    memory: MemorySettings | None = None
+    """Only what differs for this agent; it goes before what its manifest says."""
     rooms: tuple[RoomSettings, ...] = ()
 
     @field_validator("agent")
@@ -285,6 +343,8 @@ class Settings(Section):
     data_dir: ProjectPath = Path("data")
     storage: StorageSettings = Field(default_factory=StorageSettings)
     conversation: ConversationSettings = ConversationSettings()
+    memory: MemorySettings = MemorySettings()
+    knowledge: KnowledgeSettings = KnowledgeSettings()
     limits: LimitSettings = LimitSettings()
     access: AccessSettings = AccessSettings()
     agents: tuple[AgentSettings, ...] = ()
@@ -322,6 +382,13 @@ class Settings(Section):
         if own is None:
             return self.conversation
         return self.conversation.model_copy(update={key: getattr(own, key) for key in own.model_fields_set})
+
+    def memory_of(self, agent: AgentSettings) -> MemorySettings:
+        """What an agent's memory is: its own keys where it has some, the common ones elsewhere."""
+        own = agent.memory
+        if own is None:
+            return self.memory
+        return self.memory.model_copy(update={key: getattr(own, key) for key in own.model_fields_set})
 
     def access_of(self, agent: AgentSettings) -> AccessSettings:
         """Who may talk to an agent, and invite it: its own keys where it has some, the common ones elsewhere."""

@@ -21,7 +21,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from ..exceptions import DatabaseEmpty, StoreError
-from . import schema
+from . import full_text, schema
 from .known import KnownKeys
 from .statements import ANSWER, RECEIVE, STATEMENTS
 
@@ -226,7 +226,7 @@ class Database(ABC):
 
     def _take_stock(self, connection: Connection) -> None:
         """Learns which row ids and keys are there."""
-        for table in (schema.inbox, schema.interactions, schema.conversations):
+        for table in schema.NUMBERED:
             stored = connection.execute(select(func.max(table.c.id))).scalar() or 0
             self._next_ids[table.name] = max(stored, self._next_ids.get(table.name, 0))
         for key in connection.scalars(select(schema.inbox.c.key)):
@@ -259,6 +259,7 @@ class Database(ABC):
 def make_tables(connection: Connection) -> None:
     """The schema of today in an empty database."""
     schema.metadata.create_all(connection)
+    full_text.create(connection)
     connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)"))
     connection.execute(text("INSERT INTO alembic_version VALUES (:revision)"), {"revision": schema.REVISION})
 

@@ -17,7 +17,7 @@ from sqlalchemy import (
     text,
 )
 
-REVISION = "0001"
+REVISION = "0002"
 """The newest migration; what `metadata` describes."""
 
 metadata = MetaData()
@@ -89,3 +89,56 @@ inbox = Table(
     UniqueConstraint("agent", "key"),
 )
 Index("inbox_unfinished", inbox.c.agent, sqlite_where=text("state < 2"), postgresql_where=text("state < 2"))
+
+# What agents know. A shelf is what an agent knows for itself (scope "agent", holder ""), of a person or of a conversation;
+# nobody looks into another's.
+shelves = Table(
+    "shelves",
+    metadata,
+    Column("id", Whole, primary_key=True, autoincrement=False),
+    Column("agent", Text, nullable=False),
+    Column("scope", Text, nullable=False),
+    Column("holder", Text, nullable=False),
+    UniqueConstraint("agent", "scope", "holder"),
+)
+
+documents = Table(
+    "documents",
+    metadata,
+    Column("id", Whole, primary_key=True, autoincrement=False),
+    Column("shelf", Whole, ForeignKey("shelves.id", ondelete="CASCADE"), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+    Column("passages", Integer, nullable=False),
+    Column("characters", Integer, nullable=False),
+    Column("added_at", Whole, nullable=False),
+    UniqueConstraint("shelf", "name"),
+    Index("documents_by_digest", "shelf", "digest"),
+)
+
+# `words` are those of the text as `spade_coreason.words` finds them, with spaces between: what full text looks at.
+passages = Table(
+    "passages",
+    metadata,
+    Column("id", Whole, primary_key=True, autoincrement=False),
+    Column("shelf", Whole, ForeignKey("shelves.id", ondelete="CASCADE"), nullable=False),
+    Column("document", Whole, ForeignKey("documents.id", ondelete="CASCADE"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("words", Text, nullable=False),
+    Index("passages_by_document", "document", "number"),
+    Index("passages_by_shelf", "shelf"),
+)
+
+# float32 in the order of bytes of x86, of length 1. `model` made it; vectors of two models say nothing about each other.
+vectors = Table(
+    "vectors",
+    metadata,
+    Column("passage", Whole, ForeignKey("passages.id", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("model", Text, nullable=False),
+    Column("dimension", Integer, nullable=False),
+    Column("vector", LargeBinary, nullable=False),
+)
+
+NUMBERED = (inbox, interactions, conversations, shelves, documents, passages)
+"""The tables whose row ids are made by the one process that owns the database."""

@@ -16,10 +16,11 @@ from sqlalchemy import CompoundSelect, Connection, Row, Select, delete, false, f
 from ..contracts import ConversationRecord, ConversationState
 from ..contracts.base import utc_now
 from ..conversation import Life
-from ..names import choose
+from ..names import choose, possible_ids
 from ..preferences import PREFERENCES
 from .database import Database, Questions, micros, moment
-from .schema import conversations, inbox, interactions, variables
+from .knowledge import KnowledgeStore, Shelf, clear_shelves, clear_turns
+from .schema import conversations, inbox, interactions, shelves, variables
 from .statements import (
     ADD_INTERACTION,
     ANSWER,
@@ -125,6 +126,7 @@ class ForgetReport:
     requests: int
     preferences: int = 0
     """1 where the person had said some, else 0."""
+    documents: int = 0
 
 
 class AgentStore:
@@ -270,12 +272,18 @@ class AgentStore:
         found = await self._scalars(select(func.min(conversations.c.last_interaction)).where(*self._is_active()))
         return moment(found[0]) if found[0] is not None else None
 
+    @property
+    def knowledge(self) -> KnowledgeStore:
+        """What the agent knows, in the same database."""
+        return KnowledgeStore(self._database, self.agent)
+
     async def people(self) -> list[str]:
         """Everybody (bare JIDs) of whom there is anything."""
         owners = select(conversations.c.owner).where(conversations.c.agent == self.agent)
         holders = select(variables.c.holder).where(variables.c.agent == self.agent, variables.c.scope.in_(_OF_A_PERSON))
         senders = select(inbox.c.sender).where(inbox.c.agent == self.agent, inbox.c.sender != "")
-        return list(await self._scalars(owners.union(holders, senders)))
+        known = select(shelves.c.holder).where(shelves.c.agent == self.agent, shelves.c.scope == "person")
+        return list(await self._scalars(owners.union(holders, senders, known)))
 
     async def active_conversations(self) -> int:
         """How many conversations are active."""
@@ -293,19 +301,23 @@ class AgentStore:
     async def _delete(self, rows: Sequence[ConversationRow], person: str | None) -> ForgetReport:
         def work(connection: Connection) -> ForgetReport:
             turns = values = requests = preferences = 0
+            gone: list[Shelf] = []
             for row in rows:
                 turns += connection.execute(delete(interactions).where(interactions.c.conversation == row.id)).rowcount
                 values += connection.execute(self._delete_variables("conversation", row.conversation_id)).rowcount
+                gone.append(Shelf("conversation", row.conversation_id))
                 connection.execute(delete(conversations).where(conversations.c.id == row.id))
             if person is not None:
                 values += connection.execute(self._delete_variables("person", person)).rowcount
                 preferences = connection.execute(self._delete_variables(PREFERENCES, person)).rowcount
+                gone += [Shelf("person", person), Shelf("conversation", possible_ids(None, person, self.agent)[0])]
                 # The keys stay, so that a message that comes twice is still known.
                 theirs = update(inbox).where(inbox.c.agent == self.agent, inbox.c.sender == person)
                 waiting = theirs.where(inbox.c.state < CLOSED).values(state=CLOSED, request=None, answer=None)
                 requests = connection.execute(waiting).rowcount
                 connection.execute(theirs.values(sender=""))
-            return ForgetReport(tuple(row.conversation_id for row in rows), turns, values, requests, preferences)
+            known = clear_shelves(connection, self.agent, gone)
+            return ForgetReport(tuple(row.conversation_id for row in rows), turns, values, requests, preferences, known)
 
         return await self._database.write(work)
 
@@ -350,6 +362,7 @@ class AgentStore:
             rows = connection.execute(query).all()
             doomed = [row.id for row in takewhile(lambda row: row.timestamp < earliest or row.number <= through, rows)]
             connection.execute(delete(interactions).where(interactions.c.id.in_(doomed)))
+            clear_turns(connection, conversation, [row.number for row in rows[: len(doomed)]])
             return len(doomed)
 
         return await self._database.write(work)
@@ -460,6 +473,15 @@ class AgentStore:
             .order_by(inbox.c.id)
         )
         return [InboxRow(moment(r.received_at), r.state, r.request, r.answer) for r in await self._rows(query)]
+
+    async def turns(self, conversation: int, first: int, last: int) -> list[tuple[int, str]]:
+        """Those turns of a conversation that are stored, from one number to another: number and JSON."""
+        query = (
+            select(interactions.c.number, interactions.c.body)
+            .where(interactions.c.conversation == conversation, interactions.c.number.between(first, last))
+            .order_by(interactions.c.number)
+        )
+        return [(row.number, row.body) for row in await self._rows(query)]
 
     async def variables(self, scope: str, holder: str) -> dict[str, str]:
         """All variables of a holder, as JSON texts."""

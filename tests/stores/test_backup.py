@@ -42,7 +42,9 @@ async def test_what_is_backed_up_comes_back_in_either_database(database_url: str
     database = await Database.open(database_url, reads_only=True)
     about = await back_up(database, tmp_path / "memory", tmp_path / "b.tar", "1", lambda *done: seen.append(done))
     await database.close()
-    assert about.rows == {table: len(found) for table, found in kept.items()}
+    assert {table: count for table, count in about.rows.items() if count} == {
+        table: len(found) for table, found in kept.items()
+    }
     assert (seen[0], seen[-1]) == ((0, sum(about.rows.values())), (sum(about.rows.values()),) * 2)
     assert (tmp_path / "b.tar").stat().st_mode & 0o777 == 0o600
     for target in (f"{SQLITE}{tmp_path}/restored.db", postgres.url()):

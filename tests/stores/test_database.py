@@ -215,6 +215,8 @@ async def test_migrating_from_nothing_gives_the_schema_of_today(database_url: st
     made = _schema(database_url)
     assert {"conversations", "interactions", "variables", "inbox"} <= made.keys()
     for table in made:
+        if table.startswith("passage_words_"):
+            continue  # they go with the table of the full text
         execute(database_url, f"DROP TABLE {table}{'' if database_url.startswith(SQLITE) else ' CASCADE'}")
     execute(database_url, "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
     await (await Database.open(database_url, "off")).close()

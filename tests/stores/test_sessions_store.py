@@ -429,7 +429,6 @@ async def _twenty_five_turns(database_url: str) -> str:
         (MemoryStrategy.SLIDING_WINDOW, 3, 3, 8),
         (MemoryStrategy.SLIDING_WINDOW, 10, 10, 1),
         (MemoryStrategy.SLIDING_WINDOW, 50, 10, 1),
-        (MemoryStrategy.TOKEN_BUFFER, 3, 3, 8),
         (MemoryStrategy.ALL, 3, 10, 1),
     ],
 )

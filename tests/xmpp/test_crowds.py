@@ -1,6 +1,6 @@
 """A room full of people on a real server: what it costs to be there, and that those who leave are forgotten.
 
-`make chaos` sets OCCUPANTS=998, with the agent and Alice a thousand; the servers need minutes then: everybody hears of everybody.
+`make chaos` sets OCCUPANTS=998, with the agent and Alice a thousand; then it takes minutes, for everybody hears of everybody.
 """
 
 from __future__ import annotations

@@ -219,6 +219,7 @@ def _report(agent: str, gone: Forgotten) -> None:
         _count(gone.variables, "variable"),
         f"memories of {_count(gone.memories, 'conversation')}",
         _count(gone.requests, "waiting request"),
+        *([_count(gone.documents, "document")] if gone.documents else []),
     ]
     if gone.preferences:
         parts.append("what they preferred")

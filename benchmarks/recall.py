@@ -1,0 +1,115 @@
+"""How long an agent takes to recall something out of many documents, the call of the embedding model left out."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from spade_coreason import Identity, Knowledge, SessionState
+from spade_coreason.contracts.base import utc_now
+from spade_coreason.session import Session, Variables
+from spade_coreason.stores import AgentStore, Database
+from spade_coreason.stores.knowledge import KnowledgeStore, Lacking, NewDocument, Shelf, VectorRow
+
+AGENT, PERSON = "bench@localhost", "alice@localhost"
+DIMENSION = 384  # of all-MiniLM-L6-v2
+_WORDS = 20_000
+_UNCOMMON = 100  # the commonest words of a language are not searched
+_AT_ONCE = 1000
+
+
+@dataclass(frozen=True)
+class Recall:
+    """Milliseconds for one `session.recall` over so many documents; the first one after a start reads the vectors."""
+
+    documents: int
+    by_meaning_ms: float
+    by_meaning_p99_ms: float
+    by_words_ms: float
+    first_ms: float
+
+
+class _Instant:
+    """Gives vectors at once, each text its own: what is measured is everything else."""
+
+    model = "instant"
+
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        found: list[list[float]] = [np.random.default_rng(len(text)).normal(size=DIMENSION).tolist() for text in texts]
+        return found
+
+    async def close(self) -> None:
+        pass
+
+
+async def recall(documents: int, rounds: int) -> Recall:
+    """Fills a database and asks it, with questions of six words."""
+    chance = random.Random(1)
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as directory:
+        database = await Database.open(f"sqlite+aiosqlite:///{directory}/platform.db", "normal")
+        await _fill(database, documents, chance)
+        questions = [" ".join(_text(chance, 6, _UNCOMMON)) for _ in range(rounds)]
+        by_meaning = _session(database, Knowledge(KnowledgeStore(database, AGENT), _Instant()))
+        begin = time.perf_counter()
+        await by_meaning.recall("the first", 5, 0.5)
+        first_s = time.perf_counter() - begin
+        meant = await _asked(by_meaning, questions)
+        said = await _asked(_session(database, Knowledge(KnowledgeStore(database, AGENT))), questions)
+        await database.close()
+    return Recall(
+        documents, statistics.median(meant), statistics.quantiles(meant, n=100)[98], statistics.median(said), first_s * 1e3
+    )
+
+
+async def _asked(session: Session, questions: list[str]) -> list[float]:
+    durations = []
+    for question in questions:
+        begin = time.perf_counter()
+        await session.recall(question, 5, 0.5)
+        durations.append((time.perf_counter() - begin) * 1e3)
+    return durations
+
+
+def _session(database: Database, knowledge: Knowledge) -> Session:
+    state = SessionState(agent_id=AGENT, user_id=PERSON)
+    identity = Identity(id=PERSON, name="alice", role="user")
+    variables = Variables("conversation", "one", {}), Variables("person", PERSON, {})
+    return Session(state, identity, AgentStore(database, AGENT), 1, 0, *variables, knowledge=knowledge)
+
+
+async def _fill(database: Database, documents: int, chance: random.Random) -> None:
+    store = KnowledgeStore(database, AGENT)
+    vectors = np.random.default_rng(1).normal(size=(documents, DIMENSION)).astype("<f4")
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    for begin in range(0, documents, _AT_ONCE):
+        count = min(_AT_ONCE, documents - begin)
+        new = [
+            NewDocument(f"document {number}", number.to_bytes(4, "big"), [" ".join(_text(chance, 80))])
+            for number in range(begin, begin + count)
+        ]
+        await store.put(Shelf(), new, utc_now())
+    rows = await store.lacking(Lacking(), 0, documents)
+    for begin in range(0, documents, _AT_ONCE):
+        part = rows[begin : begin + _AT_ONCE]
+        await store.save_vectors(
+            [VectorRow(id_, "instant", DIMENSION, vectors[begin + n].tobytes()) for n, (id_, _) in enumerate(part)]
+        )
+
+
+def _text(chance: random.Random, words: int, least: int = 1) -> list[str]:
+    """Words as seldom and as common as those of a language (Zipf), from the rank `least` on."""
+    return [_word(int(least * (_WORDS / least) ** chance.random())) for _ in range(words)]
+
+
+@cache
+def _word(rank: int) -> str:
+    """Some letters, always the same for a rank."""
+    letters = random.Random(rank)
+    return "".join(letters.choices("etaoinshrdlucmfwyp", k=letters.randint(4, 9)))

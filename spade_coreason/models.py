@@ -1,0 +1,50 @@
+"""The models that settings name: what embeds, what summarises, what counts tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import SecretStr
+
+from .config import Settings
+from .config.settings import MemorySettings
+from .contracts import MemoryConfig, MemoryStrategy
+from .embedding import Embedder, LocalEmbedder, OpenAIEmbedder
+from .summaries import ExtractiveSummariser, ModelSummariser, Summariser
+from .web_api import WebApi
+
+
+def embedder_of(settings: Settings) -> Embedder | None:
+    """The embedder of all agents, or none."""
+    knowledge = settings.knowledge
+    if knowledge.embedder == "openai" and knowledge.url and knowledge.model:
+        api = WebApi(knowledge.url, _plain(knowledge.api_key), knowledge.timeout_s)
+        return OpenAIEmbedder(api, knowledge.model, batch=knowledge.batch)
+    if knowledge.embedder == "local" and knowledge.model:
+        return LocalEmbedder(knowledge.model)
+    return None
+
+
+def summariser_of(memory: MemorySettings) -> Summariser:
+    """A language model where one is named, else the sentences themselves."""
+    model = memory.summariser
+    if model.url and model.model:
+        return ModelSummariser(WebApi(model.url, _plain(model.api_key), model.timeout_s), model.model)
+    return ExtractiveSummariser()
+
+
+def memory_policy(common: MemorySettings, own: MemorySettings | None, manifest: MemoryConfig | None) -> MemoryConfig:
+    """What an agent's own settings say, else its manifest, else the common settings."""
+    policy = manifest or MemoryConfig(
+        strategy=MemoryStrategy(common.strategy), limit=common.limit, summary_prompt=common.summary_prompt
+    )
+    said: dict[str, Any] = policy.model_dump()
+    said["summary_prompt"] = policy.summary_prompt or common.summary_prompt  # a manifest need not have one for other strategies
+    for key in ("strategy", "limit", "summary_prompt"):
+        if own is not None and key in own.model_fields_set:
+            said[key] = getattr(own, key)
+    return MemoryConfig.model_validate(said)
+
+
+def _plain(secret: SecretStr | None) -> str | None:
+    return None if secret is None else secret.get_secret_value()

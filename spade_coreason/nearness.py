@@ -1,0 +1,59 @@
+"""Exact search for the nearest vectors, by numpy (the extra `embeddings`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+
+
+def packed(vector: Sequence[float]) -> bytes:
+    """A vector as it is stored: of length 1, float32, in the order of bytes of x86. ValueError for one without a direction."""
+    values = np.asarray(vector, dtype=np.float64)
+    length = float(np.linalg.norm(values))
+    if not np.isfinite(length) or length == 0:
+        raise ValueError("a vector without a direction")
+    return (values / length).astype("<f4").tobytes()
+
+
+class Vectors:
+    """The vectors of one shelf, in memory: 4 bytes a value."""
+
+    def __init__(self, rows: Sequence[tuple[int, bytes]], dimension: int) -> None:
+        fitting = [(id_, vector) for id_, vector in rows if len(vector) == 4 * dimension]
+        self._ids = np.array([id_ for id_, _ in fitting], dtype=np.int64)
+        together = np.frombuffer(b"".join(vector for _, vector in fitting), dtype="<f4")
+        self._matrix: Floats = together.reshape(len(fitting), dimension).astype(np.float32, copy=False)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return self._matrix.nbytes + self._ids.nbytes
+
+    def similarities(self, query: bytes) -> Floats:
+        """The cosine of each with `query` (as `packed`), in the order of their ids."""
+        # Not by `@`: the threads that its library spreads this over cost more than the work where the cores are busy.
+        found: Floats = np.einsum("ij,j->i", self._matrix, np.frombuffer(query, dtype="<f4"))
+        return found
+
+    def nearest(self, similarities: Floats, most: int) -> list[int]:
+        """The ids of the `most` nearest, the nearest first."""
+        count = len(similarities)
+        some = np.argpartition(-similarities, most)[:most] if count > most else np.arange(count)
+        return [int(id_) for id_ in self._ids[some[np.argsort(-similarities[some], kind="stable")]]]
+
+    def of(self, similarities: Floats, ids: Sequence[int]) -> dict[int, float]:
+        """The cosines of those of `ids` that are here; ids rise with their place."""
+        if not len(self._ids) or not ids:
+            return {}
+        wanted = np.array(ids, dtype=np.int64)
+        places = np.minimum(np.searchsorted(self._ids, wanted), len(self._ids) - 1)
+        return {
+            int(id_): float(similarities[place]) for id_, place in zip(wanted, places, strict=True) if self._ids[place] == id_
+        }

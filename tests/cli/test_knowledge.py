@@ -1,0 +1,180 @@
+"""Documents are given to agents, listed, searched and taken away from the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spade_coreason.stores import lock_directory
+from tests.models import ModelServer
+
+from .conftest import Invoke
+from .program import running
+
+AGENT = "notes@localhost"
+
+
+def pdf(text: str) -> bytes:
+    """A document of one page with one line."""
+    drawn = f"BT /F 12 Tf 20 50 Td ({text}) Tj ET"
+    objects = [
+        "<</Type/Catalog/Pages 2 0 R>>",
+        "<</Type/Pages/Kids[3 0 R]/Count 1>>",
+        "<</Type/Page/Parent 2 0 R/MediaBox[0 0 300 100]/Contents 4 0 R/Resources<</Font<</F 5 0 R>>>>>>",
+        f"<</Length {len(drawn)}>>stream\n{drawn}\nendstream",
+        "<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>",
+    ]
+    file, places = "%PDF-1.4\n", []
+    for number, content in enumerate(objects, 1):
+        places.append(len(file))
+        file += f"{number} 0 obj\n{content}\nendobj\n"
+    table = "".join(f"{place:010} 00000 n \n" for place in places)
+    trailer = f"trailer<</Size {len(objects) + 1}/Root 1 0 R>>\nstartxref\n{len(file)}\n%%EOF\n"
+    return f"{file}xref\n0 {len(objects) + 1}\n0000000000 65535 f \n{table}{trailer}".encode()
+
+
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    """A directory with documents of all kinds, and with what is none."""
+    docs = tmp_path / "docs"
+    (docs / "inner").mkdir(parents=True)
+    (docs / "refunds.md").write_text("# Refunds\n\nSubscriptions can be refunded within 14 days.")
+    (docs / "inner" / "hours.txt").write_text("The office opens at nine.")
+    (docs / "warranty.pdf").write_bytes(pdf("The warranty lasts two years."))
+    (docs / "picture.png").write_bytes(b"\x89PNG")
+    (docs / ".hidden.txt").write_text("hidden")
+    return docs
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    """A server with an embedding model, in a thread: the commands run loops of their own."""
+    started, stop = threading.Event(), asyncio.Event()
+    server, loop = ModelServer(), asyncio.new_event_loop()
+
+    async def serve() -> None:
+        async with server:
+            started.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    assert started.wait(10)
+    yield server
+    loop.call_soon_threadsafe(stop.set)
+    thread.join()
+    loop.close()
+
+
+def listed(invoke: Invoke) -> list[str]:
+    return [Path(record["document"]).name for record in json.loads(invoke("knowledge", "list", AGENT, "--json").stdout)]
+
+
+def test_documents_are_added_once_updated_searched_and_removed(invoke: Invoke, docs: Path) -> None:
+    done = invoke("knowledge", "add", AGENT, "docs")
+    assert done.exit_code == 0, done.output
+    assert done.stdout == f"{AGENT}: 3 documents: 3 new.\n"
+    (docs / "refunds.md").write_text("# Refunds\n\nThere are none.")
+    again = invoke("knowledge", "add", AGENT, str(docs), "docs/refunds.md", "--json")
+    assert sorted(one["outcome"] for one in json.loads(again.stdout)) == ["changed", "same", "same", "same"]
+    assert sorted(listed(invoke)) == ["hours.txt", "refunds.md", "warranty.pdf"]
+    shown = invoke("knowledge", "search", AGENT, "How long is the warranty?", "--threshold", "0.4").stdout.splitlines()
+    assert shown == [f"0.50  {docs / 'warranty.pdf'} (1)", "      The warranty lasts two years."]
+    assert json.loads(invoke("knowledge", "search", AGENT, "refunds", "--json").stdout) == [
+        {"score": 1.0, "document": str(docs / "refunds.md"), "passage": 1, "text": "Refunds\nThere are none."}
+    ]
+    assert invoke("knowledge", "search", AGENT, "elephants").stdout == "Nothing has a score of 0.7.\n"
+    assert "removed 1 document.\n" in invoke("knowledge", "remove", AGENT, "docs/inner").stdout
+    refused = invoke("knowledge", "remove", AGENT, "docs/inner")
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+    assert "--yes: is missing" in invoke("knowledge", "remove", AGENT, "--all").stderr
+    assert "removed 2 documents" in invoke("knowledge", "remove", AGENT, "--all", "--yes").stdout
+    assert listed(invoke) == []
+    assert invoke("knowledge", "list", AGENT).stdout == "There is nothing.\n"
+
+
+def test_what_belongs_to_a_person_is_listed_and_found_for_them_alone(invoke: Invoke, docs: Path) -> None:
+    assert invoke("knowledge", "add", AGENT, "docs/refunds.md", "--person", "alice@localhost").exit_code == 0
+    assert listed(invoke) == []
+    assert "Nothing" in invoke("knowledge", "search", AGENT, "refunds").stdout
+    assert "Nothing" in invoke("knowledge", "search", AGENT, "refunds", "--person", "bob@localhost").stdout
+    assert "refunds.md" in invoke("knowledge", "search", AGENT, "refunds", "--person", "alice@localhost").stdout
+    cleared = invoke("sessions", "clear", "--person", "alice@localhost", "--agent", AGENT, "--yes")
+    assert "1 document" in cleared.stdout
+    assert "Nothing" in invoke("knowledge", "search", AGENT, "refunds", "--person", "alice@localhost").stdout
+
+
+def test_one_file_that_cannot_be_read_stops_no_other(invoke: Invoke, docs: Path) -> None:
+    (docs / "a_broken.pdf").write_bytes(b"%PDF-nothing")
+    done = invoke("knowledge", "add", AGENT, "docs")
+    assert done.exit_code == 1
+    assert done.stdout == f"{AGENT}: 4 documents: 3 new, 1 failed.\n"
+    assert done.stderr.startswith("error: ")
+    assert "a_broken.pdf: cannot be read as PDF" in done.stderr
+    for wrong in ("nothing.txt", "empty"):
+        Path("empty").mkdir(exist_ok=True)
+        refused = invoke("knowledge", "add", AGENT, wrong)
+        assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
+
+
+def test_another_model_is_noticed_and_reindexing_mends_it(invoke: Invoke, docs: Path, server: ModelServer) -> None:
+    def configure(model: str) -> None:
+        Path("config").mkdir(exist_ok=True)
+        knowledge = f"knowledge: {{embedder: openai, url: '{server.url}', model: {model}}}"
+        Path("config/platform.yaml").write_text(f"agents: [{{jid: {AGENT}, agent: 'a:B'}}]\n{knowledge}\n")
+
+    configure("first")
+    assert invoke("knowledge", "add", "notes", "docs").exit_code == 0
+    found = invoke("knowledge", "search", "notes", "reimbursed", "--threshold", "0.6")
+    assert "refunds.md" in found.stdout, found.output
+    configure("second")
+    shown = invoke("knowledge", "list", "notes")
+    assert "3 passages have no vector by the configured model: spade-coreason knowledge reindex notes\n" in shown.stdout
+    assert "Nothing" in invoke("knowledge", "search", "notes", "reimbursed", "--threshold", "0.6").stdout
+    assert invoke("knowledge", "reindex", "notes").stdout == "notes: made 3 vectors.\n"
+    assert invoke("knowledge", "reindex", "notes").stdout == "notes: made 0 vectors.\n"
+    assert "refunds.md" in invoke("knowledge", "search", "notes", "reimbursed", "--threshold", "0.6").stdout
+
+
+def test_without_an_embedder_there_is_no_index(invoke: Invoke, docs: Path) -> None:
+    assert invoke("knowledge", "add", AGENT, "docs").exit_code == 0
+    refused = invoke("knowledge", "reindex", AGENT)
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+    assert "knowledge.embedder: is none" in refused.stderr
+
+
+def test_beside_a_platform_it_is_shown_and_not_changed(invoke: Invoke, docs: Path) -> None:
+    assert invoke("knowledge", "add", AGENT, "docs").exit_code == 0
+    with lock_directory(Path("data")):
+        assert len(listed(invoke)) == 3
+        assert "refunds.md" in invoke("knowledge", "search", AGENT, "refunded").stdout
+        for arguments in (["add", AGENT, "docs"], ["remove", AGENT, "docs"], ["reindex", AGENT]):
+            refused = invoke("knowledge", *arguments)
+            assert refused.exit_code == 2
+            assert "stop it first" in refused.stderr
+
+
+def test_an_agent_that_asks_for_its_knowledge_is_checked_and_runs(invoke: Invoke) -> None:
+    Path("librarian.py").write_text(
+        "class Librarian:\n"
+        "    def __init__(self, manifest, knowledge):\n"
+        "        self.manifest, self.knowledge = manifest, knowledge\n\n"
+        "    async def assist(self, request, session, response):\n"
+        "        await self.knowledge.add('the key is under the mat', 'key')\n"
+        "        await response.markdown(str(await session.recall('key')))\n"
+    )
+    Path("platform.yaml").write_text("server: {mode: embedded}\nagents: [{jid: a@localhost, agent: 'librarian:Librarian'}]\n")
+    checked = invoke("check", "-c", "platform.yaml")
+    assert checked.exit_code == 0, checked.output
+    assert "librarian:Librarian" in checked.stdout
+    with running("up", "-c", "platform.yaml", cwd=Path.cwd(), until=r"^Ready"):
+        asked = invoke("ask", "a@localhost", "where is it?")
+        assert asked.stdout == "['the key is under the mat']\n", asked.output
+        refused = invoke("knowledge", "add", "a@localhost", "librarian.py")
+        assert "stop it first" in refused.stderr
+        assert [record["document"] for record in json.loads(invoke("knowledge", "list", "a", "--json").stdout)] == ["key"]
