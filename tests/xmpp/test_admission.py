@@ -103,6 +103,17 @@ async def test_only_an_operator_decides(real_server: XmppServer, tmp_path: Path)
             assert mallory.messages.empty()
 
 
+async def test_where_it_is_open_everybody_is_admitted(real_server: XmppServer, tmp_path: Path) -> None:
+    async with (
+        person(real_server, OTHER_DOMAIN) as mallory,
+        hosted(lambda peers: Weather(), real_server, tmp_path, access=["*"]) as agent,
+    ):
+        mallory.xmpp.send_presence(pto=agent.jid, ptype="subscribe")
+        await presence(mallory, agent.jid, of("available"))
+        while (answer := await mallory.ask("hello", agent.jid)) != "hello":
+            assert answer.startswith("Hello, I am")
+
+
 async def test_the_roster_of_its_account_admits(real_server: XmppServer, tmp_path: Path) -> None:
     async with (
         person(real_server, OTHER_DOMAIN) as alice,
