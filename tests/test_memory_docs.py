@@ -24,6 +24,7 @@ async def test_the_librarian_answers_from_what_it_was_told(tmp_path: Path, monke
     [text] = re.findall(r"^```python\n(.*?)^```$", TEXT, re.M | re.S)
     (tmp_path / "librarian.py").write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "librarian", raising=False)  # another one, of another test
     try:
         async with AgentTester(import_module("librarian").Librarian) as t:
             await t.say("remember the key is under the mat", user="alice@localhost")

@@ -157,7 +157,7 @@ def _report(about: About, as_json: bool, what: str) -> None:
 
 
 def _counted(rows: dict[str, int]) -> str:
-    return ", ".join(f"{table} {count:,}" for table, count in rows.items())
+    return ", ".join(f"{table} {count:,}" for table, count in rows.items() if count) or "nothing"
 
 
 @asynccontextmanager
