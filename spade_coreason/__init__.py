@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from .authoring import agent as agent
     from .config import Settings as Settings
     from .config import load_settings as load_settings
-    from .exceptions import CodecError as CodecError
     from .exceptions import ConfigError as ConfigError
     from .exceptions import ConnectError as ConnectError
     from .exceptions import CoReasonError as CoReasonError
@@ -76,7 +75,6 @@ _LAZY = {
     "AgentClient": "xmpp.client",
     "HostedAgent": "xmpp.host",
     "CoReasonError": "exceptions",
-    "CodecError": "exceptions",
     "ConfigError": "exceptions",
     "ConnectError": "exceptions",
     "DataDirectoryInUse": "exceptions",

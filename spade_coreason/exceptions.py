@@ -12,7 +12,6 @@ CoReasonError
 │   └── MemoryFullError     a conversation's interaction memory holds the most that it may
 ├── KnowledgeError          a document cannot be taken into the knowledge of an agent
 ├── ModelError              a model that embeds or summarises did not answer as it should
-├── CodecError              a stanza that claims to be ours and is not
 ├── FileError               a file did not come or go
 │   ├── FetchError          what a link leads to is not to be had, or may not be
 │   └── UploadError         the server does not keep a file for us
@@ -131,10 +130,6 @@ class ModelError(CoReasonError):
         self.problem = problem
         self.may_pass = may_pass
         self.retry_after_s = retry_after_s
-
-
-class CodecError(CoReasonError):
-    """A stanza carries something of ours in a form that cannot be read."""
 
 
 class FileError(CoReasonError):

@@ -24,7 +24,7 @@ from spade_coreason import (
     agent,
 )
 from spade_coreason.codec import Bounce, Incoming, Reply, decode
-from spade_coreason.codec.voices import EventWriter
+from spade_coreason.codec.cloud_events import EventWriter
 from spade_coreason.exceptions import RequestTooLong
 from spade_coreason.names import derived_thread
 from spade_coreason.peers import OpenRequests, PeerEvent, collect

@@ -1,7 +1,9 @@
 """Stanza to request, events to stanza: pure, in both directions."""
 
 from .archive import Archived, Page, archive_id, archive_query, is_sent_to, newest_query, read_archived, read_page
+from .asides import displayed, notice, receipt
 from .attachments import is_link, name_in, plain_name
+from .cloud_events import request_stanza
 from .events import (
     Completed,
     Failed,
@@ -15,6 +17,7 @@ from .events import (
 )
 from .incoming import COMMAND, RESERVED, Bounce, Decoded, Incoming, Malformed, Reaction, Reply, Retraction, decode, owner_of
 from .markdown import styled
+from .program_voice import malformed_answer
 from .rendering import block_text
 from .room_presence import Seen, joining, leaving, read_presence, self_ping, unlocking
 from .rooms import (
@@ -28,7 +31,7 @@ from .rooms import (
     read_utterance,
     room_request,
 )
-from .voices import Voice, displayed, malformed_answer, notice, receipt, request_stanza, voice_for
+from .voices import Voice, voice_for
 from .xml import printable, summary
 
 __all__ = [

@@ -35,7 +35,9 @@ from spade_coreason.codec import (
     voice_for,
 )
 from spade_coreason.codec.namespaces import DATA_FORM, FORM_FIELD, FORM_ITEM, FORM_REPORTED, FORM_TITLE, FORM_VALUE
-from spade_coreason.codec.voices import PersonVoice, ProgramVoice, SpadeVoice
+from spade_coreason.codec.person_voice import PersonVoice
+from spade_coreason.codec.program_voice import ProgramVoice
+from spade_coreason.codec.spade_voice import SpadeVoice
 from spade_coreason.codec.xml import clean, wire_size
 from spade_coreason.peers import OpenRequests, PeerEvent
 from tests.codec.stanzas import (

@@ -247,8 +247,8 @@ async def test_a_cut_connection_comes_back_and_meanwhile_says_so(real_server: Xm
 async def test_a_connection_that_carries_nothing_is_given_up_and_made_again(
     real_server: XmppServer, tmp_path: Path, direction: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spade_coreason.xmpp.connection._PULSE_S", 0.3)
-    monkeypatch.setattr("spade_coreason.xmpp.connection._SILENCE_S", 0.3)
+    monkeypatch.setattr("spade_coreason.xmpp.watch._PULSE_S", 0.3)
+    monkeypatch.setattr("spade_coreason.xmpp.watch._SILENCE_S", 0.3)
     async with (
         Tunnel(real_server) as tunnel,
         hosted(Echo(), real_server, tmp_path, port=tunnel.port) as echo,

@@ -208,7 +208,7 @@ async def test_cut_ten_times_while_ten_answers_grow_each_ends_with_its_one_whole
                 pen.write(f"{number} ")
             tunnel.cut()
             await eventually(lambda: not agent.host.is_alive())
-            connection._short_sessions = 0  # ten cuts in a row would let it wait longer each time
+            connection._back_off._short_sessions = 0  # ten cuts in a row would let it wait longer each time
             await eventually(agent.host.is_alive, 10)
         assert connection.resumptions + connection.sessions >= 11
         for pen in pens.values():

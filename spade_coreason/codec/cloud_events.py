@@ -1,0 +1,108 @@
+"""CloudEvents 1.0 in JSON containers (XEP-0335): what programs and agents send each other."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+from zlib import crc32
+
+from pydantic_core import to_json
+
+from .elements import ANSWER_MARK, text_bytes, thread_element
+from .namespaces import FRAGMENT, JSON_NAMESPACE, TYPE_PREFIX
+from .xml import attribute, escape, printable, split
+
+
+class EventWriter:
+    """CloudEvents 1.0 as stanzas. An event too long for one is sent as ordered fragments of its JSON."""
+
+    def __init__(self, *, to: str, source: str, thread: str | None, id_prefix: str, request_id: str, stanza_bytes: int) -> None:
+        self._to = attribute(to)
+        self._source = source
+        self._tail = f"</json>{thread_element(thread)}{ANSWER_MARK}</message>"
+        self._id_prefix = id_prefix
+        self._request_id = request_id
+        self._json_bytes = text_bytes(stanza_bytes, to, thread)
+        self._made = 0
+        self._thoughts = 0
+        self._said = 0
+
+    def write(self, kind: str, data: dict[str, Any], beside: str = "") -> list[str]:
+        """The stanzas of one event; more than one only where it is too long. `beside` is XML, left out where it has no room."""
+        stanza_id = self._next_id(kind, data)
+        text = escape(self._json(kind, stanza_id, data))
+        if len(text) * 4 <= self._json_bytes or len(text.encode()) <= self._json_bytes:
+            if beside and len(text.encode()) + len(beside.encode()) > self._json_bytes:
+                beside = ""
+            return [self._stanza(stanza_id, text, beside)]
+        whole = self._json(kind, stanza_id, data)
+        # A fragment is quoted JSON again: a quote or a backslash takes two bytes more, and a third of the room is enough.
+        parts = list(split(whole, self._json_bytes // 3, sensibly=False))
+        fragments = []
+        for index, part in enumerate(parts):
+            fragment_id = f"{stanza_id}.{index}"
+            fragment = {"event_id": stanza_id, "index": index, "count": len(parts), "chunk": part}
+            text = self._json(FRAGMENT.removeprefix(TYPE_PREFIX), fragment_id, fragment)
+            fragments.append(self._stanza(fragment_id, escape(text)))
+        return fragments
+
+    def _next_id(self, kind: str, data: dict[str, Any]) -> str:
+        """The same for the same event after the same events.
+
+        From where a turn that runs again says something else, all its events are new to whoever heard the first run: a
+        piece of text that both have at the same place too. A thought changes nothing of what follows.
+        """
+        said = crc32(f"{kind}{data}".encode("utf-8", "surrogatepass"), self._said)
+        if kind == "block.thought":
+            self._thoughts += 1
+            return f"{self._id_prefix}-{self._made}.{self._thoughts}-{said:08x}"
+        self._said = said
+        self._made += 1
+        return f"{self._id_prefix}-{self._made - 1}-{said:08x}"
+
+    def _json(self, kind: str, event_id: str, data: dict[str, Any]) -> str:
+        event = {
+            "specversion": "1.0",
+            "type": TYPE_PREFIX + kind,
+            "source": self._source,
+            "id": event_id,
+            "time": datetime.now(UTC),
+            "datacontenttype": "application/json",
+            "requestid": self._request_id,
+            "data": data,
+        }
+        return _json_text(event)
+
+    def _stanza(self, stanza_id: str, text: str, beside: str = "") -> str:
+        return f"<message to='{self._to}' id='{stanza_id}'>{beside}<json xmlns='{JSON_NAMESPACE}'>{text}{self._tail}"
+
+
+def request_stanza(
+    to: str, request_json: dict[str, Any], *, source: str, thread: str | None, stanza_id: str, hops: int = 0
+) -> str:
+    """A program's request (event type `ai.coreason.request`); `request_json` is the dump of an AgentRequest.
+
+    `hops` says through how many agents it came.
+    """
+    event = {
+        "specversion": "1.0",
+        "type": f"{TYPE_PREFIX}request",
+        "source": source,
+        "id": stanza_id,
+        "time": datetime.now(UTC),
+        "datacontenttype": "application/json",
+        **({"hops": hops} if hops else {}),
+        "data": request_json,
+    }
+    text = escape(_json_text(event))
+    return (
+        f"<message to='{attribute(to)}' id='{attribute(stanza_id)}'>"
+        f"<json xmlns='{JSON_NAMESPACE}'>{text}</json>{thread_element(thread)}</message>"
+    )
+
+
+def _json_text(event: dict[str, Any]) -> str:
+    try:
+        return to_json(event).decode()
+    except ValueError:  # lone surrogates, which no UTF-8 has
+        return to_json(printable(event)).decode()

@@ -1,0 +1,76 @@
+"""What the messages of an agent are made of: their elements, as text, their ids, and the room that they leave for a text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from zlib import crc32
+
+from ..names import bare
+from .incoming import Incoming
+from .namespaces import (
+    CORRECTION_NAMESPACE,
+    HINTS_NAMESPACE,
+    MARKER_NAMESPACE,
+    OOB_NAMESPACE,
+    QUICK_RESPONSE_NAMESPACE,
+    REPLY_NAMESPACE,
+)
+from .xml import attribute, escape
+
+ANSWER_MARK = f"<answer xmlns='{MARKER_NAMESPACE}'/>"
+"""In every answer of ours, so that no agent of ours answers it."""
+MOST_A_CHARACTER_TAKES = 6
+"""In bytes on the wire: a quote in an attribute."""
+LEAST_TEXT_BYTES = 1024
+# What a stanza has besides its text, thread and addressee, at most.
+_ENVELOPE_BYTES = 2048
+
+
+def address(incoming: Incoming) -> str:
+    """Where text goes: to a person wherever they are now, they may have changed the device."""
+    return incoming.address or bare(incoming.sender)
+
+
+def thread_element(thread: str | None) -> str:
+    """The native thread, echoed."""
+    return f"<thread>{escape(thread)}</thread>" if thread else ""
+
+
+def reply_to(incoming: Incoming) -> str:
+    """The reference to a question (XEP-0461); in a room only the room's own id names it."""
+    ident = incoming.origin_id or (incoming.stanza_id if incoming.language != "room" else "")
+    return f"<reply xmlns='{REPLY_NAMESPACE}' to='{attribute(incoming.sender)}' id='{attribute(ident)}'/>" if ident else ""
+
+
+def replacing(stanza_id: str | None) -> str:
+    """The mark of a correction (XEP-0308) of the message with that id; empty where it corrects none."""
+    return f"<replace xmlns='{CORRECTION_NAMESPACE}' id='{stanza_id}'/>" if stanza_id is not None else ""
+
+
+def file_at(link: str) -> str:
+    """The mark (XEP-0066) of a text that is a link, by which clients show the file behind it."""
+    return f"<x xmlns='{OOB_NAMESPACE}'><url>{escape(link)}</url></x>"
+
+
+def responses(choices: Iterable[tuple[str, str]]) -> str:
+    """What may be answered (XEP-0439)."""
+    return "".join(
+        f"<response xmlns='{QUICK_RESPONSE_NAMESPACE}' value='{attribute(value)}' label='{attribute(label)}'/>"
+        for value, label in choices
+    )
+
+
+def hint(name: str) -> str:
+    """What servers are asked to do with a message (XEP-0334)."""
+    return f"<{name} xmlns='{HINTS_NAMESPACE}'/>"
+
+
+def said_id(prefix: str, number: int, said: str) -> str:
+    """The same for the same thing said again, by a turn that runs again; another if the agent says something else this time."""
+    return f"{prefix}-{number}-{crc32(said.encode('utf-8', 'surrogatepass')):08x}"
+
+
+def text_bytes(stanza_bytes: int, to: str, thread: str | None) -> int:
+    """The bytes that a stanza to `to` on `thread` has for its text."""
+    taken = _ENVELOPE_BYTES + MOST_A_CHARACTER_TAKES * (len(to) + len(thread or ""))
+    return max(stanza_bytes - taken, LEAST_TEXT_BYTES)

@@ -1,0 +1,229 @@
+"""What an agent says to a person: text with Message Styling (XEP-0393), and streams that grow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+from uuid import UUID
+
+from ..contracts import ThinkingBlock
+from .elements import (
+    ANSWER_MARK,
+    address,
+    file_at,
+    hint,
+    replacing,
+    reply_to,
+    responses,
+    said_id,
+    text_bytes,
+    thread_element,
+)
+from .events import (
+    Completed,
+    Failed,
+    Refused,
+    Said,
+    StreamAborted,
+    StreamChunk,
+    StreamEnded,
+    StreamStarted,
+    TurnEvent,
+)
+from .growing import Growing, and_more
+from .incoming import Incoming
+from .namespaces import CHAT_STATES_NAMESPACE, ORIGIN_ID_NAMESPACE
+from .rendering import block_text, thought_text
+from .xml import attribute, clean, escape, split, wire_size
+
+_END = "</message>"
+
+ChainedTo: TypeAlias = Callable[[], str | None]
+
+
+class PersonVoice:
+    """Text with Message Styling (XEP-0393) for people: every block a message, a stream one message.
+
+    Where it `grows`, a stream is shown before it is whole. Where it `refers`, the first message is a reply to the question.
+
+    What a stream shows while it grows is for the moment: not stored, not copied, never twice. Its last version is a correction
+    like the others (XEP-0308) and complete in itself; only that one is kept. Nor is a thought, which is no part of the answer.
+    A device to which it is chained drops corrections of what it has not seen: whatever came there instead of it gets the whole
+    text, which corrects nothing.
+    """
+
+    shows_files = True
+    offers = True
+    """Whether answers may be offered: what is chosen is said to the agent as it is."""
+
+    def __init__(
+        self,
+        incoming: Incoming,
+        key: UUID,
+        stanza_bytes: int,
+        *,
+        grows: bool = False,
+        chained_to: ChainedTo = lambda: None,
+        is_rerun: bool = False,
+        thoughts: bool = False,
+        refers: bool = False,
+    ) -> None:
+        self._incoming = incoming
+        self._key = str(key)
+        self._made = 0
+        self._reply = reply_to(incoming) if refers or incoming.uses_replies else ""
+        self._stanza_bytes = stanza_bytes
+        self._body_bytes = text_bytes(stanza_bytes - len(self._reply.encode()), incoming.sender, incoming.thread)
+        self._streams: dict[str, Growing] = {}
+        self._begun = 0
+        self._typing = False
+        self._chained_to = chained_to
+        self._is_rerun = is_rerun
+        self._says_thoughts = thoughts
+        self._thoughts = 0
+        self.grows = grows
+        self.shows_typing = incoming.uses_chat_states
+
+    def say(self, event: TurnEvent) -> list[str]:
+        if isinstance(event, StreamChunk):
+            self._streams[event.stream_id].chunks.append(event.chunk)
+        elif isinstance(event, StreamStarted):
+            stream = self._streams[event.stream_id] = Growing(f"{self._key}-s{self._begun}")
+            stream.chained_to = self._chained_to()
+            self._begun += 1
+        elif isinstance(event, StreamEnded):
+            stream = self._streams.pop(event.stream_id)
+            return self._whole(stream.styled if event.text is None else event.text, event.links, stream)
+        elif isinstance(event, Completed) or (isinstance(event, Failed) and event.reported):
+            return [self._chat_state("active")] if self._typing else []
+        elif isinstance(event, Said):
+            block = event.block
+            if isinstance(block, ThinkingBlock):
+                return self._thought(block.content)
+            text = block_text(block) if event.text is None else event.text
+            return self._offering(self._whole(text, event.links), event.choices)
+        elif isinstance(event, StreamAborted):
+            stream = self._streams.pop(event.stream_id)
+            return self._text(stream.cut_off(f"interrupted: {event.reason}"), stream) if stream.text.strip() else []
+        elif isinstance(event, Failed | Refused):
+            return self._text(event.message)
+        return []
+
+    def growth(self, stream_id: str) -> list[str]:
+        stream = self._streams[stream_id]
+        return [self._version(stream)] if self.grows and stream.has_more and self._may_show(stream) else []
+
+    def composing(self) -> str | None:
+        if not self._incoming.uses_chat_states:
+            return None
+        return self._chat_state("composing")
+
+    def paused(self) -> str | None:
+        return self._chat_state("paused") if self._typing else None
+
+    def withdrawn(self) -> list[str]:
+        seen = [stream for stream in self._streams.values() if stream.versions]
+        return [stanza for stream in seen for stanza in self._text(stream.cut_off("taken back"), stream)]
+
+    def _chat_state(self, state: str) -> str:
+        self._typing = state == "composing"
+        to = attribute(address(self._incoming))
+        return (
+            f"<message to='{to}' type='chat'><{state} xmlns='{CHAT_STATES_NAMESPACE}'/>{ANSWER_MARK}"
+            f"{thread_element(self._incoming.thread)}{hint('no-store')}</message>"
+        )
+
+    def _may_show(self, stream: Growing) -> bool:
+        return not stream.versions or self._replaced(stream) is not None
+
+    def _replaced(self, stream: Growing) -> str | None:
+        """The id that the next version of a stream corrects; None where there is nothing to correct."""
+        if stream.chained_to is not None:
+            return stream.last_id if self._chained_to() == stream.chained_to else None
+        # Of a turn that runs again the first run may have shown something already.
+        return stream.message_id if stream.versions or self._is_rerun else None
+
+    def _version(self, stream: Growing) -> str:
+        """The stream as it stands, as much of it as one stanza takes."""
+        stream.shown = len(stream.chunks)
+        self._typing = self.shows_typing
+        text = self._fitting(clean(stream.styled).strip())
+        replaced = self._replaced(stream)
+        number, stream.versions = stream.versions, stream.versions + 1
+        is_first = not (number or self._is_rerun)
+        stanza_id = stream.message_id if is_first else f"{stream.message_id}.{number}{'r' if self._is_rerun else ''}"
+        stream.last_id = stanza_id
+        if stream.reply is None:
+            stream.reply = self._take_reply()
+        extra = f"{self._state}{replacing(replaced)}{stream.reply}{hint('no-store')}{hint('no-copy')}"
+        return self._stanza(stanza_id, text, extra)
+
+    @property
+    def _state(self) -> str:
+        """Beside what is said before the end: there is more to come."""
+        return f"<composing xmlns='{CHAT_STATES_NAMESPACE}'/>" if self.shows_typing else ""
+
+    def _fitting(self, text: str) -> str:
+        """As much of a text as one stanza takes."""
+        if len(text) * 12 > self._body_bytes and wire_size(text) > self._body_bytes:
+            return and_more(next(split(text, self._body_bytes - 16)), " …")
+        return text
+
+    def _thought(self, content: str) -> list[str]:
+        """Its lines in italics, in one stanza: what is too long for it is cut off."""
+        text = clean(content).strip()
+        if not text or not self._says_thoughts:
+            return []
+        stanza_id = said_id(f"{self._key}-t", self._thoughts, text)
+        self._thoughts += 1
+        self._typing = self.shows_typing
+        return [self._stanza(stanza_id, self._fitting(thought_text(text)), self._state + hint("no-store"))]
+
+    def _whole(self, text: str, links: tuple[str, ...], stream: Growing | None = None) -> list[str]:
+        """A text, and behind it a message for each link; one where the text is the link."""
+        if (alone := text.strip()) in links:
+            return self._text(alone, stream, is_link=True)
+        return [*self._text(text, stream), *(message for link in links for message in self._text(link, is_link=True))]
+
+    def _offering(self, stanzas: list[str], choices: Iterable[tuple[str, str]]) -> list[str]:
+        """With what may be answered (XEP-0439) in the last stanza, if it has room for it; the text says it too."""
+        offered = responses(choices)
+        if not offered or not stanzas or not self.offers:
+            return stanzas
+        whole = f"{stanzas[-1].removesuffix(_END)}{offered}{_END}"
+        return [*stanzas[:-1], whole] if len(whole.encode()) <= self._stanza_bytes else stanzas
+
+    def _text(self, text: str, stream: Growing | None = None, *, is_link: bool = False) -> list[str]:
+        text = clean(text).strip()
+        if not text:
+            return []
+        replaced = self._replaced(stream) if stream is not None and self.grows else None
+        reply = stream.reply if stream is not None and stream.reply is not None else self._take_reply()
+        if is_link:
+            return [self._message(text, replaced, reply + file_at(text))]
+        if len(text) * 12 <= self._body_bytes or wire_size(text) <= self._body_bytes:
+            return [self._message(text, replaced, reply)]
+        first, *others = split(text, self._body_bytes)
+        return [self._message(first, replaced, reply), *(self._message(part) for part in others)]
+
+    def _take_reply(self) -> str:
+        reply, self._reply = self._reply, ""
+        return reply
+
+    def _message(self, text: str, replaced: str | None = None, beside: str = "") -> str:
+        stanza_id = said_id(self._key, self._made, text)
+        self._made += 1
+        extra = beside
+        if self._incoming.uses_chat_states:
+            extra, self._typing = f"{beside}<active xmlns='{CHAT_STATES_NAMESPACE}'/>", False
+        if replaced is not None:
+            extra += replacing(replaced) + hint("store")
+        return self._stanza(stanza_id, text, extra)
+
+    def _stanza(self, stanza_id: str, text: str, extra: str) -> str:
+        incoming = self._incoming
+        return (
+            f"<message to='{attribute(address(incoming))}' type='{attribute(incoming.message_type)}'"
+            f" id='{stanza_id}'><body>{escape(text)}</body>{thread_element(incoming.thread)}{extra}{ANSWER_MARK}"
+            f"<origin-id xmlns='{ORIGIN_ID_NAMESPACE}' id='{stanza_id}'/></message>"
+        )

@@ -1,0 +1,29 @@
+"""Why a connection is not to be had, or ended, in words for people."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from typing import Any
+
+CLOSED = "the server closed the connection"
+_CERTIFICATE_OF_ANOTHER = 62  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH
+
+
+def in_words(problem: Any) -> str:
+    """Why a connection could not be had, for a person."""
+    if isinstance(problem, ssl.SSLCertVerificationError):
+        remedy = "set server.tls.ca_file (--ca-file) to the authority that signed it"
+        if problem.verify_code == _CERTIFICATE_OF_ANOTHER:
+            remedy = "it must name the domain of the JID"
+        return f"its certificate is not trusted ({problem.verify_message}); {remedy}"
+    if isinstance(problem, OSError) and problem.errno is not None and problem.errno > 0:
+        return os.strerror(problem.errno)  # asyncio's own text repeats the address
+    return str(problem)
+
+
+def remedy_for(problem: Any) -> str:
+    """What to look at where nothing more is known than that the server is not to be had."""
+    if problem == CLOSED or isinstance(problem, ConnectionRefusedError | ConnectionResetError):
+        return "; is the server running, and are host and port right?"
+    return ""

@@ -1,0 +1,71 @@
+"""SPADE's client as we need it: our TLS and stream management, and no word before we are ready."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from contextlib import suppress
+from typing import Any
+from xml.etree.ElementTree import ParseError
+
+from slixmpp import JID
+from spade.xmpp_client import XMPPClient
+
+from .endpoint import Endpoint
+from .sm import DurableStreamManagement
+
+# SPADE imports pyjabber, which makes a directory for uploads at its import and leaves it behind.
+if (uploads := sys.modules.get("pyjabber.plugins.xep_0363.upload_server")) is not None:
+    with suppress(OSError):
+        os.rmdir(uploads.TEMP_DIR)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith("Unknown stanza interface")
+
+
+# slixmpp compares every stanza, acknowledgements too, with the queries that are open, and warns that they have no sender.
+logging.getLogger().addFilter(_is_news)
+
+
+class Client(XMPPClient):  # type: ignore[misc]  # SPADE comes without types
+    """SPADE's client, with our TLS and stream management, and presence only when we are ready."""
+
+    def __init__(self, jid: str, password: str, endpoint: Endpoint, register: bool) -> None:
+        super().__init__(JID(jid), password, True, register)
+        self.heard_at = 0.0
+        """When the server sent something last, by the clock of the event loop."""
+        self.ssl_context = endpoint.context
+        # slixmpp's own remedy for a lost connection would connect beside ours.
+        self.plugin["xep_0199"].disable_keepalive()
+        self.register_plugin("xep_0198")
+        # SPADE approves every subscription although it says that it does not.
+        self.roster.auto_authorize = None
+        self.roster.auto_subscribe = False
+
+    def session_start(self, event: Any) -> None:
+        """SPADE announces itself here, before anybody can answer."""
+
+    def data_received(self, data: bytes) -> None:
+        """Parses what came in, all of it."""
+        self.heard_at = self.loop.time()
+        super().data_received(data)
+        # From expat 2.6 on (Python 3.13) the parser waits, after a long piece of a stanza, until twice as much has come;
+        # a complete stanza would lie there until then.
+        if (flush := getattr(self.parser, "flush", None)) is not None:
+            with suppress(ParseError):  # which the next line meets, and reports
+                flush()
+            super().data_received(b"")
+
+    @property
+    def is_full_server(self) -> bool:
+        """Whether the server is one that people use: pyjabber ends a session at next to anything."""
+        # Of pyjabber's stream features none is beyond the login; every other has one of these.
+        return bool(self.features & {"rosterver", "stream_management", "preapproval"})
+
+    @property
+    def sm(self) -> DurableStreamManagement:
+        """Stream management (XEP-0198)."""
+        plugin: DurableStreamManagement = self.plugin["xep_0198"]
+        return plugin
