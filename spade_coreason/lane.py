@@ -102,6 +102,11 @@ class Memory:
         """Where the conversation is."""
         return self.row.life
 
+    @life.setter
+    def life(self, life: Life) -> None:
+        if life is not self.row.life:
+            self.row = self.row._replace(life=life)
+
 
 class Share:
     """What one person has of an agent: slots for turns, and how many of their messages wait, on all threads together."""
@@ -148,6 +153,39 @@ class Lane:
     def sender(self) -> str:
         """Whose messages they are, a bare JID."""
         return self.key[0]
+
+    def put(self, one: Waiting | Errand) -> None:
+        """It waits behind the others."""
+        self.queue.append(one)
+        self.share.waiting += 1
+
+    def put_back(self, one: Waiting | Errand) -> None:
+        """It is the first again."""
+        self.queue.appendleft(one)
+        self.share.waiting += 1
+
+    def take(self, may_begin: Callable[[Waiting | Errand], bool]) -> Waiting | Errand | None:
+        """The first that may begin, which waits no longer."""
+        for number, one in enumerate(self.queue):
+            if may_begin(one):
+                del self.queue[number]
+                self.share.waiting -= 1
+                return one
+        return None
+
+    def remove(self, one: Waiting | Errand) -> None:
+        """It waits no longer."""
+        self.queue.remove(one)
+        self.share.waiting -= 1
+
+    def stop(self) -> bool:
+        """Stops the agent at work on a request, if it is; nothing of the turn remains."""
+        if self.current is None or self.worker is None:
+            return False
+        self.is_withdrawn = True
+        if self.is_assisting:
+            self.worker.cancel()
+        return True
 
     def clear(self) -> None:
         """Nothing waits any more."""

@@ -19,7 +19,7 @@ from .contracts import AgentRequest
 from .exceptions import PeerError, PeerFailed, PeerRefused, PeerTimeout, PeerUnavailable, RequestTooLong
 from .names import bare, derived_thread
 from .response import Send
-from .runner import CURRENT_REQUEST
+from .turn import CURRENT_REQUEST
 
 MOST_BYTES = 250_000
 """Of one request on the wire: servers take 262,144 bytes at once where nobody changed it."""

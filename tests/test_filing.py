@@ -11,6 +11,7 @@ import pytest
 from spade_coreason import AgentDefinition, AgentTester, Files, Policy, UploadError
 from spade_coreason.codec import summary
 from spade_coreason.local_network import LocalFiles
+from tests.showing import Showing
 from tests.test_replies import AGENT, ALICE, person_of, said
 from tests.test_runner_outbox import Wire, question, running
 
@@ -89,7 +90,7 @@ async def test_long_data_is_a_file_too_as_a_person_reads_it() -> None:
 
 async def test_a_stream_that_grew_ends_as_the_beginning_of_the_file() -> None:
     async with AgentTester(Speaker, user=ALICE, policy=SMALL) as t:
-        t.runners[AGENT]._corrects = lambda person: True
+        t.runners[AGENT]._engine.devices = Showing(corrections=True)
         *grown, begins, file = await heard_after(t, "a stream")
         assert "The whole answer" in (begins.findtext(BODY) or "")
         assert file.findtext(BODY) == file.findtext(LINK)
@@ -120,7 +121,7 @@ async def test_where_the_server_keeps_no_files_it_goes_in_several_messages_and_i
 
     policy = Policy(file_over_bytes=1000, stanza_bytes=10_000)
     async with AgentTester(Speaker, user=ALICE, policy=policy, options={"what": LONG * 10}) as t:
-        t.runners[AGENT]._filing._files = Files(refuses)
+        t.runners[AGENT]._engine.filing._files = Files(refuses)
         for _ in range(2):
             parts = await heard_after(t, "a block")
             assert len(parts) > 2

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from spade_coreason import AgentDefinition, AgentTester, MarkdownBlock, Policy, ThinkingBlock
-from spade_coreason.codec import Incoming, Said, voice_for
+from spade_coreason.codec import Incoming, Manner, Said, voice_for
 from spade_coreason.preferences import PREFERENCES, USUAL, Preferences, is_language_tag
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
@@ -93,7 +93,7 @@ async def test_a_program_and_a_spade_agent_get_thoughts_in_their_own_way() -> No
 @pytest.mark.parametrize("language", ["room", "person"])
 def test_a_thought_is_one_stanza_that_is_not_kept_and_in_a_room_it_is_none(language: str) -> None:
     asked = Incoming(language, f"{ALICE}/phone", "1", None, {"query": "?"}, "", nickname="alice")
-    voice = voice_for(asked, UUID(int=1), AGENT, 10_000, thoughts=True)
+    voice = voice_for(asked, UUID(int=1), AGENT, 10_000, Manner(thoughts=True))
     said = [stanza for text in ("snake_case is\x00 odd", " ", "x" * 20_000) for stanza in voice.say(thought(text))]
     if language == "room":
         assert said == []

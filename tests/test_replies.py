@@ -11,6 +11,7 @@ import pytest
 
 from spade_coreason import AgentDefinition, AgentTester, Policy
 from spade_coreason.conversation import Rules
+from tests.showing import Showing
 from tests.waiting import eventually
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
@@ -118,7 +119,7 @@ async def test_a_reply_to_what_was_said_to_somebody_else_is_one_to_an_unknown_id
 async def test_a_reply_to_an_answer_that_still_grows_waits_in_its_conversation() -> None:
     listing = Listing()
     async with AgentTester(listing, user=ALICE) as t:
-        t.runners[AGENT]._corrects = lambda person: True
+        t.runners[AGENT]._engine.devices = Showing(corrections=True)
         heard = person_of(t, ALICE)
         t.send_stanza(said("wait", thread="tea"))
         await eventually(lambda: any(message.find("{jabber:client}body") is not None for message in heard))
@@ -198,7 +199,7 @@ async def test_who_knows_no_replies_gets_none_and_whose_device_shows_them_does()
     async with AgentTester(Listing(), user=ALICE) as t:
         heard = person_of(t, ALICE)
         assert (await told(t, heard, said("x"))).find(REPLY) is None
-        t.runners[AGENT]._refers = lambda device: device == f"{ALICE}/test"
+        t.runners[AGENT]._engine.devices = Showing(replies=(f"{ALICE}/test",))
         referred = (await told(t, heard, said("x", id="q2"))).find(REPLY)
         assert referred is not None
         assert referred.get("id") == "q2"
@@ -207,7 +208,7 @@ async def test_who_knows_no_replies_gets_none_and_whose_device_shows_them_does()
 async def test_every_version_of_an_answer_that_grows_refers_to_the_question() -> None:
     listing = Listing()
     async with AgentTester(listing, user=ALICE) as t:
-        t.runners[AGENT]._corrects = t.runners[AGENT]._refers = lambda jid: True
+        t.runners[AGENT]._engine.devices = Showing(corrections=True, replies=(f"{ALICE}/test",))
         heard = person_of(t, ALICE)
         t.send_stanza(said("wait", id="q3"))
         await eventually(lambda: any(message.find("{jabber:client}body") is not None for message in heard))

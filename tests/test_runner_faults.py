@@ -332,7 +332,7 @@ async def test_a_peer_that_answers_what_it_cannot_read_with_the_same_gets_no_mor
 async def test_a_turn_that_could_not_be_stored_runs_again_when_it_can_marked_as_redelivered(
     database_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spade_coreason.runner._RETRY_S", 0.05)
+    monkeypatch.setattr("spade_coreason.workers._RETRY_S", 0.05)
     async with running(database_url) as r:
         r.store.fails_to_finish = True
         with caplog.at_level(logging.CRITICAL):
@@ -349,7 +349,7 @@ async def test_a_turn_that_could_not_be_stored_runs_again_when_it_can_marked_as_
 async def test_a_turn_that_ends_while_the_database_server_is_away_is_answered_when_it_is_back(
     own_postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spade_coreason.runner._RETRY_S", 0.1)
+    monkeypatch.setattr("spade_coreason.workers._RETRY_S", 0.1)
     async with running(own_postgres.url()) as r:
         await r.ask("before")
         r.agent.waits_for = asyncio.Event()

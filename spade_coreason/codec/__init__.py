@@ -16,6 +16,7 @@ from .events import (
     TurnEvent,
 )
 from .incoming import COMMAND, RESERVED, Bounce, Decoded, Incoming, Malformed, Reaction, Reply, Retraction, decode, owner_of
+from .manner import Manner
 from .markdown import styled
 from .program_voice import malformed_answer
 from .rendering import block_text
@@ -45,6 +46,7 @@ __all__ = [
     "Incoming",
     "Invitation",
     "Malformed",
+    "Manner",
     "Page",
     "Reaction",
     "Reference",

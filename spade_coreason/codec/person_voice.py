@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from collections.abc import Iterable
 from uuid import UUID
 
 from ..contracts import ThinkingBlock
@@ -32,13 +31,12 @@ from .events import (
 )
 from .growing import Growing, and_more
 from .incoming import Incoming
+from .manner import PLAIN, Manner
 from .namespaces import CHAT_STATES_NAMESPACE, ORIGIN_ID_NAMESPACE
 from .rendering import block_text, thought_text
 from .xml import attribute, clean, escape, split, wire_size
 
 _END = "</message>"
-
-ChainedTo: TypeAlias = Callable[[], str | None]
 
 
 class PersonVoice:
@@ -56,32 +54,21 @@ class PersonVoice:
     offers = True
     """Whether answers may be offered: what is chosen is said to the agent as it is."""
 
-    def __init__(
-        self,
-        incoming: Incoming,
-        key: UUID,
-        stanza_bytes: int,
-        *,
-        grows: bool = False,
-        chained_to: ChainedTo = lambda: None,
-        is_rerun: bool = False,
-        thoughts: bool = False,
-        refers: bool = False,
-    ) -> None:
+    def __init__(self, incoming: Incoming, key: UUID, stanza_bytes: int, manner: Manner = PLAIN) -> None:
         self._incoming = incoming
         self._key = str(key)
         self._made = 0
-        self._reply = reply_to(incoming) if refers or incoming.uses_replies else ""
+        self._reply = reply_to(incoming) if manner.refers or incoming.uses_replies else ""
         self._stanza_bytes = stanza_bytes
         self._body_bytes = text_bytes(stanza_bytes - len(self._reply.encode()), incoming.sender, incoming.thread)
         self._streams: dict[str, Growing] = {}
         self._begun = 0
         self._typing = False
-        self._chained_to = chained_to
-        self._is_rerun = is_rerun
-        self._says_thoughts = thoughts
+        self._chained_to = manner.chained_to
+        self._is_rerun = manner.is_rerun
+        self._says_thoughts = manner.thoughts
         self._thoughts = 0
-        self.grows = grows
+        self.grows = manner.grows
         self.shows_typing = incoming.uses_chat_states
 
     def say(self, event: TurnEvent) -> list[str]:

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from .growing import Growing
 from .incoming import Incoming
+from .manner import Manner
 from .person_voice import PersonVoice
 from .xml import clean
 
@@ -19,7 +20,7 @@ class RoomVoice(PersonVoice):
     offers = False
 
     def __init__(self, incoming: Incoming, key: UUID, stanza_bytes: int) -> None:
-        super().__init__(incoming, key, stanza_bytes, refers=True)
+        super().__init__(incoming, key, stanza_bytes, Manner(refers=True))
         self._prefix = f"{incoming.nickname}: "
 
     def _text(self, text: str, stream: Growing | None = None, *, is_link: bool = False) -> list[str]:

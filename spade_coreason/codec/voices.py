@@ -11,7 +11,8 @@ from uuid import UUID
 
 from .events import TurnEvent
 from .incoming import Incoming
-from .person_voice import ChainedTo, PersonVoice
+from .manner import PLAIN, Manner
+from .person_voice import PersonVoice
 from .program_voice import ProgramVoice
 from .room_voice import RoomVoice
 from .spade_voice import SpadeVoice
@@ -56,23 +57,10 @@ class Voice(Protocol):
         ...
 
 
-def voice_for(
-    incoming: Incoming,
-    key: UUID,
-    agent: str,
-    stanza_bytes: int,
-    *,
-    grows: bool = False,
-    chained_to: ChainedTo = lambda: None,
-    is_rerun: bool = False,
-    thoughts: bool = False,
-    refers: bool = False,
-) -> Voice:
+def voice_for(incoming: Incoming, key: UUID, agent: str, stanza_bytes: int, manner: Manner = PLAIN) -> Voice:
     """The voice for whoever sent `incoming` to the bare JID `agent`. No stanza it makes exceeds `stanza_bytes`.
 
-    `grows`: every device of the person shows corrections. `chained_to` names, whenever it is called, the one device of theirs
-    where each correction has to name the version before it. `is_rerun`: of the same turn something may have been said before.
-    `thoughts`: the person reads them. `refers`: the device that asked shows replies.
+    `manner` is how it is shown to a person.
     """
     if incoming.language == "program":
         return ProgramVoice(incoming, key, agent, stanza_bytes)
@@ -80,13 +68,4 @@ def voice_for(
         return SpadeVoice(incoming, key, stanza_bytes)
     if incoming.language == "room":
         return RoomVoice(incoming, key, stanza_bytes)
-    return PersonVoice(
-        incoming,
-        key,
-        stanza_bytes,
-        grows=grows,
-        chained_to=chained_to,
-        is_rerun=is_rerun,
-        thoughts=thoughts,
-        refers=refers,
-    )
+    return PersonVoice(incoming, key, stanza_bytes, manner)

@@ -149,7 +149,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             if self.rooms.may_be:
                 await self._runner.drop_where(is_visit)
             await self._remember_rooms(self._runner.store)
-            await self._runner.open(self.send, self.abilities.corrects, self.abilities.refers, self.abilities.chained_to)
+            await self._runner.open(self.send, self.abilities)
             await self.setup()
         except BaseException:
             await self._citizen.close()

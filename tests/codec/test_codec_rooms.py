@@ -10,6 +10,7 @@ import pytest
 from spade_coreason.codec import (
     Completed,
     Incoming,
+    Manner,
     Said,
     decode,
     private_request,
@@ -138,7 +139,7 @@ def test_the_conversation_of_a_room_is_the_rooms_and_its_key_the_occupants() -> 
 
 def test_an_answer_to_a_room_names_once_who_asked() -> None:
     request = room_request(ROOM, said("Echo: tea?", thread="t"), "tea?", None)
-    voice = voice_for(request, KEY, AGENT, 65_536, grows=True)
+    voice = voice_for(request, KEY, AGENT, 65_536, Manner(grows=True))
     stanzas = [fromstring(_in_stream(s)) for text in ("Yes.", "Green.") for s in voice.say(Said(MarkdownBlock(content=text)))]
     assert [stanza.findtext("{jabber:client}body") for stanza in stanzas] == ["Alice: Yes.", "Green."]
     assert {(s.get("to"), s.get("type"), s.findtext("{jabber:client}thread")) for s in stanzas} == {(ROOM, "groupchat", "t")}

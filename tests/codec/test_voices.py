@@ -18,6 +18,7 @@ from spade_coreason.codec import (
     Failed,
     Incoming,
     Malformed,
+    Manner,
     Refused,
     Reply,
     Said,
@@ -397,7 +398,7 @@ def hints(stanza: str) -> list[str]:
 
 
 def growing(**how: Any) -> Voice:
-    return voice_for(person(inner=USES_CHAT_STATES), KEY, AGENT, 65_536, grows=True, **how)
+    return voice_for(person(inner=USES_CHAT_STATES), KEY, AGENT, 65_536, Manner(grows=True, **how))
 
 
 def test_a_stream_grows_in_one_message_and_only_its_last_version_is_kept() -> None:
@@ -495,7 +496,7 @@ def test_what_runs_again_corrects_nothing_where_the_last_version_is_not_known() 
 
 
 def test_what_grows_never_exceeds_a_stanza_and_the_end_is_whole() -> None:
-    growing_voice = voice_for(person(), KEY, AGENT, 10_000, grows=True)
+    growing_voice = voice_for(person(), KEY, AGENT, 10_000, Manner(grows=True))
     growing_voice.say(StreamStarted("s"))
     words = [f"word-{number} " for number in range(5_000)]
     stanzas = []

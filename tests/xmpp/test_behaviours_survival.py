@@ -191,7 +191,7 @@ async def test_what_comes_while_the_disk_is_full_is_answered_when_there_is_room_
     real_server: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spade_coreason.xmpp.connection._RENEW_AFTER_S", 0.3)
-    monkeypatch.setattr("spade_coreason.runner._RETRY_S", 0.3)
+    monkeypatch.setattr("spade_coreason.workers._RETRY_S", 0.3)
 
     async def grows_to(pages: int) -> None:
         async with asyncio.timeout(5):

@@ -272,7 +272,7 @@ async def test_typing_is_said_again_for_as_long_as_the_work_lasts(prosody: XmppS
         await goes_on.wait()
 
     async with hosted(By(assist), prosody, tmp_path) as agent, StockClient(*await prosody.account(), prosody) as alice:
-        agent.runner._pace.still_typing.delay_s = 0.1
+        agent.runner._engine.pace.still_typing.delay_s = 0.1
         alice.send("go", agent.jid, extra_xml=ACTIVE)
         assert [await state(alice) for _ in range(4)] == ["composing"] * 4
         goes_on.set()

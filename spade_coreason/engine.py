@@ -1,0 +1,61 @@
+"""What the turns of one agent run on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+
+from .alarms import Alarms
+from .codec import Manner, owner_of, voice_for
+from .contracts import AgentInterface
+from .devices import Devices
+from .ends import Ends
+from .filing import Filing
+from .governance import Governance
+from .knowledge import Knowledge
+from .lane import Lanes, Waiting
+from .lifecycle import Lifecycle
+from .outbox import Outbox
+from .policy import Policy
+from .preferences import Preferences
+from .response import Pace, Response
+from .stores import AgentStore
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Engine:
+    """One for all turns of an agent; the runner makes it, opens what is in it, and closes it."""
+
+    agent: AgentInterface
+    jid: str
+    store: AgentStore
+    policy: Policy
+    clock: Callable[[], datetime]
+    lanes: Lanes
+    lifecycle: Lifecycle
+    ends: Ends
+    governance: Governance
+    knowledge: Knowledge | None
+    filing: Filing
+    outbox: Outbox
+    devices: Devices
+    pace: Pace
+    assist_alarms: Alarms
+    is_giving_up: bool = False
+    """Whether the turns that still run are cancelled, to run again after the next start."""
+
+    def response(self, waiting: Waiting, prefers: Preferences) -> Response:
+        """What the agent answers a request through, as whoever asked wants to see it."""
+        incoming = waiting.incoming
+        person = owner_of(incoming)
+        manner = Manner(
+            grows=prefers.streaming is not False and self.devices.corrects(person),
+            chained_to=partial(self.devices.chained_to, person),
+            is_rerun=waiting.redelivered,
+            thoughts=self.policy.thoughts if prefers.thoughts is None else prefers.thoughts,
+            refers=self.devices.refers(incoming.sender),
+        )
+        voice = voice_for(incoming, waiting.key, self.jid, self.policy.stanza_bytes, manner)
+        return Response(voice, self.outbox.send, self.jid, waiting.key, self.pace, self.filing)

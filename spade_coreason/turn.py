@@ -1,0 +1,278 @@
+"""A turn: one request and its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from pydantic import JsonValue, TypeAdapter, ValidationError
+from pydantic_core import to_json
+
+from . import conversation
+from .alarms import Limit
+from .codec import Completed, Failed, TurnEvent, displayed, printable
+from .contracts import (
+    AgentRequest,
+    ConversationState,
+    ErrorCode,
+    Interaction,
+    LineageMetadata,
+    UserErrorBlock,
+)
+from .engine import Engine
+from .lane import Lane, Memory, Waiting
+from .response import Response
+from .session import Session
+from .stores import Turn as TurnRow
+
+log = logging.getLogger(__name__)
+
+CURRENT_REQUEST: ContextVar[AgentRequest | None] = ContextVar("current_request", default=None)
+"""The request whose turn runs in this task."""
+
+
+class Ended(NamedTuple):
+    """How a turn ended: its last event, and whether it counts as a failed turn."""
+
+    event: TurnEvent
+    failed: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """A request that is admitted, in its conversation."""
+
+    engine: Engine
+    lane: Lane
+    memory: Memory
+    waiting: Waiting
+    response: Response
+    began: datetime
+    request: AgentRequest = field(init=False)
+    session: Session = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.request = self.response.request = _request(self.memory, self.waiting, self.began)
+        self.session = _session(self.engine, self.memory, self.waiting)
+
+    async def answer(self) -> None:
+        """Runs the agent, and stores the turn with its answer before the last of it leaves. `StoreError` if it cannot."""
+        engine, incoming = self.engine, self.waiting.incoming
+        engine.ends.begun(self.memory.row.conversation_id)
+        if incoming.wants_marker and incoming.stanza_id:
+            engine.outbox.send([displayed(incoming)])
+        ended = await self.run(lambda: engine.agent.assist(self.request, self.session, self.response))
+        if ended is None:
+            await engine.store.finish(self.waiting.row, self.memory.row, None, None)
+        else:
+            await self._finish(ended)
+
+    async def run(self, work: Callable[[], Awaitable[None]]) -> Ended | None:
+        """Runs `assist`, or a command of the agent's. The one place that catches whatever it raises: it fails alone.
+
+        None where whoever asked took the request back meanwhile.
+        """
+        lane, response = self.lane, self.response
+        token = CURRENT_REQUEST.set(self.request)
+        limit = Limit(self.engine.assist_alarms)
+        try:
+            if lane.is_withdrawn:
+                response.withdraw()
+                return None
+            lane.is_assisting = True
+            try:
+                with limit:
+                    await self.engine.lifecycle.ensure_started()
+                    await work()
+            finally:
+                lane.is_assisting, lane.current = False, None
+            await response.close_streams()
+            await self._take_back_cancels()
+        except BaseException as error:
+            # Also sys.exit(), with which a task ends the whole process, and the agent's own cancelling of its task.
+            is_given_up = isinstance(error, asyncio.CancelledError) and self.engine.is_giving_up
+            if isinstance(error, KeyboardInterrupt) or is_given_up:
+                response.abandon()
+                raise
+            await self._take_back_cancels()
+            if lane.is_withdrawn:
+                response.withdraw()
+                return None
+            return self._failed(error, is_late=isinstance(error, TimeoutError) and limit.has_expired)
+        finally:
+            CURRENT_REQUEST.reset(token)
+        if (reported := response.reported_error) is not None:
+            code = reported.code or ErrorCode.INTERNAL
+            return Ended(Failed(reported.user_message, int(code), reported.recoverable, reported=True))
+        return Ended(Completed(lane.conversation_id or "", "completed" if self.session.is_ended else "active"))
+
+    def _failed(self, error: BaseException, *, is_late: bool) -> Ended:
+        """Says that the agent failed, here with its traceback, to whoever asked with the number of the incident only."""
+        agent, incident = self.engine.jid, secrets.token_hex(4)
+        code: int = ErrorCode.TIMEOUT if is_late else ErrorCode.INTERNAL
+        if is_late:
+            limit_s = self.engine.policy.assist_timeout_s
+            log.error("%s: incident %s: assist took longer than %g s", agent, incident, limit_s)
+            text = f"I could not finish this within {limit_s:g} s (incident {incident})."
+        else:
+            log.error("%s: incident %s", agent, incident, exc_info=error)
+            text = f"Something went wrong on my side (incident {incident})."
+        self.response.abort_streams("the turn failed")
+        self.response.report(UserErrorBlock(user_message=text, recoverable=True, code=code))
+        return Ended(Failed(text, code, True, incident, reported=True), failed=True)
+
+    async def _take_back_cancels(self) -> None:
+        """An agent that cancelled its own task cancelled its turn, and not what comes after it."""
+        task = asyncio.current_task()
+        if task is None or not task.cancelling() or self.engine.is_giving_up:
+            return
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)  # a cancel that is still to come
+        while task.uncancel():
+            pass
+
+    async def _finish(self, ended: Ended) -> None:
+        engine, memory, response, session = self.engine, self.memory, self.response, self.session
+        rules = engine.policy.rules
+        life = memory.life
+        is_active = life.state is ConversationState.ACTIVE  # whoever runs the agent may have ended it meanwhile
+        if is_active:
+            life = conversation.fail(life, rules) if ended.failed else conversation.succeed(life)
+        if session.is_ended:
+            life = conversation.end(life)
+        final = response.conclude(ended.event)
+        interaction = self._interaction()
+        engine.governance.mark(interaction)
+        row = memory.row
+        with_it = memory.state.add_interaction(interaction)
+        state, window_start = engine.governance.window(with_it, row.turns + 1, memory.variables)
+        row = row._replace(
+            life=life,
+            max_interactions=rules.max_interactions,
+            window_start=max(window_start, row.window_start),
+            turns=row.turns + 1,
+        )
+        stored = TurnRow(str(interaction.interaction_id), interaction.timestamp, _interaction_json(interaction))
+        memory.row = row  # what is changed while this is stored is stored after it
+        await self.store_answer(stored)
+        session.settle()
+        memory.state = state
+        engine.governance.absorb(memory)
+        memory.last_answer = interaction.output.get("text", "").strip()
+        self.send_answer(final)
+        if is_active and life.state is not ConversationState.ACTIVE:
+            await engine.ends.ended(row.conversation_id, life.state)
+
+    async def store_answer(self, turn: TurnRow | None) -> None:
+        """Stores the conversation, the answer and the variables; of a command without a turn, as no turn is counted."""
+        stanzas = self.response.stanzas
+        answer = to_json(stanzas).decode() if stanzas else None
+        await self.engine.store.finish(self.waiting.row, self.memory.row, turn, answer, self.session.close())
+        await self.waiting.is_new  # if that failed, the sender hears so, and the server keeps the request
+
+    def send_answer(self, final: list[str]) -> None:
+        """Sends what `conclude` left of the answer, which is stored; the request is closed when all of it has arrived."""
+        if final:
+            self.engine.outbox.send_final(self.waiting.row, final)
+        elif self.response.stanzas:
+            self.engine.outbox.close_when_acknowledged(self.waiting.row, self.response.last_sent)
+
+    def _interaction(self) -> Interaction:
+        request, response = self.request, self.response
+        output: dict[str, Any] = {"text": "\n\n".join(response.texts)}
+        if response.data_blocks:
+            output["data"] = response.data_blocks
+        if response.reported_error is not None:
+            output["error"] = response.reported_error.dump()
+        meta = {
+            "request_id": str(request.request_id),
+            "language": self.waiting.incoming.language,
+            "duration_ms": round((self.engine.clock() - self.began) / timedelta(milliseconds=1), 3),
+        }
+        lineage = LineageMetadata.model_construct(root_request_id=str(request.root_request_id))
+
+        def turn(asked: dict[str, Any]) -> Interaction:
+            return Interaction(
+                interaction_id=self.waiting.key,
+                timestamp=self.began,
+                input=asked,
+                output=output,
+                events=response.events,
+                meta=meta,
+                lineage=lineage,
+            )
+
+        try:
+            return turn(request.payload)
+        except ValidationError:  # the agent put something there that is no JSON
+            return turn({name: value for name, value in request.payload.items() if _is_json(value)})
+
+
+def _request(memory: Memory, waiting: Waiting, now: datetime) -> AgentRequest:
+    incoming = waiting.incoming
+    metadata: dict[str, Any] = {
+        **incoming.metadata,
+        "conversation_id": memory.row.conversation_id,
+        "sender": incoming.sender,
+        "language": incoming.language,
+    }
+    if incoming.thread:
+        metadata["thread"] = incoming.thread
+    if incoming.hops:
+        metadata["hops"] = incoming.hops
+    if waiting.redelivered:
+        metadata["redelivered"] = True
+    if (preferred := memory.person.preferences.language) is not None:
+        metadata["preferred_language"] = preferred
+    return AgentRequest(
+        request_id=incoming.request_id or waiting.key,
+        session_id=memory.session_uuid,
+        root_request_id=incoming.root_request_id,
+        parent_request_id=incoming.parent_request_id,
+        created_at=now,
+        payload=incoming.payload,
+        capabilities=incoming.capabilities,
+        metadata=metadata,
+    )
+
+
+def _session(engine: Engine, memory: Memory, waiting: Waiting) -> Session:
+    return Session(
+        memory.state,
+        memory.identity(waiting.incoming.language, waiting.incoming.nickname),
+        engine.store,
+        memory.row.id,
+        memory.row.turns,
+        memory.variables,
+        memory.person.variables,
+        window_start=engine.governance.first(memory),
+        taken_in=engine.governance.taken_in(memory.variables),
+        knowledge=engine.knowledge,
+        before_window=engine.governance.warn_of_everything,
+    )
+
+
+_JSON: TypeAdapter[Any] = TypeAdapter(JsonValue)
+
+
+def _is_json(value: object) -> bool:
+    try:
+        _JSON.validate_python(value)
+    except ValidationError:
+        return False
+    return True
+
+
+def _interaction_json(interaction: Interaction) -> str:
+    try:
+        return interaction.__pydantic_serializer__.to_json(interaction, by_alias=True, exclude_none=True).decode()
+    except ValueError:  # lone surrogates, or what an agent put into the payload and is no JSON
+        dumped = interaction.model_dump(by_alias=True, exclude_none=True)
+        return to_json(printable(dumped), fallback=repr).decode()

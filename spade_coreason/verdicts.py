@@ -1,0 +1,41 @@
+"""Whether a request gets a turn, and what its sender hears if not: pure decisions."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from . import conversation
+from .codec import Incoming, Refused
+from .contracts import ErrorCode
+from .conversation import Received, Rules, Verdict
+from .lane import Memory
+
+
+def decide(memory: Memory, incoming: Incoming, now: datetime, rules: Rules) -> Received:
+    """What a request does to its conversation. Echoes of our own last answer are counted in `memory`, but a program's."""
+    received = conversation.receive(memory.life, now, rules)
+    if incoming.language == "program":
+        return received
+    text = str(incoming.payload.get("query", ""))
+    is_echo = bool(memory.last_answer) and memory.last_answer in text and received.ended is None
+    memory.echoes = memory.echoes + 1 if is_echo else 0
+    if received.verdict is Verdict.RUN and memory.echoes >= conversation.ECHOES_UNTIL_PAUSE:
+        uncounted = received.life._replace(interaction_count=received.life.interaction_count - 1)  # it gets no turn
+        return conversation.pause(uncounted, now, rules)
+    return received
+
+
+def notice(echoes: int, rules: Rules) -> Refused:
+    """The one notice of a conversation that pauses: why, and how to go on."""
+    cooldown_s = rules.cooldown.total_seconds()
+    text = (
+        "I pause here: this conversation goes round in circles."
+        if echoes >= conversation.ECHOES_UNTIL_PAUSE
+        else f"That is all for now: {rules.max_interactions} messages are the limit of a conversation."
+    )
+    text += f" Write again in {_duration(cooldown_s)}, or begin another thread."
+    return Refused(text, ErrorCode.TOO_MANY_REQUESTS, cooldown_s)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
