@@ -22,6 +22,8 @@ class LocalNetwork:
     def __init__(self) -> None:
         self._receivers: dict[str, Callable[[Element], object]] = {}
         self._away: dict[str, list[Element]] = {}
+        self.under_way = 0
+        """How many stanzas were sent and have not arrived."""
 
     def attach(self, jid: str, receive: Callable[[Element], object]) -> None:
         """From now on `receive` gets what is sent to the bare JID, and first what came while it was away."""
@@ -39,6 +41,7 @@ class LocalNetwork:
 
         def send(stanzas: list[str]) -> None:
             for stanza in stanzas:
+                self.under_way += 1
                 asyncio.get_running_loop().call_soon(self._carry, jid, str(stanza))
                 if isinstance(stanza, Tracked):
                     stanza.acknowledge()
@@ -53,6 +56,7 @@ class LocalNetwork:
         await arrived
 
     def _carry(self, sender: str, stanza: str) -> None:
+        self.under_way -= 1
         message = fromstring(stanza.replace("<message ", "<message xmlns='jabber:client' ", 1))
         message.set("from", sender)
         to = bare(message.get("to", ""))

@@ -169,8 +169,7 @@ class AgentTester:
 
     async def settled(self) -> None:
         """Waits until no turn runs or waits, everything that was said has arrived, and what left a window is taken in."""
-        await self._network.carried()
-        while any(runner.turns_in_flight for runner in self.runners.values()):
+        while self._network.under_way or any(runner.turns_in_flight for runner in self.runners.values()):
             for runner in self.runners.values():
                 await runner.settled()
             await self._network.carried()

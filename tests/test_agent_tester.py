@@ -371,3 +371,20 @@ def test_tests_of_agents_import_no_xmpp() -> None:
         "import sys; from spade_coreason import AgentTester, agent; print({'spade', 'slixmpp', 'pyjabber'} & set(sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+async def test_what_is_settled_has_arrived_whenever_it_is_asked() -> None:
+    read: list[str] = []
+    async with AgentTester(echo) as t:
+
+        async def look() -> list[str]:
+            await t.settled()
+            read.extend(t.unread())
+            return read[:]
+
+        t.send_stanza(f"<message to='{t.jid}' type='chat'><body>hello</body></message>", user="tester@localhost")
+        looks = []
+        while not read:  # one begins to wait in every step of the loop until the answer is there
+            looks.append(asyncio.create_task(look()))
+            await asyncio.sleep(0)
+        assert all(seen == ["hello"] for seen in await asyncio.gather(*looks))

@@ -70,9 +70,12 @@ class Chat:
     async def run(self) -> None:
         """Until /quit or Ctrl-D."""
         learning = asyncio.create_task(self._learn())
+        # The prompt reads Ctrl-C as a key. One that is pressed again before the next prompt is there interrupts nothing.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             await self._talk()
         finally:
+            signal.signal(signal.SIGINT, before)
             learning.cancel()
             await asyncio.gather(learning, return_exceptions=True)
 
@@ -108,7 +111,7 @@ class Chat:
     async def _ask(self, text: str) -> None:
         task = asyncio.create_task(self._show_answer(text))
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGINT, task.cancel)
+        before = signal.signal(signal.SIGINT, lambda number, frame: loop.call_soon_threadsafe(task.cancel))
         try:
             await asyncio.wait([task])
             if task.cancelled():
@@ -116,7 +119,7 @@ class Chat:
             else:
                 task.result()
         finally:
-            loop.remove_signal_handler(signal.SIGINT)
+            signal.signal(signal.SIGINT, before)
             if not task.done():
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)

@@ -58,7 +58,6 @@ class Contacts:
         admissions.on_decided = self._decided
         self._client.add_event_handler("roster_update", self._roster)
         self._client.add_event_handler("presence_subscribe", self._subscribe)
-        self._client.add_event_handler("presence_unsubscribe", self._unsubscribe)
         self._client.add_event_handler("presence_available", self._available)
         self._client.add_filter("out", _marked)
 
@@ -113,9 +112,6 @@ class Contacts:
             return
         for jid, item in iq["roster"]["items"].items():
             (self._access.contacts.discard if item["subscription"] == "remove" else self._access.contacts.add)(bare(str(jid)))
-
-    def _unsubscribe(self, presence: Any) -> None:
-        self._client.send_presence(pto=presence["from"].bare, ptype="unsubscribed")
 
     def _available(self, presence: Any) -> None:
         seen = self._new.get(presence["from"].bare)

@@ -50,6 +50,10 @@ class Terminal:
             except OSError as error:
                 raise AssertionError(f"it ended without {pattern}: {self.screen}") from error
 
+    def until_prompted(self, name: str) -> None:
+        """Waits for a new prompt that reads keys; what is drawn last of the one before looks the same."""
+        self.until(rf"\?2004h.*{name} ▸")
+
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 
@@ -56,13 +57,22 @@ def test_ctrl_c_at_an_empty_prompt_says_once_how_to_leave(chat: Chat) -> None:
     terminal.type("half")
     terminal.until("half")
     terminal.type("\x03")
-    terminal.until("echo ▸")
+    terminal.until_prompted("echo")
     assert "leaves)" not in terminal.screen
     terminal.type("\x03")
-    terminal.until(r"\(Ctrl-D or /quit leaves\).*echo ▸")
+    terminal.until(r"\(Ctrl-D or /quit leaves\).*\?2004h.*echo ▸")
     terminal.type("\x03")
-    terminal.until("echo ▸")
+    terminal.until_prompted("echo")
     assert terminal.screen.count("/quit leaves)") == 1
+
+
+def test_an_interrupt_between_two_prompts_does_not_leave(chat: Chat) -> None:
+    terminal = chat("echo")
+    for _ in range(20):
+        terminal.process.send_signal(signal.SIGINT)
+        terminal.until("echo ▸")  # what is drawn last of one prompt, or the next
+    terminal.type("hello\r")
+    terminal.until("  hello\r\n")
 
 
 def test_arrow_up_brings_back_no_blank_line(chat: Chat) -> None:

@@ -9,6 +9,7 @@ import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,13 +37,18 @@ def test_it_shows_every_agent_of_a_running_platform(platform: Running, beside: I
         [f"{name}@localhost", "online", "since"] for name in ("echo", "moody", "notes")
     ]
     assert lines[5] == f"3 of 3 agents online, process {platform.process.pid}"
-    beside("ask", "echo", "hello")
-    as_json = json.loads(beside("status", "--json").stdout)
-    echo = next(agent for agent in as_json["agents"] if agent["jid"] == "echo@localhost")
-    assert (echo["state"], echo["conversations"], echo["in_flight"], echo["rooms"]) == ("online", 1, 0, {})
+    before = _echo(beside)["conversations"]  # the platform is that of other tests too
+    beside("ask", "echo", "hello", "--thread", "one more")
+    echo = _echo(beside)
+    assert (echo["state"], echo["conversations"], echo["in_flight"], echo["rooms"]) == ("online", before + 1, 0, {})
     socket = platform.cwd / "data" / "status.sock"
     assert stat.S_ISSOCK(socket.stat().st_mode)
     assert socket.stat().st_mode & 0o777 == 0o600
+
+
+def _echo(beside: Invoke) -> dict[str, Any]:
+    agents: list[dict[str, Any]] = json.loads(beside("status", "--json").stdout)["agents"]
+    return next(agent for agent in agents if agent["jid"] == "echo@localhost")
 
 
 def test_where_none_runs_it_is_one_line_and_4(invoke: Invoke, tmp_path: Path) -> None:

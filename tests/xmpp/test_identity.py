@@ -452,6 +452,16 @@ async def test_an_admitted_person_is_approved_and_subscribed_back(real_server: X
         await eventually(lambda: not agent.host.client.client_roster[alice.jid]["from"])
 
 
+async def test_who_leaves_and_comes_back_at_once_sees_it_again(real_server: XmppServer, tmp_path: Path) -> None:
+    async with hosted(Weather(), real_server, tmp_path) as agent, person(real_server) as alice:
+        await befriended(alice, agent.jid)
+        for kind in ("unsubscribe", "subscribe"):
+            alice.xmpp.send_presence(pto=agent.jid, ptype=kind)
+        await presence(alice, agent.jid, of("unavailable"))
+        await presence(alice, agent.jid, of("available"))
+        await eventually(lambda: agent.host.client.client_roster[alice.jid]["from"])
+
+
 # Its introduction
 
 

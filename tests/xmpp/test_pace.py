@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.promptness import first_words_waits, typing_waits
+from benchmarks.promptness import Waits, first_words_waits, typing_waits
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
 from tests.xmpp.hosting import By, hosted
 from tests.xmpp.test_growing import CORRECTS, Pen, met, replaces
 
 SLOW_S = 0.5
-"""What a busy machine may take on top; the figures of a quiet one are `make bench`'s."""
+"""What a busy server may take on top; the figures of a quiet machine are `make bench`'s."""
+
+
+def late(waits: Waits) -> float:
+    """What the loop took on top: it carries a stanza four times, out and in at either end, and may be late each time."""
+    return 4 * waits.loop_late_s
 
 
 async def test_typing_is_shown_200_to_300_ms_after_a_message_with_100_busy_conversations(
@@ -23,14 +27,14 @@ async def test_typing_is_shown_200_to_300_ms_after_a_message_with_100_busy_conve
 ) -> None:
     typing = await typing_waits(real_server, tmp_path)
     assert typing.waits_s[0] >= 0.2
-    assert typing.median_s <= 0.3 + typing.loop_late_s
-    assert typing.waits_s[-1] <= 0.3 + SLOW_S
+    assert typing.median_s <= 0.3 + late(typing)
+    assert typing.waits_s[-1] <= 0.3 + late(typing) + SLOW_S
 
 
 async def test_first_words_are_seen_within_50_ms_with_100_busy_conversations(real_server: XmppServer, tmp_path: Path) -> None:
     words = await first_words_waits(real_server, tmp_path)
-    assert words.median_s <= 0.05 + words.loop_late_s
-    assert words.waits_s[-1] <= 0.05 + SLOW_S
+    assert words.median_s <= 0.05 + late(words)
+    assert words.waits_s[-1] <= 0.05 + late(words) + SLOW_S
 
 
 async def test_a_second_stream_does_not_wait_for_the_first_and_nothing_overtakes_what_was_said_before(
@@ -82,14 +86,13 @@ async def test_a_message_is_corrected_once_a_second_at_most(prosody: XmppServer,
         reading = asyncio.create_task(read())
         began = time.monotonic()
         words = 0
-        while time.monotonic() - began < 4.5:
+        while time.monotonic() - began < 2.5:
             pen.write(f"{words} ")
             words += 1
             await asyncio.sleep(0.03)
         pen.write(None)
         await reading
-        took_s = seen[-1][0] - began
         assert seen[-1][1].split() == [str(number) for number in range(words)]
-        assert 5 <= len(seen) <= took_s + 2
-        gaps = [later[0] - earlier[0] for earlier, later in pairwise(seen[:-1])]
-        assert min(gaps) > 0.8, gaps  # a second at the sender, less what one was longer on its way than the next
+        assert len(seen) >= 3
+        # However long they were on their way, none is here before it may be sent: the first at once, then one a second.
+        assert all(at - began > 0.99 * number for number, (at, _) in enumerate(seen[:-1])), seen
