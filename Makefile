@@ -19,8 +19,9 @@ $(VENV)/.ready: pyproject.toml
 demo: $(VENV)/.ready
 	@$(BIN)/spade-coreason demo
 
+# Most tests wait more than they compute: one process more than there are processors.
 test: $(VENV)/.ready
-	@$(BIN)/pytest
+	@$(BIN)/pytest -n auto --dist worksteal
 
 # What takes minutes: a room of a thousand; a process that is killed thousands of times while it writes its memory.
 chaos: $(VENV)/.ready

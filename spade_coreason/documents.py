@@ -46,10 +46,9 @@ def read_document(path: Path) -> FileText:
     """The text of a file; by its ending Markdown, PDF, else plain text in UTF-8. KnowledgeError says what is wrong with it."""
     suffix = path.suffix.lower()
     try:
-        size = path.stat().st_size
-        if size > _MOST_BYTES:
-            raise KnowledgeError(f"{path}: has {size:,} bytes, and {_MOST_BYTES:,} are the most; split it")
-        text = _pdf_text(path) if suffix in PDF else path.read_bytes().decode("utf-8-sig")
+        if path.stat().st_size > _MOST_BYTES:
+            raise _too_long(path)
+        text = _pdf_text(path) if suffix in PDF else _bytes(path).decode("utf-8-sig")
     except OSError as error:
         raise KnowledgeError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -59,6 +58,18 @@ def read_document(path: Path) -> FileText:
     if not text.strip():
         raise KnowledgeError(f"{path}: has no text" + ("; pictures of text are not read" if suffix in PDF else ""))
     return FileText(text, suffix in MARKDOWN)
+
+
+def _bytes(path: Path) -> bytes:
+    with path.open("rb") as file:
+        content = file.read(_MOST_BYTES + 1)  # a device or a pipe says no size, and may have no end
+    if len(content) > _MOST_BYTES:
+        raise _too_long(path)
+    return content
+
+
+def _too_long(path: Path) -> KnowledgeError:
+    return KnowledgeError(f"{path}: has more than {_MOST_BYTES:,} bytes, which are the most; split it")
 
 
 def _pdf_text(path: Path) -> str:

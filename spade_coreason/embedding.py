@@ -56,7 +56,7 @@ class OpenAIEmbedder:
         try:
             rows = sorted(answer["data"], key=lambda row: row["index"])
             vectors = [[float(value) for value in row["embedding"]] for row in rows]
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ModelError(self._api.url, "answers, but not with embeddings; see to knowledge.model") from error
         if len(vectors) != count or len({len(vector) for vector in vectors}) != 1 or not vectors[0]:
             raise ModelError(self._api.url, f"gives {len(vectors)} vectors for {count} texts; see to knowledge.model")

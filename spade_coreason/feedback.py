@@ -18,10 +18,11 @@ log = logging.getLogger(__name__)
 class Feedback:
     """For the answers of one agent; whatever its `feedback` raises, only the log has it."""
 
-    def __init__(self, agent: AgentInterface, store: AgentStore, lanes: Lanes) -> None:
+    def __init__(self, agent: AgentInterface, store: AgentStore, lanes: Lanes, timeout_s: float) -> None:
         self._agent = agent
         self._store = store
         self._lanes = lanes
+        self._timeout_s = timeout_s
         self._tasks: set[asyncio.Task[None]] = set()
 
     def take(self, sender: str, message_id: str, emojis: tuple[str, ...], nickname: str) -> None:
@@ -35,8 +36,12 @@ class Feedback:
         task.add_done_callback(self._tasks.discard)
 
     async def settled(self) -> None:
-        """Waits until everything is recorded."""
-        await asyncio.gather(*self._tasks)
+        """Waits until everything is recorded; an agent that does not come to an end with it is stopped."""
+        for timeout_s in (2.0, 1.0):
+            if self._tasks:
+                _, late = await asyncio.wait(self._tasks, timeout=timeout_s)
+                for task in late:
+                    task.cancel()
 
     async def _take(self, sender: str, turn: UUID, emojis: tuple[str, ...], nickname: str) -> None:
         try:
@@ -55,6 +60,7 @@ class Feedback:
             try:
                 result = feedback(Interaction.model_validate_json(body), emojis)
                 if inspect.isawaitable(result):
-                    await result
+                    async with asyncio.timeout(self._timeout_s or None):
+                        await result
             except (Exception, SystemExit, asyncio.CancelledError):  # sys.exit() would end the whole process
                 log.exception("%s: feedback failed", self._store.agent)

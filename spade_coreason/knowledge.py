@@ -75,7 +75,7 @@ class Knowledge:
         self._ids: dict[Shelf, int | None] = {}
         self._changes = 0
         self._indexing = asyncio.Lock()
-        self._is_checked = False
+        self._checked: set[int] = set()
         self._is_failing = False
 
     # Documents
@@ -100,7 +100,7 @@ class Knowledge:
                 f"{name[:100]!r} is no name of a document: 1 to {_LONGEST_NAME} characters that can be written"
             )
         text = _storable(text)
-        parts = split(text, is_markdown=is_markdown)
+        parts = await asyncio.to_thread(split, text, is_markdown=is_markdown)  # 0.3 s a megabyte
         if not parts:
             raise KnowledgeError(f"{name}: has no text")
         shelf = _shelf(person, conversation)
@@ -196,7 +196,7 @@ class Knowledge:
 
         assert self.embedder is not None
         found = self._vectors.get(shelf)
-        if found is None:
+        if found is None or found.dimension != dimension:  # another model may have taken the name
             changes = self._changes
             rows = await self.store.vectors(shelf, self.embedder.model)
             found = await asyncio.to_thread(Vectors, rows, dimension)
@@ -242,7 +242,7 @@ class Knowledge:
         [vector] = await self.embedder.embed(["dimension"])
         count = await self._index(Lacking(kind=(self.embedder.model, len(vector))), progress)
         self.let_go()
-        self._is_checked = False
+        self._checked.clear()
         return count
 
     async def missing(self) -> dict[str, int]:
@@ -280,10 +280,10 @@ class Knowledge:
         return done
 
     async def _check(self, dimension: int) -> None:
-        """Says once where passages have vectors that cannot be searched."""
-        if self._is_checked or self.embedder is None:
+        """Says once, of vectors of this length, where passages have vectors that cannot be searched."""
+        if dimension in self._checked or self.embedder is None:
             return
-        self._is_checked = True
+        self._checked.add(dimension)
         current = (self.embedder.model, dimension)
         models = await self.store.models()
         others = {key: count for key, count in models.items() if key != current}

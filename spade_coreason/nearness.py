@@ -32,6 +32,11 @@ class Vectors:
         return len(self._ids)
 
     @property
+    def dimension(self) -> int:
+        """How many values each has."""
+        return int(self._matrix.shape[1])
+
+    @property
     def size(self) -> int:
         """In bytes."""
         return self._matrix.nbytes + self._ids.nbytes

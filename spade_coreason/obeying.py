@@ -24,6 +24,7 @@ from .own_commands import OwnCommand
 from .preferences import USUAL
 from .response import Response, Send
 from .turn import Turn
+from .waiting_room import WaitingRoom
 
 _STOP_S = 5.0
 
@@ -32,12 +33,19 @@ class Obeying:
     """Does what people tell one agent's `house` by its commands; `set_to_work` is told of a lane in which something waits."""
 
     def __init__(
-        self, engine: Engine, memories: Memories, commands: Commands, house: House, set_to_work: Callable[[Lane], None]
+        self,
+        engine: Engine,
+        memories: Memories,
+        commands: Commands,
+        house: House,
+        waiting_room: WaitingRoom,
+        set_to_work: Callable[[Lane], None],
     ) -> None:
         self._engine = engine
         self._memories = memories
         self._commands = commands
         self._house = house
+        self._waiting_room = waiting_room
         self._set_to_work = set_to_work
 
     def find(self, incoming: Incoming) -> Command | None:
@@ -77,11 +85,14 @@ class Obeying:
         if command.at_once or not self._commands.may(owner, command):
             return await self._commands.do(command, values, self._house, owner, row)
         thread = thread_of(row.conversation_id, owner, self._engine.jid) if row is not None else None
+        is_work = command.name in self._commands.own
+        if is_work and self._waiting_room.is_full(owner, thread):
+            return Outcome("Too much of yours waits already; please try again later.", is_error=True)
         lane = self._engine.lanes.take(owner, thread)
         before = max((waiting.row for waiting in lane.queue if isinstance(waiting, Waiting)), default=0)
         done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         work = partial(self._run_errand, lane, command, values, before)
-        lane.put(Errand(work, command.name in self._commands.own, done))
+        lane.put(Errand(work, is_work, done))
         self._set_to_work(lane)
         return await done
 
@@ -162,6 +173,11 @@ class Obeying:
 
         turn.lane.current = turn.waiting
         ended = await turn.run(work)
+        if turn.is_forgotten:
+            if is_heard:
+                response.withdraw()
+                store.close(turn.waiting.row)
+            return Outcome("This is not done: what it was about is gone.", is_error=True)
         if ended is None:
             if is_heard:
                 await store.finish(turn.waiting.row, memory.row, None, None)

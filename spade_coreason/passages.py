@@ -8,7 +8,7 @@ from collections.abc import Iterator
 MOST_CHARACTERS = 1000
 """Of a passage: about 250 tokens, what small embedding models read of a text."""
 
-_HEADING = re.compile(r"^(#{1,6})\s+(.+?)\s*#*$")
+_HEADING = re.compile(r"^(#{1,6})\s+(\S.*)$")
 _FENCE = re.compile(r"^\s*(```|~~~)")
 # From the coarsest to the finest; the last cuts anywhere.
 _BOUNDARIES = (r"\n\s*\n", r"\n", r"(?<=[.!?…。！？])\s*(?=\S)", r"\s+", "")
@@ -43,7 +43,10 @@ def _sections(text: str) -> Iterator[tuple[str, str]]:
             continue
         yield _path(above), "\n".join(body)
         level = len(heading[1])
-        above = [*((depth, title) for depth, title in above if depth < level), (level, heading[2])]
+        above = [
+            *((depth, title) for depth, title in above if depth < level),
+            (level, heading[2].rstrip().rstrip("#").rstrip()),
+        ]
         body = []
     yield _path(above), "\n".join(body)
 

@@ -36,6 +36,10 @@ class Places:
     def __len__(self) -> int:
         return len(self._tasks)
 
+    def waiting(self, sender: str) -> int:
+        """How many requests of a sender have no place yet."""
+        return len(self._queues.get(sender, ()))
+
     def placed(self, incoming: Incoming) -> Incoming:
         """The request on the thread where it belongs, as far as that is known at once."""
         turn = _replied_to(incoming)

@@ -113,12 +113,14 @@ class Runner:
         )
         self._memories = Memories(self._engine)
         self._workers = Workers(self._engine, self._turn, self._may_begin)
-        self._obeying = Obeying(self._engine, self._memories, self.commands, self, self._workers.set_to_work)
+        self._places = Places(store, self._workers.put)
+        self._waiting_room = WaitingRoom(self._lanes, self._places, self.policy.queue)
+        self._obeying = Obeying(
+            self._engine, self._memories, self.commands, self, self._waiting_room, self._workers.set_to_work
+        )
         self._operators = Operators(store, self._lanes, self._ends, clock)
         self._purge = Purge(store, lambda: self.memory, self._lanes, self._ends, self.policy.retention, clock)
-        self._feedback = Feedback(agent, store, self._lanes)
-        self._places = Places(store, self._workers.put)
-        self._waiting_room = WaitingRoom(self._lanes, self.policy.queue)
+        self._feedback = Feedback(agent, store, self._lanes, self.policy.assist_timeout_s)
         self._early: list[Waiting] = []
         self._is_accepting = False
 

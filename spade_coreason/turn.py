@@ -69,10 +69,18 @@ class Turn:
         if incoming.wants_marker and incoming.stanza_id:
             engine.outbox.send([displayed(incoming)])
         ended = await self.run(lambda: engine.agent.assist(self.request, self.session, self.response))
-        if ended is None:
+        if self.is_forgotten:
+            self.response.withdraw()
+            engine.store.close(self.waiting.row)
+        elif ended is None:
             await engine.store.finish(self.waiting.row, self.memory.row, None, None)
         else:
             await self._finish(ended)
+
+    @property
+    def is_forgotten(self) -> bool:
+        """Whether all of it was forgotten meanwhile: the agent did not let itself be stopped."""
+        return self.lane.memory is not self.memory
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> Ended | None:
         """Runs `assist`, or a command of the agent's. The one place that catches whatever it raises: it fails alone.

@@ -8,6 +8,7 @@ from .codec import Incoming, Refused, owner_of
 from .contracts import ErrorCode
 from .lane import Lanes
 from .notices import AGAIN_S
+from .placing import Places
 
 MOST_HOPS = 16
 """Through so many agents a request may go. Each asks in a conversation of its own, so nothing else would end a circle."""
@@ -18,14 +19,15 @@ _LOOK_AGAIN_S = 1.0
 class WaitingRoom:
     """For one agent; `most` requests of one conversation may wait."""
 
-    def __init__(self, lanes: Lanes, most: int) -> None:
+    def __init__(self, lanes: Lanes, places: Places, most: int) -> None:
         self._lanes = lanes
+        self._places = places
         self._most = most
 
     def refusal(self, incoming: Incoming) -> Refused | None:
         """What the sender of a request hears that is not kept; None for one that is."""
         sender, thread = owner_of(incoming), incoming.thread
-        if self._is_full(sender, thread):
+        if self.is_full(sender, thread):
             text = f"{self._most} messages of this conversation wait already; until some are answered no more are kept."
             if not self._is_full_lane(sender, thread):
                 text = f"{self._most * _QUEUES} messages of yours wait already; until some are answered no more are kept."
@@ -38,15 +40,17 @@ class WaitingRoom:
     async def has_room(self, incoming: Incoming) -> None:
         """Waits until a request is not refused because too many wait."""
         sender = owner_of(incoming)
-        while self._is_full(sender, incoming.thread):
+        while self.is_full(sender, incoming.thread):
             workers = [lane.worker for lane in self._lanes.of(sender) if lane.worker is not None]
             if workers:
                 await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
             else:
                 await asyncio.sleep(_LOOK_AGAIN_S)  # a pause keeps them back, and tells nobody here when it ends
 
-    def _is_full(self, sender: str, thread: str | None) -> bool:
-        return self._is_full_lane(sender, thread) or self._lanes.waiting(sender) >= self._most * _QUEUES
+    def is_full(self, sender: str, thread: str | None) -> bool:
+        """Whether no more of somebody (a bare JID) may wait on a thread."""
+        waiting = self._lanes.waiting(sender) + self._places.waiting(sender)
+        return self._is_full_lane(sender, thread) or waiting >= self._most * _QUEUES
 
     def _is_full_lane(self, sender: str, thread: str | None) -> bool:
         lane = self._lanes.get(sender, thread)

@@ -71,11 +71,11 @@ class WebApi:
             raise ModelError(address, f"cannot be reached: {' '.join(str(error).split())}", may_pass=True) from error
         if status != 200:
             problem = f"says {status}: {_said(body)}{_REMEDIES.get(status, '')}"
-            after_s = float(retry_after) if retry_after.isdigit() else None
+            after_s = float(retry_after) if retry_after.isdecimal() else None
             raise ModelError(address, problem, may_pass=status in _TRANSIENT, retry_after_s=after_s)
         try:
             answer = json.loads(body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ModelError(address, f"answers with something that is no JSON; {_IS_IT}") from error
         if not isinstance(answer, dict):
             raise ModelError(address, f"answers with JSON that is no object; {_IS_IT}")
@@ -105,6 +105,6 @@ def _said(body: bytes) -> str:
         problem = json.loads(body)
         error = problem.get("error", problem.get("message", problem.get("detail", text)))
         text = str(error.get("message", error) if isinstance(error, dict) else error)
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         pass
     return " ".join(text.split())[:200] or "nothing more"

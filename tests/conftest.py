@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -122,3 +123,8 @@ def go_sendxmpp() -> str:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for line in missing_programs(terminalreporter.getreports("skipped")):
         terminalreporter.write_line(line, yellow=True)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Most tests wait more than they compute."""
+    return (os.cpu_count() or 1) + 1

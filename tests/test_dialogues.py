@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, get_args
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentTester, ConfigError, Policy, command
+from spade_coreason import AgentDefinition, AgentTester, ConfigError, Policy, command, obeying
 from spade_coreason.codec.adhoc import Action, CommandCall, CommandProblem, CommandStage
 from spade_coreason.commands.dialogues import Dialogues
 from tests.waiting import eventually
@@ -162,6 +162,44 @@ async def test_forget_me_from_the_menu_drops_what_runs_and_what_waits_in_a_pause
         assert d.t.unread() == ["I am paused at the moment; your message is kept."]
         assert (await waiting).text == "This is not done: what it was about is gone."
         assert await d.text("conversations") == "There are none."
+
+
+async def test_what_a_turn_does_that_cannot_be_stopped_is_forgotten_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(obeying, "_STOP_S", 0.05)
+
+    class Stubborn(Slow):
+        async def wait(self, session: Any) -> str | None:
+            await session.store("secret", "mine")
+            while not self.may_go_on.is_set():
+                with suppress(asyncio.CancelledError):
+                    await super().wait(session)
+            return "It came."
+
+        wait = command("wait", "wait for a sign")(wait)
+
+    async with AgentTester(Stubborn, user=ALICE) as t:
+        for thread, text in (("a", "work"), ("b", "/wait")):
+            t.send_stanza(
+                f"<message to='{AGENT}' type='chat' id='{thread}'><body>{text}</body><thread>{thread}</thread></message>"
+            )
+        await eventually(lambda: sum(lane.is_assisting for lane in t.runners[AGENT]._lanes) == 2)
+        assert (await t.say("/forget me yes"))[0].startswith("Forgotten: 3 conversations")
+        t.agent.may_go_on.set()  # type: ignore[attr-defined]
+        await t.settled()
+        assert [record.conversation_id for record in await t.conversations()] == []
+        assert await t.runners[AGENT].store.variables("conversation", "a") == {}
+        assert t.unread() == []
+
+
+async def test_an_agents_commands_pile_up_in_a_pause_no_more_than_messages() -> None:
+    async with desk(Policy(queue=3, operators=frozenset({BOB})), answer_within_s=0.01) as d:
+        await d.text("pause", who=f"{BOB}/x")
+        said = [await d.text("wait") for _ in range(4)]
+        assert said[2:] == [
+            "This takes a while; the answer follows as a message.",
+            "Too much of yours waits already; please try again later.",
+        ]
+        assert await d.begin("forget-me")
 
 
 async def test_a_command_may_end_the_conversation_and_say_nothing() -> None:

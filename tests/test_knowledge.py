@@ -132,6 +132,8 @@ async def test_what_is_no_document_is_an_error_that_names_it(open_knowledge: Ope
         (tmp_path / name).write_bytes(content)
         with pytest.raises(KnowledgeError, match=rf"{name}: .*{problem}"):
             await knowledge.add_file(tmp_path / name)
+    with pytest.raises(KnowledgeError, match=r"/dev/zero: has more than 67,108,864 bytes"):
+        await knowledge.add_file("/dev/zero")
     with pytest.raises(KnowledgeError, match=r"nothing\.txt: cannot be read: No such file"):
         await knowledge.add_file(tmp_path / "nothing.txt")
     with pytest.raises(KnowledgeError, match="is no name of a document"):
@@ -191,6 +193,8 @@ async def test_what_may_pass_is_tried_again_and_what_may_not_is_said(models: Mod
         ("{}", "but not with embeddings"),
         ("no", "no JSON"),
         ('{"data": []}', "0 vectors for 1 texts"),
+        ("[" * 100_000, "no JSON"),
+        ('{"data": [{"index": 0, "embedding": [1%s]}]}' % ("0" * 400), "but not with embeddings"),
     ):
         models.failures = [failure]
         with pytest.raises(ModelError, match=problem):
@@ -236,6 +240,20 @@ async def test_while_the_embedder_is_away_words_are_searched_and_the_log_says_so
 
 
 # Another model
+
+
+async def test_a_model_whose_vectors_change_their_length_is_noticed_while_it_runs(
+    open_knowledge: Open, models: ModelServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    knowledge = open_knowledge(models)
+    await knowledge.add(REFUNDS, "refunds")
+    assert await texts(knowledge.search("reimbursed", threshold=0.6)) == [REFUNDS]
+    models.dimension = 64
+    assert await texts(knowledge.search("reimbursed", threshold=0.6)) == []
+    assert await texts(knowledge.search("refund policy")) == [REFUNDS], "by its words"
+    assert caplog.text.count("`spade-coreason knowledge reindex agent@localhost` mends it") == 1
+    assert await knowledge.reindex() == 1
+    assert await texts(knowledge.search("reimbursed", threshold=0.6)) == [REFUNDS]
 
 
 async def test_vectors_of_another_model_are_never_compared_and_reindexing_mends_it(

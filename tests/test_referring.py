@@ -214,3 +214,18 @@ async def test_an_agent_whose_feedback_fails_goes_on(caplog: pytest.LogCaptureFi
         t.send_stanza(reactions(await answered(t, slow), "👎"), user=ALICE)
         await eventually(lambda: "feedback failed" in caplog.text)
         assert await t.say("what?", user=ALICE) == ["answer to what?"]
+
+
+async def test_feedback_that_never_ends_does_not_keep_the_platform_from_stopping(caplog: pytest.LogCaptureFixture) -> None:
+    class Pensive(Slow):
+        async def feedback(self, interaction: Interaction, reactions: tuple[str, ...]) -> None:
+            await super().feedback(interaction, reactions)
+            await asyncio.Event().wait()
+
+    pensive = Pensive()
+    async with AgentTester(pensive) as t:
+        t.send_stanza(reactions(await answered(t, pensive), "👍"), user=ALICE)
+        await eventually(lambda: bool(pensive.feedback_on))
+        async with asyncio.timeout(4):
+            await t.restart()
+    assert "feedback failed" in caplog.text

@@ -248,3 +248,12 @@ async def test_the_quote_for_other_clients_is_no_part_of_a_question(body: str, r
         t.send_stanza(said("abc", quoted("urn:xmpp:reply:0")))
         await t.settled()
         assert listing.asked == [query, "abc", "abc"]
+
+
+async def test_replies_whose_place_is_looked_for_count_among_those_that_wait() -> None:
+    async with AgentTester(Listing, user=ALICE, policy=Policy(queue=3)) as t:
+        for number in range(40):
+            t.send_stanza(reply(str(uuid4()), f"reply {number}"))
+        await t.settled()
+        assert len(t.agent.asked) == 30  # type: ignore[attr-defined]
+        assert [text for text in t.unread() if "30 messages of yours wait already" in text]

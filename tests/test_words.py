@@ -72,3 +72,8 @@ def test_a_passage_of_markdown_says_under_which_headings_it_stands() -> None:
     ]
     long = "# " + "title " * 100 + "\n" + "word " * 500
     assert all(len(passage) <= 300 for passage in split(long, is_markdown=True, most=300))
+
+
+def test_a_heading_of_many_spaces_takes_no_time() -> None:
+    text = f"# one{' ' * 100_000}two ##\nthe text"  # a regular expression that goes back takes minutes
+    assert len(split(text, is_markdown=True)) == 1

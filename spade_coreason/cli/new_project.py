@@ -55,12 +55,15 @@ README = Template("""\
 
 An agent on XMPP, made with spade_coreason.
 
-    spade-coreason up                               # runs it
-    spade-coreason ask $name@localhost Berlin   # asks it, from another terminal here
-    spade-coreason chat $name@localhost         # talks to it
+    # run it
+    spade-coreason up
+    # from another terminal here: ask it, or talk to it
+    spade-coreason ask $name@localhost Berlin
+    spade-coreason chat $name@localhost
 
+    # test it, without a server
     pip install pytest pytest-asyncio
-    pytest                                          # tests it, without a server
+    pytest
 
 - `$name.py` is the agent.
 - `config/platform.yaml` says which agents run, and on which server.

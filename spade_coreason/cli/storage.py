@@ -103,6 +103,10 @@ async def opened(
             await database.close()
 
 
+def _parameters() -> list[click.Parameter]:
+    return click.get_current_context().command.params
+
+
 def _is_typed(option: str) -> bool:
     return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
@@ -122,7 +126,8 @@ def _agents(settings: Settings, wanted: str | None) -> tuple[str, ...]:
         # Of an agent that is configured no longer, what it stored may still be there.
         return (bare(wanted).lower(),)
     if len(found) != 1:
-        raise ConfigError("--agent", f'there is no agent "{wanted}"; {those_there(known)}')
+        is_argument = any(one.name == "agent" and one.param_type_name == "argument" for one in _parameters())
+        raise ConfigError("AGENT" if is_argument else "--agent", f'there is no agent "{wanted}"; {those_there(known)}')
     return tuple(found)
 
 

@@ -92,14 +92,23 @@ async def restore(database: Database, memory_dir: Path, source: Path, progress: 
     with TemporaryDirectory(prefix=".restore.", dir=memory_dir.parent) as name:
         directory = Path(name)
         about = await asyncio.to_thread(_unpack, source, directory)
+        if len(_memories(directory / _MEMORY)) != about.memories:
+            raise _damaged(source, _MEMORY)
         # Opening it migrates it; it says so itself if it is of a newer version, or no database.
         await (await Database.open(f"sqlite+aiosqlite:///{directory / _DATABASE}", "off")).close()
 
         def work(target: Connection) -> dict[str, int]:
             with _sqlite(directory / _DATABASE) as copy:
-                return _copy_tables(copy, target, progress)
+                rows = _copy_tables(copy, target, progress)
+            for name, count in about.rows.items():
+                if rows.get(name, 0) != count:
+                    raise ValueError(name)
+            return rows
 
-        rows = await database.write(work)
+        try:
+            rows = await database.write(work)
+        except ValueError as error:
+            raise _damaged(source, error) from error
         if (directory / _MEMORY).is_dir():
             os.rename(directory / _MEMORY, memory_dir)  # an empty directory is replaced
     return About(about.schema, about.program, about.created_at, rows, about.memories)
@@ -159,11 +168,19 @@ def _require_empty(directory: Path) -> None:
         raise StoreError(f"{directory}: is not empty; restore into a new data directory, or move it aside")
 
 
+def _damaged(source: Path, what: object) -> StoreError:
+    return StoreError(f"{source}: is damaged: it does not hold all of what it says it does ({what}); take another backup")
+
+
+def _memories(directory: Path) -> list[Path]:
+    found = [*directory.glob("*.json"), *(path.with_suffix("") for path in directory.glob("*.json.journal"))]
+    return sorted(set(found))
+
+
 def _copy_memories(source: Path, target: Path) -> int:
     """Each memory, file and journal, as it is between two writes; the lock is its own. A new one is a journal only."""
     target.mkdir(mode=0o700)
-    found = [*source.glob("*.json"), *(path.with_suffix("") for path in source.glob("*.json.journal"))]
-    files = sorted(set(found))
+    files = _memories(source)
     for path in files:
         lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -191,14 +208,26 @@ def _unpack(source: Path, directory: Path) -> About:
     problem = f"{source}: is no backup of ours"
     try:
         with tarfile.open(source, "r:") as archive:
-            archive.extractall(directory, filter="data")
+            archive.extractall(directory, filter=_ours)
         about = About(**json.loads((directory / _ABOUT).read_text()))
+        if not isinstance(about.rows, dict) or not isinstance(about.memories, int):
+            raise ValueError(f"{_ABOUT} is damaged")
         if about.format != FORMAT:
             raise StoreError(f"{source}: was written by a newer version (format {about.format}); update spade-coreason")
         if not (directory / _DATABASE).is_file():
             raise StoreError(f"{problem}: it holds no {_DATABASE}")
     except FileNotFoundError as error:
         raise StoreError(f"{source}: there is no such file" if not source.exists() else problem) from error
-    except (OSError, ValueError, TypeError, EOFError, tarfile.TarError) as error:
+    except (OSError, ValueError, TypeError, EOFError, RecursionError, tarfile.TarError) as error:
         raise StoreError(f"{problem}: {' '.join(str(error).split())}") from error
     return about
+
+
+def _ours(member: tarfile.TarInfo, directory: str) -> tarfile.TarInfo:
+    """What a backup of ours has. A link, or a file with holes in it, would be something else than it says."""
+    is_file = member.isreg() and not member.issparse()
+    name, *rest = member.name.split("/")
+    is_known = is_file and (member.name in (_ABOUT, _DATABASE) or (name == _MEMORY and len(rest) == 1))
+    if not is_known and not (member.isdir() and member.name == _MEMORY):
+        raise ValueError(f"{member.name!r} is nothing that a backup has")
+    return tarfile.data_filter(member, directory)

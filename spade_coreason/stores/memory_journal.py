@@ -20,6 +20,8 @@ _ADDED = re.compile(
 )
 _OTHER = re.compile(rb'(\{"(agent_id|folded)":(%b)(?:,"journal":%b)?),"crc32":"([0-9a-f]{8})"\}\n' % (STRING, STRING))
 
+_ANY = re.compile(rb'(\{[^\n]*),"crc32":"([0-9a-f]{8})"\}\n')
+
 
 def added(conversation_id: str, content: str, timestamp: str) -> bytes:
     """The line of an addition."""
@@ -102,6 +104,9 @@ def _is_whole(body: bytes, checksum: bytes) -> bool:
 def _broken(data: bytes, found: Read) -> Read:
     """What is not whole is what a killed process left if nothing whole follows, and damage if something does."""
     next_line = data.find(b"\n", found.end) + 1
+    unknown = _ANY.fullmatch(data, found.end, next_line)
+    if unknown is not None and _is_whole(unknown[1], unknown[2]):
+        raise ValueError(f"has a line of another version at byte {found.end}; update spade-coreason")
     if next_line and any(
         _is_whole(line[1], line[line.re.groups]) for pattern in (_ADDED, _OTHER) for line in pattern.finditer(data, next_line)
     ):

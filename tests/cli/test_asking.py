@@ -50,6 +50,7 @@ def test_chat_leaves_out_a_line_that_is_not_utf_8(beside: Invoke) -> None:
     assert done.stderr == "error: standard input: is not UTF-8; convert it before (iconv -t UTF-8)\n"
 
 
+@pytest.mark.parametrize("platform", ["prosody"], indirect=True)
 @pytest.mark.parametrize(("encoding", "shown"), [("ascii", "? gr?n ?"), ("latin-1", "? grün ?")])
 def test_what_standard_output_cannot_show_is_replaced(platform: Running, encoding: str, shown: str) -> None:
     def out(*arguments: str) -> str:

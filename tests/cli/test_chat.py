@@ -13,6 +13,9 @@ from .terminal import Terminal
 
 Chat = Callable[[str], Terminal]
 
+# Of the embedded server a terminal sees nothing else; `test_the_demo_in_a_terminal_is_a_chat` chats there.
+pytestmark = pytest.mark.parametrize("platform", ["prosody"], indirect=True)
+
 
 @pytest.fixture
 def chat(platform: Running) -> Iterator[Chat]:

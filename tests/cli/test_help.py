@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 
 import click
 import pytest
@@ -65,12 +64,11 @@ def test_completing_needs_no_spade(line: str) -> None:
 
 
 def test_help_is_there_in_half_a_second() -> None:
-    times = []
-    for _ in range(4):
-        begin = time.perf_counter()
-        subprocess.run([sys.executable, "-c", LOOK, "--help"], capture_output=True, check=True, timeout=20)
-        times.append(time.perf_counter() - begin)
-    assert min(times) < 0.5
+    process = subprocess.Popen([sys.executable, "-c", LOOK, "--help"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    assert used.ru_utime + used.ru_stime < 0.5  # of a processor, whatever else runs beside it
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -124,6 +124,14 @@ async def test_nothing_is_overwritten(database_url: str, tmp_path: Path) -> None
         (lambda directory: repacked(directory, about=None), r"b\.tar: is no backup of ours"),
         (lambda directory: repacked(directory, about={"format": 2}), "was written by a newer version"),
         (lambda directory: repacked(directory, newer=True), "was written by a newer version"),
+        (lambda directory: repacked(directory, {"rows": []}), "about.json is damaged"),
+        (lambda directory: repacked(directory, {"memories": 2}), r"does not hold all of what it says it does \(memory\)"),
+        (lambda directory: repacked(directory, {}, database=b""), r"does not hold all of what it says it does \(\w+\)"),
+        (lambda directory: added(directory, "../evil"), "'../evil' is nothing that a backup has"),
+        (lambda directory: added(directory, "memory/a/b"), "'memory/a/b' is nothing that a backup has"),
+        (lambda directory: added(directory, "memory/b", tarfile.SYMTYPE), "'memory/b' is nothing that a backup has"),
+        (lambda directory: added(directory, "memory/b", tarfile.LNKTYPE), "'memory/b' is nothing that a backup has"),
+        (lambda directory: added(directory, "memory/b", tarfile.FIFOTYPE), "'memory/b' is nothing that a backup has"),
     ],
 )
 async def test_a_backup_that_cannot_be_read_is_one_line_and_changes_nothing(
@@ -148,10 +156,21 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def repacked(directory: Path, about: dict[str, object] | None = None, newer: bool = False) -> None:
+def added(directory: Path, name: str, kind: bytes = tarfile.REGTYPE) -> None:
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = kind, "about.json"
+    with tarfile.open(directory / "b.tar", "a") as archive:
+        archive.addfile(member)
+
+
+def repacked(
+    directory: Path, about: dict[str, object] | None = None, newer: bool = False, database: bytes | None = None
+) -> None:
     inside = directory / "inside"
     with tarfile.open(directory / "b.tar") as archive:
         archive.extractall(inside, filter="data")
+    if database is not None:
+        (inside / "platform.db").write_bytes(database)
     if newer:
         execute(f"{SQLITE}{inside}/platform.db", "UPDATE alembic_version SET version_num = '9999'")
     elif about is None:

@@ -12,6 +12,7 @@ import shutil
 import signal
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -219,6 +220,19 @@ def test_a_damaged_journal_is_named_and_kept(tmp_path: Path, damage: str) -> Non
     path.rename(tmp_path / "aside")
     memory.add_information("c", "went on")
     assert memory.get_information("c") == ["went on"]
+
+
+def test_a_line_of_a_later_version_is_kept_and_not_taken_for_one_that_is_not_whole(tmp_path: Path) -> None:
+    memory = memory_in(tmp_path)
+    memory.add_information("c", "one")
+    later = b'{"conversation_id":"c","content":"two","timestamp":"","importance":"high"'
+    with memory.journal_path.open("ab") as file:
+        file.write(b'%b,"crc32":"%08x"}\n' % (later, zlib.crc32(later)))
+    data = memory.journal_path.read_bytes()
+    for attempt in (lambda: memory.add_information("c", "x"), lambda: memory_in(tmp_path), memory.flush):
+        with pytest.raises(MemoryFileError, match=r"has a line of another version at byte \d+; update spade-coreason"):
+            attempt()
+        assert memory.journal_path.read_bytes() == data
 
 
 def interrupted_fold(memory: AgentInteractionMemory, fold: Callable[[], object]) -> None:

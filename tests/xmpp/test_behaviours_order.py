@@ -57,10 +57,18 @@ async def test_3000_messages_of_one_client_are_each_answered_once_and_in_order(r
 
 @asynccontextmanager
 async def _clients(server: XmppServer, count: int) -> AsyncIterator[list[StockClient]]:
-    accounts = await asyncio.gather(*(server.account() for _ in range(count)))
-    clients = [StockClient(*account, server) for account in accounts]
+    logging_in = asyncio.Semaphore(10)  # each login has its time; all at once, a busy machine would not keep it
+
+    clients: list[StockClient] = []
+
+    async def log_in() -> None:
+        async with logging_in:
+            client = StockClient(*await server.account(), server)
+            await client.connect()
+            clients.append(client)
+
     try:
-        await asyncio.gather(*(client.connect() for client in clients))
+        await asyncio.gather(*(log_in() for _ in range(count)))
         yield clients
     finally:
         await asyncio.gather(*(client.close() for client in clients))

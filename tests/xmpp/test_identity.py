@@ -305,7 +305,11 @@ async def test_its_picture_comes_from_the_configuration(real_server: XmppServer,
 # What it is doing
 
 
-async def test_its_presence_says_how_busy_it_is(real_server: XmppServer, tmp_path: Path) -> None:
+async def test_its_presence_says_how_busy_it_is(
+    real_server: XmppServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if real_server.kind == "ejabberd":  # once at its real pace
+        monkeypatch.setattr("spade_coreason.xmpp.presence._AT_MOST_EVERY_S", 0.1)
     held = Held()
     held.may_start.set()
     policy = Policy(rules=Rules(max_interactions=0), concurrency=4)
@@ -335,6 +339,7 @@ async def test_its_presence_says_that_nothing_can_be_stored(
     prosody: XmppServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spade_coreason.stores.database._TRIAL_S", 0.1)
+    monkeypatch.setattr("spade_coreason.xmpp.presence._AT_MOST_EVERY_S", 0.1)
     async with hosted(Weather(), prosody, tmp_path) as agent, person(prosody) as alice:
         await befriended(alice, agent.jid)
         await published(agent)

@@ -151,9 +151,10 @@ async def test_malformed_extensions_of_messages_do_no_harm(
     async with hosted(Echo(), real_server, tmp_path) as echo, StockClient(*await real_server.account(), real_server) as alice:
         for number, element in enumerate(IN_MESSAGES):
             for count, extra in enumerate(_elements(*element)):
-                alice.send(None, echo.jid, extra_xml=extra)
                 alice.send(f"{number}-{count}", echo.jid, extra_xml=extra)
-                alice.send(f"{number}-{count} normal", echo.jid, type="normal", extra_xml=extra)
+                if len(extra) < len(HUGE):  # a server takes its time for those
+                    alice.send(None, echo.jid, extra_xml=extra)
+                    alice.send(f"{number}-{count} normal", echo.jid, type="normal", extra_xml=extra)
             await _answers(alice, echo, f"the last with {element[0]} of {element[1]}, {number}")
 
 
