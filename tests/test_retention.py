@@ -110,7 +110,7 @@ async def test_so_many_turns_are_kept_of_each_conversation(database_url: str, tm
         for number in range(1, 8):
             await r.ask(f"{number}", ALICE, "t")
         await r.ask("1", BOB, "u")
-        assert (await r.runner.purge()).turns == 4
+        await r.runner.purge()  # that at the start may have found some already
         assert r.turns() == [("t", 5), ("t", 6), ("t", 7), ("u", 1)]
         await r.ask("8", ALICE, "t")
         assert r.agent.seen[-1] == ["5", "6", "7"]  # in memory nothing else is left either
