@@ -66,7 +66,7 @@ FLOORS = [
         "knowledge",
         "governance",
     },
-    {"xmpp", "testing", "local_network"},
+    {"xmpp", "testing", "local_network", "llm"},
     {"service", "models"},
     {"cli"},
 ]

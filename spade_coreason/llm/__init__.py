@@ -1,0 +1,8 @@
+"""An agent that thinks: a language model with tools and memory, as an AgentInterface (the extra `llm`)."""
+
+from .agent import LLMAgent as LLMAgent
+from .options import Endpoint as Endpoint
+from .options import Limits as Limits
+from .tools import Tool as Tool
+
+__all__ = ["Endpoint", "LLMAgent", "Limits", "Tool"]

@@ -1,0 +1,176 @@
+"""Asking a language model: a streamed reply, with time limits, retries with back-off and a fallback model."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+from ..exceptions import ConfigError, ModelError
+from .deltas import Reply
+from .options import Endpoint
+
+log = logging.getLogger(__name__)
+
+_TRANSIENT = {408, 409, 425, 429, 500, 502, 503, 504, 529}
+_MEANING = {
+    400: "does not accept the request (400)",
+    401: "refuses the key (401)",
+    403: "refuses the key (403)",
+    404: "is not there (404)",
+    413: "was asked too much at once (413)",
+    429: "is busy (429)",
+}
+_NO_COMPLETION = "answers with something that is no chat completion"
+
+
+class Listener(Protocol):
+    """Hears a reply while it comes."""
+
+    @property
+    def has_spoken(self) -> bool:
+        """Whether something was said that cannot be taken back."""
+        ...
+
+    async def text(self, piece: str) -> None: ...
+
+    async def reasoning(self, piece: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a model is asked. `further` are more fields of the request."""
+
+    messages: Sequence[Mapping[str, Any]]
+    further: Mapping[str, Any]
+
+
+class Model:
+    """The models of one endpoint: the first is asked, the next where it fails. `open` before, `close` after.
+
+    ConfigError where the package openai is missing or no endpoint is named. It belongs to one event loop.
+    """
+
+    def __init__(self, endpoint: Endpoint, models: Sequence[str]) -> None:
+        if find_spec("openai") is None:
+            raise ConfigError("", 'a language model needs the package openai: pip install "spade-coreason[llm]"')
+        self._endpoint = endpoint
+        self._url, self._key = endpoint.resolved()
+        self.models = tuple(models)
+        self._client: Any = None
+
+    def open(self) -> None:
+        """Makes the client; importing its package takes half a second."""
+        import openai
+
+        if self._client is None:
+            timeout = openai.Timeout(self._endpoint.timeout_s, connect=self._endpoint.connect_timeout_s)
+            # A redirect would take what is asked, which is somebody's words, to another server.
+            http = openai.DefaultAsyncHttpx2Client(follow_redirects=False, timeout=timeout)
+            self._client = openai.AsyncOpenAI(
+                base_url=self._url, api_key=self._key, timeout=timeout, max_retries=0, http_client=http
+            )
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    async def reply(self, question: Question, listener: Listener) -> Reply:
+        """The reply, which `listener` hears while it comes. Cancelled, the request is closed.
+
+        ModelError when no model of the endpoint could be had; also when one fails in the middle of what was already heard.
+        """
+        problem: ModelError | None = None
+        for name in self.models:
+            try:
+                return await self._persistently(name, question, listener)
+            except ModelError as error:
+                if listener.has_spoken:
+                    raise
+                problem = error
+                log.warning("%s", error)
+        assert problem is not None
+        raise problem
+
+    async def _persistently(self, name: str, question: Question, listener: Listener) -> Reply:
+        pause_s = self._endpoint.first_pause_s
+        for left in range(self._endpoint.tries - 1, -1, -1):
+            try:
+                return await self._once(name, question, listener)
+            except ModelError as error:
+                wait_s = pause_s * random.uniform(0.8, 1.2) if error.retry_after_s is None else error.retry_after_s
+                if listener.has_spoken or not error.may_pass or not left or wait_s > self._endpoint.longest_pause_s:
+                    raise
+                log.info("%s; asking again in %.1f s", error, wait_s)
+                await asyncio.sleep(wait_s)
+                pause_s *= 4
+        raise AssertionError("unreachable")
+
+    async def _once(self, name: str, question: Question, listener: Listener) -> Reply:
+        reply = Reply(name)
+        async with aclosing(self._chunks(name, question, reply)) as pieces:
+            async for text, reasoning in pieces:
+                if reasoning:
+                    await listener.reasoning(reasoning)
+                if text:
+                    await listener.text(text)
+        reply.end()
+        if reply.finish is None:
+            problem = "broke off in the middle of its answer" if reply.chunks else _NO_COMPLETION
+            raise ModelError(name, problem, may_pass=bool(reply.chunks))
+        if reply.finish == "content_filter":
+            raise ModelError(name, "was kept from answering by its provider's content filter")
+        return reply
+
+    async def _chunks(self, name: str, question: Question, reply: Reply) -> AsyncGenerator[tuple[str, str], None]:
+        """Text and reasoning, piece by piece; whatever goes wrong is a ModelError without a word of what was said."""
+        import openai
+
+        if self._client is None:
+            self.open()
+        further = dict(question.further)
+        if self._endpoint.usage:
+            further["stream_options"] = {"include_usage": True}
+        try:
+            stream = await self._client.chat.completions.create(
+                model=name, messages=list(question.messages), stream=True, **further
+            )
+            async with stream:
+                async for chunk in stream:
+                    yield reply.take(chunk)
+        except openai.APITimeoutError as error:
+            problem = f"said nothing for {self._endpoint.timeout_s:g} s"
+            raise ModelError(name, problem, may_pass=True) from error
+        except openai.APIConnectionError as error:
+            problem = "broke off in the middle of its answer" if reply.chunks else "cannot be reached"
+            raise ModelError(name, problem, may_pass=True) from error
+        except openai.APIStatusError as error:
+            log.debug("%s says %d: %s", name, error.status_code, error.message)
+            problem = _MEANING.get(error.status_code, f"fails ({error.status_code})")
+            after_s = retry_after_s(error.response.headers.get("retry-after", ""), datetime.now(UTC))
+            raise ModelError(name, problem, may_pass=error.status_code in _TRANSIENT, retry_after_s=after_s) from error
+        except openai.OpenAIError as error:  # an error that the server sends as a part of the stream
+            raise ModelError(name, "reports an error in the middle of its answer", may_pass=True) from error
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ModelError(name, _NO_COMPLETION) from error
+
+
+def retry_after_s(header: str, now: datetime) -> float | None:
+    """The seconds of a Retry-After header (RFC 9110, 10.2.3), which has a number or a date."""
+    if header.strip().isdecimal():
+        return float(header)
+    try:
+        when = parsedate_to_datetime(header)
+    except ValueError:
+        return None
+    when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+    return max(0.0, (when - now).total_seconds())

@@ -1,0 +1,95 @@
+"""What an LLMAgent is told beside its manifest: where its model is, and how much of what it may use."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+
+from ..exceptions import ConfigError
+
+
+class _Options(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+Options = TypeVar("Options", bound=_Options)
+
+
+class Endpoint(_Options):
+    """A server with OpenAI's API. `url` is its base, with the version, such as http://127.0.0.1:11434/v1
+
+    Without `url`: OPENAI_BASE_URL, else OpenAI. The key is `api_key`, else the text of `api_key_file`, else OPENAI_API_KEY, but
+    that only where `url` is from the environment too: a key for one server never goes to another. `timeout_s` is the time in
+    which something new must come; of `tries` the first is one; a pause is `first_pause_s`, then four times as long each time,
+    or what the server says; where that is more than `longest_pause_s`, nobody waits. `usage: false` is for servers that
+    refuse `stream_options`.
+    """
+
+    url: str | None = None
+    api_key: SecretStr | None = None
+    api_key_file: Path | None = None
+    timeout_s: float = Field(default=60.0, gt=0)
+    connect_timeout_s: float = Field(default=10.0, gt=0)
+    tries: int = Field(default=3, ge=1)
+    first_pause_s: float = Field(default=0.5, ge=0)
+    longest_pause_s: float = Field(default=20.0, ge=0)
+    usage: bool = True
+
+    def resolved(self, environment: Mapping[str, str] = os.environ) -> tuple[str, str]:
+        """Base URL and key. ConfigError where no server is named, or the file of the key cannot be read."""
+        url = self.url or environment.get("OPENAI_BASE_URL") or ""
+        key = self._key()
+        if key is None and self.url is None:
+            key = environment.get("OPENAI_API_KEY")
+        if not url and not key:
+            problem = "no language model is named; set OPENAI_BASE_URL or OPENAI_API_KEY, or give its url here"
+            raise ConfigError("options.endpoint", problem)
+        if url and not re.fullmatch(r"https?://[^\s/?#@]+[^\s?#@]*", url):
+            problem = "is no address of an API; write it like http://127.0.0.1:11434/v1, and the key as api_key"
+            raise ConfigError("options.endpoint.url" if self.url else "OPENAI_BASE_URL", problem)
+        return url or "https://api.openai.com/v1", key or "none"  # servers that want no key get one that says so
+
+    def _key(self) -> str | None:
+        if self.api_key is not None:
+            return self.api_key.get_secret_value()
+        if self.api_key_file is None:
+            return None
+        try:
+            return self.api_key_file.expanduser().read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            problem = f"{self.api_key_file} cannot be read: {error}"
+            raise ConfigError("options.endpoint.api_key_file", problem) from error
+
+
+class Limits(_Options):
+    """What one turn may take: tokens of what the model is shown, and of an answer (None: the server's own limit); rounds with
+    tools, tool calls in one round; seconds and characters of a tool's result; how often data are repaired; passages that
+    `session.recall` adds to a question."""
+
+    context_tokens: int = Field(default=16_000, ge=256)
+    answer_tokens: int | None = Field(default=None, ge=1)
+    rounds: int = Field(default=8, ge=1)
+    calls: int = Field(default=16, ge=1)
+    tool_timeout_s: float = Field(default=30.0, gt=0)
+    result_characters: int = Field(default=16_000, ge=100)
+    repairs: int = Field(default=2, ge=0)
+    passages: int = Field(default=3, ge=0)
+
+
+def options_of(kind: type[Options], given: Options | Mapping[str, Any] | None, place: str) -> Options:
+    """Options as given, or read from a mapping; ConfigError names the key."""
+    if isinstance(given, kind):
+        return given
+    try:
+        return kind.model_validate({} if given is None else given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join([place, *map(str, first["loc"])])
+        known = ", ".join(kind.model_fields)
+        problem = f"unknown key; there is {known}" if first["type"] == "extra_forbidden" else first["msg"]
+        raise ConfigError(where, problem) from error

@@ -1,0 +1,45 @@
+"""Structured output: what a capability with an output schema answers with, found in the text of a model and checked."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ..contracts import AgentCapability, AgentDefinition, AgentRequest
+from ..contracts.schema import first_problem
+
+_FENCE = re.compile(r"\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*", re.S)
+
+
+def structured(manifest: AgentDefinition, request: AgentRequest) -> AgentCapability | None:
+    """The capability that answers with data: the one that `metadata["capability"]` names, else the only one there is."""
+    named = request.metadata.get("capability")
+    found = [one for one in manifest.capabilities if one.name == named] or manifest.capabilities
+    return found[0] if len(found) == 1 and found[0].outputs else None
+
+
+def response_format(capability: AgentCapability) -> dict[str, Any]:
+    """What a request says of it."""
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", capability.name)[:64]
+    return {"type": "json_schema", "json_schema": {"name": name, "schema": capability.outputs}}
+
+
+def wanted(capability: AgentCapability) -> str:
+    """What a system message says of it, for servers to which `response_format` means nothing."""
+    schema = json.dumps(capability.outputs, ensure_ascii=False)
+    return f"Answer with one JSON object alone, no other text, that fits this JSON Schema:\n{schema}"
+
+
+def data_in(text: str, schema: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str]:
+    """The data in a text, or None and what is wrong with it."""
+    fenced = _FENCE.fullmatch(text)
+    try:
+        value = json.loads(fenced[1] if fenced else text)
+    except (ValueError, RecursionError) as error:
+        return None, f"it is no JSON ({str(error)[:120]})"
+    if not isinstance(value, dict):
+        return None, "it is no JSON object"
+    problem = first_problem(value, dict(schema))
+    return (value, "") if problem is None else (None, problem)

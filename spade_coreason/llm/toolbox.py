@@ -1,0 +1,141 @@
+"""The tools of one turn: called at once and in time, and whatever goes wrong is told to the model."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import to_json
+
+from ..contracts import SessionHandle
+from ..exceptions import CoReasonError
+from ..peers import Peers
+from ..stores.memory import AgentInteractionMemory
+from .deltas import ToolCall
+from .options import Limits
+from .tools import Tool, what_is_wrong
+
+log = logging.getLogger(__name__)
+
+RESERVED = ("remember_interaction_info", "get_interaction_history", "recall", "ask_agent")
+"""The names of our own tools."""
+
+OnCall = Callable[[str, bool, float], Awaitable[None]]
+"""Hears of each call: the tool, whether it went well, and its milliseconds."""
+
+
+class Toolbox:
+    """Tools by name. A call never raises: an error is its result."""
+
+    def __init__(self, tools: Sequence[Tool], limits: Limits) -> None:
+        self._tools = {tool.name: tool for tool in tools}
+        self._limits = limits
+
+    @property
+    def schemas(self) -> list[dict[str, Any]]:
+        """What a model is shown of them."""
+        return [tool.schema for tool in self._tools.values()]
+
+    async def call_all(self, calls: Sequence[ToolCall], on_call: OnCall) -> list[dict[str, Any]]:
+        """All at once; their results as messages, in the order of the calls. Cancelled, all of them are."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._answer(call, number, on_call)) for number, call in enumerate(calls)]
+        return [
+            {"role": "tool", "tool_call_id": call.id, "content": task.result()} for call, task in zip(calls, tasks, strict=True)
+        ]
+
+    async def _answer(self, call: ToolCall, number: int, on_call: OnCall) -> str:
+        began = time.perf_counter()
+        if number >= self._limits.calls:
+            text, is_good = f"error: not called; {self._limits.calls} calls at once are the most", False
+        else:
+            text, is_good = await self._called(call)
+        await on_call(call.name, is_good, (time.perf_counter() - began) * 1000)
+        return text
+
+    async def _called(self, call: ToolCall) -> tuple[str, bool]:
+        tool = self._tools.get(call.name)
+        if tool is None:
+            return f"error: there is no tool {call.name[:64]!r}; there is {', '.join(self._tools) or 'none'}", False
+        arguments = call.parsed
+        if not isinstance(arguments, dict):
+            return "error: the arguments are no JSON object; call it again with one", False
+        limit_s = self._limits.tool_timeout_s
+        try:
+            async with asyncio.timeout(limit_s) as limit:
+                return self._bounded(await tool.call(arguments)), True
+        except ValidationError as error:
+            return f"error: {what_is_wrong(error)}; correct the arguments and call it again", False
+        except TimeoutError as error:
+            if not limit.expired():
+                return self._failed(tool, error), False
+            log.warning("the tool %s took longer than %g s", tool.name, limit_s)
+            return f"error: {tool.name} did not answer in {limit_s:g} s", False
+        except CoReasonError as error:
+            return self._bounded(f"error: {error}"), False
+        except Exception as error:  # noqa: BLE001 - a tool is somebody else's code
+            return self._failed(tool, error), False
+
+    def _failed(self, tool: Tool, error: Exception) -> str:
+        # Its text may hold what a person said: the model hears it, the log does not.
+        log.warning("the tool %s raised %s", tool.name, type(error).__name__)
+        log.debug("the tool %s failed", tool.name, exc_info=error)
+        return self._bounded(f"error: {type(error).__name__}: {error}")
+
+    def _bounded(self, result: Any) -> str:
+        text = result if isinstance(result, str) else to_json(result, fallback=str, inf_nan_mode="strings").decode()
+        more = len(text) - self._limits.result_characters
+        return text if more <= 0 else f"{text[: self._limits.result_characters]}\n(cut here; {more:,} characters more)"
+
+
+def memory_tools(memory: AgentInteractionMemory, conversation_id: str) -> list[Tool]:
+    """`remember_interaction_info` and `get_interaction_history` (seed: Memory API), bound to a conversation."""
+
+    def bound(acall: Callable[..., Awaitable[str]]) -> Callable[[dict[str, Any]], Awaitable[str]]:
+        return lambda arguments: acall(**arguments)
+
+    return [Tool(one.name, one.description, one.parameters, bound(one.acall)) for one in memory.tools(conversation_id)]
+
+
+def recall_tool(session: SessionHandle) -> Tool:
+    """`recall`: what the agent knows and what was said before, by words or by meaning."""
+
+    async def call(arguments: dict[str, Any]) -> Any:
+        query = arguments.get("query")
+        if not isinstance(query, str) or not query.strip():
+            return "error: query is a text"
+        return await session.recall(query, 5, 0.5) or "Nothing was found."
+
+    parameters = {
+        "type": "object",
+        "properties": {"query": {"type": "string", "description": "What to look for, in a few words"}},
+        "required": ["query"],
+    }
+    return Tool("recall", "Search documents and earlier parts of this conversation", parameters, call)
+
+
+def ask_tool(peers: Peers, agents: Sequence[str], timeout_s: float) -> Tool:
+    """`ask_agent`: another agent, one of `agents` (JIDs). Lineage is kept, and the hops are counted."""
+
+    async def call(arguments: dict[str, Any]) -> Any:
+        agent, question = arguments.get("agent"), arguments.get("question")
+        if not isinstance(agent, str) or agent not in agents:
+            return f"error: agent is one of {', '.join(agents)}"
+        if not isinstance(question, str) or not question.strip():
+            return "error: question is a text"
+        answer = await peers.ask(agent, question, timeout_s)
+        return answer.text or list(answer.data) or "(no text)"
+
+    parameters = {
+        "type": "object",
+        "properties": {
+            "agent": {"type": "string", "enum": list(agents), "description": "Its address"},
+            "question": {"type": "string", "description": "What to ask it; it knows nothing of this conversation"},
+        },
+        "required": ["agent", "question"],
+    }
+    return Tool("ask_agent", "Ask another agent; its answer is data", parameters, call)
