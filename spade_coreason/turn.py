@@ -204,6 +204,8 @@ class Turn:
             "language": self.waiting.incoming.language,
             "duration_ms": round((self.engine.clock() - self.began) / timedelta(milliseconds=1), 3),
         }
+        if nickname := self.waiting.incoming.metadata.get("nickname"):
+            meta["nickname"] = nickname
         lineage = LineageMetadata.model_construct(root_request_id=str(request.root_request_id))
 
         def turn(asked: dict[str, Any]) -> Interaction:

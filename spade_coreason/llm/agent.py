@@ -12,7 +12,8 @@ from ..exceptions import ConfigError, ModelError
 from ..peers import Peers
 from ..stores.memory import AgentInteractionMemory
 from ..tokens import TokenCounter, counter
-from .context import Context, ContextTooLong, instructions, passages_shown, question_shown, turns_shown
+from ..turns import turn_text
+from .context import Context, ContextTooLong, instructions, question_shown
 from .model import Model
 from .options import Endpoint, Limits, options_of
 from .speaker import Speaker
@@ -78,7 +79,11 @@ class LLMAgent:
         if not first:
             problem = "no model is named; give its name here, in the manifest as config.model_config.model, or as OPENAI_MODEL"
             raise ConfigError("options.model", problem)
-        self._model = Model(options_of(Endpoint, endpoint, "options.endpoint"), [first, *filter(None, [fallback_model])])
+        self._model = Model(
+            options_of(Endpoint, endpoint, "options.endpoint"),
+            [first, *filter(None, [fallback_model])],
+            self._limits.reply_characters,
+        )
         threads = Threads()
         self._tools = [tool_of(one, threads) for one in (*self.default_tools, *_listed("tools", tools))]
         _check_names(self._tools)
@@ -137,15 +142,17 @@ class LLMAgent:
         head = instructions(self._manifest, self.default_prompt)
         if wanted:
             head.append({"role": "system", "content": wanted})
+        remembered: Sequence[Mapping[str, Any]] = ()
         if self._memory is not None:
-            head += [{**message} for message in await self._memory.aget_context_messages(_conversation(request, session))]
+            remembered = await self._memory.aget_context_messages(_conversation(request, session))
         window = await _window(session)
-        context = Context(head, turns_shown(window), self._count, self._limits.context_tokens)
+        context = Context(head, remembered, window, self._count, self._limits.context_tokens)
         query = request.payload.get("query")
         if self._limits.passages and isinstance(query, str):
+            known = {turn_text(turn) for turn in window}  # shown anyway
             found = await session.recall(query, self._limits.passages, _THRESHOLD)
-            context.tail += passages_shown(found, window)
-        context.tail.append(question_shown(request))
+            context.passages = [passage for passage in found if passage not in known]
+        context.tail += question_shown(request)
         return context
 
     def _toolbox(self, request: AgentRequest, session: SessionHandle) -> Toolbox:

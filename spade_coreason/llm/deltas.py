@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]+")
 _USAGE = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
@@ -19,9 +21,10 @@ class ToolCall:
 
     @property
     def message(self) -> dict[str, Any]:
-        """As the next request says it again. Arguments that are no JSON object are left out: some servers fail on them."""
+        """As the next request says it again, without what servers fail on: arguments that are no JSON object, odd names."""
         arguments = self.arguments if isinstance(self.parsed, dict) else "{}"
-        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": arguments}}
+        name = _NOT_IN_A_NAME.sub("_", self.name)[:64] or "unknown"
+        return {"id": self.id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
     @property
     def parsed(self) -> Any:
@@ -42,8 +45,11 @@ class Reply:
     finish: str | None = None
     usage: dict[str, int] = field(default_factory=dict)
     chunks: int = 0
+    size: int = 0
+    """Characters of its text, its reasoning and what it wants called."""
     _texts: list[str] = field(default_factory=list)
-    _places: dict[int, ToolCall] = field(default_factory=dict)
+    _latest: dict[int, ToolCall] = field(default_factory=dict)
+    _by_id: dict[tuple[int, str], ToolCall] = field(default_factory=dict)
 
     def take(self, chunk: Any) -> tuple[str, str]:
         """Takes a chunk; gives its text and its reasoning. Whatever a server leaves out of one is as good as empty."""
@@ -66,7 +72,14 @@ class Reply:
         if text:
             self._texts.append(text)
         # The first is DeepSeek's and vLLM's name for it, the second Ollama's and OpenRouter's.
-        return text, getattr(delta, "reasoning_content", None) or getattr(delta, "reasoning", None) or ""
+        reasoning = getattr(delta, "reasoning_content", None) or getattr(delta, "reasoning", None) or ""
+        self.size += len(text) + len(reasoning)
+        return text, reasoning
+
+    def cut(self) -> None:
+        """It is longer than anybody wants: it ends here, and calls nothing."""
+        self.finish = "length"
+        self.calls.clear()
 
     def end(self) -> None:
         """After the last chunk."""
@@ -74,13 +87,33 @@ class Reply:
 
     def _take_fragment(self, fragment: Any) -> None:
         index = fragment.index if isinstance(fragment.index, int) else 0
-        call = self._places.get(index)
-        # Some servers give every call of a reply the same index; a new id is a new call.
-        if call is None or (fragment.id and fragment.id != call.id and call.name):
-            call = ToolCall(fragment.id or f"call_{len(self.calls)}")
-            self._places[index] = call
-            self.calls.append(call)
+        key = (index, fragment.id or "")
         function = fragment.function
-        if function is not None:
-            call.name = call.name or function.name or ""
-            call.arguments += function.arguments or ""
+        name, arguments = (function.name or "", function.arguments or "") if function is not None else ("", "")
+        call = self._by_id.get(key) or self._latest.get(index)
+        if call is None or self._is_another(call, key, name, arguments):
+            call = self._begun(key)
+        call.name = call.name or name
+        call.arguments += arguments
+        self.size += len(name) + len(arguments)
+
+    def _is_another(self, call: ToolCall, key: tuple[int, str], name: str, arguments: str) -> bool:
+        """Whether a fragment with the index of a call begins another.
+
+        Not all servers number their calls or give them ids, and some give each fragment a new id or the name again.
+        """
+        if not (name and call.name):
+            return False
+        return bool(key[1] and key not in self._by_id) or bool(arguments and call.arguments and call.parsed is not None)
+
+    def _begun(self, key: tuple[int, str]) -> ToolCall:
+        index, ident = key
+        if not ident or any(call.id == ident for call in self.calls):
+            ident = f"{ident or 'call'}_{len(self.calls)}"
+        call = ToolCall(ident)
+        self.calls.append(call)
+        self._latest[index] = call
+        if key[1]:
+            self._by_id[key] = call
+        self.size += len(ident)
+        return call

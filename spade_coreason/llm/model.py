@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -13,12 +14,14 @@ from email.utils import parsedate_to_datetime
 from importlib.util import find_spec
 from typing import Any, Protocol
 
+from ..codec import printable
 from ..exceptions import ConfigError, ModelError
 from .deltas import Reply
 from .options import Endpoint
 
 log = logging.getLogger(__name__)
 
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _TRANSIENT = {408, 409, 425, 429, 500, 502, 503, 504, 529}
 _MEANING = {
     400: "does not accept the request (400)",
@@ -28,7 +31,13 @@ _MEANING = {
     413: "was asked too much at once (413)",
     429: "is busy (429)",
 }
+_MEANING_OF_CODE = {
+    "context_length_exceeded": "is shown more than it takes; the limit context_tokens is too high for it",
+    "insufficient_quota": "has no credit left",
+}
 _NO_COMPLETION = "answers with something that is no chat completion"
+_AFTER_THE_END_S = 2.0
+"""What may come after the end of an answer: what it used, and the end of the stream."""
 
 
 class Listener(Protocol):
@@ -38,6 +47,8 @@ class Listener(Protocol):
     def has_spoken(self) -> bool:
         """Whether something was said that cannot be taken back."""
         ...
+
+    def begin(self) -> None: ...
 
     async def text(self, piece: str) -> None: ...
 
@@ -55,14 +66,16 @@ class Question:
 class Model:
     """The models of one endpoint: the first is asked, the next where it fails. `open` before, `close` after.
 
-    ConfigError where the package openai is missing or no endpoint is named. It belongs to one event loop.
+    A reply is cut off after `most_characters`. ConfigError where the package openai is missing or no endpoint is named. It
+    belongs to one event loop.
     """
 
-    def __init__(self, endpoint: Endpoint, models: Sequence[str]) -> None:
+    def __init__(self, endpoint: Endpoint, models: Sequence[str], most_characters: int) -> None:
         if find_spec("openai") is None:
             raise ConfigError("", 'a language model needs the package openai: pip install "spade-coreason[llm]"')
         self._endpoint = endpoint
         self._url, self._key = endpoint.resolved()
+        self._most = most_characters
         self.models = tuple(models)
         self._client: Any = None
 
@@ -117,12 +130,24 @@ class Model:
 
     async def _once(self, name: str, question: Question, listener: Listener) -> Reply:
         reply = Reply(name)
+        listener.begin()
         async with aclosing(self._chunks(name, question, reply)) as pieces:
-            async for text, reasoning in pieces:
-                if reasoning:
-                    await listener.reasoning(reasoning)
-                if text:
-                    await listener.text(text)
+            try:
+                async with asyncio.timeout(None) as rest:
+                    async for text, reasoning in pieces:
+                        over = reply.size - self._most
+                        if reasoning:
+                            await listener.reasoning(reasoning[: self._most])
+                        if text:
+                            await listener.text(text[: max(0, len(text) - over)] if over > 0 else text)
+                        if over > 0:
+                            reply.cut()
+                            break
+                        if reply.finish is not None and rest.when() is None:
+                            rest.reschedule(asyncio.get_running_loop().time() + _AFTER_THE_END_S)
+            except TimeoutError:
+                if not rest.expired():
+                    raise
         reply.end()
         if reply.finish is None:
             problem = "broke off in the middle of its answer" if reply.chunks else _NO_COMPLETION
@@ -142,31 +167,34 @@ class Model:
             further["stream_options"] = {"include_usage": True}
         try:
             stream = await self._client.chat.completions.create(
-                model=name, messages=list(question.messages), stream=True, **further
+                model=name, messages=printable(question.messages), stream=True, **further
             )
             async with stream:
                 async for chunk in stream:
                     yield reply.take(chunk)
-        except openai.APITimeoutError as error:
-            problem = f"said nothing for {self._endpoint.timeout_s:g} s"
-            raise ModelError(name, problem, may_pass=True) from error
         except openai.APIConnectionError as error:
+            if reply.finish is not None:
+                return  # all was said
             problem = "broke off in the middle of its answer" if reply.chunks else "cannot be reached"
+            if isinstance(error, openai.APITimeoutError):
+                problem = f"said nothing for {self._endpoint.timeout_s:g} s"
             raise ModelError(name, problem, may_pass=True) from error
         except openai.APIStatusError as error:
             log.debug("%s says %d: %s", name, error.status_code, error.message)
             problem = _MEANING.get(error.status_code, f"fails ({error.status_code})")
+            if isinstance(error.code, str) and error.code in _MEANING_OF_CODE:
+                raise ModelError(name, f"{_MEANING_OF_CODE[error.code]} ({error.status_code})") from error
             after_s = retry_after_s(error.response.headers.get("retry-after", ""), datetime.now(UTC))
             raise ModelError(name, problem, may_pass=error.status_code in _TRANSIENT, retry_after_s=after_s) from error
         except openai.OpenAIError as error:  # an error that the server sends as a part of the stream
             raise ModelError(name, "reports an error in the middle of its answer", may_pass=True) from error
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ModelError(name, _NO_COMPLETION) from error
 
 
 def retry_after_s(header: str, now: datetime) -> float | None:
     """The seconds of a Retry-After header (RFC 9110, 10.2.3), which has a number or a date."""
-    if header.strip().isdecimal():
+    if _SECONDS.fullmatch(header.strip()):
         return float(header)
     try:
         when = parsedate_to_datetime(header)

@@ -44,6 +44,9 @@ class Endpoint(_Options):
         """Base URL and key. ConfigError where no server is named, or the file of the key cannot be read."""
         url = self.url or environment.get("OPENAI_BASE_URL") or ""
         key = self._key()
+        if key is not None and not re.fullmatch(r"[!-~]+", key):
+            place = "api_key" if self.api_key is not None else "api_key_file"
+            raise ConfigError(f"options.endpoint.{place}", "is no key: it is empty, or has spaces or line breaks within it")
         if key is None and self.url is None:
             key = environment.get("OPENAI_API_KEY")
         if not url and not key:
@@ -67,12 +70,13 @@ class Endpoint(_Options):
 
 
 class Limits(_Options):
-    """What one turn may take: tokens of what the model is shown, and of an answer (None: the server's own limit); rounds with
-    tools, tool calls in one round; seconds and characters of a tool's result; how often data are repaired; passages that
-    `session.recall` adds to a question."""
+    """What one turn may take: tokens of what the model is shown, and of an answer (None: the server's own limit); characters
+    of one reply with its reasoning, whatever the server's limit is; rounds with tools, tool calls in one round; seconds and
+    characters of a tool's result; how often data are repaired; passages that `session.recall` adds to a question."""
 
     context_tokens: int = Field(default=16_000, ge=256)
     answer_tokens: int | None = Field(default=None, ge=1)
+    reply_characters: int = Field(default=200_000, ge=100)
     rounds: int = Field(default=8, ge=1)
     calls: int = Field(default=16, ge=1)
     tool_timeout_s: float = Field(default=30.0, gt=0)

@@ -29,6 +29,10 @@ class Speaker:
         self.is_over = False
         """Whether there was a termination marker."""
 
+    def begin(self) -> None:
+        """A reply begins, perhaps again: what was not said of one that broke off is forgotten."""
+        self._blank, self._thought, self._markers = "", "", Markers(self._all)
+
     async def text(self, piece: str) -> None:
         """A piece of the text."""
         if self._thought:
@@ -51,7 +55,7 @@ class Speaker:
             await self._stream.write(_CUT)
         if self._stream is not None:
             await self._stream.close()
-        self._stream, self._blank, self._markers, self.has_spoken = None, "", Markers(self._all), False
+        self._stream, self.has_spoken = None, False
 
     async def abort(self, reason: str) -> None:
         """The reply will not be whole."""

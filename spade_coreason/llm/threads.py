@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import copy_context
 from typing import Any
 
@@ -33,7 +34,7 @@ class Threads:
                 return
             if error is None:
                 done.set_result(result)
-            elif isinstance(error, StopIteration):  # no future can hold it
+            elif isinstance(error, StopIteration | asyncio.CancelledError):  # no future can hold the one, or should the other
                 done.set_exception(RuntimeError(repr(error)))
             else:
                 done.set_exception(error)
@@ -44,7 +45,7 @@ class Threads:
                 result = context.run(call)
             except BaseException as error:  # noqa: BLE001 - whoever waits for it gets it
                 problem = error
-            if not loop.is_closed():
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(settle, result, problem)
 
         threading.Thread(target=work, name="tool", daemon=True).start()

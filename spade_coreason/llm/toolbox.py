@@ -77,10 +77,14 @@ class Toolbox:
             return f"error: {tool.name} did not answer in {limit_s:g} s", False
         except CoReasonError as error:
             return self._bounded(f"error: {error}"), False
-        except Exception as error:  # noqa: BLE001 - a tool is somebody else's code
+        except BaseException as error:  # a tool is somebody else's code; its sys.exit() would end the process
+            task = asyncio.current_task()
+            is_ours = isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling()
+            if is_ours or isinstance(error, KeyboardInterrupt):
+                raise
             return self._failed(tool, error), False
 
-    def _failed(self, tool: Tool, error: Exception) -> str:
+    def _failed(self, tool: Tool, error: BaseException) -> str:
         # Its text may hold what a person said: the model hears it, the log does not.
         log.warning("the tool %s raised %s", tool.name, type(error).__name__)
         log.debug("the tool %s failed", tool.name, exc_info=error)

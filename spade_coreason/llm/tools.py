@@ -56,6 +56,8 @@ def tool_of(given: Tool | Callable[..., Any] | str, threads: Threads) -> Tool:
     name = getattr(function, "__name__", "")
     if not callable(function) or inspect.isclass(function) or not name:
         raise ConfigError("options.tools", f"{function!r} is no function; write one with annotations and a docstring")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigError("options.tools", f"{name} is a generator; return what it finds, not with yield")
     description, said = _documented(function)
     arguments = _arguments(function, name, said)
     is_async = inspect.iscoroutinefunction(function)
@@ -65,7 +67,8 @@ def tool_of(given: Tool | Callable[..., Any] | str, threads: Threads) -> Tool:
         values = {field: getattr(checked, field) for field in arguments.model_fields}
         if is_async:
             return await function(**values)
-        return await threads.run(partial(function, **values))
+        result = await threads.run(partial(function, **values))
+        return await result if inspect.isawaitable(result) else result
 
     return Tool(name, description, _without_titles(arguments.model_json_schema()), call)
 

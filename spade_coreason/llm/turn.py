@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -60,17 +61,19 @@ class LLMTurn:
             reply = await self._answer()
             if capability is None:
                 if not self._speaker.said_something and not self._speaker.is_over:
-                    raise ModelError(reply.model, "gave no answer", may_pass=True)
+                    problem = "used up all it may say before its answer" if reply.finish == "length" else "gave no answer"
+                    raise ModelError(reply.model, problem, may_pass=True)
                 return
             data, problem = data_in(reply.text, capability.outputs)
             if data is not None:
                 await self._response.data(data)
                 return
             if not repairs:
-                raise ModelError(reply.model, f"gave no valid data: {problem}", may_pass=True)
+                # What is wrong quotes it, and what it says is for no log.
+                raise ModelError(reply.model, "gave no data that are valid", may_pass=True)
             repairs -= 1
             self._context.tail += [
-                {"role": "assistant", "content": reply.text},
+                {"role": "assistant", "content": reply.text[: self._limits.result_characters]},
                 {"role": "user", "content": f"That is not valid: {problem}. Answer again, with the corrected JSON alone."},
             ]
 
@@ -97,7 +100,7 @@ class LLMTurn:
             if not may_call:
                 further["tool_choice"] = "none"
         self._asked += 1
-        question = Question(self._context.messages(), further)
+        question = Question(self._context.messages(json.dumps(further, ensure_ascii=False) if further else ""), further)
         try:
             reply = await self._model.reply(question, self._speaker)
         except ModelError as error:
@@ -109,6 +112,7 @@ class LLMTurn:
         return reply
 
     async def _call(self, reply: Reply) -> None:
+        del reply.calls[self._limits.calls + 1 :]  # the first that is too much is told so
         self._calls += len(reply.calls)
         if self._shows_tools:
             await self._response.thought(f"Using {', '.join(dict.fromkeys(call.name[:64] for call in reply.calls))}…")
