@@ -74,7 +74,7 @@ class Limits(_Options):
     of one reply with its reasoning, whatever the server's limit is; rounds with tools, tool calls in one round; seconds and
     characters of a tool's result; how often data are repaired; passages that `session.recall` adds to a question."""
 
-    context_tokens: int = Field(default=16_000, ge=256)
+    context_tokens: int = Field(default=16_000, ge=1024)
     answer_tokens: int | None = Field(default=None, ge=1)
     reply_characters: int = Field(default=200_000, ge=100)
     rounds: int = Field(default=8, ge=1)

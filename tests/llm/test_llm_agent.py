@@ -81,9 +81,9 @@ async def test_the_model_is_asked_as_the_manifest_says() -> None:
 
 
 async def test_the_window_is_shown_and_the_oldest_turns_give_way_to_the_token_limit() -> None:
-    async with helper(says("noted"), limits={"context_tokens": 400, "passages": 0}, interaction_memory=False) as (server, t):
+    async with helper(says("noted"), limits={"context_tokens": 1024, "passages": 0}, interaction_memory=False) as (server, t):
         for number in range(8):
-            await t.ask(f"{number} {'word ' * 40}")
+            await t.ask(f"{number} {'word ' * 120}")
     shown = [[text.split()[0] for text in contents(asked, "user")] for asked in server.asked]
     assert shown[1] == ["0", "1"]
     assert shown[7][-1] == "7"
@@ -93,7 +93,7 @@ async def test_the_window_is_shown_and_the_oldest_turns_give_way_to_the_token_li
 
 
 async def test_a_question_longer_than_the_limit_is_one_clear_error() -> None:
-    async with helper(says("yes"), limits={"context_tokens": 256}) as (server, t):
+    async with helper(says("yes"), limits={"context_tokens": 1024}) as (server, t):
         with pytest.raises(PeerFailed, match="too long for my language model"):
             await t.ask("word " * 2000)
         assert (await t.ask("hi")).text == "yes"
