@@ -48,11 +48,15 @@ class Reply:
     size: int = 0
     """Characters of its text, its reasoning and what it wants called."""
     _texts: list[str] = field(default_factory=list)
+    _ids: set[str] = field(default_factory=set)
     _latest: dict[int, ToolCall] = field(default_factory=dict)
     _by_id: dict[tuple[int, str], ToolCall] = field(default_factory=dict)
 
     def take(self, chunk: Any) -> tuple[str, str]:
-        """Takes a chunk; gives its text and its reasoning. Whatever a server leaves out of one is as good as empty."""
+        """Takes a chunk; gives its text and its reasoning. Whatever a server leaves out of one is as good as empty.
+
+        AttributeError or TypeError for what is no chunk.
+        """
         self.chunks += 1
         if (usage := getattr(chunk, "usage", None)) is not None:
             counted = {name: getattr(usage, name, None) for name in _USAGE}
@@ -69,10 +73,13 @@ class Reply:
         for fragment in delta.tool_calls or ():
             self._take_fragment(fragment)
         text = delta.content or getattr(delta, "refusal", None) or ""
+        if not isinstance(text, str):
+            raise TypeError("the content of a delta is a text")
         if text:
             self._texts.append(text)
         # The first is DeepSeek's and vLLM's name for it, the second Ollama's and OpenRouter's.
         reasoning = getattr(delta, "reasoning_content", None) or getattr(delta, "reasoning", None) or ""
+        reasoning = reasoning if isinstance(reasoning, str) else ""
         self.size += len(text) + len(reasoning)
         return text, reasoning
 
@@ -108,8 +115,9 @@ class Reply:
 
     def _begun(self, key: tuple[int, str]) -> ToolCall:
         index, ident = key
-        if not ident or any(call.id == ident for call in self.calls):
+        if not ident or ident in self._ids:
             ident = f"{ident or 'call'}_{len(self.calls)}"
+        self._ids.add(ident)
         call = ToolCall(ident)
         self.calls.append(call)
         self._latest[index] = call

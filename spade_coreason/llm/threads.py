@@ -34,10 +34,10 @@ class Threads:
                 return
             if error is None:
                 done.set_result(result)
-            elif isinstance(error, StopIteration | asyncio.CancelledError):  # no future can hold the one, or should the other
-                done.set_exception(RuntimeError(repr(error)))
-            else:
+            elif isinstance(error, Exception) and not isinstance(error, StopIteration):
                 done.set_exception(error)
+            else:  # a sys.exit() there ends nothing here, and no future can hold the others
+                done.set_exception(RuntimeError(repr(error)))
 
         def work() -> None:
             result, problem = None, None
