@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from .stores.memory import AgentInteractionMemory as AgentInteractionMemory
     from .stores.memory import MemoryLimits as MemoryLimits
     from .testing import AgentTester as AgentTester
+    from .usage import Usage as Usage
     from .xmpp.client import AgentClient as AgentClient
     from .xmpp.host import HostedAgent as HostedAgent
 
@@ -72,6 +73,7 @@ _LAZY = {
     "AgentInteractionMemory": "stores.memory",
     "MemoryLimits": "stores.memory",
     "AgentTester": "testing",
+    "Usage": "usage",
     "AgentClient": "xmpp.client",
     "HostedAgent": "xmpp.host",
     "CoReasonError": "exceptions",

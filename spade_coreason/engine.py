@@ -22,6 +22,7 @@ from .policy import Policy
 from .preferences import Preferences
 from .response import Pace, Response
 from .stores import AgentStore
+from .usage import Usage
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -43,6 +44,7 @@ class Engine:
     devices: Devices
     pace: Pace
     assist_alarms: Alarms
+    usage: Usage
     is_giving_up: bool = False
     """Whether the turns that still run are cancelled, to run again after the next start."""
 

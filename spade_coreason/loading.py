@@ -20,8 +20,8 @@ WHAT_AN_AGENT_IS = 'an agent has an attribute "manifest" and a coroutine assist(
 class AgentParts:
     """What the platform has for an agent's constructor.
 
-    `peers`, `memory`, `knowledge` and `files` are made by calling them, and only if a parameter of that name asks for them.
-    `manifest` goes before `manifest_file`; with neither, one is made from the name and the docstring.
+    `peers`, `memory`, `knowledge`, `files` and `usage` are made by calling them, and only if a parameter of that name asks
+    for them. `manifest` goes before `manifest_file`; with neither, one is made from the name and the docstring.
     """
 
     manifest: AgentDefinition | None = None
@@ -30,9 +30,10 @@ class AgentParts:
     memory: Callable[[], object] | None = None
     knowledge: Callable[[], object] | None = None
     files: Callable[[], object] | None = None
+    usage: Callable[[], object] | None = None
 
 
-PARTS = ("manifest", "peers", "memory", "knowledge", "files")
+PARTS = ("manifest", "peers", "memory", "knowledge", "files", "usage")
 
 
 def load_agent(spec: str, *, place: str, project: Path, parts: AgentParts, options: Mapping[str, object]) -> AgentInterface:

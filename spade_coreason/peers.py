@@ -170,6 +170,8 @@ def collect(jid: str, events: list[PeerEvent]) -> Answer:
             texts[str(event.data.get("id", number))] = {0: str(event.data.get("content", ""))}
         elif event.type == "stream.chunk":
             _add_chunk(texts.setdefault(str(event.data.get("stream_id")), {}), event.data)
+        elif event.type == "stream.abort" and isinstance(replacement := event.data.get("replacement"), str):
+            texts[str(event.data.get("stream_id"))] = {0: replacement}
         elif event.type == "stream.start":
             texts.setdefault(str(event.data.get("stream_id")), {})
         elif event.type == "block.data":

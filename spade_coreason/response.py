@@ -319,6 +319,15 @@ class Stream:
         """Ends the stream before its time; a second end does nothing."""
         self.finish(StreamAborted(self._stream_id, reason))
 
+    async def replace(self, content: str, reason: str) -> None:
+        """Ends the stream before its time, and puts `content` in the place of all that it said, also where it is shown already.
+
+        A program is told both; nothing else is recorded. A second end does nothing.
+        """
+        if self.is_active:
+            self._chunks = [content]
+            self.finish(StreamAborted(self._stream_id, reason, content))
+
     def finish(self, end: StreamEnded | StreamAborted) -> None:
         """Ends the stream so."""
         if self._response._streams.pop(self._stream_id, None) is None:

@@ -48,6 +48,7 @@ from .stores.memory import AgentInteractionMemory
 from .summaries import Summariser
 from .tokens import TokenCounter
 from .turn import CURRENT_REQUEST, Turn
+from .usage import Usage
 from .verdicts import decide, notice
 from .waiting_room import MOST_HOPS, WaitingRoom
 from .workers import Workers
@@ -74,6 +75,7 @@ class Runner:
         knowledge: Knowledge | None = None,
         summariser: Summariser | None = None,
         count: TokenCounter | None = None,
+        usage: Usage | None = None,
     ) -> None:
         self.agent = agent
         self.jid = bare(jid)
@@ -110,6 +112,7 @@ class Runner:
             devices=UnknownDevices(),
             pace=Pace(),
             assist_alarms=Alarms(self.policy.assist_timeout_s),
+            usage=usage or Usage(store, clock),
         )
         self._memories = Memories(self._engine)
         self._workers = Workers(self._engine, self._turn, self._may_begin)

@@ -42,6 +42,7 @@ from .stores import AgentStore, Database, lock_directory
 from .stores.knowledge import KnowledgeStore
 from .stores.memory import AgentInteractionMemory
 from .tokens import TokenCounter, counter
+from .usage import Usage
 from .xmpp.endpoint import Endpoint
 from .xmpp.host import HostedAgent
 from .xmpp.room import RoomPlan
@@ -202,12 +203,14 @@ class Platform:
         peers = Peers(jid, requests, host.send, self.settings.limits.stanza_bytes)
         files = Files(host.uploads.put)
         knowledge = Knowledge(KnowledgeStore(self.database, jid), self._embedder)
-        agent = self._load(place, settings, jid, peers, files, knowledge)
+        store = AgentStore(self.database, jid)
+        usage = Usage(store)
+        agent = self._load(place, settings, jid, peers, files, knowledge, usage)
         own = self.settings.memory_of(settings)
         runner = Runner(
             agent,
             jid,
-            AgentStore(self.database, jid),
+            store,
             policy_of(self.settings, settings, agent.manifest.config.memory),
             on_conversation_end=self._on_end,
             memory=partial(self._memory, jid),
@@ -215,6 +218,7 @@ class Platform:
             knowledge=knowledge,
             summariser=summariser_of(own),
             count=_counter(own, place),
+            usage=usage,
         )
         admitted = self.settings.access_of(settings)
         access = Access(
@@ -231,7 +235,7 @@ class Platform:
         self.agents_described.append((jid, agent.manifest.capabilities[0].description or agent.manifest.metadata.name))
 
     def _load(
-        self, place: str, settings: AgentSettings, jid: str, peers: Peers, files: Files, knowledge: Knowledge
+        self, place: str, settings: AgentSettings, jid: str, peers: Peers, files: Files, knowledge: Knowledge, usage: Usage
     ) -> AgentInterface:
         parts = AgentParts(
             manifest_file=settings.manifest,
@@ -239,6 +243,7 @@ class Platform:
             memory=partial(self._memory, jid),
             knowledge=lambda: knowledge,
             files=lambda: files,
+            usage=lambda: usage,
         )
         return load_agent(settings.agent, place=place, project=self.settings.project, parts=parts, options=settings.options)
 

@@ -38,6 +38,7 @@ from .stores.knowledge import KnowledgeStore
 from .stores.memory import AgentInteractionMemory
 from .summaries import Summariser
 from .tokens import TokenCounter
+from .usage import Usage
 
 _RESOURCE = "agent"
 
@@ -213,10 +214,11 @@ class AgentTester:
         files = Files(self._files.put, self._files.get)
         peers = Peers(jid, requests, send, self._policy.stanza_bytes)
         knowledge = Knowledge(KnowledgeStore(database, jid), self._embedder, clock=self._clock)
-        agent = self.built[jid] = self._build(jid, what, peers, files, knowledge)
+        store = AgentStore(database, jid)
+        usage = Usage(store, self._clock)
+        agent = self.built[jid] = self._build(jid, what, peers, files, knowledge, usage)
         policy = replace(self._policy, memory=agent.manifest.config.memory or self._policy.memory)
         ends = self._on_end if jid == self.jid else ()
-        store = AgentStore(database, jid)
         self.runners[jid] = Runner(
             agent,
             jid,
@@ -229,6 +231,7 @@ class AgentTester:
             knowledge=knowledge,
             summariser=self._summariser,
             count=self._count,
+            usage=usage,
         )
         access = Access(jid, self._allow, operators=policy.operators)
         self.doors[jid] = Door(self.runners[jid], requests, access, send)
@@ -240,9 +243,13 @@ class AgentTester:
             self._memories[jid] = AgentInteractionMemory(jid, directory, clock=self._clock, durability="normal")
         return self._memories[jid]
 
-    def _build(self, jid: str, what: Any, peers: Peers, files: Files, knowledge: Knowledge) -> AgentInterface:
+    def _build(self, jid: str, what: Any, peers: Peers, files: Files, knowledge: Knowledge, usage: Usage) -> AgentInterface:
         parts = AgentParts(
-            peers=lambda: peers, memory=partial(self._memory, jid), knowledge=lambda: knowledge, files=lambda: files
+            peers=lambda: peers,
+            memory=partial(self._memory, jid),
+            knowledge=lambda: knowledge,
+            files=lambda: files,
+            usage=lambda: usage,
         )
         return build_agent(what, parts=parts, options=self._options.get(jid, {}))
 

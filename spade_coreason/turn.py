@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -31,6 +31,8 @@ from .lane import Lane, Memory, Waiting
 from .response import Response
 from .session import Session
 from .stores import Turn as TurnRow
+from .stores import Variable
+from .usage import usage_in
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +68,8 @@ class Turn:
         """Runs the agent, and stores the turn with its answer before the last of it leaves. `StoreError` if it cannot."""
         engine, incoming = self.engine, self.waiting.incoming
         engine.ends.begun(self.memory.row.conversation_id)
+        if self.memory.row.life.interaction_count == 1:
+            engine.usage.begins(self.memory.row.conversation_id)
         if incoming.wants_marker and incoming.stanza_id:
             engine.outbox.send([displayed(incoming)])
         ended = await self.run(lambda: engine.agent.assist(self.request, self.session, self.response))
@@ -73,7 +77,7 @@ class Turn:
             self.response.withdraw()
             engine.store.close(self.waiting.row)
         elif ended is None:
-            await engine.store.finish(self.waiting.row, self.memory.row, None, None)
+            await engine.store.finish(self.waiting.row, self.memory.row, None, None, await self._used())
         else:
             await self._finish(ended)
 
@@ -169,7 +173,7 @@ class Turn:
         )
         stored = TurnRow(str(interaction.interaction_id), interaction.timestamp, _interaction_json(interaction))
         memory.row = row  # what is changed while this is stored is stored after it
-        await self.store_answer(stored)
+        await self.store_answer(stored, await self._used())
         session.settle()
         memory.state = state
         engine.governance.absorb(memory)
@@ -178,11 +182,16 @@ class Turn:
         if is_active and life.state is not ConversationState.ACTIVE:
             await engine.ends.ended(row.conversation_id, life.state)
 
-    async def store_answer(self, turn: TurnRow | None) -> None:
+    async def _used(self) -> list[Variable]:
+        """Counts what the turn used of language models."""
+        used = usage_in(self.response.events)
+        return await self.engine.usage.add(used, self.memory.row.owner, self.memory.row.conversation_id) if used else []
+
+    async def store_answer(self, turn: TurnRow | None, used: Sequence[Variable] = ()) -> None:
         """Stores the conversation, the answer and the variables; of a command without a turn, as no turn is counted."""
         stanzas = self.response.stanzas
         answer = to_json(stanzas).decode() if stanzas else None
-        await self.engine.store.finish(self.waiting.row, self.memory.row, turn, answer, self.session.close())
+        await self.engine.store.finish(self.waiting.row, self.memory.row, turn, answer, [*self.session.close(), *used])
         await self.waiting.is_new  # if that failed, the sender hears so, and the server keeps the request
 
     def send_answer(self, final: list[str]) -> None:
@@ -199,13 +208,15 @@ class Turn:
             output["data"] = response.data_blocks
         if response.reported_error is not None:
             output["error"] = response.reported_error.dump()
-        meta = {
+        meta: dict[str, Any] = {
             "request_id": str(request.request_id),
             "language": self.waiting.incoming.language,
             "duration_ms": round((self.engine.clock() - self.began) / timedelta(milliseconds=1), 3),
         }
         if nickname := self.waiting.incoming.metadata.get("nickname"):
             meta["nickname"] = nickname
+        if used := usage_in(response.events):
+            meta["usage"] = used
         lineage = LineageMetadata.model_construct(root_request_id=str(request.root_request_id))
 
         def turn(asked: dict[str, Any]) -> Interaction:

@@ -65,6 +65,7 @@ FLOORS = [
         "retention",
         "knowledge",
         "governance",
+        "usage",
     },
     {"xmpp", "testing", "local_network", "llm"},
     {"service", "models"},

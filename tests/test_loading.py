@@ -143,7 +143,7 @@ class Counted:
 
 
 def parts_counted() -> tuple[AgentParts, dict[str, Counted]]:
-    counted = {name: Counted(name) for name in ("peers", "memory", "knowledge", "files")}
+    counted = {name: Counted(name) for name in ("peers", "memory", "knowledge", "files", "usage")}
     return AgentParts(**counted), counted  # type: ignore[arg-type]  # the keys are the fields
 
 
@@ -162,7 +162,13 @@ def test_only_the_parts_that_are_asked_for_are_made(project: Path) -> None:
     parts, counted = parts_counted()
     assert load(project, "mine:Noting", parts).memory == "memory"
     load(project, "mine:EchoAgent", parts)
-    assert {name: part.made for name, part in counted.items()} == {"peers": 0, "memory": 1, "knowledge": 0, "files": 0}
+    assert {name: part.made for name, part in counted.items()} == {
+        "peers": 0,
+        "memory": 1,
+        "knowledge": 0,
+        "files": 0,
+        "usage": 0,
+    }
 
 
 def test_parts_and_options_arrive_by_name_whatever_their_order(project: Path) -> None:

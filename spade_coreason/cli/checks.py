@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..knowledge import Knowledge
     from ..peers import Peers
     from ..stores import Database
+    from ..usage import Usage
     from ..xmpp.endpoint import Endpoint
 
 # What an agent on a server profits from (XEP: what it is good for).
@@ -153,6 +154,7 @@ def _agents(settings: Settings) -> Iterator[Finding]:
             memory=lambda jid=jid: AgentInteractionMemory(jid, settings.storage.memory_dir),  # type: ignore[misc]  # likewise
             knowledge=lambda jid=jid: _knowledge(jid),  # type: ignore[misc]  # likewise
             files=lambda jid=jid: _files(jid),  # type: ignore[misc]  # likewise
+            usage=lambda jid=jid: _usage(jid),  # type: ignore[misc]  # likewise
         )
         place = settings.place(f"agents[{number}]")
         try:
@@ -179,11 +181,23 @@ def _knowledge(jid: str) -> Knowledge:
     from ..knowledge import Knowledge
     from ..stores.knowledge import KnowledgeStore
 
+    return Knowledge(KnowledgeStore(_no_database(jid), jid))
+
+
+def _usage(jid: str) -> Usage:
+    """What an agent's models used, for an agent that is never started."""
+    from ..stores import AgentStore
+    from ..usage import Usage
+
+    return Usage(AgentStore(_no_database(jid), jid))
+
+
+def _no_database(jid: str) -> Database:
     class NoDatabase:
         def __getattr__(self, name: str) -> Any:
             raise CoReasonError(f"{jid} is only checked: nothing is stored, and nothing known")
 
-    return Knowledge(KnowledgeStore(cast("Database", NoDatabase()), jid))
+    return cast("Database", NoDatabase())
 
 
 def _files(jid: str) -> Files:

@@ -47,6 +47,8 @@ class StreamAborted(NamedTuple):
 
     stream_id: str
     reason: str
+    replacement: str | None = None
+    """What stands in the place of all that it said."""
 
 
 class Completed(NamedTuple):

@@ -32,6 +32,7 @@ from .events import (
 from .growing import Growing, and_more
 from .incoming import Incoming
 from .manner import PLAIN, Manner
+from .markdown import styled
 from .namespaces import CHAT_STATES_NAMESPACE, ORIGIN_ID_NAMESPACE
 from .rendering import block_text, thought_text
 from .xml import attribute, clean, escape, split, wire_size
@@ -91,6 +92,8 @@ class PersonVoice:
             return self._offering(self._whole(text, event.links), event.choices)
         elif isinstance(event, StreamAborted):
             stream = self._streams.pop(event.stream_id)
+            if event.replacement is not None:
+                return self._text(styled(event.replacement), stream)
             return self._text(stream.cut_off(f"interrupted: {event.reason}"), stream) if stream.text.strip() else []
         elif isinstance(event, Failed | Refused):
             return self._text(event.message)

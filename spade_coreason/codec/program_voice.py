@@ -81,8 +81,9 @@ def _event(event: TurnEvent) -> tuple[str, dict[str, Any]]:
             return "stream.start", {"stream_id": stream_id, "title": title}
         case StreamEnded(stream_id):
             return "stream.end", {"stream_id": stream_id}
-        case StreamAborted(stream_id, reason):
-            return "stream.abort", {"stream_id": stream_id, "reason": reason}
+        case StreamAborted(stream_id, reason, replacement):
+            instead = {} if replacement is None else {"replacement": replacement}
+            return "stream.abort", {"stream_id": stream_id, "reason": reason, **instead}
         case Said(block, _, _, choices):
             offered = {"choices": [{"value": value, "label": label} for value, label in choices]} if choices else {}
             return f"block.{block.block_type.lower()}", block.dump() | offered

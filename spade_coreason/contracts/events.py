@@ -50,7 +50,8 @@ class StreamEnd(CoReasonBaseModel):
 
 
 class StreamAbort(CoReasonBaseModel):
-    """Data of `ai.coreason.stream.abort`."""
+    """Data of `ai.coreason.stream.abort`. A `replacement` stands in the place of all that the stream said."""
 
     stream_id: str
     reason: str
+    replacement: str | None = None

@@ -13,11 +13,17 @@ from ..peers import Peers
 from ..stores.memory import AgentInteractionMemory
 from ..tokens import TokenCounter, counter
 from ..turns import turn_text
-from .context import Context, ContextTooLong, instructions, question_shown
+from ..usage import Usage
+from .budgets import Budgets, BudgetUsedUp, Purse
+from .checks import Checks
+from .context import Context, ContextTooLong, instructions, question_shown, question_text
+from .guard import Guard, Withheld, armed
+from .guardrails import Guardrail
 from .model import Model
 from .options import Endpoint, Limits, options_of
 from .speaker import Speaker
 from .structured import response_format, structured, wanted
+from .tally import Tally
 from .threads import Threads
 from .toolbox import RESERVED, Toolbox, ask_tool, memory_tools, recall_tool
 from .tools import Tool, tool_of
@@ -26,6 +32,7 @@ from .turn import LLMTurn
 log = logging.getLogger(__name__)
 
 _THRESHOLD = 0.7
+_KEPT_BACK = "(A message that was kept back.)"
 
 
 class LLMAgent:
@@ -35,12 +42,14 @@ class LLMAgent:
     or a mapping with its fields), and `fallback_model` where it fails; prompt, persona and temperature are the manifest's.
     `tools` are functions, Tools or "module:function"; `agents` are JIDs that the tool `ask_agent` may ask. `interaction_memory`
     gives it the memory tools and what was remembered; `show_tools` tells of each use of a tool as a thought. One of
-    `termination_markers` in its answer ends the conversation and is not shown. `limits` are Limits, or a mapping with its
-    fields; `count` counts tokens.
+    `termination_markers` in its answer ends the conversation and is not shown. `input_guardrails` and `output_guardrails` are
+    Guardrails, mappings with their fields, or functions, and are applied in this order. `limits` are Limits and `budgets`
+    Budgets, or mappings with their fields; `usage` is what budgets that last are compared with; `count` counts tokens.
 
-    A capability with an output schema answers with data. Errors of the model are one line to whoever asked; what it used is
-    recorded by `response.emit` as `ai.coreason.llm.usage`, and each call of a tool by `response.audit`. No log of a level above
-    debug has a word of what was said.
+    What was asked and said is recorded as the guardrails let it through. A capability with an output schema answers with data.
+    Errors of the model are one line to whoever asked; what it used is recorded by `response.emit` as `ai.coreason.llm.usage`,
+    and each call of a tool and each decision of a guardrail by `response.audit`. No log of a level above debug has a word of
+    what was said.
     """
 
     default_prompt: ClassVar[str] = ""
@@ -63,6 +72,10 @@ class LLMAgent:
         interaction_memory: bool = True,
         show_tools: bool = True,
         termination_markers: Sequence[str] = (),
+        input_guardrails: Sequence[Guardrail | Mapping[str, Any] | Callable[[str], Any]] = (),
+        output_guardrails: Sequence[Guardrail | Mapping[str, Any] | Callable[[str], Any]] = (),
+        budgets: Budgets | Mapping[str, Any] | None = None,
+        usage: Usage | None = None,
         count: TokenCounter | None = None,
     ) -> None:
         self._manifest = manifest
@@ -87,6 +100,16 @@ class LLMAgent:
         threads = Threads()
         self._tools = [tool_of(one, threads) for one in (*self.default_tools, *_listed("tools", tools))]
         _check_names(self._tools)
+        given = _listed("input_guardrails", input_guardrails), _listed("output_guardrails", output_guardrails)
+        self._of_input = armed(given[0], "options.input_guardrails")
+        self._of_output = armed(given[1], "options.output_guardrails", are_of_output=True)
+        self._checks = Checks(self._model, threads)
+        self._budgets = options_of(Budgets, budgets, "options.budgets")
+        if self._budgets.last and usage is None:
+            raise ConfigError(
+                "options.budgets", "there is nothing that keeps count of more than a turn; give the parameter usage"
+            )
+        self._usage = usage
         self._further: dict[str, Any] = {}
         if config is not None and "temperature" in config.model_fields_set:  # some models take none but their own
             self._further["temperature"] = config.temperature
@@ -109,11 +132,35 @@ class LLMAgent:
 
     async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         """Answers one request. Cancelled, the request to the model is closed and its tools are cancelled."""
+        name = self._manifest.metadata.name
+        tally = Tally(name, self._model.models[0])
+        guard = Guard(name, self._of_input, self._of_output, self._checks, response, tally)
+        try:
+            await self._answer(request, session, response, guard, tally)
+        except ModelError as error:
+            log.warning("%s: %s", name, error)
+            after = f"; ask again in {error.retry_after_s:.0f} s" if error.retry_after_s else ""
+            await response.error(f"My language model {error.problem}{after}.", {"model": error.where}, error.may_pass)
+        except BudgetUsedUp as error:
+            log.warning("%s: a budget is used up", name)
+            await response.error(str(error), recoverable=True)
+        except ContextTooLong as error:
+            await response.error(f"{str(error)[0].upper()}{str(error)[1:]}.")
+        finally:
+            await tally.report(response)
+
+    async def _answer(
+        self, request: AgentRequest, session: SessionHandle, response: ResponseHandler, guard: Guard, tally: Tally
+    ) -> None:
+        purse = Purse(self._budgets, self._usage, tally, session.identity.id, _conversation(request, session))
+        await purse.check()
+        if not await _admitted(request, response, guard):
+            return
         capability = structured(self._manifest, request)
         further = dict(self._further)
         if capability is not None:
             further["response_format"] = response_format(capability)
-        speaker = Speaker(response, self._markers, is_silent=capability is not None)
+        speaker = Speaker(response, self._markers, guard, is_silent=capability is not None)
         turn = LLMTurn(
             self._manifest.metadata.name,
             self._model,
@@ -122,21 +169,17 @@ class LLMAgent:
             response,
             speaker,
             self._limits,
+            tally,
+            guard,
+            purse,
             further=further,
             shows_tools=self._shows_tools,
         )
         try:
             await turn.run(capability)
-        except ModelError as error:
-            log.warning("%s: %s", self._manifest.metadata.name, error)
-            after = f"; ask again in {error.retry_after_s:.0f} s" if error.retry_after_s else ""
-            await response.error(f"My language model {error.problem}{after}.", {"model": error.where}, error.may_pass)
-        except ContextTooLong as error:
-            await response.error(f"{str(error)[0].upper()}{str(error)[1:]}.")
         finally:
-            await turn.report()
-        if speaker.is_over and callable(end := getattr(session, "end", None)):
-            end()
+            if speaker.is_over and callable(end := getattr(session, "end", None)):
+                end()
 
     async def _context(self, request: AgentRequest, session: SessionHandle, wanted: str) -> Context:
         head = instructions(self._manifest, self.default_prompt)
@@ -162,6 +205,22 @@ class LLMAgent:
         if self._peers is not None and self._agents:
             tools.append(ask_tool(self._peers, self._agents, self._limits.tool_timeout_s))
         return Toolbox(tools, self._limits)
+
+
+async def _admitted(request: AgentRequest, response: ResponseHandler, guard: Guard) -> bool:
+    """Whether the guardrails let what is asked through. It is in the payload, which is recorded, as they do; else it is not."""
+    text = question_text(request)
+    try:
+        admitted = await guard.asked(text)
+    except Withheld as error:
+        request.payload.clear()
+        request.payload["query"] = _KEPT_BACK
+        await response.markdown(error.text)
+        return False
+    if admitted != text:
+        request.payload.clear()
+        request.payload["query"] = admitted
+    return True
 
 
 async def _window(session: SessionHandle) -> list[Interaction]:

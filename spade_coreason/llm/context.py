@@ -74,7 +74,7 @@ class Context:
         if most_tokens([beside, *(text for message in shown for text in _texts(message))]) <= self._limit:
             return shown  # most contexts need no counting
         ways = self._leave_out()
-        while (over := self._tokens(shown) + self._count(beside) - self._limit) > 0:
+        while (over := self.tokens(shown) + self._count(beside) - self._limit) > 0:
             while over > 0:
                 if (gained := next(ways, None)) is None:
                     raise ContextTooLong(self._limit + over, self._limit)
@@ -92,9 +92,9 @@ class Context:
     def _leave_out(self) -> Iterator[int]:
         """Leaves out one thing after the other, and says how many tokens that gains."""
         while self._turns:
-            yield self._tokens(self._turns.pop(0))
+            yield self.tokens(self._turns.pop(0))
         while self._summary:
-            yield self._tokens([self._summary.pop()])
+            yield self.tokens([self._summary.pop()])
         while self.passages:
             yield self._count(self.passages.pop())
         for message in self.tail:
@@ -112,7 +112,8 @@ class Context:
             message["content"] = f"{text[: len(text) // 2]}{_NO_ROOM}"
             yield self._count(text) - self._count(message["content"])
 
-    def _tokens(self, messages: Sequence[Message]) -> int:
+    def tokens(self, messages: Sequence[Mapping[str, Any]]) -> int:
+        """How many messages have."""
         return sum(_A_MESSAGE + sum(self._count(text) for text in _texts(message)) for message in messages)
 
 
@@ -156,6 +157,18 @@ def turns_shown(window: Sequence[Interaction]) -> list[list[Message]]:
             said.append({"role": "assistant", "content": answer})
         shown.append(said)
     return shown
+
+
+def question_text(request: AgentRequest) -> str:
+    """What is asked: the query as it is, anything else as JSON."""
+    payload = dict(request.payload)
+    query = payload.pop("query", None)
+    parts = [query] if isinstance(query, str) else []
+    if not isinstance(query, str) and query is not None:
+        payload["query"] = query
+    if payload:
+        parts.append(_json(payload))
+    return "\n\n".join(parts)
 
 
 def summary_shown(window: Sequence[Interaction]) -> list[Message]:

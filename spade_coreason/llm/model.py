@@ -48,7 +48,9 @@ class Listener(Protocol):
         """Whether something was said that cannot be taken back."""
         ...
 
-    def begin(self) -> None: ...
+    def begin(self) -> None:
+        """A reply begins; of one before that broke off nothing was said."""
+        ...
 
     async def text(self, piece: str) -> None: ...
 
@@ -61,6 +63,8 @@ class Question:
 
     messages: Sequence[Mapping[str, Any]]
     further: Mapping[str, Any]
+    models: Sequence[str] = ()
+    """Those that are asked; by default all of the endpoint."""
 
 
 class Model:
@@ -103,7 +107,7 @@ class Model:
         ModelError when no model of the endpoint could be had; also when one fails in the middle of what was already heard.
         """
         problem: ModelError | None = None
-        for name in self.models:
+        for name in question.models or self.models:
             try:
                 return await self._persistently(name, question, listener)
             except ModelError as error:

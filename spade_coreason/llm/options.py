@@ -17,7 +17,7 @@ class _Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
-Options = TypeVar("Options", bound=_Options)
+Options = TypeVar("Options", bound=BaseModel)
 
 
 class Endpoint(_Options):

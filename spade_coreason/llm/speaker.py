@@ -1,10 +1,11 @@
-"""What a language model says on its way to the person: tokens to a stream, reasoning to thoughts, markers taken out."""
+"""What a language model says on its way to the person: tokens to a stream, reasoning to thoughts, what may not be shown out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ..contracts import ResponseHandler, StreamHandle
+from .guard import Chain, Guard, Withheld
 from .markers import Markers
 
 _THOUGHT = 400
@@ -12,58 +13,98 @@ _CUT = "\n\n(My answer is cut off here: it reached the limit for one answer.)"
 
 
 class Speaker:
-    """One reply after the other; each that has a text is a stream. A silent one (structured output) says nothing of its own."""
+    """One reply after the other; each that has a text is a stream. A silent one (structured output) says nothing of its own.
 
-    def __init__(self, response: ResponseHandler, markers: Sequence[str], *, is_silent: bool = False) -> None:
+    Withheld, from whatever hears or ends a reply, where a guardrail keeps it back; `withhold` says so then.
+    """
+
+    def __init__(self, response: ResponseHandler, markers: Sequence[str], guard: Guard, *, is_silent: bool = False) -> None:
         self._response = response
         self._all = tuple(markers)
-        self._markers = Markers(self._all)
+        self._guard = guard
         self._is_silent = is_silent
         self._stream: StreamHandle | None = None
-        self._blank = ""
-        self._thought = ""
+        self.heard = 0
+        """Characters of the reply that comes now."""
         self.has_spoken = False
         """In the reply that comes now."""
         self.said_something = False
         """In any reply."""
         self.is_over = False
         """Whether there was a termination marker."""
+        self.begin()
 
     def begin(self) -> None:
-        """A reply begins, perhaps again: what was not said of one that broke off is forgotten."""
-        self._blank, self._thought, self._markers = "", "", Markers(self._all)
+        """A reply begins; of one before that broke off nothing was said."""
+        self._markers = Markers(self._all)
+        self._chain = self._guard.answer()
+        self._reasoning: Chain | None = self._guard.reasoning()
+        self._is_reasoning = False
+        self._said: list[str] = []
+        self._blank = self._thought = ""
+        self.heard = 0
 
     async def text(self, piece: str) -> None:
         """A piece of the text."""
-        if self._thought:
-            await self._think()
-        if not self._is_silent:
-            await self._say(self._markers.feed(piece))
+        if self._is_reasoning:
+            await self._end_reasoning()
+        self.heard += len(piece)
+        await self._say(await self._chain.feed(self._markers.feed(piece)))
 
     async def reasoning(self, piece: str) -> None:
-        """A piece of the reasoning; thoughts are whole lines where they can be."""
-        self._thought += piece
-        if "\n" in piece or len(self._thought) > _THOUGHT:
+        """A piece of the reasoning; thoughts are whole lines where they can be. One that is kept back ends it."""
+        self.heard += len(piece)
+        if self._reasoning is None:
+            return
+        self._is_reasoning = True
+        try:
+            shown = await self._reasoning.feed(piece)
+        except Withheld:
+            self._reasoning, self._is_reasoning, self._thought = None, False, ""
+            return
+        self._thought += shown
+        if "\n" in shown or len(self._thought) > _THOUGHT:
             await self._think()
 
-    async def end(self, *, is_cut: bool = False) -> None:
-        """The reply is whole, or cut off at the model's own limit."""
-        await self._think()
-        await self._say(self._markers.end())
+    async def end(self, *, is_cut: bool = False) -> str:
+        """The reply is whole, or cut off at the model's own limit. Gives its text, as it was let through."""
+        if self._is_reasoning:
+            await self._end_reasoning()
+        rest = await self._chain.feed(self._markers.end())
+        await self._say(rest + await self._chain.end())
         self.is_over = self.is_over or self._markers.found
-        if is_cut and self._stream is not None:
-            await self._stream.write(_CUT)
         if self._stream is not None:
+            if is_cut:
+                await self._stream.write(_CUT)
             await self._stream.close()
         self._stream, self.has_spoken = None, False
+        return "".join(self._said)
 
     async def abort(self, reason: str) -> None:
         """The reply will not be whole."""
         if self._stream is not None:
             await self._stream.abort(reason)
 
+    async def withhold(self, error: Withheld) -> None:
+        """The reply is kept back, also what was shown of it already."""
+        self.is_over = self.is_over or self._markers.found
+        stream, self._stream = self._stream, None
+        replace = getattr(stream, "replace", None)
+        if self._is_silent:
+            await self._response.error(error.text)
+        elif stream is None:
+            await self._response.markdown(error.text)
+        elif callable(replace):
+            await replace(error.text, str(error))
+        else:  # another platform's stream
+            await stream.abort(str(error))
+            await self._response.markdown(error.text)
+
     async def _say(self, text: str) -> None:
         if not text:
+            return
+        self._said.append(text)
+        if self._is_silent:
             return
         if self._stream is None:
             # A reply that begins with line breaks, or is nothing else beside its tool calls, is no message of its own.
@@ -74,6 +115,18 @@ class Speaker:
             self._stream = await self._response.create_stream()
             self.has_spoken = self.said_something = True
         await self._stream.write(text)
+
+    async def _end_reasoning(self) -> None:
+        """What was held back of it."""
+        assert self._reasoning is not None
+        self._is_reasoning = False
+        try:
+            self._thought += await self._reasoning.end()
+        except Withheld:
+            self._reasoning, self._thought = None, ""
+        else:
+            self._reasoning = self._guard.reasoning()
+            await self._think()
 
     async def _think(self) -> None:
         thought, self._thought = self._thought.strip(), ""

@@ -50,7 +50,7 @@ def tool_of(given: Tool | Callable[..., Any] | str, threads: Threads) -> Tool:
     """
     if isinstance(given, Tool):
         return given
-    function = _found(given) if isinstance(given, str) else given
+    function = function_at(given, "options.tools") if isinstance(given, str) else given
     if isinstance(function, Tool):
         return function
     name = getattr(function, "__name__", "")
@@ -118,10 +118,11 @@ def _without_titles(schema: Any) -> Any:
     return [_without_titles(one) for one in schema] if isinstance(schema, list) else schema
 
 
-def _found(path: str) -> Any:
+def function_at(path: str, place: str) -> Any:
+    """What "module:function" names; ConfigError where there is nothing."""
     module, _, name = path.partition(":")
     try:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         problem = f'"{path}" names no function ({error}); write it like "tools:opening_hours"'
-        raise ConfigError("options.tools", problem) from error
+        raise ConfigError(place, problem) from error

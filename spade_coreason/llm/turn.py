@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from ..contracts import AgentCapability, CloudEvent, ResponseHandler
+from ..contracts import AgentCapability, ResponseHandler
 from ..exceptions import ModelError
+from .budgets import Purse
 from .context import Context
 from .deltas import Reply
+from .guard import Guard, Withheld
 from .model import Model, Question
 from .options import Limits
 from .speaker import Speaker
 from .structured import data_in
+from .tally import Tally
 from .toolbox import Toolbox
 
-USAGE = "ai.coreason.llm.usage"
-"""The event with the tokens of a turn. It is recorded with the Interaction, as everything is that `response.emit` takes."""
+_CHARACTERS_A_TOKEN = 4
 
 
 class LLMTurn:
-    """`run` leads it; whatever it raises, `report` records what was used until then."""
+    """`run` leads it; whatever it raises, `tally` has what was used until then."""
 
     def __init__(
         self,
@@ -33,6 +35,9 @@ class LLMTurn:
         response: ResponseHandler,
         speaker: Speaker,
         limits: Limits,
+        tally: Tally,
+        guard: Guard,
+        purse: Purse,
         *,
         further: Mapping[str, Any],
         shows_tools: bool,
@@ -46,19 +51,21 @@ class LLMTurn:
         self._limits = limits
         self._further = dict(further)
         self._shows_tools = shows_tools
-        self._tokens: Counter[str] = Counter()
-        self._asked = 0
-        self._calls = 0
-        self._answered_by = model.models[0]
+        self._tally = tally
+        self._guard = guard
+        self._purse = purse
 
     async def run(self, capability: AgentCapability | None = None) -> None:
         """Answers; with a capability that has an output schema by data, repaired at most `limits.repairs` times.
 
-        ModelError where the model fails or comes to no end, ContextTooLong where it is shown too much.
+        ModelError where the model fails or comes to no end, ContextTooLong where it is shown too much, BudgetUsedUp where no
+        more may be used. An answer that a guardrail keeps back is answered with what that says.
         """
         repairs = self._limits.repairs
         while True:
             reply = await self._answer()
+            if reply is None:
+                return
             if capability is None:
                 if not self._speaker.said_something and not self._speaker.is_over:
                     problem = "used up all it may say before its answer" if reply.finish == "length" else "gave no answer"
@@ -77,16 +84,14 @@ class LLMTurn:
                 {"role": "user", "content": f"That is not valid: {problem}. Answer again, with the corrected JSON alone."},
             ]
 
-    async def report(self) -> None:
-        """Records the usage."""
-        if self._asked:
-            used = {"model": self._answered_by, "requests": self._asked, "tool_calls": self._calls, **self._tokens}
-            await self._response.emit(CloudEvent(type=USAGE, source=f"urn:agent:{self._name}", data=used))
-
-    async def _answer(self) -> Reply:
-        """The reply that calls no tool, after those that do."""
+    async def _answer(self) -> Reply | None:
+        """The reply that calls no tool, after those that do; None where one is kept back."""
         for left in range(self._limits.rounds, -1, -1):
-            reply = await self._ask(may_call=left > 0)
+            try:
+                reply = await self._ask(may_call=left > 0)
+            except Withheld as error:
+                await self._speaker.withhold(error)
+                return None
             if not reply.calls:
                 return reply
             if left:
@@ -99,27 +104,38 @@ class LLMTurn:
             further["tools"] = schemas
             if not may_call:
                 further["tool_choice"] = "none"
-        self._asked += 1
+        await self._purse.check()
         question = Question(self._context.messages(json.dumps(further, ensure_ascii=False) if further else ""), further)
+        self._tally.requests += 1
         try:
             reply = await self._model.reply(question, self._speaker)
         except ModelError as error:
             await self._speaker.abort(error.problem)
             raise
-        self._answered_by = reply.model
-        self._tokens.update(reply.usage)
-        await self._speaker.end(is_cut=reply.finish == "length")
+        except (Withheld, asyncio.CancelledError):  # it is not heard to its end, where its usage is said
+            self._estimate(question)
+            raise
+        self._tally.model = reply.model
+        if reply.usage:
+            self._tally.add(reply.usage)
+        else:
+            self._estimate(question)
+        reply.text = await self._speaker.end(is_cut=reply.finish == "length")
         return reply
+
+    def _estimate(self, question: Question) -> None:
+        self._tally.estimate(self._context.tokens(question.messages), self._speaker.heard // _CHARACTERS_A_TOKEN)
 
     async def _call(self, reply: Reply) -> None:
         del reply.calls[self._limits.calls + 1 :]  # the first that is too much is told so
-        self._calls += len(reply.calls)
+        self._tally.tool_calls += len(reply.calls)
         if self._shows_tools:
             await self._response.thought(f"Using {', '.join(dict.fromkeys(call.name[:64] for call in reply.calls))}…")
         said: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
         said["tool_calls"] = [call.message for call in reply.calls]
         self._context.tail.append(said)
-        self._context.tail += await self._toolbox.call_all(reply.calls, self._on_call)
+        for result in await self._toolbox.call_all(reply.calls, self._on_call):
+            self._context.tail.append({**result, "content": await self._guard.given(result["content"])})
 
     async def _on_call(self, tool: str, is_good: bool, milliseconds: float) -> None:
         await self._response.audit(self._name, "tool.call", tool[:64], is_good)

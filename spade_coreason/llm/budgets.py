@@ -1,0 +1,67 @@
+"""How many tokens may be used, and what is said when they are."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ..exceptions import CoReasonError
+from ..usage import Usage
+from .tally import Tally
+
+
+class Budgets(BaseModel):
+    """Tokens, those shown to a model and its own: of one turn, of a conversation, of one person and of all in a day (UTC).
+
+    They are looked at before a model is asked, so that the request that exceeds one is the last.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    turn: int | None = Field(default=None, ge=1)
+    conversation: int | None = Field(default=None, ge=1)
+    person_day: int | None = Field(default=None, ge=1)
+    agent_day: int | None = Field(default=None, ge=1)
+
+    @property
+    def last(self) -> bool:
+        """Whether any holds for more than a turn."""
+        return any((self.conversation, self.person_day, self.agent_day))
+
+
+class BudgetUsedUp(CoReasonError):
+    """No more tokens may be used; the text says of what, and when it begins again."""
+
+
+class Purse:
+    """The budgets in one turn, with what was used before (`usage`) and in it (`tally`)."""
+
+    def __init__(self, budgets: Budgets, usage: Usage | None, tally: Tally, person: str, conversation_id: str) -> None:
+        self._budgets = budgets
+        self._usage = usage
+        self._tally = tally
+        self._person = person
+        self._conversation_id = conversation_id
+
+    async def check(self) -> None:
+        """BudgetUsedUp where one is."""
+        budgets, now = self._budgets, self._tally.tokens
+        if budgets.turn is not None and now >= budgets.turn:
+            raise BudgetUsedUp(f"This answer has used its budget of {budgets.turn:,} tokens; ask for less at once.")
+        if (usage := self._usage) is None:
+            return
+        most = budgets.conversation
+        if most is not None and now + await usage.of_conversation(self._conversation_id) >= most:
+            raise BudgetUsedUp(f"This conversation has used its budget of {most:,} tokens; begin a new one with /new.")
+        most = budgets.person_day
+        if most is not None and now + await usage.of_person(self._person) >= most:
+            raise BudgetUsedUp(f"You have used your budget of {most:,} tokens for today; {_again(usage.until_next_day)}.")
+        most = budgets.agent_day
+        if most is not None and now + await usage.of_agent() >= most:
+            raise BudgetUsedUp(f"My budget of {most:,} tokens for today is used up; {_again(usage.until_next_day)}.")
+
+
+def _again(left: timedelta) -> str:
+    minutes = max(1, round(left.total_seconds() / 60))
+    return f"it begins again at 00:00 UTC, in {minutes // 60} h {minutes % 60:02} min"

@@ -1,0 +1,129 @@
+"""Words and regular expressions in a text that comes in pieces: found as if it were whole, held back no more than needed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from ..exceptions import ConfigError
+from .guardrails import Guardrail
+
+TIMEOUT_S = 0.25
+"""Of one search: what goes back and forth without end is no check, and would hold up every other conversation."""
+_MOST_HELD = 20_000
+_GAP = r"\s{1,4}"
+# Scripts that put no space between words: Thai, Lao, Burmese, Khmer, Kana, Han.
+_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
+
+
+class Match(Protocol):
+    """A place in a text."""
+
+    def start(self) -> int: ...
+
+    def end(self) -> int: ...
+
+
+Find: TypeAlias = Callable[[str, int], Iterator[Match]]
+"""The matches in a text from a position on, from left to right."""
+
+
+class Pattern(NamedTuple):
+    """What a guardrail looks for. What a match is, its first `span` characters and those before it say."""
+
+    find: Find
+    span: int
+
+
+def patterns_of(guardrail: Guardrail, place: str) -> list[Pattern]:
+    """One for all keywords, one for each expression. ConfigError where one is none, or matches the empty text."""
+    if guardrail.keywords is not None:
+        return [_words(guardrail.keywords)]
+    if guardrail.regex is None:
+        return []
+    if find_spec("regex") is None:
+        raise ConfigError(place, 'regular expressions need the package regex: pip install "spade-coreason[llm]"')
+    return [_expression(one, guardrail.span, f"{place}.regex[{number}]") for number, one in enumerate(guardrail.regex)]
+
+
+class PatternFilter:
+    """Lets a text through but for what matches; `on_match` gives what takes its place, or raises.
+
+    For the same text the result is the same, in whatever pieces it comes.
+    """
+
+    def __init__(self, pattern: Pattern, on_match: Callable[[], str]) -> None:
+        self._pattern = pattern
+        self._on_match = on_match
+        self._before = ""
+        self._held = ""
+
+    def feed(self, piece: str) -> str:
+        """What can be shown now."""
+        self._held += piece
+        return (
+            self._settle(len(self._held) - self._pattern.span, is_whole=False) if len(self._held) > self._pattern.span else ""
+        )
+
+    def end(self) -> str:
+        """What was held back."""
+        return self._settle(len(self._held), is_whole=True)
+
+    def give_up(self) -> str:
+        """What was held back, as it is."""
+        held, self._held = self._held, ""
+        return held
+
+    def _settle(self, most: int, *, is_whole: bool) -> str:
+        """Decides on all matches that begin in the first `most` characters of what is held."""
+        text, begin = self._before + self._held, len(self._before)
+        limit = begin + most
+        settled, shown = begin, []
+        for match in self._pattern.find(text, begin):
+            start, end = match.start(), match.end()
+            if start >= limit:
+                break
+            if start == end:
+                continue
+            if end == len(text) and not is_whole and len(self._held) < _MOST_HELD:
+                limit = start  # it may go on
+                break
+            shown += [text[settled:start], self._on_match()]
+            settled = end
+        shown.append(text[settled : max(settled, limit)])
+        settled = max(settled, limit)
+        self._before = text[max(0, settled - self._pattern.span) : settled]
+        self._held = text[settled:]
+        return "".join(shown)
+
+
+def _words(keywords: Sequence[str]) -> Pattern:
+    """Whole words, in any case; a space is any white space."""
+    found = [_GAP.join(map(re.escape, keyword.split())) for keyword in sorted(keywords, key=len, reverse=True)]
+    bounded = [
+        one if _UNSPACED.search(one) else rf"(?<!\w){one}(?!\w)"  # no boundary tells where a word ends there
+        for one in found
+    ]
+    compiled = re.compile("|".join(bounded), re.I)
+    span = max(len(keyword) + 3 * len(keyword.split()) for keyword in keywords) + 1
+    return Pattern(compiled.finditer, span)
+
+
+def _expression(expression: str, span: int, place: str) -> Pattern:
+    # Its searches have a time limit; those of the standard library have none, and cannot be given up.
+    regex: Any = import_module("regex")
+    try:
+        compiled = regex.compile(expression)
+    except regex.error as error:
+        raise ConfigError(place, f"is no regular expression: {error}") from error
+    if compiled.match("") is not None:
+        raise ConfigError(place, "matches the empty text, and so any; write what must not be there")
+
+    def find(text: str, begin: int) -> Iterator[Match]:
+        found: Iterator[Match] = compiled.finditer(text, begin, timeout=TIMEOUT_S)
+        return found
+
+    return Pattern(find, span)
