@@ -31,6 +31,7 @@ OTHER_DOMAIN = "other.localhost"
 """A second domain of the same server: its accounts are strangers to agents of `localhost`. Not on the embedded server."""
 
 ATTEMPT_S = 2.0
+_REGISTERING_S = 30.0
 """About one connection in fifty to pyjabber hangs after STARTTLS."""
 
 _numbers = itertools.count(1)
@@ -120,7 +121,7 @@ class XmppServer:
         for attempt in range(3):
             try:
                 async with (
-                    asyncio.timeout(ATTEMPT_S),
+                    asyncio.timeout(ATTEMPT_S if self.kind == "embedded" else _REGISTERING_S),
                     bare_stream(self.host, self.port, domain, self.tls_context()) as stream,
                 ):
                     await stream.register(user, password)
