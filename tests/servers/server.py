@@ -31,8 +31,8 @@ OTHER_DOMAIN = "other.localhost"
 """A second domain of the same server: its accounts are strangers to agents of `localhost`. Not on the embedded server."""
 
 ATTEMPT_S = 2.0
-_REGISTERING_S = 30.0
 """About one connection in fifty to pyjabber hangs after STARTTLS."""
+_REGISTERING_S = 30.0
 
 _numbers = itertools.count(1)
 
