@@ -12,6 +12,7 @@ CoReasonError
 │   └── MemoryFullError     a conversation's interaction memory holds the most that it may
 ├── KnowledgeError          a document cannot be taken into the knowledge of an agent
 ├── ModelError              a model that embeds or summarises did not answer as it should
+├── ToolError               a tool of an MCP server is not there, or failed
 ├── FileError               a file did not come or go
 │   ├── FetchError          what a link leads to is not to be had, or may not be
 │   └── UploadError         the server does not keep a file for us
@@ -130,6 +131,15 @@ class ModelError(CoReasonError):
         self.problem = problem
         self.may_pass = may_pass
         self.retry_after_s = retry_after_s
+
+
+class ToolError(CoReasonError):
+    """The MCP server called `server` is not there, or its tool failed."""
+
+    def __init__(self, server: str, problem: str) -> None:
+        super().__init__(f"the MCP server {server} {problem}")
+        self.server = server
+        self.problem = problem
 
 
 class FileError(CoReasonError):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, runtime_checkable
 
-from ..exceptions import ConnectError, CoReasonError, DatabaseEmpty, LoginError, ServerError, StoreError
+from ..exceptions import ConfigError, ConnectError, CoReasonError, DatabaseEmpty, LoginError, ServerError, StoreError
 from ..names import bare
 from ..runfile import read_run_file
 from . import failures
@@ -17,8 +17,10 @@ from .storage import database_file
 
 if TYPE_CHECKING:
     from ..config import AgentSettings, Settings
+    from ..contracts import AgentInterface
     from ..files import Files
     from ..knowledge import Knowledge
+    from ..llm.mcp import Offer
     from ..peers import Peers
     from ..stores import Database
     from ..usage import Usage
@@ -62,7 +64,7 @@ async def examine(settings: Settings) -> list[Finding]:
     """Everything, in the order in which it would go wrong at a start."""
     configured = Finding("configuration", "good" if settings.agents else "note", _described(settings))
     findings = [configured, *_installation(), *[found async for found in _storage(settings)]]
-    findings += _agents(settings)
+    findings += [found async for found in _agents(settings)]
     findings += _local_server(settings) if settings.server.is_local else [found async for found in _accounts(settings)]
     return findings
 
@@ -142,28 +144,46 @@ def _is_there(file: Path) -> bool:
     return file.exists()
 
 
-def _agents(settings: Settings) -> Iterator[Finding]:
+@runtime_checkable
+class Examined(Protocol):
+    """An agent that uses MCP servers: what they offer, and what is wrong with them."""
+
+    async def examine(self) -> tuple[Sequence[Offer], Sequence[CoReasonError]]: ...
+
+
+def configured_agent(settings: Settings, number: int) -> AgentInterface:
+    """The agent that is configured, made and never started. ConfigError as for `load_agent`."""
     from ..loading import AgentParts, load_agent
     from ..stores.memory import AgentInteractionMemory
 
+    agent = settings.agents[number]
+    jid = bare(agent.jid)
+    parts = AgentParts(
+        manifest_file=agent.manifest,
+        peers=lambda: _peers(jid),
+        memory=lambda: AgentInteractionMemory(jid, settings.storage.memory_dir),
+        knowledge=lambda: _knowledge(jid),
+        files=lambda: _files(jid),
+        usage=lambda: _usage(jid),
+    )
+    place = settings.place(f"agents[{number}]")
+    return load_agent(agent.agent, place=place, project=settings.project, parts=parts, options=agent.options)
+
+
+async def _agents(settings: Settings) -> AsyncIterator[Finding]:
     for number, agent in enumerate(settings.agents):
         jid = bare(agent.jid)
-        parts = AgentParts(
-            manifest_file=agent.manifest,
-            peers=lambda jid=jid: _peers(jid),  # type: ignore[misc]  # a lambda's default has no type
-            memory=lambda jid=jid: AgentInteractionMemory(jid, settings.storage.memory_dir),  # type: ignore[misc]  # likewise
-            knowledge=lambda jid=jid: _knowledge(jid),  # type: ignore[misc]  # likewise
-            files=lambda jid=jid: _files(jid),  # type: ignore[misc]  # likewise
-            usage=lambda jid=jid: _usage(jid),  # type: ignore[misc]  # likewise
-        )
-        place = settings.place(f"agents[{number}]")
         try:
-            found = load_agent(agent.agent, place=place, project=settings.project, parts=parts, options=agent.options)
+            found = configured_agent(settings, number)
         except CoReasonError as error:
             yield bad(jid, error)
             continue
         metadata = found.manifest.metadata
         yield Finding(jid, "good", f"{agent.agent} ({metadata.name} {metadata.version})")
+        if isinstance(found, Examined):
+            _, problems = await found.examine()
+            for problem in problems:
+                yield bad(jid, problem) if isinstance(problem, ConfigError) else Finding(jid, "note", str(problem))
 
 
 def _peers(jid: str) -> Peers:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from ..contracts import AgentDefinition, AgentRequest, Interaction, ResponseHandler, SessionHandle
-from ..exceptions import ConfigError, ModelError
+from ..exceptions import ConfigError, CoReasonError, ModelError
 from ..peers import Peers
 from ..stores.memory import AgentInteractionMemory
 from ..tokens import TokenCounter, counter
@@ -19,6 +20,7 @@ from .checks import Checks
 from .context import Context, ContextTooLong, instructions, question_shown, question_text
 from .guard import Guard, Withheld, armed
 from .guardrails import Guardrail
+from .mcp import Offer, Servers
 from .model import Model
 from .options import Endpoint, Limits, options_of
 from .speaker import Speaker
@@ -40,11 +42,12 @@ class LLMAgent:
 
     `model`, else the manifest's `llm_config.model`, else OPENAI_MODEL of the environment, is asked at `endpoint` (an Endpoint,
     or a mapping with its fields), and `fallback_model` where it fails; prompt, persona and temperature are the manifest's.
-    `tools` are functions, Tools or "module:function"; `agents` are JIDs that the tool `ask_agent` may ask. `interaction_memory`
-    gives it the memory tools and what was remembered; `show_tools` tells of each use of a tool as a thought. One of
-    `termination_markers` in its answer ends the conversation and is not shown. `input_guardrails` and `output_guardrails` are
-    Guardrails, mappings with their fields, or functions, and are applied in this order. `limits` are Limits and `budgets`
-    Budgets, or mappings with their fields; `usage` is what budgets that last are compared with; `count` counts tokens.
+    `tools` are functions, Tools or "module:function"; `mcp` are MCP servers by name, each with the fields of ServerOptions;
+    `agents` are JIDs that the tool `ask_agent` may ask. `interaction_memory` gives it the memory tools and what was remembered;
+    `show_tools` tells of each use of a tool as a thought. One of `termination_markers` in its answer ends the conversation and
+    is not shown. `input_guardrails` and `output_guardrails` are Guardrails, mappings with their fields, or functions, and are
+    applied in this order. `limits` are Limits and `budgets` Budgets, or mappings with their fields; `usage` is what budgets that
+    last are compared with; `count` counts tokens.
 
     What was asked and said is recorded as the guardrails let it through. A capability with an output schema answers with data.
     Errors of the model are one line to whoever asked; what it used is recorded by `response.emit` as `ai.coreason.llm.usage`,
@@ -68,6 +71,7 @@ class LLMAgent:
         endpoint: Endpoint | Mapping[str, Any] | None = None,
         limits: Limits | Mapping[str, Any] | None = None,
         tools: Sequence[Tool | Callable[..., Any] | str] = (),
+        mcp: Mapping[str, Any] | None = None,
         agents: Sequence[str] = (),
         interaction_memory: bool = True,
         show_tools: bool = True,
@@ -99,7 +103,8 @@ class LLMAgent:
         )
         threads = Threads()
         self._tools = [tool_of(one, threads) for one in (*self.default_tools, *_listed("tools", tools))]
-        _check_names(self._tools)
+        self._servers = Servers(mcp, manifest)
+        _check_names(self._tools, self._servers)
         given = _listed("input_guardrails", input_guardrails), _listed("output_guardrails", output_guardrails)
         self._of_input = armed(given[0], "options.input_guardrails")
         self._of_output = armed(given[1], "options.output_guardrails", are_of_output=True)
@@ -122,13 +127,19 @@ class LLMAgent:
         """What it is."""
         return self._manifest
 
-    def startup(self) -> None:
-        """Opens the client."""
-        self._model.open()
+    async def startup(self) -> None:
+        """Opens the client, and begins the MCP servers; one that is away is tried again when it is needed."""
+        await asyncio.to_thread(self._model.open)
+        await self._servers.open()
 
     async def shutdown(self) -> None:
-        """Closes its connections."""
+        """Closes its connections, and ends the programs of MCP servers."""
+        await self._servers.close()
         await self._model.close()
+
+    async def examine(self) -> tuple[Sequence[Offer], Sequence[CoReasonError]]:
+        """What its MCP servers offer, and what is wrong with them, of an agent that is not started."""
+        return await self._servers.examine()
 
     async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         """Answers one request. Cancelled, the request to the model is closed and its tools are cancelled."""
@@ -156,6 +167,7 @@ class LLMAgent:
         await purse.check()
         if not await _admitted(request, response, guard):
             return
+        await self._servers.wake()
         capability = structured(self._manifest, request)
         further = dict(self._further)
         if capability is not None:
@@ -183,6 +195,9 @@ class LLMAgent:
 
     async def _context(self, request: AgentRequest, session: SessionHandle, wanted: str) -> Context:
         head = instructions(self._manifest, self.default_prompt)
+        if away := self._servers.unknown:
+            text = f"The tools of {', '.join(away)} are not there now; say so where they would be needed."
+            head.append({"role": "system", "content": text})
         if wanted:
             head.append({"role": "system", "content": wanted})
         remembered: Sequence[Mapping[str, Any]] = ()
@@ -199,7 +214,7 @@ class LLMAgent:
         return context
 
     def _toolbox(self, request: AgentRequest, session: SessionHandle) -> Toolbox:
-        tools = [*self._tools, recall_tool(session)]
+        tools = [*self._tools, *self._servers.tools(), recall_tool(session)]
         if self._memory is not None:
             tools += memory_tools(self._memory, _conversation(request, session))
         if self._peers is not None and self._agents:
@@ -247,10 +262,12 @@ def _texts(name: str, given: Any) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _check_names(tools: Sequence[Tool]) -> None:
+def _check_names(tools: Sequence[Tool], servers: Servers) -> None:
     names = [tool.name for tool in tools]
     for name in names:
         if name in RESERVED:
             raise ConfigError("options.tools", f'"{name}" is the name of a tool of the platform; rename yours')
+        if servers.owns(name):
+            raise ConfigError("options.tools", f'"{name}" is a name for a tool of an MCP server; rename yours')
         if names.count(name) > 1:
             raise ConfigError("options.tools", f'two tools are called "{name}"; rename one')

@@ -13,14 +13,14 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from ..exceptions import ConfigError
 
 
-class _Options(BaseModel):
+class StrictOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 Options = TypeVar("Options", bound=BaseModel)
 
 
-class Endpoint(_Options):
+class Endpoint(StrictOptions):
     """A server with OpenAI's API. `url` is its base, with the version, such as http://127.0.0.1:11434/v1
 
     Without `url`: OPENAI_BASE_URL, else OpenAI. The key is `api_key`, else the text of `api_key_file`, else OPENAI_API_KEY, but
@@ -69,7 +69,7 @@ class Endpoint(_Options):
             raise ConfigError("options.endpoint.api_key_file", problem) from error
 
 
-class Limits(_Options):
+class Limits(StrictOptions):
     """What one turn may take: tokens of what the model is shown, and of an answer (None: the server's own limit); characters
     of one reply with its reasoning, whatever the server's limit is; rounds with tools, tool calls in one round; seconds and
     characters of a tool's result; how often data are repaired; passages that `session.recall` adds to a question."""

@@ -26,9 +26,9 @@ _MARKS = {"good": ("✓", "green"), "note": ("•", "yellow"), "bad": ("✗", "r
 def command(file: Path | None, as_json: bool) -> int:
     """Check a configuration without changing anything.
 
-    Reads the file, imports and builds every agent, logs in with every account of an external server, and says what that
-    server can do. No account is made, nothing is sent. Exit code: 0 all is well, 2 a mistake in the configuration, 4 a server
-    that cannot be reached or refuses an account.
+    Reads the file, imports and builds every agent, looks whether the MCP servers of agents offer what manifests require,
+    logs in with every account of an external server, and says what that server can do. No account is made, no message is
+    sent. Exit code: 0 all is well, 2 a mistake in the configuration, 4 a server that cannot be reached or refuses an account.
 
     \b
       spade-coreason check

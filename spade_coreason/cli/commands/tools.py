@@ -1,0 +1,71 @@
+"""`spade-coreason tools`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...exceptions import ConfigError
+from ...names import bare
+from .. import failures
+from ..configured import config_option, platform_settings
+from ..console import json_text, table
+from ..context import command as define
+from ..context import run
+from ..known import agents as known_agents
+from ..reach import those_there
+
+if TYPE_CHECKING:
+    from ...config import Settings
+
+
+@define("tools")
+@click.argument("agent", required=False, shell_complete=known_agents)
+@config_option("config/platform.yaml")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of records.")
+def command(agent: str | None, file: Path | None, as_json: bool) -> int:
+    """Show what the MCP servers of agents offer, with the hash of each tool.
+
+    Begins the servers that are configured for AGENT (a name alone is enough), by default for all agents, asks for their
+    tools, and ends them. uri and hash are what a manifest requires a tool by (dependencies.tools). The JSON records have the
+    keys agent, server, tool, name, uri, hash and description. Exit code: 0 all is well, 1 a server is away, 2 a tool is not as
+    the manifest requires it.
+
+    \b
+      spade-coreason tools
+      spade-coreason tools assistant --json
+    """
+    return run(_show(platform_settings(file), agent, as_json))
+
+
+async def _show(settings: Settings, wanted: str | None, as_json: bool) -> int:
+    from ..checks import Examined, configured_agent
+
+    known = [bare(agent.jid) for agent in settings.agents]
+    if wanted is not None and not any(wanted in (jid, jid.partition("@")[0]) for jid in known):
+        raise ConfigError("AGENT", f'there is no agent "{wanted}"; {those_there(known)}')
+    records: list[dict[str, Any]] = []
+    code = 0
+    for number, jid in enumerate(known):
+        if wanted is not None and wanted not in (jid, jid.partition("@")[0]):
+            continue
+        agent = configured_agent(settings, number)
+        if not isinstance(agent, Examined):
+            continue
+        offers, problems = await agent.examine()
+        records += [
+            {"agent": jid} | {key: getattr(offer, key) for key in ("server", "tool", "name", "uri", "hash", "description")}
+            for offer in offers
+        ]
+        for problem in problems:
+            failures.say(problem)
+            code = max(code, failures.exit_code(problem))
+    if as_json:
+        print(json_text(records, indent=2))
+    elif records:
+        table(("agent", "uri", "hash"), [(record["agent"], record["uri"], record["hash"]) for record in records])
+    else:
+        print("There are none.")
+    return code

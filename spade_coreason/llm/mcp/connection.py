@@ -1,0 +1,149 @@
+"""One connection to an MCP server, from its beginning to its loss, in a task of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import TYPE_CHECKING
+
+import anyio
+from mcp import Client, MCPError, Tool
+from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
+from mcp_types import Implementation, ToolListChangedNotification
+
+from ... import __version__
+from .http import http
+from .options import ServerOptions
+from .stdio import stdio
+
+if TYPE_CHECKING:
+    from mcp.client._transport import TransportStreams
+
+_MOST_TOOLS = 1000
+_MOST_PAGES = 100
+_WORDS = 200
+
+
+class Connection:
+    """Begun when it is made. `on_tools` hears of the tools at first and whenever they change, `on_over` once, of the problem
+    that ended it; of none where it was left.
+
+    What the SDK enters has to be left in the same task; so that task holds the connection, and others only ask the client.
+    """
+
+    def __init__(
+        self, options: ServerOptions, on_tools: Callable[[Sequence[Tool]], None], on_over: Callable[[str], None]
+    ) -> None:
+        self.client: Client | None = None
+        """To ask, while it is there."""
+        self.settled = asyncio.Event()
+        """Set when it is there, and when it is over."""
+        self._options = options
+        self._on_tools = on_tools
+        self._on_over = on_over
+        self._words = ""
+        self._is_over = False
+        self._stir = asyncio.Event()
+        self._limit = anyio.CancelScope(deadline=anyio.current_time() + options.timeout_s)
+        self.task = asyncio.create_task(self._live(), name="MCP server")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is lost or left; its task may still be ending the program."""
+        return self._is_over
+
+    def leave(self, problem: str = "") -> None:
+        """Ends it, as lost where there is a problem. What is being asked is told that it will not be answered."""
+        if self._is_over:
+            return
+        if self.client is None:
+            self._limit.cancel()
+        self._is_over, self.client = True, None
+        self.settled.set()
+        self._stir.set()
+        self._on_over(problem)
+
+    def look_again(self) -> None:
+        """Asks for the tools anew. It is lost where they are not told in time."""
+        self._stir.set()
+
+    async def _live(self) -> None:
+        try:
+            with self._limit as limit:
+                us = Implementation(name="spade-coreason", version=__version__)
+                async with Client(self._transport(), client_info=us, message_handler=self._on_message, cache=None) as client:
+                    self._on_tools(await _tools(client))
+                    limit.deadline = math.inf
+                    self.client = client
+                    self.settled.set()
+                    await self._attend(client)
+            self.leave(f"was not there within {self._options.timeout_s:g} s")
+        except Exception as error:  # noqa: BLE001 - whatever it dies of, the agent stays
+            self._ended(what_went_wrong(error))
+        finally:
+            self.leave()
+
+    def _transport(self) -> AbstractAsyncContextManager[TransportStreams]:
+        if self._options.command is not None:
+            return stdio(self._options, self._ended, self._said)
+        return http(self._options, self._said)
+
+    async def _attend(self, client: Client) -> None:
+        """Lists the tools again whenever they may have changed."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._follow, client)
+            while not self._is_over:
+                await self._stir.wait()
+                self._stir.clear()
+                if not self._is_over:
+                    with anyio.move_on_after(self._options.timeout_s) as limit:
+                        self._on_tools(await _tools(client))
+                    if limit.cancelled_caught:
+                        self.leave(f"said nothing for {self._options.timeout_s:g} s")
+            group.cancel_scope.cancel()
+
+    async def _follow(self, client: Client) -> None:
+        """Hears of changes where a server tells them to who asks (2026-07-28); older ones tell them anyway."""
+        tools = client.server_capabilities.tools
+        if tools is None or not tools.list_changed:
+            return
+        with suppress(ListenNotSupportedError):
+            with suppress(SubscriptionLost, MCPError):
+                async with client.listen(tools_list_changed=True) as changes:
+                    async for _ in changes:
+                        self.look_again()
+            self.leave()
+
+    async def _on_message(self, message: object) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            self.look_again()
+
+    def _said(self, words: str) -> None:
+        self._words = words[:_WORDS]
+
+    def _ended(self, problem: str) -> None:
+        # Once it was there its words may be about what a person said.
+        self.leave(f"{problem} ({self._words})" if self._words and self.client is None else problem)
+
+
+async def _tools(client: Client) -> list[Tool]:
+    """All pages; of a server that comes to no end, the first."""
+    found: list[Tool] = []
+    cursor: str | None = None
+    for _ in range(_MOST_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        found += page.tools
+        if page.next_cursor is None or page.next_cursor == cursor or len(found) > _MOST_TOOLS:
+            break
+        cursor = page.next_cursor
+    return found[:_MOST_TOOLS]
+
+
+def what_went_wrong(error: BaseException) -> str:
+    """An error of the SDK in one line."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    text = error.message if isinstance(error, MCPError) else str(error)
+    return " ".join((text or type(error).__name__).split())[:_WORDS]

@@ -1,0 +1,54 @@
+"""What an MCP server is configured with: a program to start, or an address."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import Field, SecretStr, StringConstraints, model_validator
+
+from ...exceptions import ConfigError
+from ..options import StrictOptions, options_of
+
+_PLACE = "options.mcp"
+_NAME = re.compile(r"[A-Za-z0-9](?:_?[A-Za-z0-9-]){0,23}")
+_NAME_RULE = "letters, digits, - and single _ in between, at most 24"
+
+
+class ServerOptions(StrictOptions):
+    """A server: `command` with `env` and `cwd` (stdio), or `url` with `headers` (streamable HTTP).
+
+    A program gets HOME, LOGNAME, PATH, SHELL, TERM, USER and `env`, and no other variable of ours. `timeout_s` is the time
+    in which it must be there and tell its tools.
+    """
+
+    command: list[Annotated[str, StringConstraints(min_length=1)]] | None = Field(default=None, min_length=1)
+    env: dict[str, SecretStr] = Field(default_factory=dict)
+    cwd: Path | None = None
+    url: str | None = Field(default=None, pattern=r"^https?://[^\s/?#@]+[^\s#@]*$")
+    headers: dict[str, SecretStr] = Field(default_factory=dict)
+    timeout_s: float = Field(default=10.0, gt=0)
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> Self:
+        if (self.command is None) == (self.url is None):
+            raise ValueError("give either command or url")
+        if self.command is None and (self.env or self.cwd):
+            raise ValueError("env and cwd belong to command")
+        if self.url is None and self.headers:
+            raise ValueError("headers belong to url")
+        return self
+
+
+def servers_of(given: Any) -> dict[str, ServerOptions]:
+    """Servers by name; ConfigError names what is wrong."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise ConfigError(_PLACE, 'names servers, such as {"files": {"command": ["mcp-files", "/srv"]}}')
+    for name in given:
+        if not (isinstance(name, str) and _NAME.fullmatch(name)):
+            raise ConfigError(_PLACE, f"{name!r} is no name of a server: {_NAME_RULE}")
+    return {name: options_of(ServerOptions, one, f"{_PLACE}.{name}") for name, one in given.items()}

@@ -1,0 +1,101 @@
+"""All MCP servers of an agent: begun together, and their tools as those of a language model."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from ...contracts import AgentDefinition
+from ...exceptions import ConfigError, CoReasonError, ToolError
+from ..tools import Tool
+from .offers import SEPARATOR, Offer
+from .options import servers_of
+from .requirements import requirements_of
+
+if TYPE_CHECKING:
+    from .server import Server
+
+log = logging.getLogger(__name__)
+
+_MOST_TOOLS = 128
+"""As many as OpenAI's models take."""
+_DESCRIPTION = 2000
+_PATIENCE_S = 2.0
+"""What a turn waits for a server that never told its tools."""
+
+
+class Servers:
+    """`given` are the options of the servers by name (`options.mcp`); the manifest's requirements hold for their tools.
+
+    ConfigError where an option is wrong, the manifest requires a tool of a server that is none, or the package is missing.
+    """
+
+    def __init__(self, given: Any, manifest: AgentDefinition) -> None:
+        self._options = servers_of(given)
+        self._requirements = requirements_of(manifest, self._options)
+        self._servers: list[Server] = []
+        if self._options and find_spec("mcp") is None:
+            raise ConfigError("options.mcp", 'MCP servers need the package mcp: pip install "spade-coreason[mcp]"')
+
+    def owns(self, name: str) -> bool:
+        """Whether a tool of one of them may have this name."""
+        server, separator, _ = name.partition(SEPARATOR)
+        return bool(separator) and server in self._options
+
+    async def open(self, log: logging.Logger = log) -> None:
+        """Begins all. Returns when each is there, has failed, or its time is over; never raises for a server."""
+        if not self._options or self._servers:
+            return
+        server = await asyncio.to_thread(_imported)
+        self._servers = [server(name, options, self._requirements.get(name, {})) for name, options in self._options.items()]
+        await asyncio.gather(*(one.open() for one in self._servers))
+
+    async def examine(self) -> tuple[Sequence[Offer], Sequence[CoReasonError]]:
+        """What they offer, and a ConfigError for each tool that is not as the manifest requires it, a ToolError for each server
+        that is away. Begins and ends them, and logs nothing."""
+        try:
+            await self.open(logging.Logger(__name__, logging.CRITICAL))
+            listed = [offer for one in self._servers for offer in one.listed]
+            faults = [fault for one in self._servers for fault in one.faults]
+            away = [one for one in self._servers if not one.is_there]
+            return listed, [*faults, *(ToolError(one.name, f"is away: {one.problem or 'it takes its time'}") for one in away)]
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Ends all, with their programs."""
+        servers, self._servers = self._servers, []
+        await asyncio.gather(*(one.close() for one in servers))
+
+    async def wake(self) -> None:
+        """Before a turn: begins those that are away and due. Waits a little for one that never told its tools."""
+        for one in self._servers:
+            if not one.is_there:
+                one.wake()
+        unknown = [one for one in self._servers if not one.is_there and not one.listed]
+        if unknown:
+            await asyncio.gather(*(one.settled(_PATIENCE_S) for one in unknown))
+
+    @property
+    def unknown(self) -> list[str]:
+        """The names of those that are away and never told their tools."""
+        return [one.name for one in self._servers if not one.is_there and not one.listed]
+
+    def tools(self) -> list[Tool]:
+        """What a model may call. Of a server that is away, what it offered last; calling it begins it again."""
+        found = [(one, offer) for one in self._servers for offer in one.offers]
+        return [
+            Tool(offer.name, (offer.description or "")[:_DESCRIPTION], offer.schema, partial(one.call, offer.tool))
+            for one, offer in found[:_MOST_TOOLS]
+        ]
+
+
+def _imported() -> type[Server]:
+    """Off the event loop: importing the SDK takes most of a second."""
+    from .server import Server
+
+    return Server
