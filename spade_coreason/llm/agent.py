@@ -46,8 +46,8 @@ class LLMAgent:
     `agents` are JIDs that the tool `ask_agent` may ask. `interaction_memory` gives it the memory tools and what was remembered;
     `show_tools` tells of each use of a tool as a thought. One of `termination_markers` in its answer ends the conversation and
     is not shown. `input_guardrails` and `output_guardrails` are Guardrails, mappings with their fields, or functions, and are
-    applied in this order. `limits` are Limits and `budgets` Budgets, or mappings with their fields; `usage` is what budgets that
-    last are compared with; `count` counts tokens.
+    applied in this order. `limits` are Limits and `budgets` Budgets, or mappings with their fields; `usage` is what lasting
+    budgets are compared with; `count` counts tokens.
 
     What was asked and said is recorded as the guardrails let it through. A capability with an output schema answers with data.
     Errors of the model are one line to whoever asked; what it used is recorded by `response.emit` as `ai.coreason.llm.usage`,

@@ -51,7 +51,9 @@ class Servers:
         if not self._options or self._servers:
             return
         server = await asyncio.to_thread(_imported)
-        self._servers = [server(name, options, self._requirements.get(name, {})) for name, options in self._options.items()]
+        self._servers = [
+            server(name, options, self._requirements.get(name, {}), log) for name, options in self._options.items()
+        ]
         await asyncio.gather(*(one.open() for one in self._servers))
 
     async def examine(self) -> tuple[Sequence[Offer], Sequence[CoReasonError]]:
