@@ -10,6 +10,8 @@ from pathlib import Path
 
 import aiofiles
 
+from .exceptions import StoreError
+
 
 @dataclass(frozen=True)
 class RunFile:
@@ -27,11 +29,14 @@ class RunFile:
 
 
 async def write_private(path: Path, content: object) -> None:
-    """Writes JSON that only its owner may read (0600); whoever reads it sees all of it or nothing."""
+    """Writes JSON that only its owner may read (0600); whoever reads it sees all of it or nothing. StoreError if it cannot."""
     part = path.with_name(f"{path.name}.part")
-    async with aiofiles.open(part, "w", encoding="utf-8", opener=_private) as file:
-        await file.write(json.dumps(content, indent=2))
-    part.replace(path)
+    try:
+        async with aiofiles.open(part, "w", encoding="utf-8", opener=_private) as file:
+            await file.write(json.dumps(content, indent=2))
+        part.replace(path)
+    except OSError as error:  # of a full disk it names no file
+        raise StoreError(f"{path}: cannot be written: {error.strerror}; see to the directory, and try again") from error
 
 
 def _private(path: str, flags: int) -> int:

@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from .exceptions import CoReasonError, ServerError
+from .exceptions import ServerError
 from .runfile import is_owned
 
 SOCKET = "status.sock"
@@ -26,10 +26,12 @@ AgentCondition: TypeAlias = Literal["offline", "connecting", "starting", "online
 
 @dataclass(frozen=True, slots=True)
 class AgentStatus:
-    """One agent. `since` is when its present session began, `why` what keeps it from its server; None where there is none.
+    """One agent. `since` is when its present session began, `why` what keeps it from its server, `cannot_store` what keeps it
+    from storing anything; None where there is none.
 
-    `conversations` are the active ones, `in_flight` those with a turn that runs or waits; `resumed` counts the cuts after which
-    a session went on, `sessions` those that began. One that `is_paused` by an operator keeps requests and answers none.
+    `conversations` are the active ones (None where the database does not say), `in_flight` those with a turn that runs or
+    waits; `resumed` counts the cuts after which a session went on, `sessions` those that began. One that `is_paused` by an
+    operator keeps requests and answers none.
     `rooms` are the states of its chat rooms, by JID.
     """
 
@@ -37,12 +39,18 @@ class AgentStatus:
     state: AgentCondition
     since: datetime | None = None
     why: str | None = None
+    cannot_store: str | None = None
     resumed: int = 0
     sessions: int = 0
-    conversations: int = 0
+    conversations: int | None = 0
     in_flight: int = 0
     is_paused: bool = False
     rooms: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_well(self) -> bool:
+        """Whether it is online, and can store what it is told."""
+        return self.state == "online" and self.cannot_store is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +63,8 @@ class PlatformStatus:
 
     @property
     def is_well(self) -> bool:
-        """Whether every agent is online."""
-        return all(agent.state == "online" for agent in self.agents)
+        """Whether every agent is online, and can store what it is told."""
+        return all(agent.is_well for agent in self.agents)
 
     def to_json(self) -> str:
         """For the socket, and for programs; moments are in ISO 8601."""
@@ -64,10 +72,8 @@ class PlatformStatus:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> PlatformStatus:
-        """What `to_json` wrote. ServerError where a platform could only say what its problem is."""
+        """What `to_json` wrote."""
         read = json.loads(text)
-        if "problem" in read:
-            raise ServerError(read["problem"])
         agents = [
             AgentStatus(**{**agent, "since": datetime.fromisoformat(agent["since"]) if agent["since"] else None})
             for agent in read["agents"]
@@ -85,11 +91,7 @@ async def answer_status(data_dir: Path, ask: Callable[[], Awaitable[PlatformStat
     async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):
             try:
-                try:
-                    text = (await ask()).to_json()
-                except CoReasonError as error:  # of the database
-                    text = json.dumps({"problem": str(error)})
-                writer.write(text.encode())
+                writer.write((await ask()).to_json().encode())
                 await writer.drain()
             finally:
                 writer.close()

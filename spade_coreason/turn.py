@@ -27,6 +27,7 @@ from .contracts import (
     UserErrorBlock,
 )
 from .engine import Engine
+from .exceptions import StoreError
 from .lane import Lane, Memory, Waiting
 from .response import Response
 from .session import Session
@@ -133,6 +134,10 @@ class Turn:
             limit_s = self.engine.policy.assist_timeout_s
             log.error("%s: incident %s: assist took longer than %g s", agent, incident, limit_s)
             text = f"I could not finish this within {limit_s:g} s (incident {incident})."
+        elif isinstance(error, StoreError):
+            code = ErrorCode.UNAVAILABLE
+            log.error("%s: incident %s: %s", agent, incident, error)
+            text = f"My memory cannot be read or written, so this is not remembered (incident {incident})."
         else:
             log.error("%s: incident %s", agent, incident, exc_info=error)
             text = f"Something went wrong on my side (incident {incident})."

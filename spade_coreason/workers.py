@@ -117,7 +117,10 @@ class Workers:
         One that is not even there was not acknowledged, and the server delivers it again.
         """
         lane.memory = None
-        text = "I cannot store anything at the moment. I answer as soon as I can; if you hear nothing, please ask again."
+        text = (
+            "I cannot store anything at the moment, so what you just said is not remembered yet."
+            " I answer as soon as I can; if you hear nothing, please ask again."
+        )
         try:
             is_kept = await waiting.is_new
         except StoreError:

@@ -7,13 +7,24 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 from xml.etree.ElementTree import fromstring
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentTester, ConversationState, PeerError, Peers, StoreError
+from spade_coreason import (
+    AgentDefinition,
+    AgentInteractionMemory,
+    AgentTester,
+    ConversationState,
+    PeerError,
+    PeerFailed,
+    Peers,
+    StoreError,
+    agent,
+)
 from spade_coreason.access import Access
 from spade_coreason.codec import Incoming
 from spade_coreason.conversation import Rules
@@ -21,7 +32,9 @@ from spade_coreason.door import Door
 from spade_coreason.peers import OpenRequests
 from spade_coreason.runner import Policy, Runner
 from spade_coreason.stores import AgentStore, ConversationRow, Database
+from spade_coreason.stores.memory import MemoryLimits
 from tests.servers.postgres import Postgres
+from tests.turns import NOT_REMEMBERED
 from tests.waiting import eventually
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
@@ -272,10 +285,7 @@ async def test_a_peer_that_sends_everything_back_beside_a_store_that_fails_gets_
             for number in range(5):
                 await r.ask(str(number))
             await r.ask("from bob", BOB)
-        assert (
-            apologies
-            == ["I cannot store anything at the moment. I answer as soon as I can; if you hear nothing, please ask again."] * 2
-        )
+        assert apologies == [NOT_REMEMBERED] * 2
 
 
 @pytest.mark.parametrize("how", ["ask", "tell"])
@@ -329,6 +339,24 @@ async def test_a_peer_that_answers_what_it_cannot_read_with_the_same_gets_no_mor
         assert len(sent) == 33
 
 
+async def test_what_an_agent_could_not_remember_is_reported_as_not_remembered(tmp_path: Path) -> None:
+    memory = AgentInteractionMemory(AGENT, tmp_path, limits=MemoryLimits(conversation_bytes=100))
+
+    @agent
+    async def remembering(request: Any, session: Any, response: Any) -> None:
+        await memory.aadd_information("c", request.payload["query"])
+        await response.markdown("I'll remember.")
+
+    async with AgentTester(remembering) as t:
+        assert await t.say("a short one") == ["I'll remember."]
+        [said] = await t.say("a long one" * 10)
+        assert said.startswith("My memory cannot be read or written, so this is not remembered (incident ")
+        with pytest.raises(PeerFailed) as failed:
+            await t.ask("a long one" * 10)
+        assert failed.value.code == 503
+    assert memory.get_information("c") == ["a short one"]
+
+
 async def test_a_turn_that_could_not_be_stored_runs_again_when_it_can_marked_as_redelivered(
     database_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -360,7 +388,7 @@ async def test_a_turn_that_ends_while_the_database_server_is_away_is_answered_wh
         await asyncio.to_thread(own_postgres.stop)
         r.agent.waits_for.set()
         await eventually(lambda: len(r.said) == 2)
-        assert r.said[1].startswith("I cannot store anything at the moment.")
+        assert r.said[1] == NOT_REMEMBERED
         await asyncio.to_thread(own_postgres.start)
         await eventually(lambda: r.said[-1] == "during")
         await r.ask("after")
@@ -398,8 +426,8 @@ async def test_a_shutdown_that_exits_or_hangs_holds_up_nothing(
         async def shutdown(self) -> None:
             await asyncio.Event().wait()
 
-    for agent in (Exiting(), Hanging()):
-        async with AgentTester(agent) as t:
+    for faulty in (Exiting(), Hanging()):
+        async with AgentTester(faulty) as t:
             assert await t.say("hi") == ["hi"]
     assert "shutdown() of Exiting failed" in caplog.text
     assert "shutdown() of Hanging took longer than 0.05 s" in caplog.text

@@ -14,6 +14,7 @@ from spade_coreason.runner import Runner
 from spade_coreason.stores import AgentStore, Database
 from spade_coreason.tracked import Tracked
 from tests.databases import rows
+from tests.turns import NOT_REMEMBERED
 
 AGENT = "agent@localhost"
 
@@ -194,9 +195,7 @@ async def test_a_turn_that_cannot_be_stored_says_so_and_runs_after_the_next_star
     async with running(Full(), first, database_url) as runner:
         runner.receive(question("hi"))
         await runner.settled()
-    assert first.bodies == [
-        "I cannot store anything at the moment. I answer as soon as I can; if you hear nothing, please ask again."
-    ]
+    assert first.bodies == [NOT_REMEMBERED]
     async with running(Full(), second, database_url) as runner:
         await runner.settled()
     assert second.bodies == ["hi"]

@@ -14,6 +14,11 @@ from spade_coreason.stores import AgentStore, ConversationRow, Turn, Variable
 
 AGENT, ALICE = "notes@localhost", "alice@localhost"
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+NOT_REMEMBERED = (
+    "I cannot store anything at the moment, so what you just said is not remembered yet."
+    " I answer as soon as I can; if you hear nothing, please ask again."
+)
+"""What a person hears whose turn could not be stored."""
 
 
 def conversation(store: AgentStore, name: str = "t", owner: str = ALICE, **fields: Any) -> ConversationRow:

@@ -80,8 +80,8 @@ class Database(ABC):
         """The schema that it had before it was opened; None where it was empty."""
         self.known = KnownKeys()
         """The keys of the inbox, of all agents."""
-        self.is_failing = False
-        """Whether nothing can be written at the moment. It is tried again every few seconds."""
+        self.failure: StoreError | None = None
+        """Why nothing can be written at the moment; None while it can. It is tried again every few seconds."""
         self._trial: asyncio.TimerHandle | None = None
 
     @staticmethod
@@ -105,6 +105,11 @@ class Database(ABC):
                 raise database._error(error) from error
             raise
         return database
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether nothing can be written at the moment."""
+        return self.failure is not None
 
     async def close(self) -> None:
         """Writes what waits, and closes."""
@@ -181,7 +186,7 @@ class Database(ABC):
             log.error("%s; it is tried again every %g s", failure, _TRIAL_S)
         elif failure is None and self.is_failing:
             log.warning("%s: can be written again", self.name)
-        self.is_failing = failure is not None
+        self.failure = failure
         if self.is_failing and self._trial is None and not self._is_closed:
             self._trial = self._loop.call_later(_TRIAL_S, self._try)
         settle(results)

@@ -16,6 +16,7 @@ from sqlalchemy import CompoundSelect, Connection, Row, Select, delete, false, f
 from ..contracts import ConversationRecord, ConversationState
 from ..contracts.base import utc_now
 from ..conversation import Life
+from ..exceptions import StoreError
 from ..names import choose, possible_ids
 from ..preferences import PREFERENCES
 from .database import Database, Questions, micros, moment
@@ -140,6 +141,11 @@ class AgentStore:
     def is_failing(self) -> bool:
         """Whether nothing can be stored at the moment."""
         return self._database.is_failing
+
+    @property
+    def failure(self) -> StoreError | None:
+        """Why nothing can be stored at the moment; None while it can."""
+        return self._database.failure
 
     # The inbox
 

@@ -19,6 +19,7 @@ from ..avatar import Avatar
 from ..codec import Incoming, archive_id
 from ..codec.namespaces import SHOW, SHOWS
 from ..door import Door
+from ..exceptions import StoreError
 from ..names import bare
 from ..runner import Runner
 from ..status import AgentCondition, AgentStatus
@@ -223,14 +224,23 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             state = "reconnecting"
         elif state == "online" and not self._alive.is_set():
             state = "starting"
+        conversations: int | None = 0
+        failure = None
+        if runner is not None:
+            failure = runner.store.failure
+            try:
+                conversations = await runner.store.active_conversations()
+            except StoreError as error:
+                conversations, failure = None, error
         return AgentStatus(
             bare(connection.jid),
             state,
             connection.online_at if connection.state == "online" else None,
             connection.trouble or None,
+            str(failure) if failure is not None else None,
             connection.resumptions,
             connection.sessions,
-            await runner.store.active_conversations() if runner is not None else 0,
+            conversations,
             runner.turns_in_flight if runner is not None else 0,
             runner is not None and runner.is_paused,
             {jid: str(room) for jid, room in self.rooms.states.items()},

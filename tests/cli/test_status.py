@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from spade_coreason.config import load_settings
-from spade_coreason.exceptions import ServerError
+from spade_coreason.exceptions import ServerError, StoreError
 from spade_coreason.service import Platform
 from spade_coreason.status import PlatformStatus, read_status
 from spade_coreason.stores import lock_directory
@@ -153,3 +153,37 @@ async def test_it_is_honest_while_it_starts_is_cut_comes_back_and_stops(
         held.may_answer.set()  # type: ignore[attr-defined]
         await stopping
         assert await asyncio.to_thread(read_status, data) is None
+
+
+async def test_it_says_of_agents_that_they_cannot_store_anything(prosody: XmppServer, tmp_path: Path, invoke: Invoke) -> None:
+    async with behind_a_tunnel(prosody, tmp_path) as (platform, _, data):
+        starting = asyncio.create_task(platform.__aenter__())
+        await eventually((data / "status.sock").exists)
+        [runner] = platform.runners.values()
+        runner.agent.may_start.set()  # type: ignore[attr-defined]
+        await starting
+        database, file = platform.database, data / "platform.db"
+        assert database is not None
+
+        async def cannot_store(conversations: int | None, problem: str) -> None:
+            with pytest.raises(StoreError):
+                await runner.store.keep("any", "x" * 10_000)
+            said = await _said(data)
+            [agent] = said.agents
+            assert (agent.state, agent.conversations, said.is_well) == ("online", conversations, False)
+            assert str(agent.cannot_store).startswith(f"{file}: {problem}")
+            shown = await asyncio.to_thread(invoke, "status", "--data", str(data))
+            assert shown.exit_code == 1
+            assert ", cannot store anything" in shown.stdout
+            assert shown.stdout.count(str(agent.cannot_store)) == 1
+
+        await database.write(lambda connection: connection.exec_driver_sql("PRAGMA max_page_count = 1"))  # no room for more
+        await cannot_store(0, "database or disk is full")
+        await database.write(lambda connection: connection.exec_driver_sql("PRAGMA max_page_count = 100000"))
+        assert (await _said(data)).is_well
+        file.rename(data / "aside")
+        await cannot_store(None, "is gone")
+        (data / "aside").rename(file)
+        await runner.store.keep("any", 1)
+        assert (await _said(data)).is_well
+        await platform.__aexit__(None, None, None)

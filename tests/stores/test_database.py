@@ -322,6 +322,16 @@ async def test_what_was_confirmed_survives_kill_9(database_url: str) -> None:
         assert set(confirmed[:-1]) <= stored  # the last line may be cut in the middle of its number
 
 
+def test_a_data_directory_that_cannot_be_written_is_one_line_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError) as caught, lock_directory(tmp_path / "file"):
+        pass
+    remedy = "see to the directory, or name another one (data_dir)"
+    assert str(caught.value) == f"{tmp_path}/file: cannot be written: File exists; {remedy}"
+    with pytest.raises(OSError, match="of the block"), lock_directory(tmp_path / "data"):
+        raise OSError("of the block")
+
+
 async def test_one_process_owns_a_data_directory(tmp_path: Path) -> None:
     hold = "import sys; from pathlib import Path; from spade_coreason.stores import lock_directory\n"
     hold += "with lock_directory(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"

@@ -213,7 +213,7 @@ async def test_what_comes_while_the_disk_is_full_is_answered_when_there_is_room_
         for text in asked:
             alice.send(text, agent.jid)
         apology = (await alice.answer())["body"]
-        assert apology.startswith("I cannot store anything at the moment.")
+        assert apology.startswith("I cannot store anything at the moment, so what you just said is not remembered yet.")
         await eventually(lambda: agent.host.connection.sessions >= 2)  # and what came in was not acknowledged
         assert "cannot be stored; it is not acknowledged" in caplog.text
         await grows_to(100_000)

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 def command(file: Path | None, data: Path | None, as_json: bool) -> int:
     """Show how the running platform and each of its agents are.
 
-    Whether it is online, and since when, or what keeps it from its server; its active conversations and those at work; how
-    often a cut session went on; its rooms. Exit code: 0 all agents are online, 1 some are not, 2 a mistake in the
-    configuration, 4 no platform is running, or it does not answer.
+    Whether it is online, and since when, or what keeps it from its server, or from storing anything; its active conversations
+    and those at work; how often a cut session went on; its rooms. Exit code: 0 all agents are online, 1 some are not, or cannot
+    store anything, 2 a mistake in the configuration, 4 no platform is running, or it does not answer.
 
     \b
       spade-coreason status
@@ -49,8 +49,10 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
     for agent in found.agents:
         for room, state in agent.rooms.items():
             print(printable(f"{agent.jid} in the room {room}: {state}"))
-    well = sum(agent.state == "online" for agent in found.agents)
-    print(f"{well} of {len(found.agents)} agents online, process {found.pid}")
+    for problem in dict.fromkeys(agent.cannot_store for agent in found.agents if agent.cannot_store):
+        print(paint(printable(problem), "red"))
+    online = sum(agent.state == "online" for agent in found.agents)
+    print(f"{online} of {len(found.agents)} agents online, process {found.pid}")
     return 0 if found.is_well else 1
 
 
@@ -62,4 +64,7 @@ def _row(agent: AgentStatus) -> tuple[object, ...]:
         state += ", paused"
     if agent.why:
         state += f": {agent.why}"
-    return agent.jid, state, agent.conversations, agent.in_flight, agent.resumed
+    if agent.cannot_store:
+        state += ", cannot store anything"
+    conversations = "?" if agent.conversations is None else agent.conversations
+    return agent.jid, state, conversations, agent.in_flight, agent.resumed
