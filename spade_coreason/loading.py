@@ -11,7 +11,7 @@ from typing import Any
 from .authoring import FunctionAgent
 from .contracts import AgentDefinition, AgentInterface
 from .exceptions import ConfigError
-from .modules import describe, import_module, nearest
+from .modules import describe, find_attribute, nearest
 
 WHAT_AN_AGENT_IS = 'an agent has an attribute "manifest" and a coroutine assist(request, session, response)'
 
@@ -88,14 +88,7 @@ class _Wanted:
         name, colon, path = self.spec.partition(":")
         if not (name and colon and path):
             raise self.error(f'"{self.spec}" does not name an agent; write it like "agents.echo:EchoAgent"')
-        found: Any = import_module(name, self.project, self.at("agent"))
-        for step in path.split("."):
-            if not hasattr(found, step):
-                near = nearest(step, (other for other in dir(found) if not other.startswith("_")))
-                hint = f'did you mean "{near}"?' if near else "correct the name behind the colon"
-                raise self.error(f'{name} has no "{step}"; {hint}')
-            found = getattr(found, step)
-        return found
+        return find_attribute(self.spec, self.project, self.at("agent"))
 
     # Making it
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, cast, get_args
 
 from pydantic import SecretStr
 
@@ -10,7 +11,10 @@ from .config import Settings
 from .config.settings import MemorySettings
 from .contracts import MemoryConfig, MemoryStrategy
 from .embedding import Embedder, LocalEmbedder, OpenAIEmbedder
+from .exceptions import ConfigError
+from .modules import describe, find_attribute
 from .summaries import ExtractiveSummariser, ModelSummariser, Summariser
+from .tokens import TokenCounter, Tokenizer, counter, trusted
 from .web_api import WebApi
 
 
@@ -44,6 +48,26 @@ def memory_policy(common: MemorySettings, own: MemorySettings | None, manifest: 
         if own is not None and key in own.model_fields_set:
             said[key] = getattr(own, key)
     return MemoryConfig.model_validate(said)
+
+
+def counter_of(memory: MemorySettings, project: Path, place: str) -> TokenCounter:
+    """The counter of tokens that is named, or a function of somebody's own. ConfigError at `place` where it is none."""
+    name = memory.tokenizer
+    try:
+        if name in get_args(Tokenizer):
+            return counter(cast(Tokenizer, name))
+    except ConfigError as error:
+        raise ConfigError(place, error.problem) from error
+    count = find_attribute(name, project, place)
+    try:
+        found = count("How many tokens has this?")
+    except Exception as error:  # it is somebody else's code
+        raise ConfigError(place, f"{name} cannot count a text: {describe(error, project)}; correct it there") from error
+    if not isinstance(found, int) or found < 1:
+        raise ConfigError(
+            place, f"{name} says that a text has {found!r} tokens; a function is needed that gives a whole number"
+        )
+    return trusted(count, name)
 
 
 def _plain(secret: SecretStr | None) -> str | None:

@@ -13,6 +13,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import module_from_spec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from .exceptions import ConfigError
 
@@ -37,6 +38,19 @@ def import_module(name: str, project: Path, place: str) -> ModuleType:
         raise ConfigError(place, f"{name} cannot be imported: {describe(error, project)}; install it") from error
     except (Exception, SystemExit) as error:  # the code of a module may raise anything
         raise ConfigError(place, f"{name} cannot be imported: {describe(error, project)}; correct it there") from error
+
+
+def find_attribute(spec: str, project: Path, place: str) -> Any:
+    """What `module:attribute` names, from `project` first. ConfigError at `place` as for `import_module`."""
+    name, _, path = spec.partition(":")
+    found: Any = import_module(name, project, place)
+    for step in path.split("."):
+        if not hasattr(found, step):
+            near = nearest(step, (other for other in dir(found) if not other.startswith("_")))
+            hint = f'did you mean "{near}"?' if near else "correct the name behind the colon"
+            raise ConfigError(place, f'{name} has no "{step}"; {hint}')
+        found = getattr(found, step)
+    return found
 
 
 def describe(error: BaseException, project: Path) -> str:

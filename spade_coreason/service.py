@@ -21,7 +21,7 @@ import aiofiles
 from .access import Access
 from .avatar import Avatar, read_avatar
 from .config import AgentSettings, Settings
-from .config.settings import KeepSettings, MemorySettings, RetentionSettings
+from .config.settings import KeepSettings, RetentionSettings
 from .contracts import AgentInterface, ConversationState, MemoryConfig
 from .conversation import Rules
 from .door import Door
@@ -31,7 +31,7 @@ from .exceptions import ConfigError, CoReasonError, ServerError, StoreError
 from .files import Files
 from .knowledge import Knowledge
 from .loading import AgentParts, find_agent, load_agent
-from .models import embedder_of, memory_policy, summariser_of
+from .models import counter_of, embedder_of, memory_policy, summariser_of
 from .names import bare, local_part
 from .peers import OpenRequests, Peers
 from .retention import Keep, Retention
@@ -41,7 +41,6 @@ from .status import PlatformStatus, answer_status
 from .stores import AgentStore, Database, lock_directory
 from .stores.knowledge import KnowledgeStore
 from .stores.memory import AgentInteractionMemory
-from .tokens import TokenCounter, counter
 from .usage import Usage
 from .xmpp.endpoint import Endpoint
 from .xmpp.host import HostedAgent
@@ -217,7 +216,7 @@ class Platform:
             files=files,
             knowledge=knowledge,
             summariser=summariser_of(own),
-            count=_counter(own, place),
+            count=counter_of(own, self.settings.project, f"{place}.memory.tokenizer"),
             usage=usage,
         )
         admitted = self.settings.access_of(settings)
@@ -312,13 +311,6 @@ def _avatar(path: Path | None, place: str) -> Avatar | None:
         return None if path is None else read_avatar(path)
     except ValueError as error:  # it was there when the settings were read
         raise ConfigError(f"{place}.avatar", str(error)) from error
-
-
-def _counter(memory: MemorySettings, place: str) -> TokenCounter:
-    try:
-        return counter(memory.tokenizer)
-    except ConfigError as error:
-        raise ConfigError(f"{place}.memory.tokenizer", error.problem) from error
 
 
 def _remove(path: Path) -> None:

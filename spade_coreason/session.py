@@ -184,6 +184,7 @@ class Session:
             raise ValueError(f'variable "{key}" is kept by the platform; choose another name')
         try:
             text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+            _require_text_keys(value)
             (key + text).encode()  # a lone surrogate could not be stored
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f'variable "{key}": {error}; only JSON values can be kept') from error
@@ -238,6 +239,18 @@ def interactions(rows: Sequence[str]) -> list[Interaction]:
         except ValueError as error:  # what was written goes deeper, or has longer numbers, than can be read
             log.error("a stored turn cannot be read (%d characters): %s", len(row), str(error).partition("\n")[0])
     return found
+
+
+def _require_text_keys(value: object) -> None:
+    """TypeError for an object with keys that are no texts: `json.dumps` writes them as texts, and others would come back."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"the keys of an object are texts, and {key!r} is none")
+            _require_text_keys(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _require_text_keys(inner)
 
 
 def _scopes(scope: Scope | None) -> tuple[Scope, ...]:

@@ -13,9 +13,10 @@ import pytest
 from spade_coreason import AgentTester, ConfigError, MemoryConfig, MemoryStrategy, Settings
 from spade_coreason.cli.app import cli
 from spade_coreason.config import load_settings
-from spade_coreason.models import embedder_of, memory_policy, summariser_of
+from spade_coreason.models import counter_of, embedder_of, memory_policy, summariser_of
 from spade_coreason.passages import MOST_CHARACTERS
 from spade_coreason.summaries import ExtractiveSummariser, ModelSummariser
+from spade_coreason.tokens import TokenCounter
 
 TEXT = (Path(__file__).parents[1] / "docs" / "memory.md").read_text(encoding="utf-8")
 
@@ -79,12 +80,38 @@ def test_an_agents_own_memory_goes_before_its_manifest_and_that_before_the_commo
         ("memory: {summariser: {url: 'http://127.0.0.1:1/v1'}}", "url and model go together"),
         ("memory: {strategy: everything}", "strategy"),
         ("memory: {limit: 0}", "limit"),
+        ("memory: {tokenizer: words}", "must be auto, o200k, cl100k, estimate, or a function of your own, as module:function"),
     ],
 )
 def test_what_is_wrong_is_one_line(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as caught:
         settings(text, tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def test_tokens_are_counted_by_any_function_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "counting", raising=False)
+    functions = (
+        "def words(text): return len(text.split()) or 1 / 0\ndef none(text): ...\ndef fails(text): raise OSError('away')\n"
+    )
+    (tmp_path / "counting.py").write_text(functions)
+
+    def count(name: str) -> TokenCounter:
+        found = settings(f"memory: {{strategy: token_buffer, tokenizer: 'counting:{name}'}}", tmp_path)
+        return counter_of(found.memory_of(found.agents[0]), tmp_path, "agents[0].memory.tokenizer")
+
+    assert count("words")("one two three") == 3
+    counted = count("words")
+    assert [counted("    "), counted("    ")] == [1, 1]  # estimated
+    assert caplog.text.count("counting:words does not count the tokens of a text of 4 characters; they are estimated") == 1
+    for name, problem in (("none", "says that a text has None tokens"), ("fails", "OSError: away"), ("wards", '"words"')):
+        with pytest.raises(ConfigError, match=rf"^agents\[0\]\.memory\.tokenizer: .*{problem}") as caught:
+            count(name)
+        assert "\n" not in str(caught.value)
+    sys.modules.pop("counting", None)
 
 
 def test_the_models_that_are_named_are_made_and_their_keys_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ from .jid import parse_domain, parse_jid
 
 Mode = Literal["auto", "embedded", "prosody", "external"]
 LONGEST_NICK = 100
+TOKENIZERS = ("auto", "o200k", "cl100k", "estimate")
 SQLITE = "sqlite+aiosqlite:///"
 POSTGRESQL = "postgresql+asyncpg://"
 AGENT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -53,6 +54,12 @@ def _address(who: str) -> str:
 
 def _person(jid: str) -> str:
     return _address(parse_jid(jid))
+
+
+def _tokenizer(name: str) -> str:
+    if name in TOKENIZERS or AGENT.fullmatch(name):
+        return name
+    raise ValueError(f"must be {', '.join(TOKENIZERS)}, or a function of your own, as module:function")
 
 
 def _postgresql(url: str) -> str:
@@ -225,7 +232,7 @@ class MemorySettings(Section):
         "Summarise this conversation in at most 150 words: facts, names, dates, decisions, wishes, and what is still open.",
         min_length=1,
     )
-    tokenizer: Literal["auto", "o200k", "cl100k", "estimate"] = "auto"
+    tokenizer: Annotated[str, AfterValidator(_tokenizer)] = "auto"
     summariser: SummariserSettings = SummariserSettings()
 
 

@@ -357,6 +357,8 @@ WRONG: dict[str, Any] = {
     "half a character": "\ud800",
     "half a character within": {"a": ["\udfff"]},
     "a key that is none": {(1, 2): 3},
+    "a key that is a number": {1: "x"},
+    "a key within that is nothing": [{"a": ({None: "x"},)}],
     "something deep": [{"a": [datetime.now(UTC)]}],
     "itself": circle,
     "something too deep": None,
