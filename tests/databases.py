@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import struct
 import threading
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 SQLITE = "sqlite+aiosqlite:///"
@@ -29,6 +31,17 @@ def execute(url: str, sql: str) -> list[dict[str, Any]]:
             connection.row_factory = sqlite3.Row
             return [dict(row) for row in connection.execute(sql)]
     return _apart(url.replace("+asyncpg", ""), sql)
+
+
+def commits(url: str) -> int:
+    """How many commits there are: on SQLite in the log (WAL), on PostgreSQL behind the rows of conversations and the inbox."""
+    if not url.startswith(SQLITE):
+        transactions = "SELECT xmin::text AS x FROM interactions UNION SELECT xmin::text FROM inbox"
+        return len(execute(url, f"SELECT x FROM ({transactions}) AS found"))
+    log = Path(f"{url.removeprefix(SQLITE)}-wal").read_bytes()
+    [page] = struct.unpack_from(">8xI", log)
+    # A frame whose header says how large the database is ends a transaction (SQLite, WAL file format).
+    return sum(struct.unpack_from(">4xI", log, frame) != (0,) for frame in range(32, len(log), 24 + page))
 
 
 def _apart(url: str, sql: str) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""A PostgreSQL for tests: a private cluster on a Unix socket, in a temporary directory, without fsync unless asked for."""
+"""A PostgreSQL for tests: a private cluster on a free loopback port, in a temporary directory; no fsync unless asked."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import itertools
 import os
 import pwd
 import shutil
+import socket
 import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
 
 from tests.databases import execute
 
 USER = "platform"
+PASSWORD = "s%3Acr@t"  # what stands in a URL has to be escaped
 _numbers = itertools.count(1)
 
 
@@ -33,21 +36,27 @@ class Postgres:
 
     directory: Path
     programs: Path
+    port: int
     durable: bool = False
     _process: subprocess.Popen[bytes] | None = field(default=None)
 
-    def url(self, user: str = "", password: str = "") -> str:
-        """The address of a schema of its own, and of the user who owns it: new ones, or those of `user`."""
-        if not user:
-            user = f"test_{next(_numbers)}"
-            execute(self.url(USER), f"CREATE ROLE {user} LOGIN; CREATE SCHEMA AUTHORIZATION {user}")
-        login = f"{user}:{password}" if password else user
-        return f"postgresql+asyncpg://{login}@/postgres?host={self.directory}"
+    def url(self) -> str:
+        """The address of a new schema, and of the user who owns it."""
+        user = f"test_{next(_numbers)}"
+        # Who runs the tests comes in by the socket, which nobody else can reach; on the port everybody needs a password.
+        owner = f"postgresql+asyncpg://{USER}@/postgres?host={self.directory}&port={self.port}"
+        execute(owner, f"CREATE ROLE {user} LOGIN PASSWORD '{PASSWORD}'; CREATE SCHEMA AUTHORIZATION {user}")
+        return f"postgresql+asyncpg://{user}:{quote(PASSWORD, safe='')}@127.0.0.1:{self.port}/postgres"
 
     def start(self) -> None:
         """Until it answers."""
         fsync = "on" if self.durable else "off"
-        settings = [f"unix_socket_directories={self.directory}", "listen_addresses=", f"fsync={fsync}"]
+        settings = [
+            f"unix_socket_directories={self.directory}",
+            "listen_addresses=127.0.0.1",
+            f"port={self.port}",
+            f"fsync={fsync}",
+        ]
         settings += [f"full_page_writes={fsync}", "max_connections=60", "shared_buffers=16MB", "autovacuum=off"]
         options = [part for setting in settings for part in ("-c", setting)]
         with (self.directory / "log").open("ab") as log:
@@ -57,7 +66,7 @@ class Postgres:
                 stdout=log,
                 stderr=log,
             )
-        ready = [str(self.programs / "pg_isready"), "-q", "-h", str(self.directory)]
+        ready = [str(self.programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
         for _ in range(600):
             if self._process.poll() is not None:
                 raise AssertionError((self.directory / "log").read_text()[-2000:])
@@ -95,16 +104,30 @@ def postgres(durable: bool = False) -> Iterator[Postgres]:
         if os.geteuid() == 0:
             owner = pwd.getpwnam(_user())
             os.chown(directory, owner.pw_uid, owner.pw_gid)
-        initdb = [str(programs / "initdb"), "-D", str(directory / "data"), "-U", USER, "-A", "trust", "--no-sync"]
+        initdb = [
+            str(programs / "initdb"),
+            "-D",
+            str(directory / "data"),
+            "-U",
+            USER,
+            "--auth-local=trust",
+            "--auth-host=scram-sha-256",
+            "--no-sync",
+        ]
         subprocess.run(
             [*_unprivileged(), *initdb, "-E", "UTF8", "--locale=C"], check=True, stdout=subprocess.DEVNULL, cwd=directory
         )
-        server = Postgres(directory, programs, durable)
+        server = Postgres(directory, programs, _free_port(), durable)
         server.start()
         try:
             yield server
         finally:
             server.kill()
+
+
+def _free_port() -> int:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        return int(taken.getsockname()[1])
 
 
 def _programs() -> Path | None:

@@ -14,7 +14,8 @@ from sqlalchemy import Connection
 
 from spade_coreason import StoreError
 from spade_coreason.stores import AgentStore, Database
-from tests.databases import SQLITE
+from tests.databases import SQLITE, execute
+from tests.servers.postgres import Postgres
 from tests.waiting import eventually
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -105,6 +106,41 @@ async def test_after_an_accident_it_goes_on_by_itself_and_nothing_is_lost(
     await database.close()
     database = await Database.open(f"{SQLITE}{path}", "off")
     assert [pending.key[0] for pending in await AgentStore(database, "echo@localhost").pending()] == [0, 20]
+    await database.close()
+
+
+FULL = """
+CREATE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN RAISE EXCEPTION 'could not extend file "base/5/16384": No space left on device' USING ERRCODE = 'disk_full'; END $$;
+CREATE TRIGGER no_room BEFORE INSERT OR UPDATE ON inbox FOR EACH STATEMENT EXECUTE FUNCTION no_room();
+CREATE TRIGGER no_room BEFORE INSERT OR UPDATE ON alembic_version FOR EACH STATEMENT EXECUTE FUNCTION no_room();
+"""
+
+
+async def test_when_the_disk_of_the_database_server_is_full_nothing_is_lost_either(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("spade_coreason.stores.database._TRIAL_S", 0.02)
+    url = postgres.url()
+    database = await Database.open(url, "off")
+    store = AgentStore(database, "echo@localhost")
+
+    def receive(number: int) -> asyncio.Future[bool]:
+        return store.receive(bytes([number]) * 16, "alice@localhost", "{}", NOW)[1]
+
+    assert await receive(0)
+    await asyncio.to_thread(execute, url, FULL)  # the server says to each writer what it says of a full disk
+    outcomes = await asyncio.gather(*(receive(number) for number in range(1, 20)), return_exceptions=True)
+    [problem] = {str(outcome) for outcome in outcomes}
+    assert problem.startswith(f"{database.name}: ")
+    assert "No space left on device" in problem
+    assert store.is_failing
+    assert [pending.key[0] for pending in await store.pending()] == [0]  # reading goes on
+    await eventually(lambda: f"{problem}; it is tried again every 0.02 s" in caplog.text)
+    await asyncio.to_thread(execute, url, "DROP FUNCTION no_room CASCADE")
+    await eventually(lambda: not store.is_failing)
+    assert await receive(20)
+    assert [pending.key[0] for pending in await store.pending()] == [0, 20]
     await database.close()
 
 

@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from sqlalchemy import Connection, text
 
 from spade_coreason import AgentDefinition, AgentInteractionMemory, ConversationState, Identity, SessionState, StoreError
 from spade_coreason.codec import Incoming
 from spade_coreason.contracts import Interaction, MemoryConfig, MemoryStrategy
 from spade_coreason.contracts.base import utc_now
-from spade_coreason.conversation import Life
+from spade_coreason.conversation import Life, Rules
 from spade_coreason.forget import Forgotten, forget_conversation, forget_everybody, forget_person
 from spade_coreason.names import choose, possible_ids, session_id
 from spade_coreason.pruning import window
@@ -26,7 +29,7 @@ from spade_coreason.runner import Policy, Runner
 from spade_coreason.session import Session, Variables
 from spade_coreason.stores import AgentStore, ConversationRow, Database, Turn, Variable
 from tests.clock import Clock
-from tests.databases import SQLITE, everything, rows
+from tests.databases import SQLITE, commits, everything, execute, rows
 from tests.turns import AGENT, ALICE, NOW, conversation, received, turn
 from tests.waiting import eventually
 
@@ -200,6 +203,18 @@ async def test_turns_that_end_together_are_each_stored_whole(store: AgentStore, 
     assert [row.conversation_id for row, result in zip(talks, results, strict=True) if result is not True] == ["b0", "b1", "b2"]
     assert [len(rows(database_url, table)) for table in ("conversations", "interactions", "variables")] == [100, 100, 100]
     assert sorted(state for state, _, _ in inbox(database_url)) == [RECEIVED] * 3 + [ANSWERED] * 100
+
+
+async def test_turns_that_end_together_share_a_commit(store: AgentStore, database_url: str) -> None:
+    talks = [conversation(store, f"t{n}", turns=1) for n in range(100)]
+    before = commits(database_url)
+
+    async def talk(row: ConversationRow) -> None:
+        await store.finish(await received(store), row, Turn("i", NOW, "{}"), "[]")
+
+    await asyncio.gather(*map(talk, talks))
+    assert len(rows(database_url, "interactions")) == 100
+    assert commits(database_url) - before <= 10  # and neither 100 nor 200
 
 
 # Conversations and their owners
@@ -423,6 +438,68 @@ async def _twenty_five_turns(database_url: str) -> str:
     await asyncio.gather(*finished)
     await database.close()
     return database_url
+
+
+LONG = 100_000
+
+
+class Pages:
+    """Looks back a little."""
+
+    manifest = AgentDefinition.simple("pages")
+
+    async def assist(self, request: Any, session: Any, response: Any) -> None:
+        assert len(await session.history(5, 40)) == 5
+        await response.markdown("x")
+
+
+async def test_a_long_session_costs_what_its_window_costs(database_url: str) -> None:
+    """Whatever reads the rest of a hundred thousand turns takes many times as long: `make bench` has the figures."""
+    database = await opened(database_url)
+    store = AgentStore(database, AGENT)
+    for name, turns in (("short", 100), ("long", LONG)):
+        row = conversation(store, name, turns=turns, window_start=turns - 19)
+        await store.save_conversation(row)
+        await database.write(partial(_fill, row.id, turns))
+    await database.close()
+    async with Talk(database_url, Pages(), Policy(rules=Rules(max_interactions=0))) as talk:
+        if not database_url.startswith(SQLITE):  # as autovacuum does, which is off here
+            await asyncio.to_thread(execute, database_url, "ANALYZE interactions")
+        found = await talk.store.find_conversations(["short", "long"])
+
+        async def loaded(name: str) -> None:
+            assert len((await talk.store.load([name], ALICE, 20)).history) == 20
+
+        async def paged(name: str) -> None:
+            row = found[name]
+            assert len(await talk.store.history(row.id, 5, row.turns // 2)) == 5
+
+        async def turned(name: str) -> None:
+            await talk.say("x", name)
+
+        for deed in (loaded, paged, turned):
+            best = {name: await _quickest(deed, name) for name in ("short", "long")}
+            assert best["long"] < 5 * best["short"] + 0.002, deed.__name__
+
+
+def _fill(conversation_row: int, turns: int, connection: Connection) -> None:
+    series = "generate_series(1, :turns) AS numbers (n)"
+    if connection.dialect.name == "sqlite":
+        counted = "SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < :turns"
+        series = f"(WITH RECURSIVE numbers (n) AS ({counted}) SELECT n FROM numbers)"
+    body = Interaction(input={"query": "x"}, output={"text": "y" * 100}).model_dump_json()
+    said = {"turns": turns, "row": conversation_row, "first": conversation_row * 10 * LONG, "body": body}
+    connection.execute(text(f"INSERT INTO interactions SELECT :first + n, :row, n, 'i', n, :body FROM {series}"), said)
+
+
+async def _quickest(deed: Callable[[str], Awaitable[None]], name: str) -> float:
+    """Seconds, of twenty times: the machine may be busy at any of them."""
+    times = []
+    for _ in range(20):
+        begin = time.perf_counter()
+        await deed(name)
+        times.append(time.perf_counter() - begin)
+    return min(times)
 
 
 @pytest.mark.parametrize(
