@@ -60,7 +60,7 @@ class Profanity:
 
     async def type(self, line: str) -> None:
         """A line, and Enter."""
-        await self._run("send-keys", "-l", line)
+        await self._run("send-keys", "-l", "--", line)  # a password may begin with a dash
         await self._run("send-keys", "Enter")
 
     async def screen(self) -> str:

@@ -12,8 +12,10 @@ import signal
 import ssl
 import sys
 import tempfile
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from xml.etree.ElementTree import Element, SubElement, tostring
 
 if __name__ == "__main__":
     # pyjabber makes a directory for uploads when it is imported, and leaves it behind.
@@ -26,6 +28,9 @@ from loguru import logger
 from pyjabber import AppConfig
 from pyjabber.server import Server
 from pyjabber.server_parameters import Parameters
+from pyjabber.stream.handlers.StanzaHandler import StanzaHandler
+
+Feed = Callable[[StanzaHandler, Element], Awaitable[None]]
 
 UPLOAD = "urn:xmpp:http:upload:0"
 IDLE_TIMEOUT_S = 10 * 365 * 24 * 3600
@@ -54,6 +59,7 @@ async def serve(directory: str, domain: str, port: int) -> None:
         items={jid: item for jid, item in AppConfig.app_config.items.items() if item["var"] != UPLOAD},
     )
     _close_the_race_after_starttls(AppConfig.app_config.ssl_context)
+    StanzaHandler.feed = _returning_what_it_cannot_carry(StanzaHandler.feed, domain)
     running = asyncio.create_task(server.start())
     ready = asyncio.create_task(server.ready.wait())
     await asyncio.wait({running, ready}, return_when=asyncio.FIRST_COMPLETED)
@@ -72,6 +78,39 @@ def _close_the_race_after_starttls(context: ssl.SSLContext) -> None:
     """
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_TICKET
+
+
+def _returning_what_it_cannot_carry(feed: Feed, domain: str) -> Feed:
+    """`feed`, by which an error comes back where pyjabber would end the session, or itself.
+
+    It ends at a message to another domain, which it cannot reach, and takes a resource with a slash for one; a session ends
+    at a chat room, a server's own address, and much else.
+    """
+
+    async def fed(handler: StanzaHandler, stanza: Element) -> None:
+        address, _, resource = stanza.get("to", "").partition("/")
+        condition = "service-unavailable"
+        if address.rpartition("@")[2] not in ("", domain):
+            condition = "remote-server-not-found"
+        elif "/" not in resource:
+            try:
+                return await feed(handler, stanza)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the session stays
+                logger.warning(f"{stanza.tag} to {address} from {handler._jid}: {error!r}")
+        if stanza.get("type") not in ("error", "result"):
+            handler._transport.write(_returned(stanza, str(handler._jid), condition))
+
+    return fed
+
+
+def _returned(stanza: Element, sender: str, condition: str) -> bytes:
+    """The error that a stanza is answered with (RFC 6120, 8.3)."""
+    attributes = {"type": "error", "to": sender}
+    attributes |= {name: stanza.attrib[key] for name, key in (("from", "to"), ("id", "id")) if key in stanza.attrib}
+    returned = Element(stanza.tag, attributes)
+    error = SubElement(returned, "{jabber:client}error", {"type": "cancel"})
+    SubElement(error, f"{{urn:ietf:params:xml:ns:xmpp-stanzas}}{condition}")
+    return tostring(returned)
 
 
 def main(arguments: list[str]) -> None:
