@@ -57,6 +57,7 @@ class Engine:
             chained_to=partial(self.devices.chained_to, person),
             is_rerun=waiting.redelivered,
             thoughts=self.policy.thoughts if prefers.thoughts is None else prefers.thoughts,
+            steps=prefers.thoughts is not False,
             refers=self.devices.refers(incoming.sender),
         )
         voice = voice_for(incoming, waiting.key, self.jid, self.policy.stanza_bytes, manner)

@@ -20,6 +20,7 @@ from .contracts import (
     ThinkingBlock,
     UserErrorBlock,
 )
+from .contracts.blocks import STEP
 from .filing import AS_IT_IS, Filing
 from .tracked import Tracked
 
@@ -88,13 +89,14 @@ class Response:
 
     async def thought(self, content: str, status: str = "IN_PROGRESS") -> None:
         """Emits a thinking block."""
-        self._thoughts += 1
-        block = ThinkingBlock(
-            id=UUID(int=self._key.int ^ self._thoughts << 64),
-            content=content,
-            status=cast(Literal["IN_PROGRESS", "COMPLETE"], status),
-        )
-        self._emit(Said(block))
+        self._think(content, status)
+
+    async def step(self, content: str) -> None:
+        """Emits a thinking block for everybody: a short line that says what is used just now, such as a tool.
+
+        Unlike a thought people read it without asking for it, but in rooms, and unless they want no thoughts.
+        """
+        self._think(content, "IN_PROGRESS", STEP)
 
     async def markdown(self, content: str) -> None:
         """Emits a markdown block. To a person one too long for a chat is a file, where the server keeps files."""
@@ -203,6 +205,16 @@ class Response:
             self._send_now([*stanzas[:-1], self.last_sent])
             if self._voice.shows_typing and not self._is_over:
                 self._type_on()
+
+    def _think(self, content: str, status: str, title: str | None = None) -> None:
+        self._thoughts += 1
+        block = ThinkingBlock(
+            id=UUID(int=self._key.int ^ self._thoughts << 64),
+            title=title,
+            content=content,
+            status=cast(Literal["IN_PROGRESS", "COMPLETE"], status),
+        )
+        self._emit(Said(block))
 
     def _id(self) -> UUID:
         """Blocks and streams have ids that derive from the request's, so that a turn that runs again is recognised."""

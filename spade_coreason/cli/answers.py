@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from ..contracts import DataBlock
+from ..contracts.blocks import STEP
 from .console import printable
 
 if TYPE_CHECKING:
@@ -107,6 +108,13 @@ class AnswerText:
         self._is_at_beginning = False
         self._has_text = True
         return between + said
+
+
+def steps_of(event: PeerEvent) -> list[str]:
+    """The lines of an event that says what an agent uses just now, such as a tool; none of any other."""
+    if event.type != "block.thought" or event.data.get("title") != STEP:
+        return []
+    return printable(str(event.data.get("content", ""))).splitlines()
 
 
 def _data_text(data: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ from .logs import configure_logging
 
 # What `--help` lists, so that it need not import them. A test holds the sentences to those of the commands.
 COMMANDS = {
-    "demo": "Talk to three ready-made agents on a server of their own.",
+    "demo": "Talk to the ready-made agents on a server of their own.",
     "up": "Run every agent of a configuration until it is stopped.",
     "run": "Run one agent without a configuration file.",
     "chat": "Chat with an agent in the terminal.",

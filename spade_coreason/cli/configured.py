@@ -30,6 +30,7 @@ DEMO: dict[str, Any] = {
             "agent": "spade_coreason.agents.relay:RelayAgent",
             "options": {"ask": ["echo@localhost", "notes@localhost"]},
         },
+        {"jid": "assistant@localhost", "agent": "spade_coreason.agents.assistant:AssistantAgent"},
     ],
 }
 

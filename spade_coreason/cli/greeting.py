@@ -8,6 +8,7 @@ from prompt_toolkit.utils import get_cwidth
 
 from .console import paint, terminal_width
 from .slash import agent_list
+from .wrapping import hanging
 
 _COLUMN = 14
 
@@ -17,6 +18,12 @@ def print_agents(agents: Sequence[tuple[str, str]]) -> None:
     title = "Agents"
     lines = agent_list(agents, terminal_width(), f"{title:<{_COLUMN}}", " " * _COLUMN)
     print(f"{paint(title, 'bold')}{lines.removeprefix(title)}", flush=True)
+
+
+def print_model(line: str) -> None:
+    """What answers as a language model; nothing where there is none to speak of."""
+    if line:
+        print(hanging(f"{'Model':<{_COLUMN}}", line, terminal_width()).replace("Model", paint("Model", "bold"), 1), flush=True)
 
 
 def print_guest(jid: str, agents: int) -> None:

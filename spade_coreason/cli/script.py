@@ -10,8 +10,9 @@ from ..exceptions import ConfigError, PeerError
 from ..names import local_part
 from ..peers import PeerEvent, collect
 from . import failures
-from .answers import AnswerText
+from .answers import AnswerText, steps_of
 from .console import paint, write
+from .greeting import print_model
 from .serving import print_platform
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 AGENTS = ("echo", "notes", "relay")
 TIMEOUT_S = 15.0
 _SENTENCE = "every word of this comes back by itself"
+
+ASSISTANT = "assistant"
+ASSISTANT_S = 60.0
 
 IsRight = Callable[[str, list[PeerEvent]], bool]
 
@@ -56,7 +60,12 @@ def streams(sentence: str) -> IsRight:
     return lambda answer, events: answer == sentence and sum(event.type == "stream.chunk" for event in events) > 1
 
 
-async def play(settings: Settings) -> int:
+def uses(tool: str, text: str) -> IsRight:
+    """Right is an answer with this text in it, after a use of the tool."""
+    return lambda answer, events: text in answer and any(tool in step for event in events for step in steps_of(event))
+
+
+async def play(settings: Settings, model_line: str = "") -> int:
     """Holds the conversation and prints it; 0 if every answer was right, else 1."""
     from ..service import Platform
 
@@ -68,6 +77,7 @@ async def play(settings: Settings) -> int:
     scene = _Scene(here, f"demo-{uuid4()}")
     async with Platform(settings) as platform, guest_client(platform) as client:
         print_platform(platform)
+        print_model(model_line)
         scene.title("Streaming: an answer comes word by word")
         await scene.ask(client, "echo", _SENTENCE, streams(_SENTENCE))
         scene.title("Memory: what it was told, it knows")
@@ -75,6 +85,10 @@ async def play(settings: Settings) -> int:
         await scene.ask(client, "notes", "when does my plane leave?", says("You told me", "plane leaves on Friday at 7"))
         scene.title("Agents among themselves: relay asks echo and notes")
         await scene.ask(client, "relay", "my train leaves at noon", says("echo: my train leaves at noon", "notes: ✓"))
+        if ASSISTANT in here:
+            scene.title("A language model: it remembers by a tool")
+            remembers = uses("remember_interaction_info", "noon")
+            await scene.ask(client, ASSISTANT, "Please remember: my train leaves at noon.", remembers)
     scene.title("A restart: the server and all agents are stopped and started again")
     async with Platform(settings) as platform, guest_client(platform) as client:
         await scene.ask(client, "notes", "when does my plane leave?", says("You told me", "plane leaves on Friday at 7"))
@@ -84,6 +98,8 @@ async def play(settings: Settings) -> int:
             "when does my train leave?",
             says("echo: when does my train leave?", "notes: You told me", "train leaves at noon"),
         )
+        if ASSISTANT in here:
+            await scene.ask(client, ASSISTANT, "When does my train leave?", says("noon"))
     print()
     good = scene.asked - scene.wrong
     print(f"{good} of {scene.asked} answers were right." if scene.wrong else f"All {scene.asked} answers were right.")
@@ -106,11 +122,13 @@ class _Scene:
         """Asks, prints the answer as it comes, and judges it."""
         self.asked += 1
         write(f"guest ▸ {name}: {question}\n  {name}: ")
+        limit_s = ASSISTANT_S if name == ASSISTANT else TIMEOUT_S
         text, events = AnswerText(), list[PeerEvent]()
         jid = self._agents[name]
         try:
-            async for event in client.stream(jid, question, thread=self._thread, timeout=TIMEOUT_S):
+            async for event in client.stream(jid, question, thread=self._thread, timeout=limit_s):
                 events.append(event)
+                write("".join(f"({step}) " for step in steps_of(event)))
                 write(text.feed(event).replace("\n", "\n    "))
         except PeerError as error:
             write(failures.line(error))

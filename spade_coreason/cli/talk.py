@@ -13,7 +13,7 @@ from ..exceptions import ConfigError, PeerError
 from ..names import local_part
 from ..peers import PeerEvent, collect
 from . import failures
-from .answers import AnswerText
+from .answers import AnswerText, steps_of
 from .company import Company
 from .console import paint, terminal_width, write
 from .prompt import Prompt, without_echo
@@ -131,6 +131,10 @@ class Chat:
         problem = ""
         try:
             async for event in self._events(jid, text):
+                if steps := steps_of(event):
+                    typing.end()
+                    write(_steps_shown(steps, wrapped, answer.has_text))
+                    typing = typing if answer.has_text else _Typing(local_part(jid))
                 if new := wrapped.feed(answer.feed(event)):
                     typing.end()
                     write(new)
@@ -146,6 +150,12 @@ class Chat:
         if is_command(text):
             return self._client.obey(jid, text, timeout=self._timeout_s)
         return self._client.stream(jid, text.removeprefix("/") if text.startswith("//") else text, timeout=self._timeout_s)
+
+
+def _steps_shown(steps: list[str], wrapped: Wrapped, has_text: bool) -> str:
+    """Lines of their own above the answer, or below what was said of it so far."""
+    lines = "\n".join(paint(shown(step, terminal_width()), "dim") for step in steps)
+    return f"{wrapped.end()}\n{lines}" if has_text else f"{lines}\n"
 
 
 def _say(text: str, style: str = "dim") -> None:

@@ -19,6 +19,8 @@ class Manner(NamedTuple):
     """Of the same turn something may have been said before."""
     thoughts: bool = False
     """They read thoughts."""
+    steps: bool = False
+    """They read which tools are used."""
     refers: bool = False
     """The device that asked shows replies (XEP-0461)."""
 

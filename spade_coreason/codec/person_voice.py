@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from ..contracts import ThinkingBlock
+from ..contracts.blocks import STEP
 from .elements import (
     ANSWER_MARK,
     address,
@@ -68,6 +69,7 @@ class PersonVoice:
         self._chained_to = manner.chained_to
         self._is_rerun = manner.is_rerun
         self._says_thoughts = manner.thoughts
+        self._says_steps = manner.thoughts or manner.steps
         self._thoughts = 0
         self.grows = manner.grows
         self.shows_typing = incoming.uses_chat_states
@@ -87,7 +89,7 @@ class PersonVoice:
         elif isinstance(event, Said):
             block = event.block
             if isinstance(block, ThinkingBlock):
-                return self._thought(block.content)
+                return self._thought(block)
             text = block_text(block) if event.text is None else event.text
             return self._offering(self._whole(text, event.links), event.choices)
         elif isinstance(event, StreamAborted):
@@ -159,10 +161,10 @@ class PersonVoice:
             return and_more(next(split(text, self._body_bytes - 16)), " …")
         return text
 
-    def _thought(self, content: str) -> list[str]:
+    def _thought(self, block: ThinkingBlock) -> list[str]:
         """Its lines in italics, in one stanza: what is too long for it is cut off."""
-        text = clean(content).strip()
-        if not text or not self._says_thoughts:
+        text = clean(block.content).strip()
+        if not text or not (self._says_steps if block.title == STEP else self._says_thoughts):
             return []
         stanza_id = said_id(f"{self._key}-t", self._thoughts, text)
         self._thoughts += 1

@@ -17,6 +17,10 @@ class Block(CoReasonBaseModel):
     title: str | None = None
 
 
+STEP = "step"
+"""The title of a thought that is for everybody: a short line that says what the agent uses just now."""
+
+
 class ThinkingBlock(Block):
     """What the agent does at the moment."""
 

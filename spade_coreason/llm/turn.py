@@ -130,12 +130,17 @@ class LLMTurn:
         del reply.calls[self._limits.calls + 1 :]  # the first that is too much is told so
         self._tally.tool_calls += len(reply.calls)
         if self._shows_tools:
-            await self._response.thought(f"Using {', '.join(dict.fromkeys(call.name[:64] for call in reply.calls))}…")
+            await self._show(Counter(call.name[:64] for call in reply.calls))
         said: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
         said["tool_calls"] = [call.message for call in reply.calls]
         self._context.tail.append(said)
         for result in await self._toolbox.call_all(reply.calls, self._on_call):
             self._context.tail.append({**result, "content": await self._guard.given(result["content"])})
+
+    async def _show(self, names: Mapping[str, int]) -> None:
+        """A line for each tool; another platform's handler has no `step`."""
+        lines = [f"Using {name}{f' ({times} times)' if times > 1 else ''}…" for name, times in names.items()]
+        await getattr(self._response, "step", self._response.thought)("\n".join(lines))
 
     async def _on_call(self, tool: str, is_good: bool, milliseconds: float) -> None:
         await self._response.audit(self._name, "tool.call", tool[:64], is_good)

@@ -56,8 +56,8 @@ class MoodyAgent:
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment without settings of ours, plus `extra`."""
-    clean = {name: text for name, text in os.environ.items() if not name.startswith("SPADE_COREASON_")}
+    """The environment without settings of ours and of language models, plus `extra`."""
+    clean = {name: text for name, text in os.environ.items() if not name.startswith(("SPADE_COREASON_", "OPENAI_"))}
     return {**clean, "NO_COLOR": "1", **(extra or {})}
 
 

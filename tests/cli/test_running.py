@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 from tests.servers import prosody as prosody_server
 from tests.servers.requirements import require
 
-from .program import MOODY, TIMEOUT_S, call, running
+from .program import MOODY, TIMEOUT_S, call, environment, running
 from .terminal import Terminal
 
 STOPPED = "Stopping: answers in flight are finished. Ctrl-C again stops at once.\nStopped.\n"
@@ -100,10 +102,48 @@ def test_a_second_interrupt_stops_at_once(tmp_path: Path) -> None:
 def test_the_demo_by_itself_streams_remembers_relays_and_restarts(tmp_path: Path, mode: dict[str, str]) -> None:
     done = call("demo", cwd=tmp_path, env=mode)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("✓ right") == 6
+    assert done.stdout.count("✓ right") == 8
     assert "in 8 pieces" in done.stdout
     assert done.stdout.index("A restart") < done.stdout.rindex("You told me")
+    assert "Model         none: a script answers for assistant. For a real model set OPENAI_API_KEY" in done.stdout
+    assert "(Using remember_interaction_info…) I will remember" in done.stdout
+    assert done.stdout.count("I am a script that plays a language model") == 1
+    assert done.stdout.endswith("All 8 answers were right.\n")
+
+
+def test_the_demo_leaves_the_assistant_out_where_openai_is_not_installed(tmp_path: Path) -> None:
+    program = "import sys; sys.modules['openai'] = None; from spade_coreason.cli import main; main()"
+    env = environment({"SPADE_COREASON_SERVER__MODE": "embedded"})
+    done = subprocess.run(
+        [sys.executable, "-c", program, "demo"],
+        cwd=tmp_path,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "assistant is left out, it needs the package openai (pip install 'spade-coreason[llm]')" in done.stdout
     assert done.stdout.endswith("All 6 answers were right.\n")
+
+
+def test_the_demo_uses_the_language_model_of_the_environment(tmp_path: Path) -> None:
+    env = {
+        "SPADE_COREASON_SERVER__MODE": "embedded",
+        "OPENAI_BASE_URL": "http://127.0.0.1:9/v1",
+        "OPENAI_MODEL": "small",
+    }
+    terminal = Terminal("demo", cwd=tmp_path, env=env)
+    try:
+        terminal.until("Model         small, asked by assistant.*notes ▸")
+        terminal.type("/to assistant\r")
+        terminal.until_prompted("assistant")
+        terminal.type("hello\r")
+        terminal.until("My language model cannot be reached")
+    finally:
+        terminal.close()
 
 
 def test_sigterm_ends_the_demo_without_a_traceback(tmp_path: Path) -> None:
@@ -136,6 +176,14 @@ def test_the_demo_in_a_terminal_is_a_chat(tmp_path: Path) -> None:
         terminal.until("relay")
         terminal.type("hello\r")
         terminal.until("echo: hello.*relay ▸")
+        terminal.type("/to assistant\r")
+        terminal.until_prompted("assistant")
+        terminal.type("My train leaves at noon.\r")
+        terminal.until('  Using remember_interaction_info…\r\n.*  I will remember: "My train leaves at noon."\r\n.*assistant ▸')
+        terminal.type("When does my train leave?\r")
+        terminal.until('You told me: "My train leaves at noon.".*assistant ▸')
+        terminal.type("/to relay\r")
+        terminal.until_prompted("relay")
         terminal.type("/help\r")
         terminal.until("Tab changes the agent.*relay ▸")
         terminal.type("\x04")

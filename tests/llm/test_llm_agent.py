@@ -146,7 +146,7 @@ async def test_tools_run_at_once_and_answer_in_order() -> None:
     results = server.asked[1]["messages"][-3:]
     assert [one["content"] for one in results] == ['{"city":"Rome","days":2}', "5", '{"city":"Berlin","days":1}']
     assert [one["tool_call_id"] for one in results] == ["call-0", "call-1", "call-2"]
-    assert "Using weather, add…" in [event.data.get("content") for event in answer.events]
+    assert "Using weather (2 times)…\nUsing add…" in [event.data.get("content") for event in answer.events]
 
 
 async def test_whatever_goes_wrong_with_a_tool_is_told_to_the_model() -> None:
@@ -548,3 +548,15 @@ async def test_a_nickname_that_pretends_to_be_an_instruction_is_quoted_in_one_li
 )
 def test_retry_after_is_a_number_or_a_date(header: str, seconds: float | None) -> None:
     assert retry_after_s(header, datetime(2026, 11, 21, 12, tzinfo=UTC)) == seconds
+
+
+async def test_a_person_reads_a_line_for_each_tool_unless_they_or_the_configuration_want_none() -> None:
+    used = calls(("recall", {"query": "tea"}), ("recall", {"query": "milk"}), ("get_interaction_history", {}))
+    for shows_tools in (True, False):
+        async with helper(used, says("Nothing."), show_tools=shows_tools) as (server, t):
+            lines = ["Using recall (2 times)…\nUsing get_interaction_history…"] if shows_tools else []
+            assert await t.say("tea or milk?") == [*lines, "Nothing."]
+            assert (await t.ask("again?")).text == "Nothing."  # a program's answer has no such line
+            server.answers[:] = [used, says("Nothing.")]
+            await t.say("/settings thoughts off")
+            assert await t.say("tea or milk?") == ["Nothing."]

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 @config_option("config/demo.yaml, else the same from the package")
 @data_option
 def command(file: Path | None, data: Path | None) -> int:
-    """Talk to three ready-made agents on a server of their own.
+    """Talk to the ready-made agents on a server of their own.
 
-    Starts a server on this machine with echo, notes and relay, and a chat with them. What you tell notes is kept in the data
-    directory. Without a terminal it holds a conversation by itself, prints it, and its exit code is 0 only if every answer
-    was right.
+    Starts a server on this machine with echo, notes, relay and assistant, and a chat with them. What you tell them is kept in
+    the data directory. The assistant uses the language model of OPENAI_API_KEY (or OPENAI_BASE_URL) and OPENAI_MODEL; where
+    none is named, a script on this machine, which says that it is one, plays the model. Without a terminal it holds a
+    conversation by itself, prints it, and its exit code is 0 only if every answer was right.
 
     \b
       spade-coreason demo
@@ -40,24 +41,26 @@ def command(file: Path | None, data: Path | None) -> int:
 
 
 async def _demo(settings: Settings) -> int:
+    from ..stage_model import with_model
     from ..talk import is_terminal
 
     task = asyncio.current_task()
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    if not is_terminal():
-        from ..script import play
+    async with with_model(settings) as (settings, model_line):
+        if not is_terminal():
+            from ..script import play
 
-        return await play(settings)
-    await _chat(settings)
+            return await play(settings, model_line)
+        await _chat(settings, model_line)
     print(f"Stopped. Your notes are kept in {_shown(settings)}/; run it again and ask.")
     return 0
 
 
-async def _chat(settings: Settings) -> None:
+async def _chat(settings: Settings, model_line: str) -> None:
     from ...service import Platform
     from ..company import Company
-    from ..greeting import print_guest
+    from ..greeting import print_guest, print_model
     from ..script import guest_client
     from ..serving import print_platform
     from ..talk import Chat
@@ -67,6 +70,7 @@ async def _chat(settings: Settings) -> None:
         if not agents:
             raise ConfigError(settings.place("agents"), "there are none; add one")
         print_platform(platform)
+        print_model(model_line)
         print_guest(client.jid, len(agents))
         first = next((number for number, (jid, _) in enumerate(agents) if jid.startswith("notes@")), 0)
         await _unless_the_server_dies(platform, Chat(client, Company(agents, first)).run())

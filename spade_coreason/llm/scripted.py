@@ -1,0 +1,134 @@
+"""A model server for demonstrations: OpenAI's chat completions on the wire, and behind it a script that says that it is one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from aiohttp import web
+
+from ..words import coverage, keywords, words
+
+NAME = "script"
+REMEDY = "For a real model set OPENAI_API_KEY (or OPENAI_BASE_URL, for Ollama, vLLM, LM Studio) and OPENAI_MODEL."
+NOTICE = f"(I am a script that plays a language model, not a model: I remember what you tell me, and look it up. {REMEDY})"
+REMEMBER = "remember_interaction_info"
+TIME = "current_time"
+
+_REMEMBERED = "Previous interactions:\n- "
+_PLEASE = re.compile(r"^\s*(please )?remember( that)?\b[\s:,]*", re.IGNORECASE)
+_PIECE = re.compile(r"\S+\s*")
+_FRAGMENT = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What the script says, or which tool it calls."""
+
+    text: str = ""
+    tool: str = ""
+    arguments: Mapping[str, str] = field(default_factory=dict)
+
+
+def next_line(messages: Sequence[Mapping[str, Any]], tools: Sequence[str]) -> Line:
+    """Remembers by a tool what is no question; answers a question from the system message with what was remembered."""
+    line = _line(messages, tools)
+    if not line.tool and not any(message["role"] == "assistant" and message.get("content") for message in messages):
+        return Line(f"{line.text}\n\n{NOTICE}")
+    return line
+
+
+def _line(messages: Sequence[Mapping[str, Any]], tools: Sequence[str]) -> Line:
+    if messages[-1]["role"] == "tool":
+        return Line(_reported(messages))
+    asked = str(messages[-1].get("content") or "").strip()
+    if not asked.endswith("?"):
+        told = _PLEASE.sub("", asked)
+        if told and REMEMBER in tools:
+            return Line(tool=REMEMBER, arguments={"information": told})
+        return Line("Tell me something that I should remember.")
+    wanted = keywords(asked)
+    if "time" in wanted and TIME in tools:
+        return Line(tool=TIME)
+    best = max(_remembered(messages), key=lambda fact: coverage(wanted, " ".join(words(fact))), default="")
+    if best and coverage(wanted, " ".join(words(best))):
+        return Line(f'You told me: "{best}"')
+    return Line("I know only what you tell me, and of that you told me nothing.")
+
+
+def _reported(messages: Sequence[Mapping[str, Any]]) -> str:
+    """What to say when a tool has answered."""
+    result = str(messages[-1]["content"])
+    called = next(message["tool_calls"][0]["function"] for message in reversed(messages) if message.get("tool_calls"))
+    if result.startswith("error:"):
+        return f"My tool {called['name']} does not work: {result.removeprefix('error:').strip()}"
+    if called["name"] == REMEMBER:
+        return f'I will remember: "{json.loads(called["arguments"])["information"]}"'
+    return f"It is {result}."
+
+
+def _remembered(messages: Sequence[Mapping[str, Any]]) -> list[str]:
+    said = [str(message["content"]) for message in messages if message["role"] == "system"]
+    return [fact for text in said if text.startswith(_REMEMBERED) for fact in text.removeprefix(_REMEMBERED).split("\n- ")]
+
+
+class ScriptedModel:
+    """`async with ScriptedModel() as model: …` serves the script at `model.url`, on loopback and a free port.
+
+    It speaks what `/v1/chat/completions` does with `stream: true`, and nothing else. A word comes every `pace_s`.
+    """
+
+    def __init__(self, pace_s: float = 0.02) -> None:
+        self._pace_s = pace_s
+        self._runner: web.AppRunner | None = None
+        self.url = ""
+
+    async def __aenter__(self) -> Self:
+        application = web.Application(client_max_size=2**24)
+        application.router.add_post("/v1/chat/completions", self._completions)
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}/v1"
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _completions(self, request: web.Request) -> web.StreamResponse:
+        asked = await request.json()
+        line = next_line(asked["messages"], [tool["function"]["name"] for tool in asked.get("tools", ())])
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        await response.prepare(request)
+        for choice in _choices(line):
+            chunk = {"id": "script", "object": "chat.completion.chunk", "created": 0, "model": NAME, "choices": [choice]}
+            await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
+            await asyncio.sleep(self._pace_s)
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+
+def _choices(line: Line) -> Iterator[dict[str, Any]]:
+    yield _choice({"role": "assistant", "content": None if line.tool else ""})
+    if line.tool:
+        function = {"name": line.tool, "arguments": ""}
+        yield _choice({"tool_calls": [{"index": 0, "id": "call_script", "type": "function", "function": function}]})
+        arguments = json.dumps(dict(line.arguments))
+        for start in range(0, len(arguments), _FRAGMENT):
+            fragment = {"arguments": arguments[start : start + _FRAGMENT]}
+            yield _choice({"tool_calls": [{"index": 0, "function": fragment}]})
+    for piece in _PIECE.findall(line.text):
+        yield _choice({"content": piece})
+    yield _choice({}, "tool_calls" if line.tool else "stop")
+
+
+def _choice(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
+    return {"index": 0, "delta": delta, "finish_reason": finish}

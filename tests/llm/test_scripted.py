@@ -1,0 +1,59 @@
+"""The script that plays a language model in the demo, asked by the real client and by an agent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+import pytest
+
+from agents.assistant import AssistantAgent
+from spade_coreason import AgentTester
+from spade_coreason.llm.scripted import NOTICE, REMEMBER, TIME, Line, ScriptedModel, next_line
+
+
+def person(text: str, *remembered: str) -> list[dict[str, Any]]:
+    facts = "".join(f"\n- {fact}" for fact in remembered)
+    system = [{"role": "system", "content": f"Previous interactions:{facts}"}] if remembered else []
+    return [*system, {"role": "assistant", "content": "before"}, {"role": "user", "content": text}]
+
+
+@pytest.mark.parametrize(
+    ("messages", "said"),
+    [
+        (person("Remember: I like tea"), Line(tool=REMEMBER, arguments={"information": "I like tea"})),
+        (person("I like tea"), Line(tool=REMEMBER, arguments={"information": "I like tea"})),
+        (person(""), Line("Tell me something that I should remember.")),
+        (person("What do I like?", "I like tea", "My cat is Tom"), Line('You told me: "I like tea"')),
+        (person("Who is my cat?", "I like tea", "My cat is Tom"), Line('You told me: "My cat is Tom"')),
+        (person("Where is my dog?", "I like tea"), Line("I know only what you tell me, and of that you told me nothing.")),
+        (person("What is the time?"), Line(tool=TIME)),
+    ],
+)
+def test_the_script_remembers_by_a_tool_and_answers_from_the_system_message(messages: list[dict[str, Any]], said: Line) -> None:
+    assert next_line(messages, (REMEMBER, TIME)) == said
+
+
+async def test_the_script_says_once_what_it_is_and_how_to_get_a_real_model() -> None:
+    assert "OPENAI_API_KEY" in NOTICE
+    assert "OPENAI_MODEL" in NOTICE
+    async with ScriptedModel(pace_s=0) as model:
+        endpoint = {"url": model.url}
+        async with AgentTester(AssistantAgent, options={"model": "script", "endpoint": endpoint}) as t:
+            first = await t.ask("My train leaves at noon")
+            assert first.text == f'I will remember: "My train leaves at noon"\n\n{NOTICE}'
+            assert (await t.ask("When does my train leave?")).text == 'You told me: "My train leaves at noon"'
+            assert (await t.ask("What is the time?")).text.startswith("It is ")
+
+
+async def test_the_server_of_the_script_speaks_to_the_real_client() -> None:
+    messages: Any = person("Where is my dog?")
+    async with (
+        ScriptedModel(pace_s=0.01) as model,
+        openai.AsyncOpenAI(base_url=model.url, api_key="none", max_retries=0) as client,
+    ):
+        stream = await client.chat.completions.create(model="script", messages=messages, stream=True)
+        choices = [chunk.choices[0] async for chunk in stream]
+        assert "".join(choice.delta.content or "" for choice in choices).startswith("I know only")
+        assert len(choices) > 10
+        assert choices[-1].finish_reason == "stop"
