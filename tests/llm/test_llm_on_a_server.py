@@ -157,7 +157,7 @@ def by_retraction(person: StockClient, question: str, agent: str) -> object:
 
 
 @pytest.mark.parametrize("cancel", [by_command, by_retraction])
-async def test_who_cancels_leaves_no_request_tool_task_or_thread(
+async def test_who_cancels_leaves_no_request_connection_tool_task_or_thread(
     cancel: Cancel, real_server: XmppServer, tmp_path: Path
 ) -> None:
     begun, stopped = asyncio.Event(), asyncio.Event()
@@ -178,8 +178,8 @@ async def test_who_cancels_leaves_no_request_tool_task_or_thread(
     ):
         assert await person.ask("hi", online.jid) == "ready"
         await eventually(lambda: not online.runner.turns_in_flight)
-        # Of the tasks only those of turns count; the connections to the model are kept open by its client.
-        before = turn_tasks(), threading.active_count()
+        await eventually(lambda: model.connections <= 1)
+        before = len(asyncio.all_tasks()), threading.active_count()
 
         model.answers[:] = [stream]
         question = person.send("a story", online.jid)
@@ -197,14 +197,10 @@ async def test_who_cancels_leaves_no_request_tool_task_or_thread(
         await asyncio.wait_for(stopped.wait(), 5)
 
         await eventually(lambda: not online.runner.turns_in_flight and model.open == 0)
-        await eventually(lambda: (turn_tasks(), threading.active_count()) == before)
+        await eventually(lambda: model.connections <= 1)  # one is kept for the next question
+        await eventually(lambda: len(asyncio.all_tasks()) <= before[0] and threading.active_count() <= before[1])
         model.answers[:] = [says("yes")]
         person.send("still there?", online.jid)
         while (said := (await person.answer())["body"]) != "yes":
             assert "too late" not in said
         assert len(model.asked) == 4
-
-
-def turn_tasks() -> int:
-    """Tasks that run code of the language model's room, or a tool."""
-    return sum("/llm/" in (getattr(task.get_coro(), "cr_code", None) or eventually.__code__).co_filename for task in asyncio.all_tasks())
