@@ -1,6 +1,7 @@
 """`python -m benchmarks`: what is hosted here beside others, in one run, as ratios.
 
-A hosted echo agent beside a bare slixmpp echo and a SPADE behaviour; the interaction memory beside spade_llm's.
+A hosted echo agent beside a bare slixmpp echo and a SPADE behaviour; the interaction memory beside spade_llm's; an agent
+with a language model beside a bare stream of the package `openai`.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ from .sessions import lines as session_lines
 from .sessions import measure as measure_sessions
 from .sessions import targets as session_targets
 from .speed import IN_FLIGHT, THREADS, Load, median, side_by_side
+from .thinking import lines as thinking_lines
+from .thinking import measure as measure_thinking
+from .thinking import targets as thinking_targets
 
 FULL = (Load(rounds=3, messages=3000, pings=500), 100, 5.0)
 FULL_RECALL, QUICK_RECALL = (10_000, 300), (500, 20)
@@ -58,6 +62,8 @@ SESSIONS = "sessions"
 FULL_SESSIONS = SessionLoad((100, 1_000_000), rounds=3, times=200, turns=8000)
 QUICK_SESSIONS = SessionLoad((100, 2_000), rounds=1, times=5, turns=400)
 RECALL = "recall"
+THINKING = "thinking"
+FULL_THINKING, QUICK_THINKING = (10_000, 30), (50, 2)
 
 
 @contextmanager
@@ -136,6 +142,15 @@ def recalled(documents: int, rounds: int) -> tuple[dict[str, Any], list[Target]]
     return {**asdict(measured), "targets": [_target(target) for target in targets]}, targets
 
 
+def thinking(turns: int, rounds: int) -> tuple[dict[str, Any], list[Target]]:
+    """As `speed`, for an agent with a language model; no XMPP server is needed."""
+    print("LLMAgent beside a bare stream of openai, the same requests at the same local server", flush=True)
+    measured = asyncio.run(measure_thinking(turns, rounds))
+    targets = thinking_targets(measured)
+    print("\n".join([*thinking_lines(measured), *map(str, targets)]), end="\n\n", flush=True)
+    return {**asdict(measured), "targets": [_target(target) for target in targets]}, targets
+
+
 def _target(target: Target) -> dict[str, Any]:
     return {**asdict(target), "is_reached": target.is_reached}
 
@@ -144,13 +159,15 @@ def main() -> int:
     """Measures and prints; the exit code says only whether there was something to measure on."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one short round, to see that it runs; its figures mean little")
-    parser.add_argument("--only", choices=(*SERVERS, FURTHER, PROMPTNESS, MEMORY, SESSIONS, RECALL), help="one part only")
+    parser.add_argument(
+        "--only", choices=(*SERVERS, FURTHER, PROMPTNESS, MEMORY, SESSIONS, RECALL, THINKING), help="one part only"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures of every round as JSON too")
     chosen = parser.parse_args()
     load, count, idle_s = QUICK if chosen.quick else FULL
 
     there = [name for name, (installed, _) in SERVERS.items() if installed()]
-    if chosen.only not in (MEMORY, SESSIONS, RECALL):
+    if chosen.only not in (MEMORY, SESSIONS, RECALL, THINKING):
         for name in SERVERS:
             if name not in there:
                 print(f"{name} is not installed; `make servers` enables this measurement", file=sys.stderr)
@@ -184,6 +201,9 @@ def main() -> int:
         targets += found
     if chosen.only in (None, RECALL):
         figures[RECALL], found = recalled(*(QUICK_RECALL if chosen.quick else FULL_RECALL))
+        targets += found
+    if chosen.only in (None, THINKING):
+        figures[THINKING], found = thinking(*(QUICK_THINKING if chosen.quick else FULL_THINKING))
         targets += found
     print(f"{sum(target.is_reached for target in targets)} of {len(targets)} targets are reached")
     if chosen.json is not None:

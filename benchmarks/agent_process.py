@@ -108,12 +108,13 @@ async def _answer(command: list[str], start: Start) -> str:
             return str(used.ru_utime + used.ru_stime)
         case ["memory"]:
             gc.collect()
-            return str(_resident_kib())
+            return str(resident_kib())
         case _:
             raise ValueError(f"unknown command: {command[:1]}")
 
 
-def _resident_kib() -> int:
+def resident_kib() -> int:
+    """What is resident of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
 
 

@@ -81,6 +81,15 @@ def test_a_quick_run_measures_long_sessions(tmp_path: Path) -> None:
     assert "durable turns/s: " in done.stdout
 
 
+def test_a_quick_run_measures_an_agent_with_a_language_model_beside_a_bare_stream(tmp_path: Path) -> None:
+    done = benchmarks("--only", "thinking", "--json", str(tmp_path / "figures.json"), env={"PATH": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    thinking = json.loads((tmp_path / "figures.json").read_text())["thinking"]
+    assert thinking["turns"] == 50
+    assert all(thinking[name] > 0 for name in ("bare_us", "ours_us", "bare_token_us", "ours_token_us"))
+    assert "LLMAgent, CPU added to a token: " in done.stdout
+
+
 def test_without_a_server_one_line_says_how_to_get_it(tmp_path: Path) -> None:
     done = benchmarks(env={"PATH": str(tmp_path)})
     assert done.returncode == 1

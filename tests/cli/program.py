@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 COMMAND = [sys.executable, "-c", "from spade_coreason.cli import main; main()"]
-TIMEOUT_S = 20.0
+TIMEOUT_S = 40.0
 
 # An agent for the difficult cases; the question says which.
 MOODY = '''\

@@ -100,7 +100,7 @@ def test_a_second_interrupt_stops_at_once(tmp_path: Path) -> None:
 
 
 def test_the_demo_by_itself_streams_remembers_relays_and_restarts(tmp_path: Path, mode: dict[str, str]) -> None:
-    done = call("demo", cwd=tmp_path, env=mode)
+    done = call("demo", cwd=tmp_path, env=mode, timeout_s=90)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("✓ right") == 8
     assert "in 8 pieces" in done.stdout
@@ -121,7 +121,7 @@ def test_the_demo_leaves_the_assistant_out_where_openai_is_not_installed(tmp_pat
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=90,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -159,7 +159,7 @@ def test_the_demo_ends_with_1_if_an_answer_is_wrong(tmp_path: Path) -> None:
         f"  - {{jid: {name}@localhost, agent: 'spade_coreason.agents.echo:EchoAgent'}}" for name in ("echo", "notes", "relay")
     ]
     (tmp_path / "config" / "demo.yaml").write_text("server: {mode: embedded}\nagents:\n" + "\n".join(agents))
-    done = call("demo", cwd=tmp_path)
+    done = call("demo", cwd=tmp_path, timeout_s=90)
     assert done.returncode == 1
     assert "✗ wrong" in done.stdout
     assert "Traceback" not in done.stderr

@@ -1,0 +1,177 @@
+"""What an LLMAgent adds to a bare stream of the package `openai`, asked for the same at the same server in one run."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import openai
+from aiohttp import ClientSession
+
+from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, Identity, Interaction
+from spade_coreason.llm import LLMAgent
+
+from .agent_process import resident_kib
+from .model_process import model_process
+from .report import Target
+
+SHORT, LONG = "1", "401"
+"""Models by the tokens of their answers."""
+_WARM = 50
+_BATCH = 10
+
+
+@dataclass(frozen=True)
+class Thinking:
+    """µs of CPU in the process that asks: medians for answers of one token and of many; what resides after many turns."""
+
+    turns: int
+    bare_us: float
+    ours_us: float
+    bare_token_us: float
+    ours_token_us: float
+    grown_kib: int
+    """What more is resident at the end than after a tenth of the turns."""
+
+    @property
+    def added_us(self) -> float:
+        """A turn."""
+        return self.ours_us - self.bare_us
+
+    @property
+    def added_token_us(self) -> float:
+        """A token."""
+        return self.ours_token_us - self.bare_token_us
+
+
+class _Session:
+    """A conversation of ten turns in which something is remembered; its stores are measured elsewhere."""
+
+    session_id = str(uuid4())
+    identity = Identity(id="alice@localhost", name="alice", role="user")
+
+    def __init__(self) -> None:
+        question = {"payload": {"query": "What is the weather?"}}
+        self._window = [Interaction(input=question, output={"text": "It is sunny in Valencia."}) for _ in range(10)]
+
+    async def window(self) -> list[Interaction]:
+        return self._window
+
+    async def recall(self, query: str, limit: int = 5, threshold: float = 0.7) -> list[str]:
+        return []
+
+
+class _Handler:
+    """A response that goes nowhere, and the stream of it."""
+
+    async def create_stream(self) -> _Handler:
+        return self
+
+    async def write(self, piece: str) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def emit(self, event: object) -> None: ...
+
+
+async def measure(turns: int, rounds: int) -> Thinking:
+    """Each of `rounds` has ten turns of each kind by turns; then `turns` in all for what resides."""
+    async with model_process() as url, openai.AsyncOpenAI(base_url=url, api_key="none") as client:
+        with tempfile.TemporaryDirectory(prefix="benchmark-") as directory:
+            memory = AgentInteractionMemory("bench@localhost", directory)
+            await memory.aadd_information("one", "User prefers JSON")
+            agents = {name: _agent(name, url, memory) for name in (SHORT, LONG)}
+            works: dict[str, Callable[[], Awaitable[None]]] = {}
+            for name, agent in agents.items():
+                works[f"ours {name}"] = ours = _ours(agent)
+                await ours()
+                works[f"bare {name}"] = _bare(client, await _last(url))
+            found = await _side_by_side(works, rounds)
+            grown = await _grown(works[f"ours {SHORT}"], turns)
+            for agent in agents.values():
+                await agent.shutdown()
+    more = int(LONG) - int(SHORT)
+    each = {kind: (found[f"{kind} {LONG}"] - found[f"{kind} {SHORT}"]) / more for kind in ("bare", "ours")}
+    return Thinking(turns, found[f"bare {SHORT}"], found[f"ours {SHORT}"], each["bare"], each["ours"], grown)
+
+
+def targets(measured: Thinking) -> list[Target]:
+    """What the agent may add, and that it keeps nothing of a turn."""
+    return [
+        Target("LLMAgent, CPU added to a turn", measured.added_us / 1e3, "at most", 1, " ms"),
+        Target("LLMAgent, CPU added to a token", measured.added_token_us, "at most", 20, " µs"),
+        Target(f"LLMAgent, memory grown in {measured.turns:,} turns", measured.grown_kib / 1024, "at most", 2, " MiB"),
+    ]
+
+
+def lines(measured: Thinking) -> list[str]:
+    """Both ways, for a turn and a token."""
+    return [
+        f"  a turn: {measured.bare_us:.0f} µs of CPU bare, {measured.ours_us:.0f} by LLMAgent;"
+        f" a further token: {measured.bare_token_us:.1f} µs and {measured.ours_token_us:.1f}"
+    ]
+
+
+async def _side_by_side(works: dict[str, Callable[[], Awaitable[None]]], rounds: int) -> dict[str, float]:
+    taken: dict[str, list[float]] = {name: [] for name in works}
+    for work in works.values():
+        for _ in range(_WARM):
+            await work()
+    for _ in range(rounds):
+        for name, work in works.items():
+            gc.collect()
+            begin = time.process_time()
+            for _ in range(_BATCH):
+                await work()
+            taken[name].append((time.process_time() - begin) / _BATCH * 1e6)
+    return {name: statistics.median(durations) for name, durations in taken.items()}
+
+
+async def _grown(work: Callable[[], Awaitable[None]], turns: int) -> int:
+    first = 0
+    for number in range(turns):
+        await work()
+        if number == turns // 10:
+            gc.collect()
+            first = resident_kib()
+    gc.collect()
+    return resident_kib() - first
+
+
+def _agent(model: str, url: str, memory: AgentInteractionMemory) -> LLMAgent:
+    manifest = AgentDefinition.simple("bench", system_prompt="You are a helpful assistant.")
+    return LLMAgent(manifest, memory, model=model, endpoint={"url": url, "usage": False})
+
+
+def _ours(agent: LLMAgent) -> Callable[[], Awaitable[None]]:
+    session: Any = _Session()
+    response: Any = _Handler()
+
+    async def work() -> None:
+        metadata = {"conversation_id": "one"}
+        request = AgentRequest(session_id=uuid4(), payload={"query": "And tomorrow?"}, metadata=metadata)
+        await agent.assist(request, session, response)
+
+    return work
+
+
+def _bare(client: openai.AsyncOpenAI, asked: dict[str, Any]) -> Callable[[], Awaitable[None]]:
+    async def work() -> None:
+        async with await client.chat.completions.create(**asked) as stream:
+            async for chunk in stream:
+                if chunk.choices:
+                    _ = chunk.choices[0].delta.content
+
+    return work
+
+
+async def _last(url: str) -> dict[str, Any]:
+    async with ClientSession() as session, session.get(f"{url}/last") as response:
+        asked: dict[str, Any] = await response.json()
+        return asked
