@@ -31,18 +31,26 @@ from pathlib import Path
 
 
 class CoReasonError(Exception):
-    """Everything this package raises on purpose."""
+    """Everything this package raises on purpose.
+
+    `place` is what to correct, where that is known: a file and the key in it, an option, or an environment variable.
+    """
 
     exit_code = 1
+    place = ""
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{self.place}: {text}" if self.place else text
 
 
 class ConfigError(CoReasonError):
-    """A setting is wrong. `place` is where: a file and the key in it, an option, or an environment variable."""
+    """A setting is wrong."""
 
     exit_code = 2
 
     def __init__(self, place: str, problem: str) -> None:
-        super().__init__(f"{place}: {problem}" if place else problem)
+        super().__init__(problem)
         self.place = place
         self.problem = problem
 

@@ -8,8 +8,8 @@ import logging
 import os
 import secrets
 import signal
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from .conversation import Rules
 from .door import Door
 from .embedding import Embedder
 from .ends import OnConversationEnd
-from .exceptions import ConfigError, CoReasonError, ServerError, StoreError
+from .exceptions import ConfigError, ConnectError, CoReasonError, ServerError, StoreError
 from .files import Files
 from .knowledge import Knowledge
 from .loading import AgentParts, find_agent, load_agent
@@ -45,7 +45,7 @@ from .usage import Usage
 from .xmpp.endpoint import Endpoint
 from .xmpp.host import HostedAgent
 from .xmpp.room import RoomPlan
-from .xmpp.servers import LocalServer, choose, local_server
+from .xmpp.servers import AddressInUse, LocalServer, choose, local_server
 
 log = logging.getLogger(__name__)
 
@@ -150,15 +150,17 @@ class Platform:
             self.endpoint = Endpoint(server.host, server.port, server.tls.verify, server.tls.ca_file)
             self.server_line = f"external, {self.endpoint.address(server.domain)}"
             return
-        choice = choose(server.mode)
-        local = await self._stack.enter_async_context(
-            local_server(choice.kind, self.settings.data_dir / "server", port=server.port)
-        )
+        with _placed(ServerError, self.settings.place("server.mode")):
+            choice = choose(server.mode)
+        with _placed(AddressInUse, self.settings.place("server.port")):
+            local = await self._stack.enter_async_context(
+                local_server(choice.kind, self.settings.data_dir / "server", port=server.port)
+            )
         self.server = local
         self.server_line = f"{choice.kind}, {local.host}:{local.port}"
         self.notice = choice.notice
         if choice.kind == "embedded":
-            self.server_line += " (for demonstrations; `apt install prosody` gives you a real one)"
+            self.server_line += " (for demonstrations: senders can be forged; `apt install prosody` gives you a real one)"
         # About one connection in fifty to the embedded server hangs in its beginning.
         timeout_s, attempts = (3.0, 5) if local.kind == "embedded" else (10.0, 1)
         self.endpoint = Endpoint(local.host, local.port, local.verify, local.ca_file, timeout_s, attempts)
@@ -265,13 +267,15 @@ class Platform:
         async def start(jid: str, host: HostedAgent) -> None:
             async with at_once:
                 try:
-                    await host.start()
+                    with _placed(ConnectError, places[jid]):
+                        await host.start()
                 except CoReasonError:
                     raise
                 except (Exception, SystemExit) as error:  # sys.exit() would end the process past the others
                     raise CoReasonError(f"{jid}: does not start: {type(error).__name__}: {error}") from error
             self._say(f"{jid} is online")
 
+        places = {bare(agent.jid): self.settings.place(f"agents[{n}]") for n, agent in enumerate(self.settings.agents)}
         self._stack.push_async_callback(self._stop_agents)
         tasks = [asyncio.create_task(start(jid, host)) for jid, host in self.agents.items()]
         try:
@@ -304,6 +308,16 @@ class Platform:
         )
         path = await write_run_file(self.settings.data_dir, run)
         self._stack.callback(_remove, path)
+
+
+@contextmanager
+def _placed(kind: type[CoReasonError], place: str) -> Iterator[None]:
+    """Says where to correct what an error of that kind is about."""
+    try:
+        yield
+    except kind as error:
+        error.place = place
+        raise
 
 
 def _avatar(path: Path | None, place: str) -> Avatar | None:

@@ -258,9 +258,8 @@ async def _accounts(settings: Settings) -> AsyncIterator[Finding]:
             if not agent.register_account:
                 yield bad(bare(agent.jid), error)
                 continue
-            yield Finding(
-                bare(agent.jid), "note", f"{_unnamed(error)}; if it does not exist, it is made at the start (register: true)"
-            )
+            refused = "refuses the login; if there is no such account, it is made at the start (register: true)"
+            yield Finding(bare(agent.jid), "note", f"{error.address} {refused}")
         except CoReasonError as error:
             yield bad(bare(agent.jid), error)
             return  # the others would wait in vain as long

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..exceptions import ConfigError
+from ..exceptions import ConfigError, CoReasonError
 from .console import warn
 from .context import options
 
@@ -79,15 +79,17 @@ def settings_of(values: Mapping[str, Any], names: Mapping[str, str], data: Path 
     try:
         return _load(None, _with(_with_data(os.environ, data), values))
     except ConfigError as error:
-        raise by_option(error, names) from error
+        by_option(error, names)
+        raise
 
 
-def by_option(error: ConfigError, names: Mapping[str, str]) -> ConfigError:
-    """The same error, placed at the option that a key came from."""
+def by_option(error: CoReasonError, names: Mapping[str, str]) -> None:
+    """Places an error at the option that its key came from."""
     key = re.sub(r"^SPADE_COREASON_\w+(: )?", "", error.place)
     if key.startswith("agents[0].options."):
-        return ConfigError(f"--option {key.removeprefix('agents[0].options.')}", error.problem)
-    return ConfigError(names[key], error.problem) if key in names else error
+        error.place = f"--option {key.removeprefix('agents[0].options.')}"
+    else:
+        error.place = names.get(key, error.place)
 
 
 def _with(environ: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, str]:

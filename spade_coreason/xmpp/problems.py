@@ -7,6 +7,7 @@ import ssl
 from typing import Any
 
 CLOSED = "the server closed the connection"
+WRONG_ACCOUNT = "wrong password, or no such account; correct the password, or make the account"
 _CERTIFICATE_OF_ANOTHER = 62  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH
 
 

@@ -127,6 +127,7 @@ def test_the_demo_leaves_the_assistant_out_where_openai_is_not_installed(tmp_pat
     assert done.returncode == 0, done.stdout + done.stderr
     assert "assistant is left out, it needs the package openai (pip install 'spade-coreason[llm]')" in done.stdout
     assert done.stdout.endswith("All 6 answers were right.\n")
+    assert ("senders can be forged" in done.stdout) == ("embedded" in done.stdout)
 
 
 def test_the_demo_uses_the_language_model_of_the_environment(tmp_path: Path) -> None:

@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from tests.servers import prosody as prosody_server
+from tests.servers.requirements import require
 from tests.servers.server import XmppServer
 
 from .conftest import Invoke
 from .program import call
 
+ECHO = "agents: [{jid: echo@localhost, agent: 'spade_coreason.agents.echo:EchoAgent'}]"
 NO_AGENT = "class Empty:\n    pass\n"
 
 
@@ -105,7 +108,8 @@ def external(server: XmppServer, port: int, password: str = "wrong") -> str:
 def test_a_wrong_password(invoke: Invoke, prosody: XmppServer, tmp_path: Path) -> None:
     jid, _ = asyncio.run(prosody.account())
     write(Path("config/platform.yaml"), external(prosody, prosody.port).replace("JID", jid))
-    assert_one_line(invoke("up"), 4, jid, "refuses the login", "wrong password, or no such account")
+    remedy = "wrong password, or no such account; correct the password"
+    assert_one_line(invoke("up"), 4, f"config/platform.yaml: agents[0]: {jid}", "refuses the login", remedy)
     checked = invoke("check")
     assert checked.exit_code == 4
     assert "refuses the login" in checked.stdout
@@ -154,8 +158,10 @@ def test_a_refused_port(invoke: Invoke, prosody: XmppServer) -> None:
         taken.bind(("127.0.0.1", 0))  # and nobody listens
         port = taken.getsockname()[1]
         write(Path("config/platform.yaml"), external(prosody, port).replace("JID", "a@localhost"))
-        for command in (("up",), ("run", "spade_coreason.agents.echo:EchoAgent", *_at(port))):
-            assert_one_line(invoke(*command), 4, f"cannot connect to 127.0.0.1:{port}")
+        refused = f"cannot connect to 127.0.0.1:{port}: Connection refused; is the server running"
+        assert_one_line(invoke("up"), 4, f"error: config/platform.yaml: agents[0]: a@localhost/agent: {refused}")
+        run = invoke("run", "spade_coreason.agents.echo:EchoAgent", *_at(port))
+        assert_one_line(run, 4, f"error: echo@127.0.0.1/agent: {refused}")
         checked = invoke("check")
         assert checked.exit_code == 4
         said = checked.stdout.splitlines()[-1].split(maxsplit=2)
@@ -175,13 +181,26 @@ def _at(port: int) -> tuple[str, ...]:
     return "--host", "127.0.0.1", "--port", str(port), "--password-file", "secret"
 
 
-def test_a_port_in_use(invoke: Invoke) -> None:
+@pytest.mark.parametrize("mode", ["embedded", "prosody"])
+def test_a_port_in_use(invoke: Invoke, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    if mode == "prosody":
+        require("Prosody", prosody_server.installed())
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        write(Path("config/platform.yaml"), f"server: {{mode: embedded, port: {port}}}")
-        result = invoke("up")
-        assert result.exit_code == 4
-        assert f"port {port} on 127.0.0.1 is in use" in result.stderr
+        write(Path("config/platform.yaml"), f"server: {{mode: {mode}, port: {port}}}\n{ECHO}")
+        in_use = f"port {port} on 127.0.0.1 is in use; end what listens there, or choose another port"
+        assert_one_line(invoke("up"), 4, f"error: config/platform.yaml: server.port: {in_use}")
+        monkeypatch.setenv("SPADE_COREASON_SERVER__MODE", mode)
+        run = invoke("run", "spade_coreason.agents.echo:EchoAgent", "--port", str(port))
+        assert_one_line(run, 4, f"error: --port: {in_use}")
+
+
+def test_a_prosody_that_is_not_installed(invoke: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    write(Path("config/platform.yaml"), f"server: {{mode: prosody}}\n{ECHO}")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert_one_line(
+        invoke("up"), 4, "config/platform.yaml: server.mode: the program `prosody` is not on the PATH", "apt install"
+    )
 
 
 def test_a_directory_that_cannot_be_written_is_one_line(invoke: Invoke) -> None:

@@ -132,12 +132,12 @@ async def test_a_wrong_password_is_a_login_error(our_server: XmppServer, tmp_pat
     with pytest.raises(LoginError):
         await _start(jid, "wrong", endpoint_of(our_server), tmp_path)
     text = await _fails(endpoint_of(our_server), tmp_path, 10, (jid, "wrong"))
-    assert text.endswith("refuses the login: wrong password, or no such account")
+    assert text.endswith("refuses the login: wrong password, or no such account; correct the password, or make the account")
 
 
 async def test_an_account_that_is_not_there_is_a_login_error(real_server: XmppServer, tmp_path: Path) -> None:
     text = await _fails(endpoint_of(real_server), tmp_path, 5, ("nobody@localhost", "x"))
-    assert text.endswith("refuses the login: wrong password, or no such account")
+    assert text.endswith("refuses the login: wrong password, or no such account; correct the password, or make the account")
 
 
 async def test_an_untrusted_certificate_is_refused_before_the_password_leaves(real_server: XmppServer, tmp_path: Path) -> None:

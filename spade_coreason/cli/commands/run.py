@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import yaml
 
-from ...exceptions import ConfigError
+from ...exceptions import ConfigError, CoReasonError
 from ..configured import by_option, settings_of
 from ..context import PROGRAM
 from ..context import command as define
@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _NAMES = {
+    "agents[0]": "",  # the text names the account
     "agents[0].agent": "MODULE:ATTRIBUTE",
     "agents[0].jid": "--jid",
     "agents[0].manifest": "--manifest",
     "agents[0].password": "--password-file",
     "server.domain": "--domain",
     "server.host": "--host",
+    "server.mode": "SPADE_COREASON_SERVER__MODE",
     "server.port": "--port",
     "server.tls.ca_file": "--ca-file",
     "server.tls.verify": "--no-verify",
@@ -65,8 +67,9 @@ def command(agent: str, pairs: tuple[str, ...], jid: str | None, data: Path | No
     settings = _settings(agent, pairs, jid, data, given)
     try:
         run_work(serve(settings, lambda platform: _print(platform, data)))
-    except ConfigError as error:
-        raise by_option(error, _NAMES) from error
+    except CoReasonError as error:
+        by_option(error, _NAMES)
+        raise
     print("Stopped.")
 
 

@@ -3,9 +3,11 @@
 from .address import Kind, LocalServer
 from .choice import Choice, Mode, choose, local_server
 from .embedded import EmbeddedServer, embedded_server
+from .process import AddressInUse
 from .prosody import ProsodyServer, prosody_program, prosody_server
 
 __all__ = [
+    "AddressInUse",
     "Choice",
     "EmbeddedServer",
     "Kind",
