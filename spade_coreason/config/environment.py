@@ -5,9 +5,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import yaml
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, EnvSettingsSource
 
 from ..exceptions import ConfigError
 from .settings import Settings, keys_of
@@ -24,48 +26,49 @@ def variable_of(path: Path) -> str:
     return PREFIX + "__".join(str(step) for step in path).upper()
 
 
-def overrides(environ: Mapping[str, str]) -> dict[tuple[str, ...], Any]:
-    """The values of the keys that the environment names.
+class _Variables(EnvSettingsSource):
+    """The variables that name keys, as one value of nested sections."""
 
-    A value that begins with [ or { is read as YAML, which JSON is part of. An empty variable counts as unset, and one
-    with our prefix whose first word is no key is somebody else's, unless it has the form of a nested key.
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        fields = cast("type[BaseSettings]", Settings)  # a plain model: the environment is one of its sources, in our order
+        super().__init__(fields, env_prefix=PREFIX, env_nested_delimiter="__", env_ignore_empty=True)
+        self.env_vars = {name.lower(): text for name, text in environ.items() if text and name.startswith(PREFIX)}
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        """What begins with [ or { is YAML, which JSON is part of. What is none stays a text, and so a mistake of that key."""
+        if not isinstance(value, str) or not value.startswith(("[", "{")):
+            return value
+        try:
+            return yaml.safe_load(value)
+        except (yaml.YAMLError, ValueError):
+            return value
+
+
+def overrides(environ: Mapping[str, str]) -> dict[str, Any]:
+    """The values of the keys that the environment names, in their sections.
+
+    An empty variable counts as unset, and one with our prefix whose first word is no key is somebody else's, unless it has
+    the form of a nested key.
     """
-    found: dict[tuple[str, ...], Any] = {}
     known = keys_of(Settings)
-    for variable, text in sorted(environ.items()):
-        path = tuple(variable.removeprefix(PREFIX).lower().split("__"))
-        if not variable.startswith(PREFIX) or not text:
-            continue
-        if path[0] in known:
-            found[path] = _value(variable, text)
-        elif len(path) > 1:
-            near = difflib.get_close_matches(path[0], known, n=1)
-            hint = f'did you mean "{variable_of((*near, *path[1:]))}"?' if near else "unset it"
+    for variable in sorted(name for name, text in environ.items() if text and name.startswith(PREFIX)):
+        first, *rest = variable.removeprefix(PREFIX).lower().split("__")
+        if rest and first not in known:
+            near = difflib.get_close_matches(first, known, n=1)
+            hint = f'did you mean "{variable_of((*near, *rest))}"?' if near else "unset it"
             raise ConfigError(variable, f"there is no such setting; {hint}")
-    return found
+    return _Variables(environ)()
 
 
-def _value(variable: str, text: str) -> Any:
-    if not text.startswith(("[", "{")):
-        return text
-    try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(variable, "is not valid YAML or JSON; close every bracket and quote in it") from error
-
-
-def merge(values: Mapping[str, Any], found: Mapping[tuple[str, ...], Any]) -> dict[str, Any]:
-    """The values of a file with those of the environment in their places."""
+def merge(values: Mapping[str, Any], found: Mapping[str, Any], environ: Mapping[str, str], path: Path = ()) -> dict[str, Any]:
+    """The values of a file with those of the environment in their places; a variable of a whole section replaces it."""
     merged = dict(values)
-    for path, value in found.items():
-        section = merged
-        for step in path[:-1]:
-            inner = section.get(step)
-            if not isinstance(inner, Mapping | None):
-                break  # what is no section is reported as that, whatever the environment says
-            section[step] = section = dict(inner or {})
-        else:
-            section[path[-1]] = value
+    for step, value in found.items():
+        inner, here = merged.get(step), (*path, step)
+        if environ.get(variable_of(here)) or not isinstance(value, Mapping):
+            merged[step] = value
+        elif isinstance(inner, Mapping | None):  # what is no section is reported as that, whatever the environment says
+            merged[step] = merge(inner or {}, value, environ, here)
     return merged
 
 

@@ -31,26 +31,26 @@ def load_settings(path: Path | None, project: Path, environ: Mapping[str, str]) 
 
     def place(key: Key) -> str:
         for length in range(len(key), 0, -1):
-            if key[:length] in found:
-                variable = variable_of(key[:length])
+            variable = variable_of(key[:length])
+            if environ.get(variable):
                 return variable if length == len(key) else f"{variable}: {written(key)}"
         return f"{shown}: {written(key)}" if shown else written(key)
 
     try:
-        values = merge(expand(raw, environ, shown or ""), found)
+        values = merge(expand(raw, environ, shown or ""), found, environ)
     except RecursionError as error:
         raise ConfigError(shown or "", "an anchor (&) contains itself; write it out") from error
     try:
         settings = Settings.model_validate(values, context={"project": project})
     except ValidationError as error:
-        key, problem = first_problem(error, merge(raw, found))
+        key, problem = first_problem(error, merge(raw, found, environ))
         raise ConfigError(place(key), problem) from error
     settings = _external_domain(settings)
     for key, problem in problems(settings):
         raise ConfigError(place(key), problem)
     agents = tuple(_with_password(agent, place(("agents", n))) for n, agent in enumerate(settings.agents))
     settings = settings.model_copy(update={"agents": agents})
-    literal = [] if ("agents",) in found else _literal_passwords(raw)
+    literal = [] if "agents" in found else _literal_passwords(raw)
     said = tuple(f"{place(key)}: {text}" for key, text in warnings(settings, literal))
     settings._origin = Origin(project, shown, said)
     return settings
