@@ -77,20 +77,20 @@ async def test_two_hosted_agents_do_not_answer_each_others_answers(our_server: X
         assert len(one.agent.requests) == 0 + 3
 
 
-async def test_a_plain_spade_agent_that_answers_everything_is_paused(prosody: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Echo(), prosody, tmp_path) as echo:
+async def test_a_plain_spade_agent_that_answers_everything_is_paused(our_server: XmppServer, tmp_path: Path) -> None:
+    async with hosted(Echo(), our_server, tmp_path) as echo:
         behaviour = AnswersEverything(Message(to=echo.jid, body="and you?"))
-        async with plain_spade(prosody, behaviour):
+        async with plain_spade(our_server, behaviour):
             await eventually(lambda: any("round in circles" in body for body in behaviour.heard))
-            await _is_quiet(echo, prosody)
+            await _is_quiet(echo, our_server)
             heard, ran = len(behaviour.heard), len(echo.agent.requests) - 3
             assert 10 <= ran <= 12
             # Its answer to the notice was refused in silence, and that was all.
-            await _is_quiet(echo, prosody)
+            await _is_quiet(echo, our_server)
             assert len(behaviour.heard) == heard == ran + 1
 
 
-async def test_two_machines_that_never_repeat_are_bounded_by_max_interactions(prosody: XmppServer, tmp_path: Path) -> None:
+async def test_two_machines_that_never_repeat_are_bounded_by_max_interactions(our_server: XmppServer, tmp_path: Path) -> None:
     number = iter(range(1_000_000))
 
     async def assist(request: Any, session: Any, response: Any) -> None:
@@ -104,9 +104,9 @@ async def test_two_machines_that_never_repeat_are_bounded_by_max_interactions(pr
                 await self.send(Message(to=str(message.sender), body=f"and also {len(self.heard)}"))
 
     policy = Policy(rules=Rules(max_interactions=25, cooldown=timedelta(seconds=60)))
-    async with hosted(By(assist), prosody, tmp_path, policy=policy) as agent:
+    async with hosted(By(assist), our_server, tmp_path, policy=policy) as agent:
         behaviour = Talks(Message(to=agent.jid, body="begin"))
-        async with plain_spade(prosody, behaviour), StockClient(*await prosody.account(), prosody) as bob:
+        async with plain_spade(our_server, behaviour), StockClient(*await our_server.account(), our_server) as bob:
             await eventually(lambda: any("25 messages are the limit" in body for body in behaviour.heard))
             for _ in range(3):
                 await bob.ask("quiet?", agent.jid)
@@ -139,11 +139,11 @@ async def test_errors_headlines_and_room_messages_are_never_answered(our_server:
         assert [request.payload["query"] for request in echo.agent.requests] == ["a question"]
 
 
-async def test_an_agent_answers_not_itself(prosody: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Echo(), prosody, tmp_path) as echo:
+async def test_an_agent_answers_not_itself(our_server: XmppServer, tmp_path: Path) -> None:
+    async with hosted(Echo(), our_server, tmp_path) as echo:
         echo.host.send([f"<message to='{echo.jid}' type='chat' id='self'><body>me?</body></message>"])
         await eventually(lambda: echo.door.dropped["from itself"] == 1)
-        await _is_quiet(echo, prosody)
+        await _is_quiet(echo, our_server)
         assert len(echo.agent.requests) == 3
 
 

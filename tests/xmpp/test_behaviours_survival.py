@@ -73,14 +73,14 @@ async def _knows(client: StockClient, jid: str, thread: str) -> dict[str, Any]:
 
 
 async def test_sigterm_finishes_what_is_in_flight_and_the_rest_is_answered_after_the_start(
-    prosody: XmppServer, tmp_path: Path
+    our_server: XmppServer, tmp_path: Path
 ) -> None:
     journal = tmp_path / "journal"
     asked = _questions(20)
     options = {"journal": str(journal), "delay_s": 0.3}
     async with (
-        platform(prosody, tmp_path, options=options) as (child, jid),
-        StockClient(*await prosody.account(), prosody) as alice,
+        platform(our_server, tmp_path, options=options) as (child, jid),
+        StockClient(*await our_server.account(), our_server) as alice,
     ):
         listener = Listener(alice)
         for thread, question in asked:
