@@ -198,7 +198,11 @@ class PeerUnavailable(PeerError):
 
 
 class PeerRefused(PeerError):
-    """The agent will not talk with us now; its notice says why and until when."""
+    """The agent will not talk with us now; its notice says why. What is asked within `retry_after_s` gets no answer at all."""
+
+    def __init__(self, jid: str, problem: str, retry_after_s: float | None = None) -> None:
+        super().__init__(jid, problem)
+        self.retry_after_s = retry_after_s
 
 
 class RequestTooLong(PeerError):

@@ -151,7 +151,8 @@ def _assemble(request: _Open, fragment: Reply) -> Reply | None:
 def _raise_for(jid: str, last: Reply) -> None:
     message = str(last.data.get("message", "no reason given"))
     if last.type == "request.refused":
-        raise PeerRefused(jid, f"refuses: {message}")
+        after = last.data.get("retry_after_s")
+        raise PeerRefused(jid, f"refuses: {message}", after if isinstance(after, int | float) else None)
     if last.type == "request.failed":
         code = last.data.get("code")
         raise PeerFailed(jid, message, code if isinstance(code, int) else None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -21,38 +20,7 @@ from spade_coreason.contracts import (
     SessionHandle,
     StreamHandle,
 )
-
-
-class EchoAgent:
-    """The example of the Agent Behavior Protocols, as it stands there but for its imports."""
-
-    def __init__(self, manifest: AgentDefinition):
-        self._manifest = manifest
-
-    @property
-    def manifest(self) -> AgentDefinition:
-        return self._manifest
-
-    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
-        # Emit a "thinking" event
-        await response.thought("Processing request...")
-
-        # Create a stream for the output
-        stream = await response.create_stream(title="Echo Response")
-
-        try:
-            # Simulate streaming chunks
-            words = str(request.payload.get("query", "")).split()
-            for word in words:
-                await stream.write(word + " ")
-                await asyncio.sleep(0)
-
-            # Finalize the stream
-            await stream.close()
-
-        except Exception as e:  # noqa: BLE001 - as the seed has it
-            await stream.abort(str(e))
-            await response.error("Failed to stream response")
+from tests.seed_echo import EchoAgent
 
 
 class StreamOfNobody:

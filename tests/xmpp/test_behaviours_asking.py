@@ -7,9 +7,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from spade_coreason import AgentDefinition
+from tests.seed_echo import EchoAgent
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
-from tests.xmpp.hosting import By, Echo, hosted
+from tests.xmpp.hosting import By, Echo, envelope, events_of_answer, hosted
 
 ACTIVE = "<active xmlns='http://jabber.org/protocol/chatstates'/>"
 COMPOSING = "{http://jabber.org/protocol/chatstates}composing"
@@ -103,3 +105,13 @@ async def test_a_stream_reaches_a_person_as_one_message(our_server: XmppServer, 
         alice.send("count", agent.jid)
         assert (await alice.message())["body"] == "one two three"
         assert await alice.ask("again", agent.jid) == "one two three"
+
+
+async def test_the_echo_agent_of_the_seed_answers_people_and_programs(our_server: XmppServer, tmp_path: Path) -> None:
+    agent = EchoAgent(manifest=AgentDefinition.simple("echo"))
+    async with hosted(agent, our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
+        assert await alice.ask("one two", echo.jid) == "one two"
+        alice.send(None, echo.jid, extra_xml=envelope({"query": "three four"}))
+        events = await events_of_answer(alice)
+        kinds = ["block.thought", "stream.start", "stream.chunk", "stream.chunk", "stream.end", "request.completed"]
+        assert [event["type"] for event in events] == [f"ai.coreason.{kind}" for kind in kinds]

@@ -117,8 +117,9 @@ async def test_a_program_over_the_limit_hears_when_to_try_again(prosody: XmppSer
         # Requests of one session are one conversation with the peer.
         session = uuid4()
         await other.peers.ask(agent.jid, AgentRequest(session_id=session, payload={"query": "one"}))
-        with pytest.raises(PeerRefused, match="refuses: That is all for now"):
+        with pytest.raises(PeerRefused, match="refuses: That is all for now") as refused:
             await other.peers.ask(agent.jid, AgentRequest(session_id=session, payload={"query": "two"}))
+        assert refused.value.retry_after_s == 60
 
 
 async def test_completed_by_the_agent_and_opened_again_with_the_same_memory(our_server: XmppServer, tmp_path: Path) -> None:
