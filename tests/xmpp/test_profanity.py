@@ -1,14 +1,16 @@
-"""A person with the client profanity, on its screen: typing, an answer that grows, questions in order, styling, a room."""
+"""A person with the client profanity, on its screen: typing, an answer that grows, order, styling, a room, forms."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
+from spade_coreason import AgentDefinition, command
 from spade_coreason.xmpp.room import RoomPlan
 from tests.servers.profanity import Profanity, installed
 from tests.servers.requirements import require
@@ -113,3 +115,66 @@ async def test_a_person_talks_with_an_agent_in_profanity(real_server: XmppServer
         guide.say("go")
         seen = await screen.shows("Guide: weather in the room", "Guide: alice: this is weather in the room")
         assert seen.count("alice: this is") == 1
+
+
+class Forecast:
+    """Has a command with a form, and waits before it answers."""
+
+    def __init__(self) -> None:
+        self.manifest = AgentDefinition.simple("forecast")
+        self.may = asyncio.Event()
+        self.asked: list[str] = []
+
+    async def assist(self, request: Any, session: Any, response: Any) -> None:
+        self.asked.append(request.payload["query"])
+        await self.may.wait()
+        await response.markdown(f"this is {self.asked[-1]}")
+
+    @command("forecast", "the weather of the next days", city="which city", unit="in which unit", rain="with rain")
+    async def forecast(self, session: Any, city: str, days: int = 3, unit: Literal["C", "F"] = "C", rain: bool = False) -> str:
+        return f"{city}: {days} days, {unit}, {'rain' if rain else 'sun'}."
+
+
+async def test_a_person_fills_in_forms_and_corrects_a_question_in_profanity(real_server: XmppServer, tmp_path: Path) -> None:
+    forecast, account = Forecast(), await real_server.account()
+    async with (
+        hosted(forecast, real_server, tmp_path, name=f"f-{secrets.token_hex(3)}") as agent,
+        Profanity(account, real_server, tmp_path / "profanity") as screen,
+    ):
+        jid = f"{agent.jid}/agent"
+        await screen.type(f"/msg {jid}")
+        for _ in range(20):  # it asks when it knows that the server carries commands, and hears that behind the login
+            await screen.type("/cmd list")
+            with suppress(AssertionError):
+                await screen.shows("Ad hoc commands:", timeout_s=0.5)
+                break
+        await screen.shows("Ad hoc commands:", "forecast\n", "forget-me\n", "settings\n")
+
+        await screen.type("/cmd exec forecast")
+        form = ("Form title: Forecast", "The weather of the next days.", "[field1] Which city (required):", "[field2] Days: 3")
+        await screen.shows(*form, "[field3] In which unit:", "[F] F", "[field4] With rain: FALSE")
+        for field, value, shown in (("field1", '"New York"', "(required): New York"), ("field4", "on", "With rain: TRUE")):
+            await screen.type(f"/{field} {value}")
+            await screen.shows("Field updated...", shown)
+        await screen.type("/form submit")
+        await screen.type(f"/msg {jid}")
+        await screen.shows("forecast completed", "New York: 3 days, C, rain.")
+
+        # A question, corrected before it is answered: its line changes in its place, and the agent answers the new one.
+        await screen.type(f"/msg {agent.jid}")
+        await screen.type("whta")
+        await eventually(lambda: forecast.asked == ["whta"])
+        await screen.type("/correct what")
+        await eventually(lambda: forecast.asked == ["whta", "what"])
+        forecast.may.set()
+        seen = await screen.shows("me: what", f"{jid}: this is what")
+        assert "whta" not in seen
+
+        await screen.type(f"/msg {jid}")
+        await screen.type("/cmd exec forget-me")
+        await screen.shows("Form title: Forget me", "[field1] Yes, do it: FALSE")
+        await screen.type("/field1 on")
+        await screen.shows("Yes, do it: TRUE")
+        await screen.type("/form submit")
+        await screen.type(f"/msg {jid}")
+        await screen.shows("forget-me completed", "Forgotten: 1 conversation, 1 turn")
