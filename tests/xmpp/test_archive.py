@@ -28,6 +28,7 @@ from tests.servers.requirements import require
 from tests.servers.server import XmppServer
 from tests.waiting import eventually
 from tests.xmpp.hosting import UNLIMITED, Echo, Hosted, Tunnel, envelope, hosted, platform
+from tests.xmpp.test_growing import CORRECTS, Pen, met
 
 MARK = "<answer xmlns='urn:spade-coreason:answer:0'/>"
 SERVERS = {
@@ -386,3 +387,31 @@ async def test_a_behaviour_gets_what_is_in_the_archive_once(archive_only: XmppSe
         await eventually(lambda: len(heard) == 2)
         assert asked(agent) == ["last"]
         await eventually(lambda: overheard == ["for the behaviour", "last", "for the behaviour"])
+
+
+# What is said by an agent
+
+
+async def test_the_archive_holds_the_last_version_and_nothing_else(both: XmppServer, tmp_path: Path) -> None:
+    pen = Pen()
+    async with (
+        hosted(pen.agent, both, tmp_path) as agent,
+        StockClient(*await both.account(), both, plugins=(*CORRECTS, "xep_0313")) as alice,
+    ):
+        await met(alice, agent)
+        alice.send("go", agent.jid)
+        pen.write("It ")
+        await alice.answer()
+        pen.write("is ")
+        await alice.answer()
+        pen.write("sunny", None)
+        assert (await alice.answer())["body"] == "It is sunny"
+
+        async def archived() -> list[str]:
+            found = await alice.xmpp.plugin["xep_0313"].retrieve(with_jid=agent.jid, timeout=5)
+            return [m["mam_result"]["forwarded"]["stanza"]["body"] for m in found["mam"]["results"]]
+
+        async with asyncio.timeout(5):
+            while (texts := await archived()) != ["go", "It is sunny"]:
+                assert len(texts) < 2, texts
+                await asyncio.sleep(0.1)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,25 @@ async def test_a_receipt_comes_to_who_asks_for_one_and_only_then(our_server: Xmp
         for extra in ("<received xmlns='urn:xmpp:receipts' id='x'/>", ACTIVE, displayed):
             alice.send(None, echo.jid, extra_xml=extra)
         assert await alice.ask("still there?", echo.jid) == "still there?"
+
+
+async def test_a_receipt_comes_when_the_message_is_on_disk_and_not_before(real_server: XmppServer, tmp_path: Path) -> None:
+    async with (
+        hosted(Echo(), real_server, tmp_path) as echo,
+        StockClient(*await real_server.account(), real_server, plugins=("xep_0199",)) as alice,
+    ):
+        assert await alice.ask("hello", echo.jid) == "hello"
+        with closing(sqlite3.connect(echo.url.partition(":///")[2], isolation_level=None)) as database:
+            database.execute("BEGIN IMMEDIATE")
+            ident = alice.send("got it?", echo.jid, extra_xml="<request xmlns='urn:xmpp:receipts'/>")
+            for _ in range(2):  # what came before a ping is read before its answer leaves
+                await alice.xmpp.plugin["xep_0199"].ping(f"{echo.jid}/agent", timeout=5)
+            await asyncio.sleep(0.1)
+            assert alice.messages.empty()
+        received = (await alice.message()).xml.find(RECEIPT)
+        assert received is not None
+        assert received.get("id") == ident
+        assert (await alice.answer())["body"] == "got it?"
 
 
 async def test_typing_is_shown_to_those_who_use_it_when_the_work_lasts(our_server: XmppServer, tmp_path: Path) -> None:

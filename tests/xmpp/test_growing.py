@@ -155,31 +155,6 @@ async def test_who_is_not_admitted_is_not_asked_what_they_can_do(prosody: XmppSe
         assert agent.host.abilities._devices == {}
 
 
-async def test_the_archive_holds_the_last_version_and_nothing_else(prosody_archive: XmppServer, tmp_path: Path) -> None:
-    pen = Pen()
-    async with (
-        hosted(pen.agent, prosody_archive, tmp_path) as agent,
-        StockClient(*await prosody_archive.account(), prosody_archive, plugins=(*CORRECTS, "xep_0313")) as alice,
-    ):
-        await met(alice, agent)
-        alice.send("go", agent.jid)
-        pen.write("It ")
-        await alice.answer()
-        pen.write("is ")
-        await alice.answer()
-        pen.write("sunny", None)
-        assert (await alice.answer())["body"] == "It is sunny"
-
-        async def archived() -> list[str]:
-            found = await alice.xmpp.plugin["xep_0313"].retrieve(with_jid=agent.jid, timeout=5)
-            return [m["mam_result"]["forwarded"]["stanza"]["body"] for m in found["mam"]["results"]]
-
-        async with asyncio.timeout(5):
-            while (texts := await archived()) != ["go", "It is sunny"]:
-                assert len(texts) <= 2
-                await asyncio.sleep(0.1)
-
-
 async def test_cut_ten_times_while_ten_answers_grow_each_ends_with_its_one_whole_text(
     real_server: XmppServer, tmp_path: Path
 ) -> None:
