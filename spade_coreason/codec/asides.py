@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from uuid import uuid4
 
-from .elements import ANSWER_MARK, address, responses, thread_element
+from .elements import ANSWER_MARK, address, responses, thread_of
 from .incoming import Incoming
 from .namespaces import CHAT_STATES_NAMESPACE, MARKERS_NAMESPACE, ORIGIN_ID_NAMESPACE, RECEIPTS_NAMESPACE
 from .xml import attribute, escape
@@ -16,7 +16,7 @@ def displayed(incoming: Incoming) -> str:
     return (
         f"<message to='{attribute(address(incoming))}' type='{attribute(incoming.message_type)}'>"
         f"<displayed xmlns='{MARKERS_NAMESPACE}' id='{attribute(incoming.stanza_id)}'/>{ANSWER_MARK}"
-        f"{thread_element(incoming.thread)}</message>"
+        f"{thread_of(incoming)}</message>"
     )
 
 

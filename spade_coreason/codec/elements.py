@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from zlib import crc32
 
 from ..names import bare
-from .incoming import Incoming
+from .incoming import PARENT_THREAD, Incoming
 from .namespaces import (
     CORRECTION_NAMESPACE,
     HINTS_NAMESPACE,
@@ -31,9 +31,15 @@ def address(incoming: Incoming) -> str:
     return incoming.address or bare(incoming.sender)
 
 
-def thread_element(thread: str | None) -> str:
-    """The native thread, echoed."""
-    return f"<thread>{escape(thread)}</thread>" if thread else ""
+def thread_element(thread: str | None, parent: str | None = None) -> str:
+    """The native thread, echoed, and of which it is a branch (RFC 6121, 5.2.5)."""
+    branch = f" parent='{attribute(parent)}'" if parent else ""
+    return f"<thread{branch}>{escape(thread)}</thread>" if thread else ""
+
+
+def thread_of(incoming: Incoming) -> str:
+    """The native thread of what a person has said."""
+    return thread_element(incoming.thread, incoming.metadata.get(PARENT_THREAD))
 
 
 def reply_to(incoming: Incoming) -> str:
@@ -70,7 +76,7 @@ def said_id(prefix: str, number: int, said: str) -> str:
     return f"{prefix}-{number}-{crc32(said.encode('utf-8', 'surrogatepass')):08x}"
 
 
-def text_bytes(stanza_bytes: int, to: str, thread: str | None) -> int:
+def text_bytes(stanza_bytes: int, to: str, thread: str | None = None) -> int:
     """The bytes that a stanza to `to` on `thread` has for its text."""
     taken = _ENVELOPE_BYTES + MOST_A_CHARACTER_TAKES * (len(to) + len(thread or ""))
     return max(stanza_bytes - taken, LEAST_TEXT_BYTES)

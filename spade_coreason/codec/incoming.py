@@ -59,6 +59,8 @@ _EMOJIS = 20
 _EMOJI_CHARACTERS = 32
 _RANGES = 20
 
+PARENT_THREAD = "parent_thread"
+
 # What the platform says about a request; nobody else may.
 RESERVED = frozenset(
     {
@@ -68,7 +70,7 @@ RESERVED = frozenset(
         "attachments",
         "reply_to",
         "thread",
-        "parent_thread",
+        PARENT_THREAD,
         "language",
         "spade",
         "delayed_since",
@@ -287,9 +289,8 @@ def decode(message: Element, *, in_room: bool = False) -> Decoded:
         payload["attachments"] = linked
     if reply is not None and reply.get("id"):
         metadata["reply_to"] = reply.get("id")
-    parent = thread_element.get("parent") if thread_element is not None else None
-    if parent and len(parent) <= LONGEST_ID:
-        metadata["parent_thread"] = parent
+    if thread is not None and (parent := parent_thread(message)) is not None:
+        metadata[PARENT_THREAD] = parent
     corrected = parts.get(REPLACE)
     origin = parts.get(ORIGIN_ID)
     language = (body.get(LANGUAGE) if body is not None else None) or message.get(LANGUAGE)
@@ -314,6 +315,13 @@ def decode(message: Element, *, in_room: bool = False) -> Decoded:
         origin_id=origin_id if origin_id != stanza_id and 0 < len(origin_id) <= LONGEST_ID else None,
         uses_replies=reply is not None,
     )
+
+
+def parent_thread(message: Element) -> str | None:
+    """The thread of which that of a message is a branch (XEP-0201)."""
+    thread = message.find(THREAD)
+    parent = thread.get("parent") if thread is not None else None
+    return parent if parent and len(parent) <= LONGEST_ID else None
 
 
 def without_quote(body: str, message: Element) -> str:

@@ -17,7 +17,7 @@ from .elements import (
     responses,
     said_id,
     text_bytes,
-    thread_element,
+    thread_of,
 )
 from .events import (
     Completed,
@@ -61,8 +61,10 @@ class PersonVoice:
         self._key = str(key)
         self._made = 0
         self._reply = reply_to(incoming) if manner.refers or incoming.uses_replies else ""
+        self._thread = thread_of(incoming)
         self._stanza_bytes = stanza_bytes
-        self._body_bytes = text_bytes(stanza_bytes - len(self._reply.encode()), incoming.sender, incoming.thread)
+        beside = len(self._reply.encode()) + len(self._thread.encode())
+        self._body_bytes = text_bytes(stanza_bytes - beside, incoming.sender)
         self._streams: dict[str, Growing] = {}
         self._begun = 0
         self._typing = False
@@ -122,7 +124,7 @@ class PersonVoice:
         to = attribute(address(self._incoming))
         return (
             f"<message to='{to}' type='chat'><{state} xmlns='{CHAT_STATES_NAMESPACE}'/>{ANSWER_MARK}"
-            f"{thread_element(self._incoming.thread)}{hint('no-store')}</message>"
+            f"{self._thread}{hint('no-store')}</message>"
         )
 
     def _may_show(self, stream: Growing) -> bool:
@@ -216,6 +218,6 @@ class PersonVoice:
         incoming = self._incoming
         return (
             f"<message to='{attribute(address(incoming))}' type='{attribute(incoming.message_type)}'"
-            f" id='{stanza_id}'><body>{escape(text)}</body>{thread_element(incoming.thread)}{extra}{ANSWER_MARK}"
+            f" id='{stanza_id}'><body>{escape(text)}</body>{self._thread}{extra}{ANSWER_MARK}"
             f"<origin-id xmlns='{ORIGIN_ID_NAMESPACE}' id='{stanza_id}'/></message>"
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 from xml.etree.ElementTree import Element
 
-from .incoming import LONGEST_ID, Incoming, Reaction, Retraction, referring, without_quote
+from .incoming import LONGEST_ID, PARENT_THREAD, Incoming, Reaction, Retraction, parent_thread, referring, without_quote
 from .namespaces import (
     APPLY_TO,
     BODY,
@@ -45,6 +45,7 @@ class Utterance(NamedTuple):
     replied_author: str
     replaces: str = ""
     """The id of the message that it corrects (XEP-0308)."""
+    parent_thread: str | None = None
 
 
 class Reference(NamedTuple):
@@ -90,6 +91,7 @@ def read_utterance(message: Element) -> Utterance | None:
         reply.get("id", "") if reply is not None else "",
         reply.get("to", "") if reply is not None else "",
         corrected.get("id", "") if corrected is not None else "",
+        parent_thread(message) if thread is not None else None,
     )
 
 
@@ -140,6 +142,11 @@ def room_request(
 
     `replied_to` is our own id of what it replies to, `replaces` the name of the question of the same occupant that it corrects.
     """
+    about: dict[str, Any] = {}
+    if replied := replied_to or said.replied_to:
+        about["reply_to"] = replied
+    if said.parent_thread is not None:
+        about[PARENT_THREAD] = said.parent_thread
     return Incoming(
         "room",
         f"{room}/{said.nick}",
@@ -148,7 +155,7 @@ def room_request(
         {"query": question},
         f"{said.nick}\n{said.room_id}\n{said.thread}\n{said.text}",
         "groupchat",
-        _about(room, said.nick, jid, {"reply_to": replied} if (replied := replied_to or said.replied_to) else {}),
+        _about(room, said.nick, jid, about),
         replaces=replaces,
         origin_id=said.room_id or None,
         owner=room,

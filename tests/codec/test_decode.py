@@ -78,6 +78,8 @@ def test_the_thread_from_which_another_branches_off_is_known() -> None:
     assert (asked.thread, asked.metadata["parent_thread"]) == ("branch", "trunk")
     absurd = request(message(body("hi") + f"<thread parent='{'x' * 1025}'>branch</thread>"))
     assert (absurd.thread, dict(absurd.metadata)) == ("branch", {})
+    trunk_alone = request(message(body("hi") + "<thread parent='trunk'/>"))
+    assert (trunk_alone.thread, dict(trunk_alone.metadata)) == (None, {})
 
 
 def test_an_empty_thread_is_none() -> None:

@@ -141,6 +141,18 @@ def test_the_thread_is_echoed(ask: Callable[..., Incoming]) -> None:
     assert all(read(stanza).find(THREAD) is None for stanza in all_of(voice(ask()), *TURN))
 
 
+def test_a_person_is_answered_on_the_branch_of_the_thread_they_asked_on() -> None:
+    asked = request(
+        message(body("hi") + "<active xmlns='http://jabber.org/protocol/chatstates'/><thread parent='&lt;'>b</thread>")
+    )
+    stanzas = [*all_of(voice(asked), *TURN), displayed(Incoming.from_json(asked.to_json()))]
+    assert len(stanzas) > 3
+    for stanza in stanzas:
+        thread = read(stanza).find(THREAD)
+        assert thread is not None
+        assert (thread.text, thread.get("parent")) == ("b", "<")
+
+
 @each_language
 def test_what_xml_forbids_is_removed(ask: Callable[[], Incoming]) -> None:
     hostile = "".join(map(chr, range(32))) + "</body><message to='x'>&#0;]]>\x7f\x85\ud800\ufffe\uffff"
@@ -225,6 +237,7 @@ def test_the_longest_id_that_an_answer_refers_to_leaves_room(mark: str) -> None:
     absurd = mark * 1024
     reply = "<reply xmlns='urn:xmpp:reply:0' id='1'/>"
     incoming = request(message(body("hi") + reply, id=absurd, thread=absurd, sender=f"{ALICE}/{absurd}"))
+    incoming = incoming._replace(metadata={**incoming.metadata, "parent_thread": absurd})
     stanzas = all_of(voice(incoming), says("x" * 70_000))
     assert longest(stanzas) <= LIMIT
     assert ["<reply" in stanza for stanza in stanzas] == [True] + [False] * (len(stanzas) - 1)

@@ -33,6 +33,10 @@ async def test_a_stock_client_asks_and_is_answered(real_server: XmppServer, tmp_
         alice.send("a thread", echo.jid, thread="t <&> 1")
         threaded = await alice.answer()
         assert (threaded["body"], threaded["thread"]) == ("a thread", "t <&> 1")
+        alice.send("a branch", echo.jid, extra_xml="<thread parent='t &lt;&amp;&gt; 1'>twig</thread>")
+        branch = (await alice.answer()).xml.find("{jabber:client}thread")
+        assert branch is not None
+        assert (branch.text, branch.get("parent")) == ("twig", "t <&> 1")
         alice.send("a normal message", echo.jid, type="normal")
         assert (await alice.answer())["type"] == "normal"
 

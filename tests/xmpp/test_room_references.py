@@ -119,8 +119,9 @@ async def test_answers_and_replies_in_a_room_refer_by_its_ids(archived: XmppServ
         alice, bob = await enter(a, room, "Alice"), await enter(b, room, "Bob")
         async with hosted(Table(), archived, tmp_path, rooms=[RoomPlan(room, "Table")]) as agent:
             await is_in(agent, room)
-            asked = await said_id(alice, "green?", "<thread>tea</thread>")
+            asked = await said_id(alice, "green?", "<thread parent='drinks'>tea</thread>")
             answer = await alice.hears("Table")
+            assert answer.xml.find("{jabber:client}thread").get("parent") == "drinks"
             referred = answer.xml.find(REPLY)
             assert (referred.get("id"), referred.get("to")) == (asked, f"{room}/Alice")
             assert answer["thread"] == "tea"
