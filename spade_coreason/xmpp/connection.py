@@ -49,6 +49,7 @@ class Connection:
         on_session: Callable[[bool], None] = lambda is_new: None,
         on_presence: Callable[[Presence], bool] = lambda presence: False,
         takes: Callable[[Message], bool] = lambda message: False,
+        is_there_for: Callable[[str], bool] = lambda asker: True,
     ) -> None:
         self.client = Client(jid, password, endpoint, register)
         self.jid = jid
@@ -64,6 +65,7 @@ class Connection:
         self._on_session = on_session
         self._on_presence = on_presence
         self._takes = takes
+        self._is_there_for = is_there_for
         self._loop = asyncio.get_running_loop()
         self._outcome: asyncio.Future[bool] | None = None
         self._is_closing = False
@@ -141,7 +143,7 @@ class Connection:
         if not isinstance(stanza, Message):
             if isinstance(stanza, Presence) and self._on_presence(stanza):
                 return None
-            if isinstance(stanza, Iq) and (error := refusal(stanza.xml, bare(self.jid))) is not None:
+            if isinstance(stanza, Iq) and (error := refusal(stanza.xml, bare(self.jid), self._is_there_for)) is not None:
                 self.send([error])
                 return None
             return self._stream_management(stanza)

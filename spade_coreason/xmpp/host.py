@@ -116,6 +116,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             on_session=self._on_session,
             on_presence=self._on_presence,
             takes=self._take_elsewhere,
+            is_there_for=self._is_there_for,
         )
         self.archive = Archive(self.connection, self._recover)
         self.uploads = Uploads(self.connection.client, endpoint.context)
@@ -245,6 +246,12 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             runner is not None and runner.is_paused,
             {jid: str(room) for jid, room in self.rooms.states.items()},
         )
+
+    def _is_there_for(self, asker: str) -> bool:
+        """Whether whoever asks (by IQ) may know that the agent is online: servers, its own account, its rooms, the admitted."""
+        own = self.connection.client.boundjid.bare
+        is_known = "@" not in bare(asker) or bare(asker) == own or bare(asker) in self.rooms.states
+        return is_known or (self._door is not None and self._door.admits(asker))
 
     def _may_command(self, jid: str) -> bool:
         """Whether whoever is `jid` may run ad-hoc commands. No occupant of a room may: the room's own data would be theirs."""

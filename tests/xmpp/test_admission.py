@@ -6,6 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+from slixmpp.exceptions import IqError
+
 from tests.servers.clients import StockClient
 from tests.servers.server import OTHER_DOMAIN, XmppServer
 from tests.waiting import eventually
@@ -78,7 +81,8 @@ async def test_who_is_rejected_or_not_answered_yet_sees_nothing(real_server: Xmp
             assert await boss.ask(f"/reject {mallory.jid}", agent.jid) == f"{mallory.jid} may not talk to me."
             await presence(mallory, agent.jid, of("unsubscribed"))
             assert await mallory.ask("please?", agent.jid) == NO
-            assert await mallory.xmpp.plugin["xep_0030"].get_info(jid=f"{agent.jid}/agent", timeout=5)
+            with pytest.raises(IqError, match="service-unavailable"):
+                await mallory.xmpp.plugin["xep_0030"].get_info(jid=f"{agent.jid}/agent", timeout=5)
             await agent.restart()  # the server has kept her wish, and asks again
             assert alice.jid in (await boss.answer())["body"]
             mallory.xmpp.send_presence(pto=agent.jid, ptype="subscribe")

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
-from xml.etree.ElementTree import Element
+from xml.etree.ElementTree import Element, fromstring
 
 import pytest
 from slixmpp import Iq
@@ -412,13 +412,39 @@ async def test_a_strangers_subscription_is_refused_and_gets_neither_presence_nor
         await published(agent)
         mallory.xmpp.send_presence(pto=agent.jid, ptype="subscribe")
         await presence(mallory, agent.jid, of("unsubscribed"))
-        disco = await info(mallory, agent.jid)
-        assert disco["identities"] == {("client", "bot", None, "weather & co")}
-        assert form_of(disco) is None
         with pytest.raises(IqError):
             await item(mallory, agent.jid, CARD)
         assert all(stanza["from"].bare != agent.jid for stanza in mallory.presences._queue)  # type: ignore[attr-defined]
         assert all(stanza["from"].bare != agent.jid for stanza in mallory.messages._queue)  # type: ignore[attr-defined]
+
+
+async def test_a_stranger_who_asks_hears_the_same_whether_it_is_online_or_not(real_server: XmppServer, tmp_path: Path) -> None:
+    questions = (
+        "<query xmlns='http://jabber.org/protocol/disco#info'/>",
+        "<query xmlns='http://jabber.org/protocol/disco#items' node='http://jabber.org/protocol/commands'/>",
+        "<query xmlns='jabber:iq:version'/>",
+        "<ping xmlns='urn:xmpp:ping'/>",
+        "<command xmlns='http://jabber.org/protocol/commands' node='help'/>",
+    )
+    async with hosted(lambda peers: Weather(), real_server, tmp_path) as agent, person(real_server, OTHER_DOMAIN) as mallory:
+
+        async def heard() -> list[tuple[str, str]]:
+            conditions = []
+            for question in questions:
+                for kind in ("get", "set"):
+                    iq = mallory.xmpp.make_iq(ito=f"{agent.jid}/agent", itype=kind)
+                    iq.xml.append(fromstring(question))
+                    with pytest.raises(IqError) as refused:
+                        await iq.send(timeout=5)
+                    error = refused.value.iq["error"]
+                    conditions.append((error["type"], error["condition"]))
+            return conditions
+
+        await published(agent)
+        online = await heard()
+        await agent.stop()
+        assert online == await heard()
+        await agent.start()
 
 
 async def test_who_is_not_admitted_any_more_sees_nothing_after_the_restart(real_server: XmppServer, tmp_path: Path) -> None:
