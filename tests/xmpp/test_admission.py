@@ -15,6 +15,7 @@ from tests.waiting import eventually
 from tests.xmpp.hosting import UNLIMITED, Echo, hosted
 from tests.xmpp.test_identity import Weather, of, person, presence
 
+RESPONSE = "{urn:xmpp:tmp:quick-response}response"
 WAIT = "I may not talk with you yet. I have asked whoever runs me, and tell you when I may."
 NO = "I may not talk with you. Ask whoever runs me for access."
 
@@ -45,6 +46,8 @@ async def test_an_operator_is_asked_once_and_lets_somebody_in_for_good(real_serv
             assert question["body"] == (
                 f"{alice.jid} wants to talk to weather & co.\nWrite /admit {alice.jid} or /reject {alice.jid}."
             )
+            offered = [(one.get("value"), one.get("label")) for one in question.xml.iterfind(RESPONSE)]
+            assert offered == [(f"/admit {alice.jid}", "Admit"), (f"/reject {alice.jid}", "Reject")]
             assert await alice.ask("may I?", agent.jid) == WAIT
             alice.send("please?", agent.jid)
             assert await boss.ask("hello", agent.jid) == "hello"  # nothing came in between: it asks once

@@ -11,6 +11,7 @@ from benchmarks.promptness import Waits, first_words_waits, typing_waits
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
 from tests.xmpp.hosting import By, hosted
+from tests.xmpp.test_behaviours_failing import asking
 from tests.xmpp.test_growing import CORRECTS, Pen, met, replaces
 
 SLOW_S = 0.5
@@ -96,3 +97,53 @@ async def test_a_message_is_corrected_once_a_second_at_most(prosody: XmppServer,
         assert len(seen) >= 3
         # However long they were on their way, none is here before it may be sent: the first at once, then one a second.
         assert all(at - began > 0.99 * number for number, (at, _) in enumerate(seen[:-1])), seen
+
+
+async def test_the_end_of_an_answer_does_not_wait_for_the_time_of_its_next_correction(
+    prosody: XmppServer, tmp_path: Path
+) -> None:
+    pen = Pen()
+    async with (
+        hosted(pen.agent, prosody, tmp_path) as agent,
+        StockClient(*await prosody.account(), prosody, plugins=CORRECTS) as alice,
+    ):
+        agent.runner._engine.pace.growing.delay_s = 60
+        await met(alice, agent)
+        alice.send("go", agent.jid)
+        pen.write("It ")
+        first = await alice.answer()
+        pen.write("is ", "sunny", None)
+        last = await alice.answer()
+        assert (first["body"], last["body"], replaces(last)) == ("It", "It is sunny", first["id"])
+
+
+async def test_a_program_gets_every_chunk_at_once_and_many_of_them_leave_in_one_write(
+    real_server: XmppServer, tmp_path: Path
+) -> None:
+    seen, writes = asyncio.Event(), []
+
+    async def assist(request: Any, session: Any, response: Any) -> None:
+        stream = await response.create_stream()
+        await stream.write("first")
+        await seen.wait()  # it is not kept back until there is more
+        for number in range(640):
+            await stream.write(f"{number} ")
+
+    async with hosted(By(assist), real_server, tmp_path) as agent, await asking(real_server) as program:
+        client = agent.host.connection.client
+        send_raw = client.send_raw
+
+        def watched(data: Any) -> None:
+            if number := str(data).count("ai.coreason.stream.chunk"):
+                writes.append(number)
+            send_raw(data)
+
+        client.send_raw = watched
+        chunks: list[str] = []
+        async for event in program.stream(agent.jid, "go"):
+            if event.type == "stream.chunk":
+                chunks.append(event.data["chunk"])
+                seen.set()
+        assert chunks == ["first", *(f"{number} " for number in range(640))]
+        assert sum(writes) == 641
+        assert len(writes) < 30, writes
