@@ -16,6 +16,7 @@ from spade_coreason.conversation import Rules
 from spade_coreason.exceptions import PeerError
 from spade_coreason.peers import PeerEvent
 from spade_coreason.runner import Policy
+from tests.codec.test_attachments import oob, sfs, sims
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
 from tests.waiting import eventually
@@ -195,8 +196,9 @@ async def a_refusal(side: Side) -> Any:
 
 async def attachments(side: Side) -> Any:
     link = "https://example.org/a%20b.txt"
-    await side.say(f"files {link}", extra_xml=f"<x xmlns='jabber:x:oob'><url>{link}</url></x>")
-    return await texts(side, 1)
+    for shared in (oob(link), sfs(link, name="shared.txt"), sims(link, name="media.txt")):
+        await side.say(f"files {link}", extra_xml=shared)
+    return await texts(side, 3)
 
 
 async def silence(side: Side) -> Any:
@@ -229,7 +231,7 @@ SCENARIOS: dict[Callable[[Side], Awaitable[Any]], Any] = {
         *(f"{number}: number {number}" for number in range(1, 6)),
         "That is all for now: 6 messages are the ",
     ],
-    attachments: ["['a b.txt']"],
+    attachments: ["['a b.txt']", "['shared.txt']", "['media.txt']"],
     silence: (["0: the end"], ["the end"]),
     a_program: [
         ["block.markdown", "request.completed"],

@@ -13,7 +13,7 @@ from spade_coreason import AgentDefinition
 from tests.seed_echo import EchoAgent
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
-from tests.xmpp.hosting import By, Echo, envelope, events_of_answer, hosted
+from tests.xmpp.hosting import By, Echo, envelope, event_in, events_of_answer, hosted
 
 ACTIVE = "<active xmlns='http://jabber.org/protocol/chatstates'/>"
 COMPOSING = "{http://jabber.org/protocol/chatstates}composing"
@@ -140,3 +140,23 @@ async def test_the_echo_agent_of_the_seed_answers_people_and_programs(our_server
         events = await events_of_answer(alice)
         kinds = ["block.thought", "stream.start", "stream.chunk", "stream.chunk", "stream.end", "request.completed"]
         assert [event["type"] for event in events] == [f"ai.coreason.{kind}" for kind in kinds]
+
+
+async def test_a_table_reaches_a_program_as_an_event_and_as_a_form(real_server: XmppServer, tmp_path: Path) -> None:
+    async def assist(request: Any, session: Any, response: Any) -> None:
+        rows = [{"city": "Berlin", "degrees": 7}, {"city": "Rome", "degrees": 15}]
+        await response.data({"columns": ["city", "degrees"], "rows": rows}, title="Weather", view_hint="TABLE")
+
+    async with (
+        hosted(By(assist), real_server, tmp_path) as agent,
+        StockClient(*await real_server.account(), real_server, plugins=("xep_0004",)) as program,
+    ):
+        program.send(None, agent.jid, type="normal", extra_xml=envelope({"query": "weather"}))
+        message = await program.message()
+        assert event_in(message)["type"] == "ai.coreason.block.data"
+        form = message["form"]
+        assert (form["type"], form["title"], list(form.get_reported())) == ("result", "Weather", ["city", "degrees"])
+        assert [dict(row) for row in form.get_items()] == [
+            {"city": "Berlin", "degrees": "7"},
+            {"city": "Rome", "degrees": "15"},
+        ]
