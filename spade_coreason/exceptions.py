@@ -117,7 +117,7 @@ class MemoryFullError(StoreError):
     def __init__(self, conversation_id: str, limit: int) -> None:
         super().__init__(
             f"the memory of the conversation {conversation_id!r} is full: {limit:,} bytes are the most; forget some of it,"
-            " or allow more (MemoryLimits.conversation_bytes)"
+            " or allow more (limits.memory_conversation_bytes; in Python MemoryLimits)"
         )
         self.conversation_id = conversation_id
         self.limit = limit

@@ -1,4 +1,4 @@
-"""The models that settings name: what embeds, what summarises, what counts tokens."""
+"""What settings name for memories: what embeds, what summarises, what counts tokens, how much there may be."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from .contracts import MemoryConfig, MemoryStrategy
 from .embedding import Embedder, LocalEmbedder, OpenAIEmbedder
 from .exceptions import ConfigError
 from .modules import describe, find_attribute
+from .stores.memory import MemoryLimits
 from .summaries import ExtractiveSummariser, ModelSummariser, Summariser
 from .tokens import TokenCounter, Tokenizer, counter, trusted
 from .web_api import WebApi
@@ -48,6 +49,12 @@ def memory_policy(common: MemorySettings, own: MemorySettings | None, manifest: 
         if own is not None and key in own.model_fields_set:
             said[key] = getattr(own, key)
     return MemoryConfig.model_validate(said)
+
+
+def memory_limits(settings: Settings) -> MemoryLimits:
+    """How much the interaction memory of each agent may hold."""
+    limits = settings.limits
+    return MemoryLimits(limits.memory_entry_bytes, limits.memory_conversation_bytes, limits.memory_journal_bytes)
 
 
 def counter_of(memory: MemorySettings, project: Path, place: str) -> TokenCounter:

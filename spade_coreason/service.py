@@ -31,7 +31,7 @@ from .exceptions import ConfigError, ConnectError, CoReasonError, ServerError, S
 from .files import Files
 from .knowledge import Knowledge
 from .loading import AgentParts, find_agent, load_agent
-from .models import counter_of, embedder_of, memory_policy, summariser_of
+from .models import counter_of, embedder_of, memory_limits, memory_policy, summariser_of
 from .names import bare, local_part
 from .peers import OpenRequests, Peers
 from .retention import Keep, Retention
@@ -251,7 +251,8 @@ class Platform:
     def _memory(self, jid: str) -> AgentInteractionMemory:
         if jid not in self._memories:
             storage = self.settings.storage
-            self._memories[jid] = AgentInteractionMemory(jid, storage.memory_dir, durability=storage.durability)
+            limits = memory_limits(self.settings)
+            self._memories[jid] = AgentInteractionMemory(jid, storage.memory_dir, limits=limits, durability=storage.durability)
         return self._memories[jid]
 
     async def _close_memories(self) -> None:

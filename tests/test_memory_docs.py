@@ -10,10 +10,10 @@ from pathlib import Path
 import click
 import pytest
 
-from spade_coreason import AgentTester, ConfigError, MemoryConfig, MemoryStrategy, Settings
+from spade_coreason import AgentTester, ConfigError, MemoryConfig, MemoryLimits, MemoryStrategy, Settings
 from spade_coreason.cli.app import cli
 from spade_coreason.config import load_settings
-from spade_coreason.models import counter_of, embedder_of, memory_policy, summariser_of
+from spade_coreason.models import counter_of, embedder_of, memory_limits, memory_policy, summariser_of
 from spade_coreason.passages import MOST_CHARACTERS
 from spade_coreason.summaries import ExtractiveSummariser, ModelSummariser
 from spade_coreason.tokens import TokenCounter
@@ -87,6 +87,12 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, text: str, problem: str) -> N
     with pytest.raises(ConfigError, match=problem) as caught:
         settings(text, tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def test_how_much_is_remembered_is_configured(tmp_path: Path) -> None:
+    assert memory_limits(settings("", tmp_path)) == MemoryLimits()
+    own = "limits: {memory_entry_bytes: 10, memory_conversation_bytes: 100, memory_journal_bytes: 50}"
+    assert memory_limits(settings(own, tmp_path)) == MemoryLimits(10, 100, 50)
 
 
 def test_tokens_are_counted_by_any_function_that_is_named(

@@ -54,9 +54,10 @@ class Storage:
 
     def memory(self, agent: str) -> AgentInteractionMemory:
         """The interaction memory of an agent."""
+        from ..models import memory_limits
         from ..stores.memory import AgentInteractionMemory
 
-        return AgentInteractionMemory(agent, self.settings.storage.memory_dir)
+        return AgentInteractionMemory(agent, self.settings.storage.memory_dir, limits=memory_limits(self.settings))
 
     @property
     def only_agent(self) -> str:

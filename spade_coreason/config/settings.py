@@ -260,7 +260,8 @@ class KnowledgeSettings(Section):
 class LimitSettings(Section):
     """`concurrency` is how many turns of one agent run at once, `queue` how many messages wait per conversation.
 
-    An answer to a person that is longer than `file_over_bytes` is a file; 0: never.
+    An answer to a person that is longer than `file_over_bytes` is a file; 0: never. What `memory_…` says is of interaction
+    memories (`MemoryLimits`).
     """
 
     stanza_bytes: Annotated[int, BeforeValidator(_no_bool), Field(ge=10_000)] = 65536
@@ -268,6 +269,9 @@ class LimitSettings(Section):
     concurrency: Count = 256
     queue: Count = 1000
     grace_s: Seconds = 10
+    memory_entry_bytes: Count = 65_536
+    memory_conversation_bytes: Count = 16_777_216
+    memory_journal_bytes: Count = 1_048_576
 
 
 class AccessSettings(Section):

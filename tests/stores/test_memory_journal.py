@@ -501,7 +501,7 @@ async def test_a_conversation_that_is_full_is_refused_and_the_others_go_on(tmp_p
     assert [type(result) for result in results] == [str, str, MemoryFullError, MemoryFullError, str]
     assert str(results[2]) == (
         "the memory of the conversation 'c' is full: 200 bytes are the most; forget some of it,"
-        " or allow more (MemoryLimits.conversation_bytes)"
+        " or allow more (limits.memory_conversation_bytes; in Python MemoryLimits)"
     )
     assert memory.remove_information("c", "x" * 20) == 2
     memory.add_information("c", "there is room again")
