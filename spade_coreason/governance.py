@@ -7,10 +7,9 @@ until that is done the turns stay in the window.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections import OrderedDict
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from .contracts import Interaction, MemoryConfig, MemoryStrategy, SessionState
@@ -18,8 +17,9 @@ from .exceptions import CoReasonError
 from .knowledge import Knowledge
 from .lane import Memory
 from .pruning import to_absorb, window
-from .session import NOTHING, WINDOW, Variables, Window, interactions
+from .session import Variables, interactions
 from .stores import AgentStore
+from .stores.window import NOTHING, WINDOW, Window
 from .summaries import ExtractiveSummariser, Summariser
 from .tokens import TokenCounter, estimate
 from .turns import turn_text
@@ -124,6 +124,10 @@ class Governance:
         """Ends the work on the conversations of somebody, before something of theirs is forgotten."""
         await self._end([job.task for job in self._jobs.values() if job.owner == owner])
 
+    async def let_go_of(self, conversation_id: str) -> None:
+        """Ends the work on a conversation, before something of it is deleted."""
+        await self._end([job.task for name, job in self._jobs.items() if name == conversation_id])
+
     async def settled(self) -> None:
         """Waits until nothing is taken in any more."""
         while self._jobs:
@@ -165,16 +169,16 @@ class Governance:
     async def _take_in(self, memory: Memory, numbers: range) -> None:
         variables, name = memory.variables, memory.row.conversation_id
         rows = await self._store.turns(memory.row.id, numbers[0], numbers[-1])
-        kept: dict[str, Any] = {"strategy": self.policy.strategy.value, "through": numbers[-1]}
+        kept = Window(self.policy.strategy.value, numbers[-1])
         if self.policy.strategy is MemoryStrategy.SUMMARY:
             turns = interactions([body for _, body in rows])
             summary = self.taken_in(variables).summary
             if turns:
                 summary = await self._summariser.summarise(self.policy.summary_prompt or "", summary, turns)
-            kept["summary"] = summary
+            kept = kept._replace(summary=summary)
         elif self._knowledge is not None:
             numbered = [(number, turn) for number, body in rows for turn in interactions([body])]
             await self._knowledge.take_turns(name, numbered)
-        text = json.dumps(kept, ensure_ascii=False)
+        text = kept.to_json()
         await self._store.save_variable("conversation", name, WINDOW, text)
         variables.values[WINDOW] = text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -60,7 +60,7 @@ class Purged(NamedTuple):
 class Purge:
     """Deletes what an agent need not keep: at the start, and once a day; in pieces, beside the turns.
 
-    A conversation that is being answered has time until the next day.
+    A conversation that is being answered has time until the next day. `let_go_of` ends the work on a summary of one.
     """
 
     def __init__(
@@ -71,6 +71,7 @@ class Purge:
         ends: Ends,
         retention: Retention,
         clock: Callable[[], datetime],
+        let_go_of: Callable[[str], Awaitable[None]],
     ) -> None:
         self._store = store
         self._memory = memory
@@ -78,6 +79,7 @@ class Purge:
         self._ends = ends
         self._retention = retention
         self._clock = clock
+        self._let_go_of = let_go_of
         self._is_closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -132,7 +134,7 @@ class Purge:
             for row in rows:
                 if self._is_closing.is_set():
                     return Purged(conversations, turns)
-                if self._lay_aside(row):
+                if await self._lay_aside(row):
                     turns += await self._delete_turns(row, None, row.turns)
                     if self._is_closing.is_set():
                         return Purged(conversations, turns)
@@ -150,7 +152,7 @@ class Purge:
             for row in rows:
                 if self._is_closing.is_set():
                     return deleted
-                if self._lay_aside(row):
+                if await self._lay_aside(row):
                     most = row.turns - keep.turns if keep.turns is not None else 0
                     deleted += await self._delete_turns(row, before, most)
         return deleted
@@ -164,8 +166,9 @@ class Purge:
                 break
         return deleted
 
-    def _lay_aside(self, row: ConversationRow) -> bool:
+    async def _lay_aside(self, row: ConversationRow) -> bool:
         """Frees what is held of a conversation in memory; False while it is being answered."""
+        await self._let_go_of(row.conversation_id)
         lane = self._lanes.named(row.conversation_id)
         if lane is None:
             return True

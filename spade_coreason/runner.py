@@ -122,7 +122,9 @@ class Runner:
             self._engine, self._memories, self.commands, self, self._waiting_room, self._workers.set_to_work
         )
         self._operators = Operators(store, self._lanes, self._ends, clock)
-        self._purge = Purge(store, lambda: self.memory, self._lanes, self._ends, self.policy.retention, clock)
+        self._purge = Purge(
+            store, lambda: self.memory, self._lanes, self._ends, self.policy.retention, clock, self.governance.let_go_of
+        )
         self._feedback = Feedback(agent, store, self._lanes, self.policy.assist_timeout_s)
         self._early: list[Waiting] = []
         self._is_accepting = False

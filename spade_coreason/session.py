@@ -6,11 +6,12 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from .contracts import Identity, Interaction, MemoryStrategy, SessionState
 from .knowledge import Knowledge
 from .stores import AgentStore, Variable
+from .stores.window import NOTHING, WINDOW, Window
 from .turns import turn_text
 from .words import coverage, keywords, words
 
@@ -21,21 +22,6 @@ Scope: TypeAlias = Literal["conversation", "person"]
 # How many of the newest turns `recall` looks at.
 _RECALL_TURNS = 1000
 _RECALL_AT_ONCE = 25
-
-
-WINDOW = "coreason.window"
-"""The variable of a conversation that the platform keeps: how far its turns are taken in, and what the summary says."""
-
-
-class Window(NamedTuple):
-    """What a strategy did with the turns that left the window: up to `through` they are in the summary, or in the knowledge."""
-
-    strategy: str = ""
-    through: int = 0
-    summary: str = ""
-
-
-NOTHING = Window()
 
 
 class Variables:
@@ -52,8 +38,7 @@ class Variables:
         """What the platform keeps about the window of this conversation."""
         text = self.values.get(WINDOW, "")
         if text is not self._window[0]:
-            kept = json.loads(text)
-            self._window = text, Window(kept["strategy"], kept["through"], kept.get("summary", ""))
+            self._window = text, Window.from_json(text)
         return self._window[1]
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from spade_coreason import AgentTester, Interaction, MemoryConfig, MemoryStrategy, ModelError, Policy, agent
 from spade_coreason.conversation import Rules
-from spade_coreason.session import WINDOW
+from spade_coreason.retention import Keep, Retention
+from spade_coreason.stores.window import WINDOW
 from spade_coreason.summaries import ModelSummariser
 from spade_coreason.turns import asked_text
 from spade_coreason.web_api import WebApi
@@ -204,6 +206,37 @@ async def test_what_is_forgotten_while_it_is_summarised_stays_forgotten() -> Non
         store = t.runners[t.jid].store
         assert await store.people() == []
         assert (await see(t, "new"))["window"] == []
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["", "after a restart"])
+async def test_of_turns_that_retention_deletes_no_summary_speaks(restart: bool) -> None:
+    summaries = Summaries()
+    kept = replace(policy(MemoryStrategy.SUMMARY, 2), retention=Retention(Keep(turns=4)))
+    async with AgentTester(looking, policy=kept, summariser=summaries) as t:
+        for text in "abcdef":
+            await see(t, text)
+        assert (await see(t, "g"))["summary"] == "a b c d"
+        if restart:
+            await t.restart()
+        await t.runners[t.jid].purge()
+        seen = await see(t, "h")
+        assert (seen["summary"], seen["history"]) == ("", list("defg"))
+        assert (await see(t, "i"))["summary"] == "d e f"  # made anew, of what is left
+
+
+async def test_a_summary_that_is_being_made_while_its_turns_are_deleted_is_not_kept() -> None:
+    summaries = Summaries()
+    kept = replace(policy(MemoryStrategy.SUMMARY, 1), retention=Retention(Keep(turns=1)))
+    async with AgentTester(looking, policy=kept, summariser=summaries) as t:
+        summaries.release = asyncio.Event()
+        for text in "abc":
+            await t.ask({"query": text}, user=ALICE)
+        assert (await t.runners[t.jid].purge()).turns == 2
+        summaries.release.set()
+        await t.settled()
+        assert summaries.taken == []
+        assert (await see(t, "d"))["summary"] == ""
+        assert (await see(t, "e"))["summary"] == "c"
 
 
 async def test_without_a_model_a_summary_keeps_sentences_of_the_turns() -> None:

@@ -35,6 +35,7 @@ from .statements import (
     SAVE_VARIABLE,
     VARIABLES,
 )
+from .window import forget_summary
 
 RECEIVED, ANSWERED, CLOSED = range(3)
 _CONVERSATIONS_WITH_FEEDBACK = 50
@@ -354,7 +355,8 @@ class AgentStore:
     async def delete_oldest(self, conversation: int, before: datetime | None, through: int, limit: int) -> int:
         """Deletes, of the `limit` oldest turns, those up to the first that is neither from before `before` nor up to `through`.
 
-        Only ever from the oldest on: what is left is numbered without gaps.
+        Only ever from the oldest on: what is left is numbered without gaps. With them goes what the knowledge has of them, and
+        the summary that speaks of them.
         """
         earliest = -1 if before is None else micros(before)
         query = (
@@ -368,7 +370,10 @@ class AgentStore:
             rows = connection.execute(query).all()
             doomed = [row.id for row in takewhile(lambda row: row.timestamp < earliest or row.number <= through, rows)]
             connection.execute(delete(interactions).where(interactions.c.id.in_(doomed)))
-            clear_turns(connection, conversation, [row.number for row in rows[: len(doomed)]])
+            numbers = [row.number for row in rows[: len(doomed)]]
+            if numbers:
+                clear_turns(connection, conversation, numbers)
+                forget_summary(connection, conversation, numbers[-1])
             return len(doomed)
 
         return await self._database.write(work)
