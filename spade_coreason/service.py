@@ -30,6 +30,7 @@ from .ends import OnConversationEnd
 from .exceptions import ConfigError, ConnectError, CoReasonError, ServerError, StoreError
 from .files import Files
 from .knowledge import Knowledge
+from .librarian import answer_librarians
 from .loading import AgentParts, find_agent, load_agent
 from .models import counter_of, embedder_of, memory_limits, memory_policy, summariser_of
 from .names import bare, local_part
@@ -82,6 +83,7 @@ class Platform:
         self._stack = AsyncExitStack()
         self._passwords: dict[str, str] = {}
         self._memories: dict[str, AgentInteractionMemory] = {}
+        self._knowledge: dict[str, Knowledge] = {}
         self._embedder: Embedder | None = None
 
     async def __aenter__(self) -> Platform:
@@ -141,6 +143,7 @@ class Platform:
         for place, agent in placed:
             self._build(place, agent)
         await self._stack.enter_async_context(answer_status(settings.data_dir, self.status))
+        await self._stack.enter_async_context(answer_librarians(settings.data_dir, self._knowledge))
         await self._bring_online()
         await self._write_run_file()
 
@@ -203,7 +206,7 @@ class Platform:
         requests = OpenRequests()
         peers = Peers(jid, requests, host.send, self.settings.limits.stanza_bytes)
         files = Files(host.uploads.put)
-        knowledge = Knowledge(KnowledgeStore(self.database, jid), self._embedder)
+        knowledge = self._knowledge[jid] = Knowledge(KnowledgeStore(self.database, jid), self._embedder)
         store = AgentStore(self.database, jid)
         usage = Usage(store)
         agent = self._load(place, settings, jid, peers, files, knowledge, usage)

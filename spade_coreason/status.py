@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from .exceptions import ServerError
+from .private_socket import address_of, bound
 from .runfile import is_owned
 
 SOCKET = "status.sock"
@@ -96,26 +96,12 @@ async def answer_status(data_dir: Path, ask: Callable[[], Awaitable[PlatformStat
             finally:
                 writer.close()
 
-    with _address(data_dir) as address:
-        server = await asyncio.start_unix_server(answer, sock=_bound(address))
+    with bound(data_dir, SOCKET) as listener:
+        server = await asyncio.start_unix_server(answer, sock=listener)
         try:
             yield
         finally:
             server.close()
-            _remove(address)
-
-
-def _bound(address: str) -> socket.socket:
-    _remove(address)  # that of a platform that was killed
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(address)
-    os.chmod(address, 0o600)  # before it listens
-    return listener
-
-
-def _remove(address: str) -> None:
-    with suppress(FileNotFoundError):
-        os.unlink(address)
 
 
 def read_status(data_dir: Path, answer_within_s: float = 5.0) -> PlatformStatus | None:
@@ -123,7 +109,7 @@ def read_status(data_dir: Path, answer_within_s: float = 5.0) -> PlatformStatus 
     if not is_owned(data_dir):
         return None
     try:
-        with _address(data_dir) as address, socket.socket(socket.AF_UNIX) as asking:
+        with address_of(data_dir, SOCKET) as address, socket.socket(socket.AF_UNIX) as asking:
             asking.settimeout(answer_within_s)
             asking.connect(address)
             with asking.makefile("rb") as answer:
@@ -134,14 +120,3 @@ def read_status(data_dir: Path, answer_within_s: float = 5.0) -> PlatformStatus 
         raise ServerError(f"the platform on {data_dir} runs, and {problem}") from error
     except (OSError, ValueError) as error:
         raise ServerError(f"{data_dir} is in use, and nobody there says how it is: it is just starting or stopping") from error
-
-
-@contextmanager
-def _address(data_dir: Path) -> Iterator[str]:
-    """The address of the socket, whatever the length of the path to it: the kernel takes 107 bytes."""
-    directory = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        short = f"/proc/self/fd/{directory}"
-        yield f"{short if os.path.isdir(short) else data_dir}/{SOCKET}"
-    finally:
-        os.close(directory)

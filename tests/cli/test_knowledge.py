@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +17,7 @@ from spade_coreason.stores import lock_directory
 from tests.models import ModelServer
 
 from .conftest import Invoke
-from .program import running
+from .program import COMMAND, environment, running
 
 AGENT = "notes@localhost"
 
@@ -55,20 +58,20 @@ def docs(tmp_path: Path) -> Path:
 def server() -> Iterator[ModelServer]:
     """A server with an embedding model, in a thread: the commands run loops of their own."""
     started, stop = threading.Event(), asyncio.Event()
-    server, loop = ModelServer(), asyncio.new_event_loop()
+    server, loops = ModelServer(), list[asyncio.AbstractEventLoop]()
 
     async def serve() -> None:
+        loops.append(asyncio.get_running_loop())
         async with server:
             started.set()
             await stop.wait()
 
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
     assert started.wait(10)
     yield server
-    loop.call_soon_threadsafe(stop.set)
+    loops[0].call_soon_threadsafe(stop.set)
     thread.join()
-    loop.close()
 
 
 def listed(invoke: Invoke) -> list[str]:
@@ -148,7 +151,7 @@ def test_without_an_embedder_there_is_no_index(invoke: Invoke, docs: Path) -> No
     assert "knowledge.embedder: is none" in refused.stderr
 
 
-def test_beside_a_platform_it_is_shown_and_not_changed(invoke: Invoke, docs: Path) -> None:
+def test_beside_another_command_it_is_shown_and_not_changed(invoke: Invoke, docs: Path) -> None:
     assert invoke("knowledge", "add", AGENT, "docs").exit_code == 0
     with lock_directory(Path("data")):
         assert len(listed(invoke)) == 3
@@ -175,6 +178,68 @@ def test_an_agent_that_asks_for_its_knowledge_is_checked_and_runs(invoke: Invoke
     with running("up", "-c", "platform.yaml", cwd=Path.cwd(), until=r"^Ready"):
         asked = invoke("ask", "a@localhost", "where is it?")
         assert asked.stdout == "['the key is under the mat']\n", asked.output
-        refused = invoke("knowledge", "add", "a@localhost", "librarian.py")
-        assert "stop it first" in refused.stderr
         assert [record["document"] for record in json.loads(invoke("knowledge", "list", "a", "--json").stdout)] == ["key"]
+
+
+def test_a_platform_that_runs_takes_documents_in_and_gives_them_back(invoke: Invoke, docs: Path, server: ModelServer) -> None:
+    Path("reader.py").write_text(
+        "from spade_coreason import agent\n\n"
+        "@agent(description='reads')\n"
+        "async def reader(request, session, response):\n"
+        "    await response.markdown(str(await session.recall(request.payload['query'], threshold=0.6)))\n"
+    )
+    (docs / "broken.pdf").write_bytes(b"%PDF-nothing")
+
+    knowledge = f"knowledge: {{embedder: openai, url: '{server.url}', model: m}}"
+    agents = "agents: [{jid: a@localhost, agent: 'reader:reader'}]"
+    Path("config").mkdir()
+    Path("config/platform.yaml").write_text(f"server: {{mode: embedded}}\n{agents}\n{knowledge}\n")
+    threads = itertools.count()  # in each nothing was said before
+
+    def recalled() -> str:
+        return invoke("ask", "a@localhost", "When is money reimbursed?", "--thread", str(next(threads))).stdout
+
+    with running("up", cwd=Path.cwd(), until=r"^Ready") as platform:
+        assert "Subscriptions" not in recalled()
+        done = invoke("knowledge", "add", "a", "docs")
+        assert (done.exit_code, done.stdout) == (1, "a@localhost: 4 documents: 3 new, 1 failed.\n")
+        assert "broken.pdf: cannot be read as PDF" in done.stderr
+        assert "Subscriptions can be refunded" in recalled()
+        (docs / "refunds.md").write_text("Refunds are slow.")
+        again = invoke("knowledge", "add", "a", "docs/refunds.md", "docs/inner", "--json")
+        assert [one["outcome"] for one in json.loads(again.stdout)] == ["changed", "same"]
+        assert "Refunds are slow." in recalled()
+        server.failures = [400]
+        refused = invoke("knowledge", "add", "a", "reader.py")
+        assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
+        assert "/v1/embeddings: says 400" in refused.stderr
+        assert invoke("knowledge", "reindex", "a").stdout == "a: made 1 vector.\n"
+        assert "removed 1 document" in invoke("knowledge", "remove", "a", "docs/refunds.md").stdout
+        assert "slow" not in recalled()
+        unknown = invoke("knowledge", "add", "b@localhost", "reader.py")
+        assert (unknown.exit_code, unknown.stderr.count("\n")) == (1, 1)
+        assert "does not run this agent" in unknown.stderr
+        assert platform.stop(signal.SIGTERM)[0] == 0
+    assert not Path("data/knowledge.sock").exists()
+
+
+def test_killed_in_the_middle_it_goes_on_where_it_was(invoke: Invoke, docs: Path, server: ModelServer) -> None:
+    knowledge = f"knowledge: {{embedder: openai, url: '{server.url}', model: m, batch: 1}}"
+    Path("p.yaml").write_text(f"agents: [{{jid: {AGENT}, agent: 'a:B'}}]\n{knowledge}\n")
+    good = json.dumps({"data": [{"index": 0, "embedding": [1.0] * server.dimension}]})
+    server.failures = [good, None]  # the second one is never answered
+    adding = subprocess.Popen([*COMMAND, "knowledge", "add", AGENT, "docs", "-c", "p.yaml"], env=environment())
+    try:
+        while len(server.asked) < 2:
+            assert adding.poll() is None
+    finally:
+        adding.kill()
+        adding.wait()
+    listed = json.loads(invoke("knowledge", "list", AGENT, "-c", "p.yaml", "--json").stdout)
+    assert sorted(document["indexed"] for document in listed) == [0, 1]
+    server.asked.clear()
+    again = invoke("knowledge", "add", AGENT, "docs", "-c", "p.yaml", "--json")
+    assert sorted(one["outcome"] for one in json.loads(again.stdout)) == ["new", "same", "same"]
+    assert len(server.asked) == 2  # the first is not asked for again
+    listed = json.loads(invoke("knowledge", "list", AGENT, "-c", "p.yaml", "--json").stdout)
+    assert [document["indexed"] for document in listed] == [1, 1, 1]

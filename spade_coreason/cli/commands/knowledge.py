@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...exceptions import ConfigError, KnowledgeError
-from ..configured import config_option
+from ..configured import config_option, storage_settings
 from ..console import json_text, one_line, printable, table, when
 from ..context import Group, run
 from ..failures import say
@@ -68,8 +68,9 @@ def add(
 ) -> None:
     """Give an agent files: text, Markdown and PDF.
 
-    PATHS are files, and directories of which all are meant. The platform has to be stopped. A file that is known already
-    changes nothing, one that has changed is updated, and what was interrupted goes on where it was, by the same command again.
+    PATHS are files, and directories of which all are meant. Works beside a running platform, which takes them in. A file that
+    is known already changes nothing, one that has changed is updated, and what was interrupted goes on where it was, by the
+    same command again.
 
     \b
       spade-coreason knowledge add notes handbook.pdf docs/
@@ -219,7 +220,7 @@ def remove(
 ) -> None:
     """Take documents away from an agent: names as `knowledge list` shows them, files, or directories of files.
 
-    The platform has to be stopped.
+    Works beside a running platform.
 
     \b
       spade-coreason knowledge remove notes handbook.pdf
@@ -272,7 +273,7 @@ def _meant(wanted: str, known: list[str]) -> list[str]:
 def reindex(agent: str, file: Path | None, data: Path | None, as_json: bool) -> None:
     """Make the vectors that are missing or of another model, of all that an agent knows.
 
-    The platform has to be stopped. What was interrupted goes on where it was, by the same command again.
+    Works beside a running platform. What was interrupted goes on where it was, by the same command again.
 
     \b
       spade-coreason knowledge reindex notes
@@ -300,16 +301,23 @@ def _whose(person: str | None, conversation: str | None) -> dict[str, str]:
 async def _opened(
     file: Path | None, data: Path | None, agent: str, *, reads_only: bool = False, makes: bool = False
 ) -> AsyncIterator[Any]:
-    """The knowledge of an agent; None where nothing was ever stored."""
-    async with opened(file, data, agent, alone=not reads_only, makes=makes) as storage:
+    """The knowledge of an agent; None where nothing was ever stored. Where a platform runs, that one changes it."""
+    from ...librarian import SOCKET
+    from ...runfile import is_owned
+
+    data_dir = storage_settings(file, data).data_dir
+    is_changed_there = not reads_only and is_owned(data_dir) and (data_dir / SOCKET).exists()
+    async with opened(file, data, agent, alone=not (reads_only or is_changed_there), makes=makes) as storage:
         if storage.database is None:
             yield None
             return
         from ...knowledge import Knowledge
+        from ...librarian import Librarian
         from ...models import embedder_of
         from ...stores.knowledge import KnowledgeStore
 
-        knowledge = Knowledge(KnowledgeStore(storage.database, storage.only_agent), embedder_of(storage.settings))
+        store, embedder = KnowledgeStore(storage.database, storage.only_agent), embedder_of(storage.settings)
+        knowledge = Librarian(store, embedder, data_dir) if is_changed_there else Knowledge(store, embedder)
         try:
             yield knowledge
         finally:

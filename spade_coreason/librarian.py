@@ -1,0 +1,125 @@
+"""Changing what agents know while their platform runs: whoever may read its data directory asks it to, at a socket there.
+
+One process owns a database, so another that has a document gives it to that one. A connection is one request, a JSON object up
+to its end; the answer is lines of JSON: how far it is, and then what came of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from .embedding import Embedder
+from .exceptions import CoReasonError, KnowledgeError
+from .knowledge import Knowledge, Progress
+from .private_socket import address_of, bound
+from .stores.knowledge import KnowledgeStore
+
+SOCKET = "knowledge.sock"
+
+
+@asynccontextmanager
+async def answer_librarians(data_dir: Path, known: Mapping[str, Knowledge]) -> AsyncIterator[None]:
+    """Does what is asked for at the socket in `data_dir` (0600), of the knowledge of each agent, for the time of the block."""
+    working: set[asyncio.Task[Any]] = set()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        working.add(task)
+        try:
+            said = await _done(json.loads(await reader.read()), known, writer)
+            writer.write(f"{json.dumps(said)}\n".encode())
+            await writer.drain()
+        except ConnectionError:
+            pass  # whoever asked has gone; asked again, it goes on where it was
+        finally:
+            working.discard(task)
+            writer.close()
+
+    with bound(data_dir, SOCKET) as listener:
+        server = await asyncio.start_unix_server(answer, sock=listener)
+        try:
+            yield
+        finally:
+            server.close()
+            for task in working:
+                task.cancel()
+            await asyncio.gather(*working, return_exceptions=True)
+
+
+async def _done(asked: dict[str, Any], known: Mapping[str, Knowledge], writer: asyncio.StreamWriter) -> dict[str, Any]:
+    def progress(done: int, total: int) -> None:
+        if writer.is_closing():
+            raise ConnectionError("whoever asked has gone")
+        writer.write(f"{json.dumps({'done': done, 'total': total})}\n".encode())
+
+    knowledge = known.get(asked.pop("agent"))
+    if knowledge is None:
+        return {"problem": "the platform that runs does not run this agent; name one of its own, or stop it first"}
+    try:
+        match asked.pop("do"):
+            case "add":
+                return {"result": await knowledge.add(**asked, progress=progress)}
+            case "remove":
+                return {"result": await knowledge.remove(**asked)}
+            case _:
+                return {"result": await knowledge.reindex(progress)}
+    except CoReasonError as error:
+        return {"problem": str(error), "is_of_document": isinstance(error, KnowledgeError)}
+
+
+class Librarian(Knowledge):
+    """The knowledge of an agent of a platform that runs in another process: read here, changed there.
+
+    `store` is opened to read. CoReasonError where the platform ends before it has answered.
+    """
+
+    def __init__(self, store: KnowledgeStore, embedder: Embedder | None, data_dir: Path) -> None:
+        super().__init__(store, embedder)
+        self._data_dir = data_dir
+
+    async def add(
+        self,
+        text: str,
+        name: str,
+        *,
+        person: str | None = None,
+        conversation: str | None = None,
+        is_markdown: bool = False,
+        progress: Progress | None = None,
+    ) -> str:
+        """As `Knowledge.add`."""
+        whose = {"person": person, "conversation": conversation}
+        return str(await self._ask(progress, do="add", text=text, name=name, is_markdown=is_markdown, **whose))
+
+    async def remove(self, name: str, *, person: str | None = None, conversation: str | None = None) -> bool:
+        """As `Knowledge.remove`."""
+        return bool(await self._ask(None, do="remove", name=name, person=person, conversation=conversation))
+
+    async def reindex(self, progress: Progress | None = None) -> int:
+        """As `Knowledge.reindex`."""
+        return int(await self._ask(progress, do="reindex"))
+
+    async def _ask(self, progress: Progress | None, **asked: Any) -> Any:
+        with address_of(self._data_dir, SOCKET) as address:
+            reader, writer = await asyncio.open_unix_connection(address)
+        try:
+            writer.write(json.dumps({"agent": self.store.agent, **asked}).encode())
+            writer.write_eof()
+            with suppress(ConnectionError):
+                async for line in reader:
+                    said = json.loads(line)
+                    if "result" in said:
+                        return said["result"]
+                    if "problem" in said:
+                        raise (KnowledgeError if said.get("is_of_document") else CoReasonError)(said["problem"])
+                    if progress is not None:
+                        progress(said["done"], said["total"])
+        finally:
+            writer.close()
+        raise CoReasonError(f"the platform on {self._data_dir} ended meanwhile; the same command again goes on where it was")
