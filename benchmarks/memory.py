@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import statistics
 import subprocess
@@ -45,11 +46,13 @@ class MemoryLoad:
 
 @dataclass(frozen=True)
 class MemoryMeasured:
-    """Medians. `add_us` by way and size; `peer_us` is spade_llm's at 10,000 entries, which never syncs. The last three are of
-    the largest size: seconds to open it in a new process, and what that takes at its peak, as a multiple of the file.
+    """Medians. `add_us` by way and size; `sync_us` is a line appended to a file and synced, and nothing else; `peer_us` is
+    spade_llm's at 10,000 entries, which never syncs. The last three are of the largest size: seconds to open it in a new process,
+    and what that takes at its peak, as a multiple of the file.
     """
 
     add_us: Mapping[str, Mapping[int, float]]
+    sync_us: float
     peer_us: float | None
     open_s: float
     peak: float
@@ -64,7 +67,9 @@ def measure(load: MemoryLoad) -> MemoryMeasured:
         for size in load.sizes:
             write(Path(name) / str(size), size)
         opened = [_opened(largest) for _ in range(load.rounds)]
+        synced: list[float] = []
         for _ in range(load.rounds):
+            synced.extend(_synced(Path(name) / "bare", load.additions))
             for size in load.sizes:
                 for way in WAYS:
                     durations[way][size].extend(_added(way, Path(name) / str(size), load.additions))
@@ -72,6 +77,7 @@ def measure(load: MemoryLoad) -> MemoryMeasured:
         peer_us = _peer_us(Path(name)) if load.has_peer else None
     return MemoryMeasured(
         {way: {size: statistics.median(all_) * 1e6 for size, all_ in of.items()} for way, of in durations.items()},
+        statistics.median(synced) * 1e6,
         peer_us,
         statistics.median(seconds for seconds, _ in opened),
         max(peak for _, peak in opened),
@@ -120,6 +126,18 @@ def _added(way: Way, directory: Path, additions: int) -> list[float]:
             memory.add_information(names[number % len(names)], next(said))
             durations.append(time.perf_counter() - begin)
     memory.journal_path.unlink()
+    return durations
+
+
+def _synced(path: Path, times: int) -> list[float]:
+    """Seconds of each bare append that the disk confirms."""
+    durations = []
+    with open(path, "ab", buffering=0) as file:
+        for _ in range(times):
+            begin = time.perf_counter()
+            file.write(b"x" * 150 + b"\n")
+            os.fdatasync(file.fileno())
+            durations.append(time.perf_counter() - begin)
     return durations
 
 

@@ -98,6 +98,7 @@ def memory_lines(measured: MemoryMeasured) -> list[str]:
     [sizes] = {tuple(by_size) for by_size in measured.add_us.values()}
     lines = [f"  {'µs an addition, at entries':27}" + "".join(f"{size:>10,}" for size in sizes)]
     lines += [f"  {way:27}" + "".join(f"{us:10.1f}" for us in by_size.values()) for way, by_size in measured.add_us.items()]
+    lines.append(f"  {'a bare line, synced':27}{measured.sync_us:10.1f}")
     if measured.peer_us is not None:
         lines.append(f"  {'spade_llm, never synced':27}{measured.peer_us:20.0f}")
     return lines

@@ -59,6 +59,7 @@ def test_a_quick_run_measures_the_memory_without_a_server(tmp_path: Path) -> Non
     assert all(us > 0 for by_size in memory["add_us"].values() for us in by_size.values())
     assert memory["open_s"] > 0
     assert "add (normal) at 1,000 entries against 100" in done.stdout
+    assert f"a bare line, synced{memory['sync_us']:18.1f}" in done.stdout
 
 
 def test_a_quick_run_measures_recall(tmp_path: Path) -> None:
