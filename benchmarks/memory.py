@@ -47,8 +47,8 @@ class MemoryLoad:
 @dataclass(frozen=True)
 class MemoryMeasured:
     """Medians. `add_us` by way and size; `sync_us` is a line appended to a file and synced, and nothing else; `peer_us` is
-    spade_llm's at 10,000 entries, which never syncs. The last three are of the largest size: seconds to open it in a new process,
-    and what that takes at its peak, as a multiple of the file.
+    spade_llm's at 10,000 entries, which never syncs. The last three are of the largest size: seconds to open it in a new
+    process, and what that takes at its peak, as a multiple of the file.
     """
 
     add_us: Mapping[str, Mapping[int, float]]

@@ -50,7 +50,8 @@ class AgentTester:
     wrong with them is a ConfigError. `peers` are further agents by JID; `options` are keyword arguments for the constructor
     of `agent`. `embedder`, `summariser` and `count` are those of all agents; by default they need no model. `user` is who asks
     where no other is named; who may ask is `allow`, as in a configuration, by default the domain of the agent. `clock` is the
-    time of conversations, turns and memories; the waits within a turn are real.
+    time of conversations, turns and memories; the waits within a turn are real. `database` is the address of an empty one
+    (`storage.url`), by default an SQLite file in the temporary directory.
     """
 
     def __init__(
@@ -68,8 +69,10 @@ class AgentTester:
         embedder: Embedder | None = None,
         summariser: Summariser | None = None,
         count: TokenCounter | None = None,
+        database: str | None = None,
     ) -> None:
         self.jid = jid
+        self._url = database
         self._embedder, self._summariser, self._count = embedder, summariser, count
         self._agents = {jid: agent, **(peers or {})}
         self._options = {jid: dict(options or {})}
@@ -198,7 +201,8 @@ class AgentTester:
         return self._users[jid]
 
     async def _open(self) -> None:
-        self._database = await Database.open(f"sqlite+aiosqlite:///{self._directory}/platform.db", "off")
+        url = self._url or f"sqlite+aiosqlite:///{self._directory}/platform.db"
+        self._database = await Database.open(url, "off")
         for jid, what in self._agents.items():
             self._make(jid, what, self._database)
         for jid, runner in self.runners.items():

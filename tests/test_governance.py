@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -21,6 +22,14 @@ from spade_coreason.web_api import WebApi
 from .models import ModelServer
 
 ALICE = "alice@localhost"
+
+Tester: TypeAlias = Callable[..., AgentTester]
+
+
+@pytest.fixture
+def tester(database_url: str) -> Tester:
+    """An `AgentTester` on an empty database, of SQLite and of PostgreSQL."""
+    return partial(AgentTester, database=database_url)
 
 
 @agent
@@ -74,8 +83,8 @@ class Summaries:
 
 
 @pytest.mark.parametrize("restart", [False, True], ids=["", "after a restart"])
-async def test_a_sliding_window_is_the_last_turns(restart: bool) -> None:
-    async with AgentTester(looking, policy=policy(MemoryStrategy.SLIDING_WINDOW, 3)) as t:
+async def test_a_sliding_window_is_the_last_turns(tester: Tester, restart: bool) -> None:
+    async with tester(looking, policy=policy(MemoryStrategy.SLIDING_WINDOW, 3)) as t:
         for number in range(6):
             await see(t, str(number))
         if restart:
@@ -84,8 +93,8 @@ async def test_a_sliding_window_is_the_last_turns(restart: bool) -> None:
         assert (seen["window"], seen["summary"], seen["history"]) == (list("345"), "", list("012345"))
 
 
-async def test_all_is_everything_and_warns_once_an_agent(caplog: pytest.LogCaptureFixture) -> None:
-    async with AgentTester(looking, policy=policy(MemoryStrategy.ALL, 1)) as t:
+async def test_all_is_everything_and_warns_once_an_agent(tester: Tester, caplog: pytest.LogCaptureFixture) -> None:
+    async with tester(looking, policy=policy(MemoryStrategy.ALL, 1)) as t:
         for number in range(5):
             await see(t, str(number))
         await t.restart()
@@ -101,8 +110,8 @@ def a_word_a_token(text: str) -> int:
 
 
 @pytest.mark.parametrize("restart", [False, True], ids=["", "after a restart"])
-async def test_a_token_buffer_is_what_fits_and_never_empty(restart: bool) -> None:
-    async with AgentTester(looking, policy=policy(MemoryStrategy.TOKEN_BUFFER, 6), count=a_word_a_token) as t:
+async def test_a_token_buffer_is_what_fits_and_never_empty(tester: Tester, restart: bool) -> None:
+    async with tester(looking, policy=policy(MemoryStrategy.TOKEN_BUFFER, 6), count=a_word_a_token) as t:
         for text in ("one", "two", "three three", "four"):  # and an "ok" each
             await see(t, text)
         if restart:
@@ -121,9 +130,9 @@ async def test_a_token_buffer_is_what_fits_and_never_empty(restart: bool) -> Non
 
 
 @pytest.mark.parametrize("restart", [False, True], ids=["", "after a restart"])
-async def test_a_summary_and_the_last_turns_are_the_window(restart: bool) -> None:
+async def test_a_summary_and_the_last_turns_are_the_window(tester: Tester, restart: bool) -> None:
     summaries = Summaries()
-    async with AgentTester(looking, policy=policy(MemoryStrategy.SUMMARY, 2), summariser=summaries) as t:
+    async with tester(looking, policy=policy(MemoryStrategy.SUMMARY, 2), summariser=summaries) as t:
         assert (await see(t, "a"))["window"] == []
         for text in "bcde":
             await see(t, text)
@@ -136,10 +145,10 @@ async def test_a_summary_and_the_last_turns_are_the_window(restart: bool) -> Non
         assert summaries.taken == list("abcd")
 
 
-async def test_a_summary_is_made_behind_the_answer_and_delays_none() -> None:
+async def test_a_summary_is_made_behind_the_answer_and_delays_none(tester: Tester) -> None:
     summaries = Summaries()
     summaries.release = asyncio.Event()
-    async with AgentTester(looking, policy=policy(MemoryStrategy.SUMMARY, 1), summariser=summaries) as t:
+    async with tester(looking, policy=policy(MemoryStrategy.SUMMARY, 1), summariser=summaries) as t:
 
         async def window(text: str) -> list[str]:
             found: list[str] = (await t.ask({"query": text})).data[0]["data"]["window"]
@@ -153,10 +162,12 @@ async def test_a_summary_is_made_behind_the_answer_and_delays_none() -> None:
         assert await window("e") == ["a b c", "d"]
 
 
-async def test_a_summariser_that_fails_loses_nothing_and_the_log_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_summariser_that_fails_loses_nothing_and_the_log_says_so_once(
+    tester: Tester, caplog: pytest.LogCaptureFixture
+) -> None:
     summaries = Summaries()
     summaries.is_failing = True
-    async with AgentTester(looking, policy=policy(MemoryStrategy.SUMMARY, 2), summariser=summaries) as t:
+    async with tester(looking, policy=policy(MemoryStrategy.SUMMARY, 2), summariser=summaries) as t:
         for text in "abcdef":
             await see(t, text)
         assert (await see(t, "g"))["window"] == list("abcdef")
@@ -169,10 +180,10 @@ async def test_a_summariser_that_fails_loses_nothing_and_the_log_says_so_once(ca
         assert summaries.taken == list("abcdefgh")
 
 
-async def test_a_summary_that_was_being_made_at_the_end_is_made_later() -> None:
+async def test_a_summary_that_was_being_made_at_the_end_is_made_later(tester: Tester) -> None:
     summaries = Summaries()
     summaries.release = asyncio.Event()
-    async with AgentTester(looking, policy=policy(MemoryStrategy.SUMMARY, 1), summariser=summaries) as t:
+    async with tester(looking, policy=policy(MemoryStrategy.SUMMARY, 1), summariser=summaries) as t:
         for text in "abc":
             await t.ask({"query": text}, user=ALICE)
         await t.restart()
@@ -182,8 +193,8 @@ async def test_a_summary_that_was_being_made_at_the_end_is_made_later() -> None:
         assert summaries.taken == list("abcd")
 
 
-async def test_summaries_do_not_cross_and_go_with_their_conversation() -> None:
-    async with AgentTester(looking, policy=policy(MemoryStrategy.SUMMARY, 1), summariser=Summaries()) as t:
+async def test_summaries_do_not_cross_and_go_with_their_conversation(tester: Tester) -> None:
+    async with tester(looking, policy=policy(MemoryStrategy.SUMMARY, 1), summariser=Summaries()) as t:
         for text in "abc":
             await see(t, text, thread="one")
             await see(t, text.upper(), thread="two")
@@ -193,10 +204,10 @@ async def test_summaries_do_not_cross_and_go_with_their_conversation() -> None:
         assert (await see(t, "new", thread="one"))["window"] == []
 
 
-async def test_what_is_forgotten_while_it_is_summarised_stays_forgotten() -> None:
+async def test_what_is_forgotten_while_it_is_summarised_stays_forgotten(tester: Tester) -> None:
     summaries = Summaries()
     summaries.release = asyncio.Event()
-    async with AgentTester(looking, policy=policy(MemoryStrategy.SUMMARY, 1), summariser=summaries) as t:
+    async with tester(looking, policy=policy(MemoryStrategy.SUMMARY, 1), summariser=summaries) as t:
         for text in "abc":
             await t.ask({"query": text}, user=ALICE)
         assert "Forgotten" in (await t.say("/forget me yes", user=ALICE))[0]
@@ -209,10 +220,10 @@ async def test_what_is_forgotten_while_it_is_summarised_stays_forgotten() -> Non
 
 
 @pytest.mark.parametrize("restart", [False, True], ids=["", "after a restart"])
-async def test_of_turns_that_retention_deletes_no_summary_speaks(restart: bool) -> None:
+async def test_of_turns_that_retention_deletes_no_summary_speaks(tester: Tester, restart: bool) -> None:
     summaries = Summaries()
     kept = replace(policy(MemoryStrategy.SUMMARY, 2), retention=Retention(Keep(turns=4)))
-    async with AgentTester(looking, policy=kept, summariser=summaries) as t:
+    async with tester(looking, policy=kept, summariser=summaries) as t:
         for text in "abcdef":
             await see(t, text)
         assert (await see(t, "g"))["summary"] == "a b c d"
@@ -224,10 +235,10 @@ async def test_of_turns_that_retention_deletes_no_summary_speaks(restart: bool) 
         assert (await see(t, "i"))["summary"] == "d e f"  # made anew, of what is left
 
 
-async def test_a_summary_that_is_being_made_while_its_turns_are_deleted_is_not_kept() -> None:
+async def test_a_summary_that_is_being_made_while_its_turns_are_deleted_is_not_kept(tester: Tester) -> None:
     summaries = Summaries()
     kept = replace(policy(MemoryStrategy.SUMMARY, 1), retention=Retention(Keep(turns=1)))
-    async with AgentTester(looking, policy=kept, summariser=summaries) as t:
+    async with tester(looking, policy=kept, summariser=summaries) as t:
         summaries.release = asyncio.Event()
         for text in "abc":
             await t.ask({"query": text}, user=ALICE)
@@ -239,21 +250,21 @@ async def test_a_summary_that_is_being_made_while_its_turns_are_deleted_is_not_k
         assert (await see(t, "e"))["summary"] == "c"
 
 
-async def test_without_a_model_a_summary_keeps_sentences_of_the_turns() -> None:
-    async with AgentTester(looking, policy=policy(MemoryStrategy.SUMMARY, 1)) as t:
+async def test_without_a_model_a_summary_keeps_sentences_of_the_turns(tester: Tester) -> None:
+    async with tester(looking, policy=policy(MemoryStrategy.SUMMARY, 1)) as t:
         for text in ("My plane leaves on Friday at 7.", "hello", "and now?"):
             await see(t, text)
         assert "User: My plane leaves on Friday at 7." in (await see(t, "?"))["summary"]
 
 
-async def test_no_agent_writes_what_the_platform_keeps() -> None:
+async def test_no_agent_writes_what_the_platform_keeps(tester: Tester) -> None:
     @agent
     async def meddling(request: Any, session: Any, response: Any) -> None:
         with pytest.raises(ValueError, match="is kept by the platform; choose another name"):
             await session.store(WINDOW, {"through": 100})
         await response.markdown("ok")
 
-    async with AgentTester(meddling) as t:
+    async with tester(meddling) as t:
         assert (await t.ask("x")).text == "ok"
 
 
@@ -288,8 +299,8 @@ async def test_a_model_is_asked_with_the_prompt_and_the_turns_as_data(models: Mo
 
 
 @pytest.mark.parametrize("restart", [False, True], ids=["", "after a restart"])
-async def test_turns_that_leave_the_window_come_back_by_recall_and_to_nobody_else(restart: bool) -> None:
-    async with AgentTester(looking, policy=policy(MemoryStrategy.VECTOR_STORE, 2)) as t:
+async def test_turns_that_leave_the_window_come_back_by_recall_and_to_nobody_else(tester: Tester, restart: bool) -> None:
+    async with tester(looking, policy=policy(MemoryStrategy.VECTOR_STORE, 2)) as t:
         for text in ("my plane leaves on Friday", "hello", "what is new?", "nothing"):
             await see(t, text)
         if restart:
@@ -306,13 +317,13 @@ async def test_turns_that_leave_the_window_come_back_by_recall_and_to_nobody_els
         assert (await see(t, "When does the plane leave?"))["recalled"] == []
 
 
-async def test_a_long_conversation_is_taken_in_whole_when_the_strategy_changes() -> None:
-    async with AgentTester(looking, policy=policy(MemoryStrategy.SLIDING_WINDOW, 2)) as t:
-        for number in range(130):
+async def test_a_long_conversation_is_taken_in_whole_when_the_strategy_changes(tester: Tester) -> None:
+    async with tester(looking, policy=policy(MemoryStrategy.SLIDING_WINDOW, 2)) as t:
+        for number in range(60):  # more than are taken in at once
             await t.ask({"query": f"number {number}"}, user=ALICE)
         t._policy = policy(MemoryStrategy.VECTOR_STORE, 2)
         await t.restart()
         await see(t, "x")
         knowledge = t.runners[t.jid].knowledge
         assert knowledge is not None
-        assert len(await knowledge.list(conversation=f"{ALICE}_agent@localhost")) == 129
+        assert len(await knowledge.list(conversation=f"{ALICE}_agent@localhost")) == 59

@@ -291,8 +291,8 @@ import asyncio, os, sys
 from datetime import UTC, datetime
 from spade_coreason.stores import AgentStore, Database
 
-async def main(url, agent):
-    store = AgentStore(await Database.open(url, "full"), agent)
+async def main(url, agent, durability):
+    store = AgentStore(await Database.open(url, durability), agent)
     async def one(n):
         await store.receive(n.to_bytes(16, "big"), "a@localhost", "{}", datetime.now(UTC))[1]
         os.write(1, f"{n}\\n".encode())
@@ -308,9 +308,9 @@ def _start(program: str, *arguments: str) -> subprocess.Popen[bytes]:
 
 
 async def test_what_was_confirmed_survives_kill_9(database_url: str) -> None:
-    for attempt in range(3):
+    for attempt, durability in enumerate(("full", "normal", "full")):
         agent = f"echo{attempt}@localhost"
-        child = _start(WRITER, database_url, agent)
+        child = _start(WRITER, database_url, agent, durability)
         assert child.stdout is not None
         confirmed = [int(child.stdout.readline()) for _ in range(120 + attempt * 130)]
         child.send_signal(signal.SIGKILL)
