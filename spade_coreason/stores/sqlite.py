@@ -22,14 +22,15 @@ from ..exceptions import DatabaseEmpty, StoreError
 from .database import Database, Durability, Questions, Results, T, Write, grouped, settle
 from .statements import MAX_ROWS, QUERIES, RECEIVE, STATEMENTS, sql
 
-_OF_THE_FILE = {
-    sqlite3.SQLITE_BUSY,
-    sqlite3.SQLITE_READONLY,
-    sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_CORRUPT,
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_NOTADB,
+# What concerns the file, whoever writes, and what to do about it.
+_REMEDIES = {
+    sqlite3.SQLITE_BUSY: "end the other program that has it open",
+    sqlite3.SQLITE_READONLY: "see to the rights of the file and its directory",
+    sqlite3.SQLITE_IOERR: "see to the disk, which may be full",
+    sqlite3.SQLITE_CORRUPT: "stop the platform, and restore a backup",
+    sqlite3.SQLITE_FULL: "make room on the disk",
+    sqlite3.SQLITE_CANTOPEN: "see to the directory",
+    sqlite3.SQLITE_NOTADB: "name another file in storage.url, or restore a backup",
 }
 
 
@@ -200,6 +201,11 @@ class SqliteDatabase(Database):
             for write in batch
         ]
 
+    def _error(self, error: Exception) -> StoreError:
+        said = super()._error(error)
+        remedy = _REMEDIES.get(_code(error))
+        return said if remedy is None else StoreError(f"{said}; {remedy}")
+
     def _prepare(self, dbapi_connection: Any, _record: object) -> None:
         dbapi_connection.isolation_level = None  # transactions are begun by us (SQLAlchemy, SQLite: savepoints)
         cursor = dbapi_connection.cursor()
@@ -225,8 +231,13 @@ def _concerns_all(error: Exception) -> bool:
     """Whether it is the file that cannot be written, whoever writes: locked, full, unreadable."""
     if isinstance(error, StoreError):
         return True
+    return _code(error) in _REMEDIES
+
+
+def _code(error: Exception) -> int:
+    """SQLite's primary result code; 0 for what is none of its errors."""
     cause = error.orig if isinstance(error, DBAPIError) else error
-    return isinstance(cause, sqlite3.Error) and getattr(cause, "sqlite_errorcode", 0) & 0xFF in _OF_THE_FILE
+    return int(getattr(cause, "sqlite_errorcode", 0)) & 0xFF if isinstance(cause, sqlite3.Error) else 0
 
 
 def _make_private(path: Path) -> None:

@@ -69,10 +69,10 @@ class Accident:
 @pytest.mark.parametrize(
     ("kind", "problem"),
     [
-        ("full", "database or disk is full"),
+        ("full", "database or disk is full; make room on the disk"),
         ("gone", "is gone (No such file or directory); put it back, or stop the platform and restore a backup"),
         ("replaced", "is another file now; put it back, or stop the platform and restore a backup"),
-        ("locked", "database is locked"),
+        ("locked", "database is locked; end the other program that has it open"),
     ],
 )
 async def test_after_an_accident_it_goes_on_by_itself_and_nothing_is_lost(
@@ -157,7 +157,7 @@ async def test_what_became_read_only_says_so(tmp_path: Path) -> None:
     store = AgentStore(database, "echo@localhost")
     await database.write(lambda connection: connection.exec_driver_sql("PRAGMA query_only = ON"))
     for number in range(2):
-        with pytest.raises(StoreError, match=r"platform\.db: attempt to write a readonly database"):
+        with pytest.raises(StoreError, match=r"a readonly database; see to the rights of the file"):
             await store.receive(bytes([number]) * 16, "alice@localhost", "{}", NOW)[1]
         assert store.is_failing
     assert await store.pending() == []
@@ -169,7 +169,7 @@ async def test_a_place_where_no_database_can_be_is_one_line(tmp_path: Path) -> N
     (tmp_path / "directory").mkdir()
     for place, problem in (
         ("file/sub/platform.db", "cannot be opened: Not a directory; see to the directory"),
-        ("directory", "unable to open database file"),
+        ("directory", "unable to open database file; see to the directory"),
     ):
         with pytest.raises(StoreError) as caught:
             await Database.open(f"{SQLITE}{tmp_path}/{place}")

@@ -376,7 +376,9 @@ async def test_writes_of_one_batch_hear_at_once_that_the_file_is_locked(tmp_path
         began = time.monotonic()
         requests = [store.receive(bytes([n]) * 16, "alice@localhost", "{}", NOW)[1] for n in range(20)]
         outcomes = await asyncio.gather(*requests, return_exceptions=True)
-        assert {str(outcome) for outcome in outcomes} == {f"{tmp_path}/platform.db: database is locked"}
+        assert {str(outcome) for outcome in outcomes} == {
+            f"{tmp_path}/platform.db: database is locked; end the other program that has it open"
+        }
         assert time.monotonic() - began < 8  # one wait for the lock, not one each
     await database.close()
 
