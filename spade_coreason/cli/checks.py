@@ -130,8 +130,7 @@ async def _storage(settings: Settings) -> AsyncIterator[Finding]:
     except DatabaseEmpty:
         yield Finding("database", "good", "is reached, and empty: the first start makes its tables")
     except StoreError as error:
-        remedy = "restore it, or name another file in storage.url" if file else "see to the server, or to storage.url"
-        yield Finding("database", "bad", f"{error}; {remedy}", 2)
+        yield Finding("database", "bad", str(error) if file else f"{error}; see to the server, or to storage.url", 2)
     else:
         await database.close()
 
@@ -171,10 +170,14 @@ def configured_agent(settings: Settings, number: int) -> AgentInterface:
 
 
 async def _agents(settings: Settings) -> AsyncIterator[Finding]:
+    from ..models import counter_of
+
     for number, agent in enumerate(settings.agents):
         jid = bare(agent.jid)
         try:
             found = configured_agent(settings, number)
+            place = settings.place(f"agents[{number}]")
+            counter_of(settings.memory_of(agent), settings.project, f"{place}.memory.tokenizer")
         except CoReasonError as error:
             yield bad(jid, error)
             continue
