@@ -8,7 +8,9 @@ from .contracts import Interaction
 
 
 def asked_text(turn: Interaction) -> str:
-    """What was asked; JSON where it is no question."""
+    """What was asked; JSON where it is no question, "" of a summary, which nobody asked for."""
+    if turn.input is None:
+        return ""
     asked = turn.input.get("query") if isinstance(turn.input, dict) else None
     return asked if isinstance(asked, str) else json.dumps(turn.dump()["input"], ensure_ascii=False)
 
