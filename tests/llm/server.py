@@ -163,6 +163,13 @@ class ChatServer:
         assert self._runner is not None
         await self._runner.cleanup()
 
+    @property
+    def connections(self) -> int:
+        """How many connections stand, busy or not."""
+        assert self._runner is not None
+        assert self._runner.server is not None
+        return len(self._runner.server.connections)
+
     async def _completions(self, request: web.Request) -> web.StreamResponse:
         wire = Wire(request, await request.json())
         self.asked.append(wire.asked)
