@@ -132,6 +132,8 @@ def _newest(facts: Sequence[str], count: Callable[[str], int], room: int) -> lis
         if tokens <= room:
             kept.append(fact)
             room -= tokens
+        elif kept:  # one that is too large by itself hides no others
+            break
     return kept[::-1]
 
 

@@ -18,6 +18,7 @@ from ..stores.memory import AgentInteractionMemory
 from .deltas import ToolCall
 from .options import Limits
 from .tools import Tool, what_is_wrong
+from .within import TookTooLongError, within
 
 log = logging.getLogger(__name__)
 
@@ -66,25 +67,18 @@ class Toolbox:
             return "error: the arguments are no JSON object; call it again with one", False
         limit_s = self._limits.tool_timeout_s
         try:
-            async with asyncio.timeout(limit_s) as limit:
-                return self._bounded(await tool.call(arguments)), True
+            return self._bounded(await within(limit_s, tool.call(arguments))), True
         except ValidationError as error:
             return f"error: {what_is_wrong(error)}; correct the arguments and call it again", False
-        except TimeoutError as error:
-            if not limit.expired():
-                return self._failed(tool, error), False
+        except TookTooLongError:
             log.warning("the tool %s took longer than %g s", tool.name, limit_s)
             return f"error: {tool.name} did not answer in {limit_s:g} s", False
         except CoReasonError as error:
             return self._bounded(f"error: {error}"), False
-        except BaseException as error:  # a tool is somebody else's code; its sys.exit() would end the process
-            task = asyncio.current_task()
-            is_ours = isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling()
-            if is_ours or isinstance(error, KeyboardInterrupt):
-                raise
+        except Exception as error:  # noqa: BLE001 - a tool is somebody else's code
             return self._failed(tool, error), False
 
-    def _failed(self, tool: Tool, error: BaseException) -> str:
+    def _failed(self, tool: Tool, error: Exception) -> str:
         # Its text may hold what a person said: the model hears it, the log does not.
         log.warning("the tool %s raised %s", tool.name, type(error).__name__)
         log.debug("the tool %s failed", tool.name, exc_info=error)

@@ -145,6 +145,31 @@ async def test_a_tool_that_raises_anything_ends_neither_the_process_nor_the_turn
     assert all(one.startswith("error: ") and kind in one for one, kind in zip(results, kinds, strict=True))
 
 
+async def test_a_tool_that_takes_no_cancelling_keeps_nobody_waiting() -> None:
+    released, refused = asyncio.Event(), []
+
+    async def clings() -> str:
+        """Stays whatever happens."""
+        while not released.is_set():
+            try:
+                await released.wait()
+            except asyncio.CancelledError:
+                refused.append(True)
+        return ""
+
+    limits = {"tool_timeout_s": 0.1}
+    async with nothing_left(), helper(calls(("clings", {})), says("Sorry."), tools=[clings], limits=limits) as (server, t):
+        assert (await t.ask("go")).text == "Sorry."
+        assert contents(server.asked[1], "tool") == ["error: clings did not answer in 0.1 s"]
+        server.answers[:] = [calls(("clings", {})), says("yes")]
+        t.send_stanza("<message to='agent@localhost' type='chat' id='q1'><body>go</body></message>", user="ada@localhost")
+        await eventually(lambda: len(server.asked) == 3 and server.open == 0)
+        await t.say("/cancel", user="ada@localhost")
+        assert await t.say("hi", user="ada@localhost") == ["yes"]
+        assert refused
+        released.set()
+
+
 def _finds_one_by_one() -> Any:
     """Yields."""
     yield "one"

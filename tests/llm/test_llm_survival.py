@@ -29,7 +29,7 @@ async def test_sigterm_lets_an_answer_in_the_middle_of_its_stream_be_finished(pr
     async with ChatServer(slow) as server:
         options = {"model": "small", "endpoint": {"url": server.url}}
         async with (
-            platform(prosody, tmp_path, agent=AGENT, options=options) as (child, jid),
+            platform(prosody, tmp_path, agent=AGENT, options=options, grace_s=60) as (child, jid),
             person(prosody) as reader,
         ):
             await befriended(reader, jid)
