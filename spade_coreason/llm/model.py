@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -92,8 +93,22 @@ class Model:
             # A redirect would take what is asked, which is somebody's words, to another server.
             http = openai.DefaultAsyncHttpx2Client(follow_redirects=False, timeout=timeout)
             self._client = openai.AsyncOpenAI(
-                base_url=self._url, api_key=self._key, timeout=timeout, max_retries=0, http_client=http
+                base_url=self._url,
+                api_key=self._key,
+                timeout=timeout,
+                max_retries=0,
+                http_client=http,
+                default_headers=self._headers(openai.Omit()),
             )
+
+    def _headers(self, left_out: Any) -> dict[str, Any]:
+        """Takes out what the package would add from the environment, where the server is not the environment's."""
+        if self._endpoint.url is None:
+            return {}
+        lines = os.environ.get("OPENAI_CUSTOM_HEADERS", "").split("\n")
+        names = [line.partition(":")[0].strip() for line in lines if ":" in line]
+        others = dict.fromkeys(["OpenAI-Organization", "OpenAI-Project", *names], left_out)
+        return {**others, "Authorization": f"Bearer {self._key}"}
 
     async def close(self) -> None:
         """Closes the connections."""

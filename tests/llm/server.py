@@ -18,6 +18,7 @@ class Wire:
 
     def __init__(self, request: web.Request, asked: Asked) -> None:
         self.asked = asked
+        self.headers = dict(request.headers)
         self._request = request
         self._response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         self._is_begun = False

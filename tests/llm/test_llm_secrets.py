@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from spade_coreason import ConfigError, load_settings
+from spade_coreason import AgentTester, ConfigError, load_settings
 from spade_coreason.llm import Endpoint, LLMAgent
 from tests.cli.program import call, running
 from tests.llm.server import ChatServer, Wire, breaks, calls, contents, fails, hangs, says
@@ -145,3 +145,23 @@ def test_a_key_is_in_no_repr_and_in_no_error(tmp_path: Path) -> None:
     key.write_text(" \n")
     with pytest.raises(ConfigError, match=r"options\.endpoint\.api_key_file: is no key: it is empty"):
         LLMAgent(manifest(), model="small", endpoint={"url": "http://127.0.0.1:9/v1", "api_key_file": str(key)})
+
+
+async def test_what_the_environment_has_for_its_own_server_goes_to_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ORG_ID", "PROJECT_ID", "ADMIN_KEY", "WEBHOOK_SECRET", "API_KEY"):
+        monkeypatch.setenv(f"OPENAI_{name}", WORD)
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", f"X-Gateway: {WORD}\nauthorization: Bearer {WORD}")
+    seen: list[str] = []
+
+    async def answer(wire: Wire) -> None:
+        seen.append(str(wire.headers))
+        await says("yes")(wire)
+
+    async with ChatServer(answer) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        for given in ({"url": server.url, "api_key": "mine"}, {}):
+            async with AgentTester(LLMAgent(manifest(), model="small", endpoint=given)) as t:
+                assert (await t.ask("hi")).text == "yes"
+    assert WORD not in seen[0]
+    assert "Bearer mine" in seen[0]
+    assert f"'x-gateway': '{WORD}'" in seen[1].lower()
