@@ -72,7 +72,7 @@ async def _answer(wire: Wire) -> web.Response | None:
     elif "tools" in said:
         wanted = [("diagnose", {"name": WORD}), (WORD, {}), ("diagnose", f'{{"{WORD}')]
         await calls(*wanted, ("remember_interaction_info", {"information": WORD}))(wire)
-    elif "data" in said:
+    elif "response_format" in wire.asked:
         await says(json.dumps({"sum": WORD}))(wire)
     else:
         await says(f"Hello {WORD}")(wire)
