@@ -156,6 +156,7 @@ class LLMAgent:
             log.warning("%s: a budget is used up", name)
             await response.error(str(error), recoverable=True)
         except ContextTooLong as error:
+            log.warning("%s: %s", name, error)
             await response.error(f"{str(error)[0].upper()}{str(error)[1:]}.")
         finally:
             await tally.report(response)
