@@ -17,10 +17,11 @@ from ..turns import turn_text
 from ..usage import Usage
 from .budgets import Budgets, BudgetUsedUp, Purse
 from .checks import Checks
-from .context import Context, ContextTooLong, instructions, question_shown, question_text
+from .context import Context, ContextTooLong
 from .guard import Guard, Withheld, armed
 from .guardrails import Guardrail
 from .mcp import Offer, Servers
+from .messages import instructions, question_shown, question_text
 from .model import Model
 from .options import Endpoint, Limits, options_of
 from .speaker import Speaker

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from spade_coreason import Interaction, PeerFailed
-from spade_coreason.llm.context import Context, ContextTooLong, Message
+from spade_coreason.llm.context import Context, ContextTooLong
+from spade_coreason.llm.messages import Message
 from spade_coreason.tokens import counter
 from tests.llm.server import Asked, calls, contents, says
 from tests.llm.test_llm_agent import helper
