@@ -142,13 +142,6 @@ class ChatServer:
         self.url = ""
         self._runner: web.AppRunner | None = None
 
-    @property
-    def connections(self) -> int:
-        """How many are open."""
-        assert self._runner is not None
-        assert self._runner.server is not None
-        return len(self._runner.server.connections)
-
     async def __aenter__(self) -> ChatServer:
         application = web.Application(client_max_size=2**26)
         application.router.add_post("/v1/chat/completions", self._completions)
