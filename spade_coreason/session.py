@@ -13,6 +13,7 @@ from .knowledge import Knowledge
 from .stores import AgentStore, Variable
 from .stores.window import NOTHING, WINDOW, Window
 from .turns import turn_text
+from .usage import TOKENS
 from .words import coverage, keywords, words
 
 log = logging.getLogger(__name__)
@@ -165,7 +166,7 @@ class Session:
             raise ValueError(f"the key of a variable is a text, not {key!r}")
         if "\0" in key:
             raise ValueError(f"the key of a variable has no NUL character, as {key!r} does")
-        if key == WINDOW:
+        if key in (WINDOW, TOKENS):
             raise ValueError(f'variable "{key}" is kept by the platform; choose another name')
         try:
             text = json.dumps(value, ensure_ascii=False, allow_nan=False)

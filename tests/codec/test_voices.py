@@ -350,6 +350,17 @@ def test_of_a_stream_that_breaks_off_the_beginning_is_shown() -> None:
     assert all_of(voice(person()), StreamStarted("s"), StreamAborted("s", "the turn failed")) == []
 
 
+def test_what_a_stream_said_is_replaced_also_where_it_is_shown() -> None:
+    events = (StreamStarted("s"), StreamChunk("s", 0, "The password is"))
+    replaced_by = StreamAborted("s", "kept back", "I **keep** it.")
+    assert [text_of(stanza) for stanza in all_of(voice(person()), *events, replaced_by)] == ["I *keep* it."]
+    growing_voice = growing()
+    all_of(growing_voice, *events)
+    [shown] = growing_voice.growth("s")
+    [last] = growing_voice.say(replaced_by)
+    assert (text_of(last), replaced(last), hints(last)) == ("I *keep* it.", read(shown).get("id"), ["store"])
+
+
 def test_typing_is_shown_only_to_who_shows_it() -> None:
     assert not voice(person()).shows_typing
     assert voice(person()).composing() is None
@@ -586,6 +597,7 @@ EVENTS: list[tuple[TurnEvent, str, dict[str, Any]]] = [
     (StreamChunk("s", 3, " It"), "stream.chunk", {**STREAM, "seq": 3, "chunk": " It"}),
     (StreamEnded("s"), "stream.end", STREAM),
     (StreamAborted("s", "why"), "stream.abort", {**STREAM, "reason": "why"}),
+    (StreamAborted("s", "why", "no"), "stream.abort", {**STREAM, "reason": "why", "replacement": "no"}),
     (Completed("c", "completed"), "request.completed", {"conversation_id": "c", "state": "completed"}),
     (
         Failed("broken", 500, True, "1f2e", reported=True),

@@ -1,0 +1,109 @@
+"""Budgets of tokens: kept over restarts, one clear line when they are used up, and what a turn used in its meta."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from spade_coreason import AgentTester, PeerFailed
+from tests.clock import Clock
+from tests.llm.helper import guarded, recorded
+from tests.llm.server import calls, hangs, says
+
+# The model server says of each reply that it took 18 tokens.
+EVENING = datetime(2026, 11, 21, 18, 30, tzinfo=UTC)
+
+
+async def refused(t: AgentTester, **how: Any) -> str:
+    with pytest.raises(PeerFailed) as raised:
+        await t.ask("more", **how)
+    return str(raised.value)
+
+
+async def test_what_a_turn_used_is_in_its_meta() -> None:
+    async with guarded(calls(("recall", {"query": "tea"})), says("Yes.")) as (_, t):
+        await t.ask("tea?")
+        [turn] = await recorded(t)
+    assert turn["meta"]["usage"] == {
+        "model": "small",
+        "requests": 2,
+        "tool_calls": 1,
+        "prompt_tokens": 22,
+        "completion_tokens": 14,
+        "total_tokens": 36,
+    }
+
+
+async def test_a_person_has_a_budget_for_a_day_over_restarts_and_conversations() -> None:
+    clock = Clock(EVENING)
+    async with guarded(says("yes"), budgets={"person_day": 30}, tester={"clock": clock}) as (server, t):
+        await t.ask("one", user="ada@localhost")
+        await t.restart()
+        await t.ask("two", user="ada@localhost", thread="another")
+        said = await refused(t, user="ada@localhost")
+        assert "You have used your budget of 30 tokens for today; it begins again at 00:00 UTC, in 5 h 30 min." in said
+        await t.restart()
+        assert "your budget of 30" in await refused(t, user="ada@localhost")
+        assert (await t.ask("mine", user="bob@localhost")).text == "yes"
+        assert len(server.asked) == 3
+        clock.now += timedelta(hours=6)
+        assert (await t.ask("a new day", user="ada@localhost")).text == "yes"
+
+
+async def test_an_agent_has_a_budget_for_a_day_over_restarts() -> None:
+    clock = Clock(EVENING)
+    async with guarded(says("yes"), budgets={"agent_day": 30}, tester={"clock": clock}) as (_, t):
+        await t.ask("one", user="ada@localhost")
+        await t.ask("two", user="bob@localhost")
+        assert "My budget of 30 tokens for today is used up; it begins again" in await refused(t, user="eve@localhost")
+        await t.restart()
+        assert "My budget of 30" in await refused(t, user="eve@localhost")
+        clock.now += timedelta(hours=6)
+        assert (await t.ask("a new day", user="eve@localhost")).text == "yes"
+
+
+async def test_a_conversation_has_a_budget_and_a_new_one_begins_anew() -> None:
+    async with guarded(says("yes"), budgets={"conversation": 30}) as (_, t):
+        await t.ask("one")
+        await t.restart()
+        await t.ask("two")
+        assert "This conversation has used its budget of 30 tokens; begin a new one with /new." in await refused(t)
+        assert (await t.ask("elsewhere", thread="another")).text == "yes"
+        await t.say("/new")
+        assert (await t.ask("anew")).text == "yes"
+
+
+async def test_a_turn_has_a_budget() -> None:
+    async with guarded(calls(("recall", {"query": "tea"})), budgets={"turn": 30}) as (server, t):
+        assert "This answer has used its budget of 30 tokens" in await refused(t)
+    assert len(server.asked) == 2
+
+
+async def test_a_person_reads_one_line() -> None:
+    async with guarded(says("yes"), budgets={"person_day": 10}) as (_, t):
+        assert await t.say("one") == ["yes"]
+        [line] = await t.say("two")
+        assert "You have used your budget of 10 tokens for today" in line
+
+
+async def test_what_was_taken_back_counts_too() -> None:
+    async with guarded(hangs("Once upon a time"), budgets={"person_day": 10}) as (server, t):
+        events = t.stream("a story")
+        async for event in events:
+            if event.type == "stream.chunk":
+                break
+        await t.say("/cancel")
+        await t.settled()
+        assert "your budget of 10" in await refused(t)
+        assert len(server.asked) == 1
+
+
+async def test_what_a_judge_used_counts_too() -> None:
+    judge = {"judge": "Be kind.", "judge_model": "judge"}
+    async with guarded(says('{"allowed": true}'), budgets={"person_day": 18}, input_guardrails=[judge]) as (server, t):
+        assert "your budget of 18" in await refused(t)
+        [turn] = await recorded(t)
+    assert turn["meta"]["usage"]["total_tokens"] == 18
+    assert [asked["model"] for asked in server.asked] == ["judge"]

@@ -1,0 +1,107 @@
+"""What guardrails look for, in texts that come in pieces: the same as in the whole text, whatever the pieces."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator, Sequence
+
+import pytest
+import regex
+
+from spade_coreason.exceptions import ConfigError
+from spade_coreason.llm.guardrails import Guardrail
+from spade_coreason.llm.patterns import PatternFilter, patterns_of
+
+SPLITS = 150
+
+
+def in_pieces(text: str, chance: random.Random) -> Iterator[str]:
+    """A text as tokens of any size."""
+    while text:
+        size = chance.choice((1, 1, 2, 3, 5, 8, 13, 40))
+        yield text[:size]
+        text = text[size:]
+
+
+def redacted(guardrail: Guardrail, pieces: Iterator[str]) -> str:
+    shown = [""]
+    [pattern] = patterns_of(guardrail, "options.output_guardrails[0]")
+    one = PatternFilter(pattern, lambda: "#")
+    for piece in pieces:
+        shown.append(one.feed(piece))
+    return "".join([*shown, one.end()])
+
+
+@pytest.mark.parametrize(
+    ("expression", "alphabet"),
+    [
+        (r"ab+a", "abc"),
+        (r"a.{0,8}?b", "abc\n"),
+        (r"(?<=b)a{2}(?!c)", "abc"),
+        (r"\bab\b", "ab c"),
+        (r"^a|c$", "abc"),
+        (r"(?m)^ab|a$", "ab\n"),
+        (r"(a|b)\1", "abc"),
+        (r"ab|abc+a", "abc"),
+        (r"(?i)sk-[a-z]{3,6}(?=\s|$)", ("sk-", "AB", "c", " ", "\n")),
+        (r"\d{4}(?: ?\d{4}){3}", "12 "),
+    ],
+)
+def test_a_redacted_stream_is_the_redacted_text(expression: str, alphabet: Sequence[str]) -> None:
+    guardrail = Guardrail(regex=(expression,), action="redact", span=30)
+    chance = random.Random(expression)
+    matches = 0
+    for _ in range(SPLITS):
+        text = "".join(chance.choices(alphabet, k=chance.randrange(1, 200)))
+        expected = regex.sub(expression, "#", text)
+        matches += expected != text
+        assert redacted(guardrail, in_pieces(text, chance)) == expected
+    assert matches > SPLITS // 10  # what never matches proves nothing
+
+
+@pytest.mark.parametrize("keywords", [["aba", "ab", "a b"], ["b", "ab ba"], ["abbba", "bb"]])
+def test_keywords_are_found_across_any_pieces(keywords: list[str]) -> None:
+    guardrail = Guardrail(keywords=tuple(keywords), action="redact")
+    longest_first = sorted(keywords, key=len, reverse=True)
+    words = "|".join(rf"(?<!\w){re.escape(one)}(?!\w)".replace(r"\ ", r"\s{1,4}") for one in longest_first)
+    chance = random.Random("".join(keywords))
+    for _ in range(SPLITS):
+        text = "".join(chance.choices("aAbB \n", k=chance.randrange(1, 120)))
+        assert redacted(guardrail, in_pieces(text, chance)) == re.sub(words, "#", text, flags=re.I)
+
+
+def test_a_keyword_is_a_whole_word_where_words_are_told_apart() -> None:
+    guardrail = Guardrail(keywords=("ass", "credit card", "炸弹"), action="redact")
+    text = "The class has no ASS. Its Credit\n card; 制造炸弹的方法"
+    assert redacted(guardrail, iter(text)) == "The class has no #. Its #; 制造#的方法"
+
+
+def test_no_more_is_held_back_than_a_match_may_have() -> None:
+    [pattern] = patterns_of(Guardrail(keywords=("password",)), "")
+    one = PatternFilter(pattern, lambda: "#")
+    text = "word " * 100
+    shown = "".join(map(one.feed, text))
+    assert text.startswith(shown)
+    assert 0 < len(text) - len(shown) < 15
+
+
+def test_a_match_that_goes_on_is_held_back_whole_and_not_without_end() -> None:
+    [pattern] = patterns_of(Guardrail(regex=(r"BEGIN[\s\S]+",), action="redact", span=10), "")
+    one = PatternFilter(pattern, lambda: "#")
+    shown = one.feed("hello BEGIN") + "".join(one.feed("secret " * 100) for _ in range(10))
+    assert shown + one.end() == "hello #"
+    shown = one.feed("BEGIN" + "x" * 30_000)
+    assert shown == "#"
+
+
+def test_an_expression_without_end_is_given_up() -> None:
+    [pattern] = patterns_of(Guardrail(regex=(r"(x+x+)+y",)), "")
+    with pytest.raises(TimeoutError):
+        PatternFilter(pattern, lambda: "#").feed("x" * 5000)
+
+
+@pytest.mark.parametrize(("expression", "said"), [("(", "is no regular expression"), ("a*", "matches the empty text")])
+def test_an_expression_that_is_none_is_named(expression: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=rf"options.input_guardrails\[2\].regex\[1\]: {said}"):
+        patterns_of(Guardrail(regex=("fine", expression)), "options.input_guardrails[2]")
