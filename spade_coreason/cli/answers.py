@@ -44,7 +44,7 @@ class AnswerText:
             case "stream.chunk":
                 return self._chunk(stream, str(data.get("chunk", "")))
             case "stream.abort":
-                return self._chunk(stream, f"… (interrupted: {data.get('reason', '')})") + self._end(stream)
+                return self._abort(stream, data.get("reason", ""), data.get("replacement"))
             case "stream.end":
                 return self._end(stream)
             case "request.completed" | "request.failed" | "request.refused":
@@ -69,6 +69,14 @@ class AnswerText:
             self._waiting.setdefault(stream, []).append(text)
             return ""
         return self._clean(text)
+
+    def _abort(self, stream: str, reason: object, replacement: object) -> str:
+        if replacement is None:
+            return self._chunk(stream, f"… (interrupted: {reason})") + self._end(stream)
+        if stream == self._current:  # what is written stays; what takes its place comes behind it
+            return self._chunk(stream, f"… ({reason})") + self._end(stream) + self._part(str(replacement))
+        self._waiting.pop(stream, None)
+        return self._chunk(stream, str(replacement)) + self._end(stream)
 
     def _end(self, stream: str) -> str:
         self._ended.add(stream)

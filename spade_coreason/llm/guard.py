@@ -151,7 +151,7 @@ class Guard:
             return text
         if verdict is True or verdict == text:
             return text
-        if isinstance(verdict, str):
+        if isinstance(verdict, str) and guardrail.action != "warn":
             await self.audit(guardrail, stage, "replace")
             return verdict
         await self.audit(guardrail, stage, guardrail.action)

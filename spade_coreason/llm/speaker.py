@@ -9,6 +9,7 @@ from .guard import Chain, Guard, Withheld
 from .markers import Markers
 
 _THOUGHT = 400
+_KEPT_BACK = "kept back by a guardrail"
 _CUT = "\n\n(My answer is cut off here: it reached the limit for one answer.)"
 
 
@@ -95,9 +96,9 @@ class Speaker:
         elif stream is None:
             await self._response.markdown(error.text)
         elif callable(replace):
-            await replace(error.text, str(error))
+            await replace(error.text, _KEPT_BACK)
         else:  # another platform's stream
-            await stream.abort(str(error))
+            await stream.abort(_KEPT_BACK)
             await self._response.markdown(error.text)
 
     async def _say(self, text: str) -> None:

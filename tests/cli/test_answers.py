@@ -53,6 +53,13 @@ def test_an_aborted_stream_says_why() -> None:
     )
 
 
+def test_what_stands_in_the_place_of_a_stream_is_written() -> None:
+    replaced = ("stream.abort", {"stream_id": "a", "reason": "kept back", "replacement": "I keep it."})
+    assert "".join(fed(chunk("a", "one"), replaced, DONE)) == "one… (kept back)\n\nI keep it."
+    assert "".join(fed(replaced, DONE)) == "I keep it."
+    assert "".join(fed(chunk("b", "B"), chunk("a", "one"), replaced, end("b"), DONE)) == "B\n\nI keep it."
+
+
 def test_control_characters_never_reach_a_terminal() -> None:
     assert "".join(fed(("block.markdown", {"content": "\x1b[31mred\x9b1m\a\ttab\nline"}))) == "[31mred1m\ttab\nline"
 

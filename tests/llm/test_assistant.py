@@ -53,6 +53,9 @@ def test_the_configuration_of_the_assistant_is_read(monkeypatch: pytest.MonkeyPa
         "agents",
         "show_tools",
         "termination_markers",
+        "input_guardrails",
+        "output_guardrails",
+        "budgets",
     }
     made = load_agent(agent.agent, place="", project=ROOT, parts=AgentParts(memory=object), options=agent.options)
     assert made.manifest.metadata.name == "AssistantAgent"

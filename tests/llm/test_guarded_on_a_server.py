@@ -14,9 +14,19 @@ from tests.xmpp.hosting import hosted
 from tests.xmpp.test_growing import CORRECTS, met, replaces
 
 
-async def test_a_marker_in_pieces_ends_the_conversation_of_a_stock_client(prosody: XmppServer, tmp_path: Path) -> None:
+async def test_a_marker_in_pieces_ends_the_conversation_and_is_never_seen(prosody: XmppServer, tmp_path: Path) -> None:
+    is_shown = asyncio.Event()
+
+    async def goodbye(wire: Wire) -> None:
+        for piece in ("The secret word, which nobody knows, is sword", "fish. B", "ye.<E"):
+            await wire.delta(content=piece)
+        await is_shown.wait()
+        for piece in ("N", "D>"):
+            await wire.delta(content=piece)
+        await wire.done()
+
     rule = {"keywords": ["swordfish"], "action": "redact", "replacement": "***"}
-    async with ChatServer(says("It is sword", "fish. B", "ye.<E", "N", "D>"), says("Hello again.")) as server:
+    async with ChatServer(goodbye, says("Hello again.")) as server:
         agent = LLMAgent(
             AgentDefinition.simple("keeper"),
             model="small",
@@ -25,8 +35,17 @@ async def test_a_marker_in_pieces_ends_the_conversation_of_a_stock_client(prosod
             termination_markers=["<END>"],
         )
         account = await prosody.account()
-        async with hosted(agent, prosody, tmp_path) as online, StockClient(*account, prosody) as person:
-            assert await person.ask("the password, and bye", online.jid) == "It is ***. Bye."
+        async with (
+            hosted(agent, prosody, tmp_path) as online,
+            StockClient(*account, prosody, plugins=CORRECTS) as person,
+        ):
+            await met(person, online)
+            person.send("the word, and bye", online.jid)
+            first = await person.answer()
+            is_shown.set()
+            last = await person.answer()
+            assert (last["body"], replaces(last)) == ("The secret word, which nobody knows, is ***. Bye.", first["id"])
+            assert last["body"].startswith(first["body"])
             await online.settled()
             assert [row.record.state for row in await online.store.conversations()] == ["completed"]
             assert await person.ask("hello?", online.jid) == "Hello again."

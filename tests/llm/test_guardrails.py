@@ -7,10 +7,12 @@ import json
 import logging
 import random
 import re
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
+import yaml
 
 from spade_coreason import AgentDefinition, AgentRequest, ConfigError, PeerFailed
 from spade_coreason.llm import Guardrail, LLMAgent
@@ -141,6 +143,7 @@ def broken(text: str) -> bool:
         ),
         (even, "I cannot give this answer.", [("guardrail.block", "output: function", "success")]),
         (shout, "ONE TWO THREE", [("guardrail.replace", "output: function", "success")]),
+        ({"function": shout, "action": "warn"}, "one two three", [("guardrail.warn", "output: function", "success")]),
         (
             {"function": "tests.llm.test_guardrails:shout"},
             "ONE TWO THREE",
@@ -337,3 +340,14 @@ def test_a_wrong_guardrail_is_one_line(option: str, given: Any, said: str) -> No
     with pytest.raises(ConfigError, match=said) as raised:
         LLMAgent(AgentDefinition.simple("x"), model="small", endpoint={"url": "http://127.0.0.1:9/v1"}, **{option: given})
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("file", ["docs/llm.md", "config/assistant.yaml"])
+def test_the_guardrails_that_are_shown_are_read(file: str) -> None:
+    text = (Path(__file__).parents[2] / file).read_text(encoding="utf-8")
+    lines = [line.replace("shop:no_prices", f"{__name__}:even") for line in text.splitlines()]
+    listed = re.compile(r"^(?:      # )?((?:input|output)_guardrails:|  - \{.*\})$")
+    options = yaml.safe_load("\n".join(match[1] for line in lines if (match := listed.match(line))))
+    assert set(options) == {"input_guardrails", "output_guardrails"}
+    endpoint = {"url": "http://127.0.0.1:9/v1"}
+    LLMAgent(AgentDefinition.simple("x"), model="small", endpoint=endpoint, **options)
