@@ -131,7 +131,7 @@ class Guard:
 
     async def _let_through(self, text: str, stage: str) -> str:
         for one in self._of_input:
-            if stage in one.guardrail.on:
+            if stage in one.guardrail.stages:
                 text = await self.checked(one, text, stage)
         return text
 

@@ -37,7 +37,7 @@ class Guardrail(_Declared):
 
     `action` "block" ends the turn with `message`; "redact" puts `replacement` in the place of each match of `keywords` or
     `regex`; "replace" puts it in the place of the whole text; "warn" lets it through. Whatever is done is in the audit trail.
-    On input `on` says which texts are checked: what was asked, what tools gave, or both. On output `per: sentence` checks each
+    On input `stages` says which texts are checked: what was asked, what tools gave, or both. On output `per: sentence` checks each
     sentence as it is complete, where otherwise a check of the whole text holds the answer back until there is all of it.
     A check that fails or takes longer than `timeout_s` seconds blocks; `on_error: allow` lets the text through.
 
@@ -55,13 +55,13 @@ class Guardrail(_Declared):
     action: Action = "block"
     message: str | None = None
     replacement: str | None = None
-    on: tuple[Literal["input", "tool"], ...] = ("input",)
+    stages: tuple[Literal["input", "tool"], ...] = ("input",)  # YAML takes the word "on" for True
     per: Literal["answer", "sentence"] = "answer"
     on_error: Literal["block", "allow"] = "block"
     timeout_s: float = Field(default=30.0, gt=0)
     span: int = Field(default=200, ge=1, le=10_000)
 
-    @field_validator("keywords", "regex", "on", mode="before")
+    @field_validator("keywords", "regex", "stages", mode="before")
     @classmethod
     def _listed(cls, given: Any) -> Any:
         return (given,) if isinstance(given, str) else given
@@ -123,8 +123,8 @@ def _problem(guardrail: Guardrail, *, is_of_output: bool) -> tuple[str, str] | N
         return "message", "is what is said where it blocks; leave it out"
     if guardrail.judge_model is not None and check != "judge":
         return "judge_model", "is for a judge; leave it out"
-    if "on" in given and (is_of_output or not guardrail.on):
-        return "on", "is for input_guardrails: input, tool or both; leave it out"
+    if "stages" in given and (is_of_output or not guardrail.stages):
+        return "stages", "is for input_guardrails: input, tool or both; leave it out"
     if guardrail.per == "sentence" and not (is_of_output and check in ("judge", "function")):
         return "per", "sentence is for a judge or a function in output_guardrails; leave it out"
     return None
