@@ -37,8 +37,8 @@ class Guardrail(_Declared):
 
     `action` "block" ends the turn with `message`; "redact" puts `replacement` in the place of each match of `keywords` or
     `regex`; "replace" puts it in the place of the whole text; "warn" lets it through. Whatever is done is in the audit trail.
-    On input `stages` says which texts are checked: what was asked, what tools gave, or both. On output `per: sentence` checks each
-    sentence as it is complete, where otherwise a check of the whole text holds the answer back until there is all of it.
+    On input `stages` says which texts are checked: what was asked, what tools gave, or both. On output `per: sentence` checks
+    each sentence as it is complete, where otherwise a check of the whole text holds the answer back until there is all of it.
     A check that fails or takes longer than `timeout_s` seconds blocks; `on_error: allow` lets the text through.
 
     A match of `regex` is found in a stream where it has at most `span` characters: so many are held back.

@@ -162,6 +162,8 @@ def test_what_xml_forbids_is_removed(ask: Callable[[], Incoming]) -> None:
         StreamStarted("s", hostile),
         StreamChunk("s", 0, hostile),
         StreamAborted("s", hostile),
+        StreamStarted("r", hostile),
+        StreamAborted("r", "why", hostile),
         Failed(hostile, 500, True, hostile),
         Refused(hostile, 429),
     )
@@ -207,6 +209,8 @@ def test_no_stanza_is_too_long(ask: Callable[..., Incoming], mark: str, limit: i
         StreamStarted("s"),
         StreamChunk("s", 0, text),
         StreamAborted("s", text),
+        StreamStarted("r"),
+        StreamAborted("r", "why", text),
         Said(UserErrorBlock(user_message=text)),
         Failed(text, 500, True),
         Refused(text, 429),
