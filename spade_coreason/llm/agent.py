@@ -18,7 +18,8 @@ from ..usage import Usage
 from .budgets import Budgets, BudgetUsedUp, Purse
 from .checks import Checks
 from .context import Context, ContextTooLong
-from .guard import Guard, Withheld, armed
+from .decisions import Decisions, Withheld
+from .guard import Guard, armed
 from .guardrails import Guardrail
 from .mcp import Offer, Servers
 from .messages import instructions, question_shown, question_text
@@ -146,7 +147,7 @@ class LLMAgent:
         """Answers one request. Cancelled, the request to the model is closed and its tools are cancelled."""
         name = self._manifest.metadata.name
         tally = Tally(name, self._model.models[0])
-        guard = Guard(name, self._of_input, self._of_output, self._checks, response, tally)
+        guard = Guard(self._of_input, self._of_output, Decisions(name, self._checks, response, tally))
         try:
             await self._answer(request, session, response, guard, tally)
         except ModelError as error:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..contracts import ResponseHandler, StreamHandle
-from .guard import Chain, Guard, Withheld
+from .decisions import Withheld
+from .filters import Chain
+from .guard import Guard
 from .markers import Markers
 
 _THOUGHT = 400

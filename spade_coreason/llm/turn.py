@@ -12,8 +12,9 @@ from ..contracts import AgentCapability, ResponseHandler
 from ..exceptions import ModelError
 from .budgets import Purse
 from .context import Context
+from .decisions import Withheld
 from .deltas import Reply
-from .guard import Guard, Withheld
+from .guard import Guard
 from .model import Model, Question
 from .options import Limits
 from .speaker import Speaker

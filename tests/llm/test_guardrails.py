@@ -7,15 +7,23 @@ import json
 import logging
 import random
 import re
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
 import yaml
 
 from spade_coreason import AgentDefinition, AgentRequest, ConfigError, PeerFailed
-from spade_coreason.llm import Guardrail, LLMAgent
+from spade_coreason.contracts import ResponseHandler
+from spade_coreason.llm import Endpoint, Guardrail, LLMAgent
+from spade_coreason.llm.checks import Checks
+from spade_coreason.llm.decisions import Decisions, Withheld
+from spade_coreason.llm.guard import Guard, armed
+from spade_coreason.llm.model import Model
+from spade_coreason.llm.tally import Tally
+from spade_coreason.llm.threads import Threads
 from tests.llm.helper import decisions, guarded, recorded
 from tests.llm.server import breaks, calls, contents, fails, hangs, says
 from tests.llm.test_patterns import in_pieces
@@ -76,6 +84,50 @@ async def test_a_stream_is_redacted_across_tokens_and_recorded_so() -> None:
             ("guardrail.redact", "output: regex", "success"),
             ("guardrail.redact", "output: keywords", "success"),
         ]
+
+
+class Trail:
+    """Takes audit entries."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[str, str]] = []
+
+    async def audit(self, actor: str, action: str, resource: str, success: bool) -> None:
+        self.entries.append((action, resource))
+
+
+async def run_through(rules: list[Any], pieces: Iterable[str]) -> tuple[str, set[tuple[str, str]]]:
+    """What is shown at the end, and what was decided."""
+    trail = Trail()
+    checks = Checks(Model(Endpoint(url="http://127.0.0.1:9/v1"), ["none"]), Threads())
+    decisions = Decisions("helper", checks, cast(ResponseHandler, trail), Tally("helper", "none"))
+    chain = Guard([], armed(rules, "", are_of_output=True), decisions).answer()
+    try:
+        shown = [await chain.feed(piece) for piece in pieces]
+        return "".join([*shown, await chain.end()]), set(trail.entries)
+    except Withheld as error:
+        return f"withheld: {error.text}", set(trail.entries)
+
+
+async def test_many_guardrails_decide_the_same_whatever_the_tokens() -> None:
+    rules = [
+        {"regex": [r"ab+a", r"\[re\w+\]b"], "action": "redact", "span": 20},
+        {"function": even, "per": "sentence", "action": "replace", "replacement": "odd."},
+        {"keywords": ["cab", "b a"], "action": "redact", "replacement": "#"},
+        {"keywords": "removed", "action": "warn"},
+        {"regex": r"c{4}(?!b)", "span": 20},
+    ]
+    chance = random.Random(11)
+    outcomes = set()
+    for _ in range(80):
+        text = "".join(chance.choices(("a", "b", "c", " ", ". ", "ab", "\n"), k=chance.randrange(1, 120)))
+        whole = await run_through(rules, [text])
+        for _ in range(3):
+            shown, decided = await run_through(rules, in_pieces(text, chance))
+            assert shown == whole[0]
+            assert decided == whole[1] or shown.startswith("withheld")  # what came behind it was not looked at
+        outcomes |= whole[1]
+    assert {action for action, _ in outcomes} == {f"guardrail.{what}" for what in ("redact", "replace", "warn", "block")}
 
 
 async def test_what_was_shown_before_a_block_is_replaced() -> None:
@@ -151,6 +203,7 @@ def broken(text: str) -> bool:
             [("guardrail.replace", "output: function", "success")],
         ),
         (broken, "I could not check this", [("guardrail.block", "output: function", "failure")]),
+        ({"function": broken, "action": "warn"}, "one two three", [("guardrail.allow", "output: function", "failure")]),
         ({"function": broken, "on_error": "allow"}, "one two three", [("guardrail.allow", "output: function", "failure")]),
         ({"function": slow, "timeout_s": 0.05}, "I could not check this", [("guardrail.block", "output: function", "failure")]),
     ],
