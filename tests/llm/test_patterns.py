@@ -11,6 +11,7 @@ import regex
 
 from spade_coreason.exceptions import ConfigError
 from spade_coreason.llm.guardrails import Guardrail
+from spade_coreason.llm.markers import Markers
 from spade_coreason.llm.patterns import PatternFilter, patterns_of
 
 SPLITS = 150
@@ -105,3 +106,17 @@ def test_an_expression_without_end_is_given_up() -> None:
 def test_an_expression_that_is_none_is_named(expression: str, said: str) -> None:
     with pytest.raises(ConfigError, match=rf"options.input_guardrails\[2\].regex\[1\]: {said}"):
         patterns_of(Guardrail(regex=("fine", expression)), "options.input_guardrails[2]")
+
+
+@pytest.mark.parametrize("markers", [["<END>"], ["ab", "abab"], ["aab", "b"], ["aba", "bab", "abaab"]])
+def test_markers_are_taken_out_of_a_stream_as_of_the_text(markers: list[str]) -> None:
+    whole = re.compile("|".join(map(re.escape, sorted(markers, key=len, reverse=True))))
+    chance = random.Random("".join(markers))
+    found = 0
+    for _ in range(SPLITS):
+        text = "".join(chance.choices(("a", "b", "ab", "<", "<E", "END>"), k=chance.randrange(40)))
+        one = Markers(markers)
+        assert "".join([*map(one.feed, in_pieces(text, chance)), one.end()]) == whole.sub("", text)
+        assert one.found == bool(whole.search(text))
+        found += one.found
+    assert found > SPLITS // 10
