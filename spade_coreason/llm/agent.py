@@ -167,8 +167,7 @@ class LLMAgent:
         self, request: AgentRequest, session: SessionHandle, response: ResponseHandler, guard: Guard, tally: Tally
     ) -> None:
         purse = Purse(self._budgets, self._usage, tally, session.identity.id, _conversation(request, session))
-        await purse.check()
-        if not await _admitted(request, response, guard):
+        if not await _admitted(request, response, guard, purse):
             return
         await self._servers.wake()
         capability = structured(self._manifest, request)
@@ -225,20 +224,25 @@ class LLMAgent:
         return Toolbox(tools, self._limits)
 
 
-async def _admitted(request: AgentRequest, response: ResponseHandler, guard: Guard) -> bool:
-    """Whether the guardrails let what is asked through. It is in the payload, which is recorded, as they do; else it is not."""
-    text = question_text(request)
+async def _admitted(request: AgentRequest, response: ResponseHandler, guard: Guard, purse: Purse) -> bool:
+    """Whether the guardrails let what is asked through. The payload is recorded: it has that as they do, and until then not."""
+    asked, text = dict(request.payload), question_text(request)
+    if guard.is_at_input:
+        _put(request, {"query": _KEPT_BACK})
+    await purse.check()
     try:
         admitted = await guard.asked(text)
     except Withheld as error:
-        request.payload.clear()
-        request.payload["query"] = _KEPT_BACK
         await response.markdown(error.text)
         return False
-    if admitted != text:
-        request.payload.clear()
-        request.payload["query"] = admitted
+    if guard.is_at_input:
+        _put(request, asked if admitted == text else {"query": admitted})
     return True
+
+
+def _put(request: AgentRequest, payload: Mapping[str, Any]) -> None:
+    request.payload.clear()
+    request.payload.update(payload)
 
 
 async def _window(session: SessionHandle) -> list[Interaction]:

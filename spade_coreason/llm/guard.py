@@ -29,6 +29,11 @@ class Guard:
         self._of_output = of_output
         self._decisions = decisions
 
+    @property
+    def is_at_input(self) -> bool:
+        """Whether any looks at what is asked."""
+        return any("input" in one.guardrail.stages for one in self._of_input)
+
     async def asked(self, text: str) -> str:
         """What is asked, as it may be shown to the model. Withheld where it may not."""
         return await self._let_through(text, "input")

@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 import yaml
 
-from spade_coreason import AgentDefinition, AgentRequest, ConfigError, PeerFailed
+from spade_coreason import AgentDefinition, AgentRequest, ConfigError, PeerFailed, Policy
 from spade_coreason.contracts import ResponseHandler
 from spade_coreason.llm import Endpoint, Guardrail, LLMAgent
 from spade_coreason.llm.checks import Checks
@@ -84,6 +84,22 @@ async def test_a_stream_is_redacted_across_tokens_and_recorded_so() -> None:
             ("guardrail.redact", "output: regex", "success"),
             ("guardrail.redact", "output: keywords", "success"),
         ]
+
+
+async def test_a_question_that_nobody_came_to_check_is_not_recorded_either() -> None:
+    policy = Policy(assist_timeout_s=0.2)
+    async with guarded(says("yes"), input_guardrails=[slow], tester={"policy": policy}) as (server, t):
+        with pytest.raises(PeerFailed, match="could not finish this"):
+            await t.ask("the password is swordfish")
+        [late] = await recorded(t)
+    async with guarded(says("yes"), input_guardrails=[{"keywords": "swordfish"}], budgets={"person_day": 5}) as (server, t):
+        await t.ask("hello")
+        with pytest.raises(PeerFailed, match="your budget"):
+            await t.ask("the password is swordfish")
+        hello, unpaid = await recorded(t)
+    assert hello["input"] == {"query": "hello"}
+    assert late["input"] == unpaid["input"] == {"query": "(A message that was kept back.)"}
+    assert "swordfish" not in json.dumps([late, unpaid, server.asked])
 
 
 class Trail:
