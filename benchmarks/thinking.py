@@ -23,7 +23,7 @@ from .report import Target
 
 SHORT, LONG = "1", "401"
 """Models by the tokens of their answers."""
-_WARM = 50
+_WARM = 10
 _BATCH = 10
 
 

@@ -8,8 +8,9 @@ from uuid import UUID
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentTester, MarkdownBlock, Policy, ThinkingBlock
+from spade_coreason import AgentDefinition, AgentTester, MarkdownBlock, Policy, ThinkingBlock, agent
 from spade_coreason.codec import Incoming, Manner, Said, voice_for
+from spade_coreason.contracts.blocks import STEP
 from spade_coreason.preferences import PREFERENCES, USUAL, Preferences, is_language_tag
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
@@ -104,6 +105,36 @@ def test_a_thought_is_one_stanza_that_is_not_kept_and_in_a_room_it_is_none(langu
     assert "x …</body>" in long
     assert short.split(" id='")[1].split("'")[0].startswith(str(UUID(int=1)))
     assert voice.say(Said(MarkdownBlock(content="It is sunny.")))[0].count(f"id='{UUID(int=1)}-0-") == 2
+
+
+@pytest.mark.parametrize(
+    ("language", "manner", "is_said"),
+    [
+        ("person", Manner(steps=True), True),
+        ("person", Manner(thoughts=True), True),
+        ("person", Manner(), False),
+        ("room", Manner(steps=True), False),
+    ],
+)
+def test_a_step_is_read_by_people_who_do_not_mind_and_not_in_a_room(language: Any, manner: Manner, is_said: bool) -> None:
+    asked = Incoming(language, f"{ALICE}/phone", "1", None, {"query": "?"}, "", nickname="alice")
+    voice = voice_for(asked, UUID(int=1), AGENT, 10_000, manner)
+    said = voice.say(Said(ThinkingBlock(title=STEP, content="Using recall…")))
+    assert ["<body>_Using recall…_</body>" in stanza for stanza in said] == [True] * is_said
+
+
+async def test_an_agent_says_its_steps_to_people_and_programs_beside_its_answer() -> None:
+    @agent
+    async def busy(request: Any, session: Any, response: Any) -> None:
+        await response.step("Looking into the oven…")
+        await response.markdown("It is done.")
+
+    async with AgentTester(busy) as t:
+        assert await t.say("?") == ["_Looking into the oven…_", "It is done."]
+        answer = await t.ask("?")
+        assert answer.text == "It is done."
+        assert (answer.events[0].type, answer.events[0].data["title"]) == ("block.thought", STEP)
+        assert "oven" not in (await t.say("/history"))[0]
 
 
 def thought(text: str) -> Said:

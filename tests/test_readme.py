@@ -8,7 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -125,10 +125,10 @@ def test_the_configuration_is_read(tmp_path: Path) -> None:
 
 
 @contextmanager
-def running(project: Path, line: str = "") -> Iterator[None]:
+def running(project: Path, line: str = "", given: Mapping[str, str] = os.environ) -> Iterator[None]:
     """`spade-coreason run weather:weather`, as the README has it, or another line of it."""
     line = line or next(text.strip() for text in blocks("sh") if "run weather" in text)
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    environment = {**given, "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen([*COMMAND, *line.split()[1:]], cwd=project, stdout=subprocess.PIPE, text=True, env=environment)
     assert process.stdout is not None
     try:
@@ -146,7 +146,7 @@ def running(project: Path, line: str = "") -> Iterator[None]:
 def test_two_agents_talk_on_one_local_server(project: Path) -> None:
     _, newsroom = blocks("yaml")
     (project / newsroom.partition("\n")[0].removeprefix("# ")).write_text(newsroom)
-    _, console = blocks("console")
+    console = next(text for text in blocks("console") if "newsroom" in text)
     start, ask, *answer = console.splitlines()
     question = ask.partition('"')[2].rstrip('"')
     with running(project, start.removeprefix("$ ").removesuffix(" &")):
@@ -157,7 +157,7 @@ def test_two_agents_talk_on_one_local_server(project: Path) -> None:
 
 
 def test_the_first_agent_answers_from_another_terminal(project: Path) -> None:
-    console, _ = blocks("console")
+    console = blocks("console")[0]
     command, _, answer = console.partition("\n")
     question = command.rpartition(" ")[2].strip('"')
     assert command == f'$ spade-coreason ask weather@localhost "{question}"'
@@ -166,6 +166,26 @@ def test_the_first_agent_answers_from_another_terminal(project: Path) -> None:
             [*COMMAND, "ask", "weather@localhost", question], cwd=project, capture_output=True, text=True, check=False
         )
     assert (done.stdout, done.returncode) == (answer, 0), done.stderr
+
+
+def test_the_agent_with_a_language_model_answers_as_it_says(project: Path, unused_tcp_port: int) -> None:
+    console = next(text for text in blocks("console") if "scripted" in text).replace("8017", str(unused_tcp_port))
+    script, run, *asked = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", console, re.M)
+    command = shlex.split(run[0].removesuffix(" &"))
+    *variables, program, verb, name = command
+    with subprocess.Popen([sys.executable, *script[0].split()[1:-1]], cwd=project, stdout=subprocess.PIPE, text=True) as model:
+        try:
+            assert model.stdout is not None
+            assert model.stdout.readline().split() == variables
+            environment = {**os.environ, **dict(one.split("=", 1) for one in variables)}
+            with running(project, f"{program} {verb} {name}", environment):
+                for line, answer in asked:
+                    done = subprocess.run(
+                        [*COMMAND, *shlex.split(line)[1:]], cwd=project, capture_output=True, text=True, check=False
+                    )
+                    assert (done.stdout, done.returncode) == (answer, 0), done.stderr
+        finally:
+            model.terminate()
 
 
 def test_any_program_can_ask(project: Path) -> None:

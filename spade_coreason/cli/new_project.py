@@ -18,6 +18,48 @@ async def $name(request, session, response):
     await response.markdown(f"It is sunny in **{city}**.")
 ''')
 
+THINKING_AGENT = Template('''\
+"""An agent with a language model, which remembers what matters to you."""
+
+from spade_coreason.llm import LLMAgent
+
+
+def forecast(city: str) -> str:
+    """The weather of a city.
+
+    Args:
+        city: its name, in English
+    """
+    return f"It is sunny in {city}."
+
+
+class $class_name(LLMAgent):
+    """Knows the weather, and where you live."""
+
+    default_prompt = "You talk with people about the weather, briefly. Remember where they live."
+    default_tools = (forecast,)
+''')
+
+THINKING_TEST = Template("""\
+from $name import $class_name, forecast
+
+from spade_coreason import AgentTester
+from spade_coreason.llm.scripted import ScriptedModel
+
+
+def test_the_forecast_names_the_city():
+    assert forecast("Berlin") == "It is sunny in Berlin."
+
+
+async def test_it_remembers_where_you_live():
+    # A script plays the model: it remembers by a tool, and answers from what was remembered.
+    async with ScriptedModel() as model:
+        options = {"model": "script", "endpoint": {"url": model.url}}
+        async with AgentTester($class_name, options=options) as t:
+            await t.ask("I live in Valencia")
+            assert "Valencia" in (await t.ask("Where do I live?")).text
+""")
+
 TEST = Template("""\
 from $name import $name
 
@@ -45,20 +87,36 @@ server:
 
 agents:
   - jid: $name@localhost
-    agent: "$name:$name"
-    # On a real server the account's password comes from the environment:
+    agent: "$name:$attribute"
+$options    # On a real server the account's password comes from the environment:
     # password: "$${${variable}_PASSWORD}"
 """)
+
+MODEL_OPTIONS = """\
+    options:
+      # Asked at OPENAI_BASE_URL with the key OPENAI_API_KEY, else at OpenAI.
+      model: "${OPENAI_MODEL:-gpt-4o-mini}"
+      # Lines for each use of a tool: show_tools: false leaves them out.
+      show_tools: true
+"""
+
+MODEL_README = """
+It asks a language model: OpenAI's, or any server with the same API.
+
+    pip install 'spade-coreason[llm]'
+    export OPENAI_API_KEY=…                               # or, for Ollama and others:
+    export OPENAI_BASE_URL=http://127.0.0.1:11434/v1 OPENAI_MODEL=…
+"""
 
 README = Template("""\
 # $name
 
 An agent on XMPP, made with spade_coreason.
-
+$model
     # run it
     spade-coreason up
     # from another terminal here: ask it, or talk to it
-    spade-coreason ask $name@localhost Berlin
+    spade-coreason ask $name@localhost "$question"
     spade-coreason chat $name@localhost
 
     # test it, without a server
@@ -87,12 +145,24 @@ __pycache__/
 """
 
 
-def files_of(name: str) -> dict[str, str]:
-    """The text of every file of a project whose agent has this name, by its path."""
-    values = {"name": name, "variable": name.upper()}
+QUESTION, THINKING_QUESTION = "Berlin", "How is the weather in Berlin?"
+
+
+def files_of(name: str, *, thinks: bool = False) -> dict[str, str]:
+    """The text of every file of a project whose agent has this name, by its path; one that thinks has a language model."""
+    class_name = "".join(part.capitalize() for part in name.split("_")) or name
+    values = {
+        "name": name,
+        "class_name": class_name,
+        "attribute": class_name if thinks else name,
+        "variable": name.upper(),
+        "options": MODEL_OPTIONS if thinks else "",
+        "model": MODEL_README if thinks else "",
+        "question": THINKING_QUESTION if thinks else QUESTION,
+    }
     return {
-        f"{name}.py": AGENT.substitute(values),
-        f"tests/test_{name}.py": TEST.substitute(values),
+        f"{name}.py": (THINKING_AGENT if thinks else AGENT).substitute(values),
+        f"tests/test_{name}.py": (THINKING_TEST if thinks else TEST).substitute(values),
         "config/platform.yaml": CONFIGURATION.substitute(values),
         "README.md": README.substitute(values),
         "pytest.ini": PYTEST,

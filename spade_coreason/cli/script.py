@@ -17,6 +17,7 @@ from .serving import print_platform
 
 if TYPE_CHECKING:
     from ..config import Settings
+    from ..config.settings import AgentSettings
     from ..service import Platform
     from ..xmpp.client import AgentClient
 
@@ -65,6 +66,11 @@ def uses(tool: str, text: str) -> IsRight:
     return lambda answer, events: text in answer and any(tool in step for event in events for step in steps_of(event))
 
 
+def is_assistant(agent: AgentSettings) -> bool:
+    """Whether it is the ready-made assistant, and no other agent of that name."""
+    return local_part(agent.jid) == ASSISTANT and agent.agent.endswith(".assistant:AssistantAgent")
+
+
 async def play(settings: Settings, model_line: str = "") -> int:
     """Holds the conversation and prints it; 0 if every answer was right, else 1."""
     from ..service import Platform
@@ -73,6 +79,7 @@ async def play(settings: Settings, model_line: str = "") -> int:
     for name in AGENTS:
         if name not in here:
             raise ConfigError(settings.place("agents"), f'the demo by itself needs an agent "{name}"; run it in a terminal')
+    has_assistant = any(map(is_assistant, settings.agents))
     # A thread of this run's own: what somebody told the agents before changes no answer.
     scene = _Scene(here, f"demo-{uuid4()}")
     async with Platform(settings) as platform, guest_client(platform) as client:
@@ -85,7 +92,7 @@ async def play(settings: Settings, model_line: str = "") -> int:
         await scene.ask(client, "notes", "when does my plane leave?", says("You told me", "plane leaves on Friday at 7"))
         scene.title("Agents among themselves: relay asks echo and notes")
         await scene.ask(client, "relay", "my train leaves at noon", says("echo: my train leaves at noon", "notes: ✓"))
-        if ASSISTANT in here:
+        if has_assistant:
             scene.title("A language model: it remembers by a tool")
             remembers = uses("remember_interaction_info", "noon")
             await scene.ask(client, ASSISTANT, "Please remember: my train leaves at noon.", remembers)
@@ -98,7 +105,7 @@ async def play(settings: Settings, model_line: str = "") -> int:
             "when does my train leave?",
             says("echo: when does my train leave?", "notes: You told me", "train leaves at noon"),
         )
-        if ASSISTANT in here:
+        if has_assistant:
             await scene.ask(client, ASSISTANT, "When does my train leave?", says("noon"))
     print()
     good = scene.asked - scene.wrong

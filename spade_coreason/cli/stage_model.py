@@ -9,8 +9,7 @@ from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ..names import local_part
-from .script import ASSISTANT
+from .script import is_assistant
 
 if TYPE_CHECKING:
     from ..config import Settings
@@ -23,7 +22,7 @@ _VARIABLES = ("OPENAI_BASE_URL", "OPENAI_API_KEY")
 async def with_model(settings: Settings) -> AsyncIterator[tuple[Settings, str]]:
     """The settings with a model for the agent "assistant", or without that agent, and a line that says which."""
     agents = settings.agents
-    asked = [agent for agent in agents if local_part(agent.jid) == ASSISTANT]
+    asked = [agent for agent in agents if is_assistant(agent)]
     if not asked:
         yield settings, ""
     elif find_spec("openai") is None:
@@ -38,7 +37,7 @@ async def with_model(settings: Settings) -> AsyncIterator[tuple[Settings, str]]:
         async with ScriptedModel() as model:
             given = {"model": NAME, "endpoint": {"url": model.url}}
             scripted = (_with_options(agent, given) if agent in asked else agent for agent in agents)
-            yield _with_agents(settings, scripted), f"none: a script answers for assistant. {REMEDY}"
+            yield _with_agents(settings, scripted), f"none: a script plays it for assistant. {REMEDY}"
 
 
 def _with_agents(settings: Settings, agents: Iterable[AgentSettings]) -> Settings:

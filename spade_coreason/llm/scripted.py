@@ -1,10 +1,15 @@
-"""A model server for demonstrations: OpenAI's chat completions on the wire, and behind it a script that says that it is one."""
+"""A model server for demonstrations: OpenAI's chat completions on the wire, and behind it a script that says that it is one.
+
+`python -m spade_coreason.llm.scripted [PORT]` serves it until Ctrl-C, and prints the variables for an agent.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -15,8 +20,8 @@ from aiohttp import web
 from ..words import coverage, keywords, words
 
 NAME = "script"
-REMEDY = "For a real model set OPENAI_API_KEY (or OPENAI_BASE_URL, for Ollama, vLLM, LM Studio) and OPENAI_MODEL."
-NOTICE = f"(I am a script that plays a language model, not a model: I remember what you tell me, and look it up. {REMEDY})"
+REMEDY = "For a real one set OPENAI_API_KEY (or OPENAI_BASE_URL) and OPENAI_MODEL."
+NOTICE = f"(I am a script that plays a language model. {REMEDY})"
 REMEMBER = "remember_interaction_info"
 TIME = "current_time"
 
@@ -78,13 +83,14 @@ def _remembered(messages: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 class ScriptedModel:
-    """`async with ScriptedModel() as model: …` serves the script at `model.url`, on loopback and a free port.
+    """`async with ScriptedModel() as model: …` serves the script at `model.url`, on loopback and a free port, or this one.
 
     It speaks what `/v1/chat/completions` does with `stream: true`, and nothing else. A word comes every `pace_s`.
     """
 
-    def __init__(self, pace_s: float = 0.02) -> None:
+    def __init__(self, pace_s: float = 0.02, port: int = 0) -> None:
         self._pace_s = pace_s
+        self._port = port
         self._runner: web.AppRunner | None = None
         self.url = ""
 
@@ -93,7 +99,7 @@ class ScriptedModel:
         application.router.add_post("/v1/chat/completions", self._completions)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        await web.TCPSite(self._runner, "127.0.0.1", self._port).start()
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}/v1"
         return self
 
@@ -132,3 +138,14 @@ def _choices(line: Line) -> Iterator[dict[str, Any]]:
 
 def _choice(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
     return {"index": 0, "delta": delta, "finish_reason": finish}
+
+
+async def _serve(port: int) -> None:
+    async with ScriptedModel(port=port) as model:
+        print(f"OPENAI_BASE_URL={model.url} OPENAI_MODEL={NAME}", flush=True)
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_serve(int(sys.argv[1]) if sys.argv[1:] else 0))

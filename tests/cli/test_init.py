@@ -50,6 +50,36 @@ def test_it_comes_up_and_answers(project: Path) -> None:
         assert up.stop()[0] == 0
 
 
+def test_with_llm_its_agent_has_a_language_model_and_its_test_needs_none(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = invoke("init", "town", "--llm", "--name", "town_guide")
+    assert made.exit_code == 0
+    assert "export OPENAI_API_KEY=…" in made.stdout
+    assert 'ask town_guide@localhost "How is the weather in Berlin?"' in made.stdout
+    code = Path("town/town_guide.py").read_text().partition("class TownGuide(LLMAgent)")[2].splitlines()
+    assert len([line for line in code if line]) <= 4
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q"],
+        cwd="town",
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert "2 passed" in done.stdout, done.stdout
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    refused = invoke("--project", "town", "check")
+    assert refused.exit_code == 2
+    assert "no language model is named; set OPENAI_BASE_URL or OPENAI_API_KEY" in refused.stdout
+    monkeypatch.setenv("OPENAI_API_KEY", "sk")
+    checked = invoke("--project", "town", "check")
+    assert checked.exit_code == 0, checked.output
+    assert "town_guide:TownGuide (TownGuide 0.1.0)" in checked.stdout
+
+
 def test_a_directory_that_is_not_empty_is_left_alone(invoke: Invoke) -> None:
     Path("full").mkdir()
     Path("full/thing").touch()

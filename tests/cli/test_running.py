@@ -105,7 +105,7 @@ def test_the_demo_by_itself_streams_remembers_relays_and_restarts(tmp_path: Path
     assert done.stdout.count("✓ right") == 8
     assert "in 8 pieces" in done.stdout
     assert done.stdout.index("A restart") < done.stdout.rindex("You told me")
-    assert "Model         none: a script answers for assistant. For a real model set OPENAI_API_KEY" in done.stdout
+    assert "Model         none: a script plays it for assistant. For a real one set OPENAI_API_KEY" in done.stdout
     assert "(Using remember_interaction_info…) I will remember" in done.stdout
     assert done.stdout.count("I am a script that plays a language model") == 1
     assert done.stdout.endswith("All 8 answers were right.\n")
@@ -157,12 +157,14 @@ def test_sigterm_ends_the_demo_without_a_traceback(tmp_path: Path) -> None:
 def test_the_demo_ends_with_1_if_an_answer_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     agents = [
-        f"  - {{jid: {name}@localhost, agent: 'spade_coreason.agents.echo:EchoAgent'}}" for name in ("echo", "notes", "relay")
+        f"  - {{jid: {name}@localhost, agent: 'spade_coreason.agents.echo:EchoAgent'}}"
+        for name in ("echo", "notes", "relay", "assistant")
     ]
     (tmp_path / "config" / "demo.yaml").write_text("server: {mode: embedded}\nagents:\n" + "\n".join(agents))
     done = call("demo", cwd=tmp_path, timeout_s=90)
     assert done.returncode == 1
     assert "✗ wrong" in done.stdout
+    assert "of 6 answers were right" in done.stdout  # another agent of the name assistant is none with a language model
     assert "Traceback" not in done.stderr
 
 

@@ -12,13 +12,14 @@ import click
 from ...exceptions import ConfigError
 from ..context import PROGRAM, options
 from ..context import command as define
-from ..new_project import files_of
+from ..new_project import QUESTION, THINKING_QUESTION, files_of
 
 
 @define("init")
 @click.argument("directory", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--name", default="weather", show_default=True, help="The name of its agent.")
-def command(directory: Path, name: str) -> None:
+@click.option("--llm", "thinks", is_flag=True, help="An agent with a language model.")
+def command(directory: Path, name: str, thinks: bool) -> None:
     """Make a new project with an agent, its configuration and its test.
 
     DIR must be empty, or not there. What is made runs as it is.
@@ -26,6 +27,7 @@ def command(directory: Path, name: str) -> None:
     \b
       spade-coreason init my-agents
       cd my-agents && spade-coreason up
+      spade-coreason init my-assistant --llm --name helper
     """
     if not name.isidentifier() or not name.isascii() or keyword.iskeyword(name) or name != name.lower():
         raise ConfigError("--name", f'"{name}" is no name for a module; use lower-case letters, digits and _')
@@ -34,10 +36,12 @@ def command(directory: Path, name: str) -> None:
     target = options().project / directory
     if target.exists() and any(target.iterdir()):
         raise ConfigError(str(directory), "is not empty; name a new directory")
-    for path, text in files_of(name).items():
+    for path, text in files_of(name, thinks=thinks).items():
         file = target / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
     shown = os.path.relpath(target)
     print(f"{shown} has the agent {name}@localhost in {name}.py. Try it:")
-    print(f"  cd {shown}\n  {PROGRAM} up\nand in another terminal there:\n  {PROGRAM} ask {name}@localhost Berlin")
+    first = "\n  export OPENAI_API_KEY=…   (or OPENAI_BASE_URL and OPENAI_MODEL)" if thinks else ""
+    question = f'"{THINKING_QUESTION}"' if thinks else QUESTION
+    print(f"  cd {shown}{first}\n  {PROGRAM} up\nand in another terminal there:\n  {PROGRAM} ask {name}@localhost {question}")
