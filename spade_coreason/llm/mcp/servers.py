@@ -50,10 +50,8 @@ class Servers:
         """Begins all. Returns when each is there, has failed, or its time is over; never raises for a server."""
         if not self._options or self._servers:
             return
-        server = await asyncio.to_thread(_imported)
-        self._servers = [
-            server(name, options, self._requirements.get(name, {}), log) for name, options in self._options.items()
-        ]
+        make = await asyncio.to_thread(_imported)
+        self._servers = [make(name, options, self._requirements.get(name, {}), log) for name, options in self._options.items()]
         await asyncio.gather(*(one.open() for one in self._servers))
 
     async def examine(self) -> tuple[Sequence[Offer], Sequence[CoReasonError]]:

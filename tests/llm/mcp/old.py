@@ -1,0 +1,95 @@
+"""An MCP server without the SDK, of the protocol before 2026, that can do wrong what the SDK cannot: `python old.py LOG [HOW]`.
+
+LOG gets a line for what happens in it. HOW: `deaf` answers nothing, `stubborn` ends for no reason but SIGKILL, `chatty` writes
+what is no message, `broken` says why and ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+LOG, HOW = Path(sys.argv[1]), sys.argv[2:]
+TOOLS = [
+    {"name": name, "description": f"It is called {name}.", "inputSchema": {"type": "object"}}
+    for name in ("say", "slow", "hang", "die", "grow", "long")
+]
+
+
+def note(line: str) -> None:
+    with LOG.open("a") as file:
+        file.write(f"{line}\n")
+
+
+def send(**message: Any) -> None:
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+
+
+def page(cursor: str | None) -> dict[str, Any]:
+    """Two tools a page."""
+    start = int(cursor or 0)
+    more = {"nextCursor": str(start + 2)} if start + 2 < len(TOOLS) else {}
+    return {"tools": TOOLS[start : start + 2], **more}
+
+
+def call(name: str, arguments: dict[str, Any]) -> str | None:
+    match name:
+        case "slow":
+            return None
+        case "hang":
+            while True:
+                time.sleep(60)
+        case "die":
+            sys.exit(7)
+        case "long":
+            return "x" * arguments["size"]
+        case "grow":
+            TOOLS.append({"name": "new", "description": "It is new.", "inputSchema": {"type": "object"}})
+            send(method="notifications/tools/list_changed")
+            return "grown"
+        case _:
+            return " ".join([name, *arguments.values()])
+
+
+def answer(message: dict[str, Any]) -> None:
+    params = message.get("params", {})
+    match message["method"]:
+        case "initialize":
+            capabilities = {"tools": {"listChanged": True}}
+            info = {"name": "old", "version": "1"}
+            result: dict[str, Any] = {"protocolVersion": "2025-06-18", "capabilities": capabilities, "serverInfo": info}
+        case "tools/list":
+            result = page(params.get("cursor"))
+        case "tools/call":
+            note(f"called {params['name']}")
+            text = call(params["name"], params.get("arguments", {}))
+            if text is None:
+                return
+            result = {"content": [{"type": "text", "text": text}]}
+        case "notifications/cancelled":
+            return note("cancelled")
+        case _ if "id" not in message:
+            return
+        case _:
+            return send(id=message["id"], error={"code": -32601, "message": "there is no such method"})
+    send(id=message["id"], result=result)
+
+
+note(f"began {os.getpid()}")
+if "broken" in HOW:
+    sys.exit("the disk is gone")
+if "stubborn" in HOW:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for line in sys.stdin:
+    if "chatty" in HOW:
+        print("Welcome!", flush=True)
+    if "deaf" not in HOW:
+        answer(json.loads(line))
+while "stubborn" in HOW:
+    time.sleep(60)
+note("ended")

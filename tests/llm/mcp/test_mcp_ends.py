@@ -1,0 +1,48 @@
+"""Nothing of an MCP server is left running, however it or the agent ends."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+from spade_coreason import AgentDefinition
+from spade_coreason.llm.mcp import Servers
+from tests.llm.mcp.servers import began, old
+from tests.servers.processes import ended, group
+from tests.waiting import eventually
+
+HOLDER = """
+import asyncio, json, sys
+from spade_coreason import AgentDefinition
+from spade_coreason.llm.mcp import Servers
+
+async def main():
+    await Servers(json.loads(sys.argv[1]), AgentDefinition.simple("helper")).open()
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_a_program_that_ends_for_no_reason_is_killed_and_one_that_does_not_answer_too(tmp_path: Path) -> None:
+    given = {"a": old(tmp_path / "a", "stubborn"), "b": old(tmp_path / "b", "deaf", "stubborn")}
+    servers = Servers(given, AgentDefinition.simple("helper"))
+    opening = asyncio.create_task(servers.open())
+    await eventually(lambda: all(began(tmp_path / name) for name in "ab") and bool(servers.tools()), 20)
+    await servers.close()
+    await opening
+    assert [group(began(tmp_path / name)[0]) for name in "ab"] == [[], []]
+    assert servers.tools() == []
+
+
+async def test_a_program_ends_with_an_agent_that_is_killed(tmp_path: Path) -> None:
+    import json
+
+    given = json.dumps({"files": old(tmp_path / "log")})
+    holder = await asyncio.create_subprocess_exec(sys.executable, "-c", HOLDER, given)
+    await eventually(lambda: bool(began(tmp_path / "log")), 30)
+    holder.send_signal(signal.SIGKILL)
+    await holder.wait()
+    assert await ended(began(tmp_path / "log")[0], 10)

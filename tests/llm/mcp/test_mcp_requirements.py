@@ -1,0 +1,174 @@
+"""What a manifest requires of MCP servers, by which names models know their tools, and how both are configured and shown."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from spade_coreason import ConfigError
+from spade_coreason.llm import LLMAgent
+from spade_coreason.llm.mcp import Offer
+from spade_coreason.llm.mcp.requirements import Required, requirements_of
+from tests.cli.conftest import Invoke
+from tests.cli.conftest import invoke as invoke
+from tests.llm.mcp.servers import offer, old, requiring, results, tools
+from tests.llm.server import calls, says
+from tests.llm.test_llm_agent import helper, manifest
+
+WRONG = "0" * 64
+
+
+def hash_of(tool: str) -> str:
+    """As somebody without our code makes it, of a tool of old.py."""
+    text = f'{{"description":"It is called {tool}.","inputSchema":{{"type":"object"}},"name":"{tool}"}}'
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+async def test_a_tool_that_is_not_as_the_manifest_requires_it_is_not_offered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    required = requiring(
+        {"uri": "mcp://files/say", "hash": hash_of("say").upper()},
+        {"uri": "mcp://files/slow", "hash": WRONG},
+        {"uri": "mcp://files/fly", "hash": WRONG},
+        {"uri": "https://example.org/tool", "hash": WRONG},
+    )
+    mcp = {"files": old(tmp_path / "log"), "free": old(tmp_path / "log")}
+    answers = [calls(("files__say", {}), ("files__slow", {}), ("files__die", {}), ("files__grow", {})), says("Yes.")]
+    async with helper(*answers, mcp=mcp, definition=required) as (server, t):
+        await t.ask("go")
+    free = [f"free__{tool}" for tool in ("say", "slow", "hang", "die", "grow", "long")]
+    assert tools(server.asked[0]) == ["files__say", *free]
+    said, *others = results(server.asked[1])
+    assert said == "say"
+    assert all(text.startswith("error: there is no tool 'files__") for text in others)
+    errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert errors[0].startswith(f"dependencies.tools[1].hash: mcp://files/slow has {hash_of('slow')}; look at what has changed")
+    assert errors[1].startswith("dependencies.tools[2].uri: mcp://files/fly: the server offers no such tool")
+    assert len(errors) == 2
+    assert "dependencies.tools[3].uri: https://example.org/tool is not checked" in caplog.text
+
+
+def test_a_safe_tool_may_not_be_one_of_which_its_server_says_that_it_destroys() -> None:
+    erase = offer("files", "erase", destroys=True)
+    for risk, is_wrong in (("safe", True), ("standard", False), ("critical", False)):
+        required = requiring({"uri": erase.uri, "hash": erase.hash, "risk_level": risk})
+        [[one]] = [list(one.values()) for one in requirements_of(required, ["files"]).values()]
+        assert isinstance(one, Required)
+        assert (one.fault(erase) is not None) is is_wrong
+        assert one.fault(offer("files", "erase")) is None
+
+
+def test_the_hash_changes_with_all_that_a_model_is_told_and_not_with_the_order_of_keys() -> None:
+    def made(**changed: Any) -> str:
+        plain = {"tool": "öffne", "description": "Ä", "schema": {"type": "object", "required": ["b"], "properties": {"b": {}}}}
+        return Offer("files", **{**plain, **changed}).hash
+
+    first = made()
+    assert (
+        first
+        == hashlib.sha256(
+            '{"description":"Ä","inputSchema":{"properties":{"b":{}},"required":["b"],"type":"object"},"name":"öffne"}'.encode()
+        ).hexdigest()
+    )
+    assert first == made(schema={"properties": {"b": {}}, "required": ["b"], "type": "object"})
+    changed = [made(tool="oeffne"), made(description="Ä!"), made(description=None), made(schema={"type": "object"})]
+    assert len({first, *changed}) == 5
+
+
+def test_no_two_tools_have_the_same_name_for_a_model() -> None:
+    long = "a" * 70
+    pairs = [("a", tool) for tool in ("b", "_b", "b_c", "x.y", "x_y", "x y", long, f"{long}b", "b__c", "ä", "")]
+    pairs += [("a", offer("a", "x.y").name.removeprefix("a__")), ("a_b", "c"), ("b", "b"), ("a-b", "c")]
+    names = [offer(server, tool).name for server, tool in pairs]
+    assert len(set(names)) == len(pairs)
+    for name in names:
+        assert 0 < len(name) <= 64
+        assert name.replace("-", "").replace("_", "").isascii()
+    assert names == [offer(server, tool).name for server, tool in pairs]
+    assert offer("files", "read_file").name == "files__read_file"
+
+
+def files__read() -> str:
+    """A tool with a name of a server's."""
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"mcp": ["files"]}, "options.mcp: names servers"),
+        ({"mcp": {"a__b": {"command": ["x"]}}}, "'a__b' is no name of a server"),
+        ({"mcp": {"files": {}}}, "options.mcp.files: .*give either command or url"),
+        ({"mcp": {"files": {"command": ["x"], "url": "http://localhost/"}}}, "give either command or url"),
+        ({"mcp": {"files": {"command": "x"}}}, "options.mcp.files.command: .*list"),
+        ({"mcp": {"files": {"command": []}}}, "options.mcp.files.command"),
+        ({"mcp": {"files": {"comand": ["x"]}}}, "options.mcp.files.comand: unknown key; there is command"),
+        ({"mcp": {"web": {"url": "http://me:secret@localhost/"}}}, "options.mcp.web.url"),
+        ({"mcp": {"web": {"url": "http://localhost/", "env": {"A": "b"}}}}, "env and cwd belong to command"),
+        ({"mcp": {"files": {"command": ["x"], "headers": {"A": "b"}}}}, "headers belong to url"),
+        ({"mcp": {"files": {"command": ["x"]}}, "tools": [files__read]}, "is a name for a tool of an MCP server; rename"),
+    ],
+)
+def test_a_wrong_option_of_a_server_is_one_line(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as error:
+        LLMAgent(manifest(), model="small", endpoint={"url": "http://127.0.0.1:9/v1"}, **options)
+    assert "secret" not in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_manifest_that_requires_a_tool_of_no_server_is_a_wrong_one() -> None:
+    for uri in ("mcp://files/read", "mcp://web/", "mcp://web"):
+        with pytest.raises(ConfigError, match=r"dependencies.tools\[0\].uri: .*there is no such server under options.mcp"):
+            LLMAgent(
+                requiring({"uri": uri, "hash": WRONG}),
+                model="small",
+                endpoint={"url": "http://127.0.0.1:9/v1"},
+                mcp={"web": {"url": "http://localhost/"}},
+            )
+
+
+def test_the_hashes_are_printed_and_a_check_finds_what_has_changed(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(*requirements: dict[str, Any], **mcp: Any) -> None:
+        Path("manifest.json").write_text(requiring(*requirements).to_json())
+        thinker = {"jid": "a@localhost", "agent": "spade_coreason.llm:LLMAgent", "manifest": "manifest.json"}
+        echo = {"jid": "echo@localhost", "agent": "spade_coreason.agents.echo:EchoAgent"}
+        options = {"model": "small", "endpoint": {"url": "http://127.0.0.1:9/v1"}, "mcp": mcp}
+        Path("config").mkdir(exist_ok=True)
+        settings = {"server": {"mode": "embedded"}, "agents": [echo, thinker | {"options": options}]}
+        Path("config/platform.yaml").write_text(yaml.safe_dump(settings))
+
+    monkeypatch.setenv("LOG", str(Path("log").absolute()))
+    files = old(Path("${LOG}"))
+    write(files=files)
+    shown = invoke("tools", "a", "--json")
+    assert shown.exit_code == 0, shown.output
+    records = json.loads(shown.stdout)
+    assert [record["hash"] for record in records] == [hash_of(record["tool"]) for record in records]
+    assert records[0].keys() == {"agent", "server", "tool", "name", "uri", "hash", "description"}
+    assert (records[0]["uri"], records[0]["name"]) == ("mcp://files/say", "files__say")
+    assert invoke("check").exit_code == 0
+
+    write(*({"uri": one["uri"], "hash": one["hash"]} for one in records), files=files)
+    assert invoke("check").exit_code == 0
+    write({"uri": records[0]["uri"], "hash": WRONG}, files=files, gone={"command": ["./not-there"]})
+    checked = invoke("check")
+    assert checked.exit_code == 2
+    [fault, away] = [line for line in checked.output.splitlines() if "mcp://files/say" in line or "MCP server gone" in line]
+    assert f"dependencies.tools[0].hash: mcp://files/say has {records[0]['hash']}" in fault
+    assert "the MCP server gone is away: [Errno 2]" in away
+    table = invoke("tools")
+    assert table.exit_code == 2
+    assert records[-1]["hash"] in table.stdout
+    assert len(table.stderr.splitlines()) == 2
+
+    assert invoke("tools", "echo").stdout == "There are none.\n"
+    missing = invoke("tools", "nobody")
+    assert missing.exit_code == 2
+    assert 'AGENT: there is no agent "nobody"; ' in missing.stderr
