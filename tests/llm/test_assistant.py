@@ -51,6 +51,7 @@ def test_the_configuration_of_the_assistant_is_read(monkeypatch: pytest.MonkeyPa
         "limits",
         "tools",
         "agents",
+        "mcp",
         "show_tools",
         "termination_markers",
         "input_guardrails",

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 _MOST_TOOLS = 1000
 _MOST_PAGES = 100
 _WORDS = 200
+_LEAVING_S = 3.0
+"""To say good-bye to a server at an address; a program has its own time."""
+_AGAIN_S = 5.0
+"""Until changes are listened for again, when the server has ended that."""
 
 
 class Connection:
@@ -58,8 +62,7 @@ class Connection:
         """Ends it, as lost where there is a problem. What is being asked is told that it will not be answered."""
         if self._is_over:
             return
-        if self.client is None:
-            self._limit.cancel()
+        self._limit.deadline = anyio.current_time() + (_LEAVING_S if self.client is not None else 0)
         self._is_over, self.client = True, None
         self.settled.set()
         self._stir.set()
@@ -109,12 +112,15 @@ class Connection:
         tools = client.server_capabilities.tools
         if tools is None or not tools.list_changed:
             return
-        with suppress(ListenNotSupportedError):
-            with suppress(SubscriptionLost, MCPError):
-                async with client.listen(tools_list_changed=True) as changes:
-                    async for _ in changes:
-                        self.look_again()
-            self.leave()
+        with suppress(ListenNotSupportedError, MCPError):
+            while True:
+                with suppress(SubscriptionLost):
+                    async with client.listen(tools_list_changed=True) as changes:
+                        async for _ in changes:
+                            self.look_again()
+                await anyio.sleep(_AGAIN_S)
+                self.look_again()  # what changed meanwhile was told to nobody
+        self.look_again()
 
     async def _on_message(self, message: object) -> None:
         if isinstance(message, ToolListChangedNotification):

@@ -95,7 +95,9 @@ class Server:
         self._is_closed = True
         if self._connection is not None:
             self._connection.leave()
-            await asyncio.wait({self._connection.task}, timeout=_CLOSING_S)
+            _, late = await asyncio.wait({self._connection.task}, timeout=_CLOSING_S)
+            for task in late:
+                task.cancel()
 
     async def _ready(self) -> Connection:
         if self._connection is not None and self._connection.is_over:

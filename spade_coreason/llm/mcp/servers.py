@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_MOST_TOOLS = 128
-"""As many as OpenAI's models take."""
+_MOST_TOOLS = 100
+"""OpenAI's models take 128, and there are those of the agent itself."""
 _DESCRIPTION = 2000
 _PATIENCE_S = 2.0
 """What a turn waits for a server that never told its tools."""
@@ -53,6 +53,9 @@ class Servers:
         make = await asyncio.to_thread(_imported)
         self._servers = [make(name, options, self._requirements.get(name, {}), log) for name, options in self._options.items()]
         await asyncio.gather(*(one.open() for one in self._servers))
+        if (count := sum(len(one.offers) for one in self._servers)) > _MOST_TOOLS:
+            remedy = "require those that are needed in the manifest (dependencies.tools)"
+            log.warning("MCP servers offer %d tools, of which only the first %d are used; %s", count, _MOST_TOOLS, remedy)
 
     async def examine(self) -> tuple[Sequence[Offer], Sequence[CoReasonError]]:
         """What they offer, and a ConfigError for each tool that is not as the manifest requires it, a ToolError for each server

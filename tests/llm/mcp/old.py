@@ -47,7 +47,7 @@ def call(name: str, arguments: dict[str, Any]) -> str | None:
         case "die":
             sys.exit(7)
         case "long":
-            return "x" * arguments["size"]
+            return "x" * int(arguments["size"])
         case "grow":
             TOOLS.append({"name": "new", "description": "It is new.", "inputSchema": {"type": "object"}})
             send(method="notifications/tools/list_changed")

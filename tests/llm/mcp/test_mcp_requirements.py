@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import yaml
 from spade_coreason import ConfigError
 from spade_coreason.llm import LLMAgent
 from spade_coreason.llm.mcp import Offer
+from spade_coreason.llm.mcp.options import servers_of
 from spade_coreason.llm.mcp.requirements import Required, requirements_of
 from tests.cli.conftest import Invoke
 from tests.cli.conftest import invoke as invoke
@@ -21,6 +23,7 @@ from tests.llm.mcp.servers import offer, old, requiring, results, tools
 from tests.llm.server import calls, says
 from tests.llm.test_llm_agent import helper, manifest
 
+ROOT = Path(__file__).parents[3]
 WRONG = "0" * 64
 
 
@@ -121,6 +124,15 @@ def test_a_wrong_option_of_a_server_is_one_line(options: dict[str, Any], said: s
         LLMAgent(manifest(), model="small", endpoint={"url": "http://127.0.0.1:9/v1"}, **options)
     assert "secret" not in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_what_the_documents_show_is_read() -> None:
+    documented, configured = ((ROOT / path).read_text(encoding="utf-8") for path in ("docs/mcp.md", "config/assistant.yaml"))
+    [block] = re.findall(r"^    options:\n((?:      .*\n)+)", documented, re.M)
+    [commented] = re.findall(r"^      # mcp:\n(?:      #   .*\n)+", configured, re.M)
+    shown = [yaml.safe_load(text) for text in (block, commented.replace("# ", ""))]
+    for options in shown:
+        assert servers_of(options["mcp"]).keys() == {"files", "web"}
 
 
 def test_a_manifest_that_requires_a_tool_of_no_server_is_a_wrong_one() -> None:
