@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import sys
 from pathlib import Path
 
 from spade_coreason import AgentDefinition
 from spade_coreason.llm.mcp import Servers
-from tests.llm.mcp.servers import began, old
+from tests.cli.program import running
+from tests.llm.mcp.servers import began, happened, old
 from tests.servers.processes import ended, group
 from tests.waiting import eventually
 
@@ -46,3 +48,21 @@ async def test_a_program_ends_with_an_agent_that_is_killed(tmp_path: Path) -> No
     holder.send_signal(signal.SIGKILL)
     await holder.wait()
     assert await ended(began(tmp_path / "log")[0], 10)
+
+
+def test_a_platform_starts_without_a_server_that_is_away_and_ends_those_that_are_there(tmp_path: Path) -> None:
+    options = {
+        "model": "small",
+        "endpoint": {"url": "http://127.0.0.1:9/v1"},
+        "mcp": {"files": old(tmp_path / "files"), "deaf": old(tmp_path / "deaf", "deaf", timeout_s=0.5)},
+    }
+    thinker = {"jid": "a@localhost", "agent": "spade_coreason.llm:LLMAgent", "options": options}
+    (tmp_path / "platform.yaml").write_text(json.dumps({"server": {"mode": "embedded"}, "agents": [thinker]}))
+    with running("up", "-c", "platform.yaml", cwd=tmp_path, until=r"^Ready") as up:
+        [leader] = began(tmp_path / "files")
+        assert group(leader) != []
+        code, _, said = up.stop(signal.SIGTERM)
+    assert code == 0
+    assert "warning: the MCP server deaf is away: was not there within 0.5 s\n" in said
+    assert happened(tmp_path / "files") == ["began", "ended"]
+    assert group(leader) == group(began(tmp_path / "deaf")[0]) == []

@@ -101,7 +101,7 @@ async def test_a_call_that_takes_too_long_is_cancelled_and_a_server_that_hangs_i
         calls(("files__hang", {})),
         says("Sorry."),
     ]
-    async with helper(*answers, mcp={"files": old(log, timeout_s=3)}, limits=limits) as (server, t):
+    async with helper(*answers, mcp={"files": old(log, timeout_s=5)}, limits=limits) as (server, t):
         assert (await t.ask("go")).text == "Sorry."
         assert results(server.asked[1]) == ["error: files__slow did not answer in 1 s"] * 2
         assert results(server.asked[2]) == ["say"]
