@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -200,48 +202,89 @@ async def test_a_server_by_http_is_asked_and_found_again_after_it_was_killed(tmp
     assert results(server.asked[2])[0].startswith("error: the MCP server web ")
 
 
-async def test_a_server_by_http_gets_its_headers_and_an_answer_that_is_too_long_is_not_read(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    keys: list[str] = []
+class OldWeb:
+    """A server of the protocol before 2026 at an address, with one tool; `answers` is what that gives, or nothing for ever."""
 
-    async def answer(request: web.Request) -> web.StreamResponse:
-        keys.append(request.headers.get("Authorization", ""))
+    def __init__(self, answer: str | None) -> None:
+        self.answer = answer
+        self.keys: list[str] = []
+        self.sessions = 0
+        self.url = ""
+
+    async def respond(self, request: web.Request) -> web.StreamResponse:
+        self.keys.append(request.headers.get("Authorization", ""))
         message = await request.json() if request.method == "POST" else {}
         if request.path == "/closed":
             return web.Response(status=401)
-        info = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "old", "version": "1"}}
-        match message.get("method"):
-            case "initialize":
-                result: Any = info
-            case "tools/list":
-                result = {"tools": [{"name": "long", "inputSchema": {"type": "object"}}]}
-            case "tools/call":
-                result = {"content": [{"type": "text", "text": "x" * 50_000_000}]}
-            case "server/discover":
-                error = {"code": -32601, "message": "there is no such method"}
-                return web.json_response({"jsonrpc": "2.0", "id": message["id"], "error": error})
-            case _:
-                return web.Response(status=202 if message else 405)
-        return web.json_response({"jsonrpc": "2.0", "id": message["id"], "result": result})
+        method, headers = message.get("method"), {}
+        if method == "server/discover":
+            error = {"code": -32601, "message": "there is no such method"}
+            return web.json_response({"jsonrpc": "2.0", "id": message["id"], "error": error})
+        if method == "initialize":
+            self.sessions += 1
+            headers["mcp-session-id"] = str(self.sessions)
+            info = {"name": "old", "version": "1"}
+            result: Any = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info}
+        elif method == "notifications/initialized" or request.method == "GET":
+            return web.Response(status=202 if message else 405)
+        elif self.answer is None:  # also whoever says good-bye
+            await asyncio.Event().wait()
+        elif method == "tools/list":
+            result = {"tools": [{"name": "long", "inputSchema": {"type": "object"}}]}
+        elif method == "tools/call":
+            result = {"content": [{"type": "text", "text": self.answer}]}
+            if self.answer == "hang":
+                self.answer = None
+                await asyncio.Event().wait()
+        else:
+            return web.Response(status=202)
+        return web.json_response({"jsonrpc": "2.0", "id": message["id"], "result": result}, headers=headers)
 
+
+@asynccontextmanager
+async def old_web(answer: str) -> AsyncIterator[OldWeb]:
+    served = OldWeb(answer)
     application = web.Application()
-    application.router.add_route("*", "/{name}", answer)
+    application.router.add_route("*", "/{name}", served.respond)
     runner = web.AppRunner(application, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    headers = {"Authorization": "Bearer sk-secret"}
-    mcp = {name: {"url": f"{url}/{name}", "headers": headers, "timeout_s": 20} for name in ("open", "closed")}
+    served.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     try:
+        yield served
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_server_by_http_gets_its_headers_and_an_answer_that_is_too_long_is_not_read(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    headers = {"Authorization": "Bearer sk-secret"}
+    async with old_web("x" * 50_000_000) as served:
+        mcp = {name: {"url": f"{served.url}/{name}", "headers": headers, "timeout_s": 20} for name in ("open", "closed")}
         async with helper(calls(("open__long", {})), says("Sorry."), mcp=mcp) as (server, t):
             assert (await t.ask("go")).text == "Sorry."
             assert away(t) == ["closed"]
-    finally:
-        await runner.cleanup()
     [said] = results(server.asked[1])
     assert "a message of more than 4,194,304 bytes" in said
     assert len(said) < 1000
-    assert set(keys) == {"Bearer sk-secret"}
+    assert set(served.keys) == {"Bearer sk-secret"}
     assert "the MCP server closed is away: Server returned an error response (HTTP 401 Unauthorized)" in caplog.text
     assert "sk-secret" not in caplog.text
+
+
+async def test_a_server_by_http_that_hangs_is_left_without_a_good_bye_and_found_again() -> None:
+    async with old_web("hang") as served:
+        mcp = {"web": {"url": f"{served.url}/mcp", "timeout_s": 2}}
+        async with helper(calls(("web__long", {})), says("Sorry."), mcp=mcp, limits={"tool_timeout_s": 1}) as (server, t):
+            assert (await t.ask("go")).text == "Sorry."
+            await eventually(lambda: away(t) == ["web"], 20)
+            served.answer = "short"
+            async with asyncio.timeout(30):
+                while away(t):  # each turn tries, when it is time
+                    await t.ask("are you there?")
+            server.answers[:] = [calls(("web__long", {})), says("Yes.")]
+            assert (await t.ask("and now?")).text == "Yes."
+    assert results(server.asked[1]) == ["error: web__long did not answer in 1 s"]
+    assert results(server.asked[-1]) == ["short"]
+    assert served.sessions == 2
