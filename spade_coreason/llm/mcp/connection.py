@@ -62,7 +62,7 @@ class Connection:
         """Ends it, as lost where there is a problem. What is being asked is told that it will not be answered."""
         if self._is_over:
             return
-        self._limit.deadline = anyio.current_time() + (_LEAVING_S if self.client is not None else 0)
+        self._limit.deadline = anyio.current_time() + (_LEAVING_S if self.client is not None and self._options.url else 0)
         self._is_over, self.client = True, None
         self.settled.set()
         self._stir.set()
@@ -78,9 +78,10 @@ class Connection:
                 us = Implementation(name="spade-coreason", version=__version__)
                 async with Client(self._transport(), client_info=us, message_handler=self._on_message, cache=None) as client:
                     self._on_tools(await _tools(client))
-                    limit.deadline = math.inf
-                    self.client = client
-                    self.settled.set()
+                    if not self._is_over:
+                        limit.deadline = math.inf
+                        self.client = client
+                        self.settled.set()
                     await self._attend(client)
             self.leave(f"was not there within {self._options.timeout_s:g} s")
         except Exception as error:  # noqa: BLE001 - whatever it dies of, the agent stays

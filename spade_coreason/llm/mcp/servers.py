@@ -52,7 +52,11 @@ class Servers:
             return
         make = await asyncio.to_thread(_imported)
         self._servers = [make(name, options, self._requirements.get(name, {}), log) for name, options in self._options.items()]
-        await asyncio.gather(*(one.open() for one in self._servers))
+        try:
+            await asyncio.gather(*(one.open() for one in self._servers))
+        except asyncio.CancelledError:
+            await self.close()
+            raise
         if (count := sum(len(one.offers) for one in self._servers)) > _MOST_TOOLS:
             remedy = "require those that are needed in the manifest (dependencies.tools)"
             log.warning("MCP servers offer %d tools, of which only the first %d are used; %s", count, _MOST_TOOLS, remedy)
