@@ -8,12 +8,16 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
+
 from spade_coreason import AgentDefinition
+from spade_coreason.llm import LLMAgent
 from spade_coreason.llm.mcp import Servers
-from tests.cli.program import running
 from tests.llm.mcp.servers import began, happened, old
 from tests.servers.processes import ended, group
+from tests.servers.server import XmppServer
 from tests.waiting import eventually
+from tests.xmpp.hosting import hosted
 
 HOLDER = """
 import asyncio, json, sys
@@ -40,7 +44,6 @@ async def test_a_program_that_ends_for_no_reason_is_killed_and_one_that_does_not
 
 
 async def test_a_program_ends_with_an_agent_that_is_killed(tmp_path: Path) -> None:
-    import json
 
     given = json.dumps({"files": old(tmp_path / "log")})
     holder = await asyncio.create_subprocess_exec(sys.executable, "-c", HOLDER, given)
@@ -50,19 +53,15 @@ async def test_a_program_ends_with_an_agent_that_is_killed(tmp_path: Path) -> No
     assert await ended(began(tmp_path / "log")[0], 10)
 
 
-def test_a_platform_starts_without_a_server_that_is_away_and_ends_those_that_are_there(tmp_path: Path) -> None:
-    options = {
-        "model": "small",
-        "endpoint": {"url": "http://127.0.0.1:9/v1"},
-        "mcp": {"files": old(tmp_path / "files"), "deaf": old(tmp_path / "deaf", "deaf", timeout_s=0.5)},
-    }
-    thinker = {"jid": "a@localhost", "agent": "spade_coreason.llm:LLMAgent", "options": options}
-    (tmp_path / "platform.yaml").write_text(json.dumps({"server": {"mode": "embedded"}, "agents": [thinker]}))
-    with running("up", "-c", "platform.yaml", cwd=tmp_path, until=r"^Ready") as up:
+async def test_an_agent_on_a_server_is_online_without_a_server_that_is_away_and_ends_those_that_are_there(
+    prosody: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mcp = {"files": old(tmp_path / "files"), "deaf": old(tmp_path / "deaf", "deaf", timeout_s=0.5)}
+    agent = LLMAgent(AgentDefinition.simple("helper"), model="small", endpoint={"url": "http://127.0.0.1:9/v1"}, mcp=mcp)
+    async with hosted(agent, prosody, tmp_path):
         [leader] = began(tmp_path / "files")
         assert group(leader) != []
-        code, _, said = up.stop(signal.SIGTERM)
-    assert code == 0
-    assert "warning: the MCP server deaf is away: was not there within 0.5 s\n" in said
+    said = [record.getMessage() for record in caplog.records if "MCP" in record.getMessage()]
+    assert said == ["the MCP server deaf is away: was not there within 0.5 s"]
     assert happened(tmp_path / "files") == ["began", "ended"]
-    assert group(leader) == group(began(tmp_path / "deaf")[0]) == []
+    assert not any(group(one) for name in ("files", "deaf") for one in began(tmp_path / name))
