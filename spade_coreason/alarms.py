@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+import types
+from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 3.0
 
 
 class Alarms:
@@ -53,14 +62,21 @@ class Alarms:
 
 
 class Limit:
-    """`with Limit(alarms):` in a task is as `asyncio.timeout(alarms.delay_s)`; no limit where the delay is 0."""
+    """`with Limit(alarms):` in a task is as `asyncio.timeout(alarms.delay_s)`; no limit where the delay is 0.
 
-    __slots__ = ("_alarms", "_cancelling", "_task", "has_expired")
+    Work that swallows its cancellation would hold whoever waits for it: `await limit.hold(work)` leaves it where it stands
+    if it has not ended `patience_s` later.
+    """
 
-    def __init__(self, alarms: Alarms) -> None:
+    __slots__ = ("_alarms", "_cancelling", "_insistence", "_is_leaving", "_patience_s", "_task", "has_expired")
+
+    def __init__(self, alarms: Alarms, patience_s: float = PATIENCE_S) -> None:
         self._alarms = alarms
+        self._patience_s = patience_s
         self._task: asyncio.Task[object] | None = None
         self._cancelling = 0
+        self._insistence: asyncio.TimerHandle | None = None
+        self._is_leaving = False
         self.has_expired = False
 
     def __enter__(self) -> Limit:
@@ -74,13 +90,49 @@ class Limit:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._alarms.take_back(self._interrupt)
-        if not self.has_expired or self._task is None:
+        if self._insistence is None or self._task is None:
             return
+        self._insistence.cancel()
+        left = self._task.uncancel()
+        if self._is_leaving:
+            left = self._task.uncancel()
         # Our cancellation is spent; one by somebody else, who came at the same time, travels on.
-        if self._task.uncancel() <= self._cancelling and kind is not None and issubclass(kind, asyncio.CancelledError):
+        if left <= self._cancelling and kind is not None and issubclass(kind, asyncio.CancelledError):
             raise TimeoutError from error
+
+    @types.coroutine
+    def hold(self, work: Awaitable[T]) -> Generator[Any, Any, T]:
+        """Awaits `work`; what goes on for `patience_s` after its cancellation is closed where it stands."""
+        steps: Any = work.__await__()
+        error: BaseException | None = None
+        while True:
+            try:
+                waits_for = next(steps) if error is None else steps.throw(error)
+            except StopIteration as end:
+                value: T = end.value
+                return value
+            error = None
+            try:
+                yield waits_for
+            except BaseException as thrown:
+                if self._is_leaving:
+                    self._leave(steps)
+                    raise
+                error = thrown
+
+    def _leave(self, steps: Any) -> None:
+        try:
+            steps.close()
+        except RuntimeError:  # it swallows even this
+            log.error("what was cancelled after %g s does not end; it is left where it stands", self._alarms.delay_s)
 
     def _interrupt(self) -> None:
         self.has_expired = True
+        if self._task is not None:
+            self._task.cancel()
+            self._insistence = asyncio.get_running_loop().call_later(self._patience_s, self._insist)
+
+    def _insist(self) -> None:
+        self._is_leaving = True
         if self._task is not None:
             self._task.cancel()

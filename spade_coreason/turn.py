@@ -103,7 +103,7 @@ class Turn:
             try:
                 with limit:
                     await self.engine.lifecycle.ensure_started()
-                    await work()
+                    await limit.hold(work())
             finally:
                 lane.is_assisting, lane.current = False, None
             await response.close_streams()

@@ -104,3 +104,62 @@ async def test_what_is_raised_within_a_limit_that_expired_is_what_is_raised() ->
 
     with pytest.raises(ZeroDivisionError), Limit(Alarms(0.01)):
         await raises()
+
+
+async def test_what_swallows_its_cancellation_is_left_where_it_stands() -> None:
+    cancelled, closed = list[str](), list[str]()
+
+    async def stubborn() -> None:
+        while not closed:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.append("cancelled")
+            except GeneratorExit:
+                closed.append("closed")
+
+    limit = Limit(Alarms(0.01), patience_s=0.03)
+    with pytest.raises(TimeoutError), limit:
+        await limit.hold(stubborn())
+    assert (cancelled, closed) == (["cancelled"], ["closed"])
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    await asyncio.sleep(0.05)  # is not cancelled any more
+
+
+async def test_what_puts_things_in_order_after_its_cancellation_has_the_time_for_it() -> None:
+    ordered = asyncio.Event()
+
+    async def tidy() -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.02)
+            ordered.set()
+            raise
+        return "never"
+
+    limit = Limit(Alarms(0.01), patience_s=5)
+    with pytest.raises(TimeoutError), limit:
+        await limit.hold(tidy())
+    assert ordered.is_set()
+
+
+async def test_work_that_is_held_gives_its_value_and_hears_what_it_waits_for() -> None:
+    async def fails() -> None:
+        await asyncio.sleep(0)
+        raise ZeroDivisionError
+
+    async def work() -> str:
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.create_task(fails())
+        async with asyncio.timeout(5):
+            return await asyncio.to_thread(lambda: "done")
+
+    alarms = Alarms(5)
+    with Limit(alarms) as limit:
+        assert await limit.hold(work()) == "done"
+        with pytest.raises(ZeroDivisionError):
+            await limit.hold(fails())
+    alarms.stop()

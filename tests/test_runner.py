@@ -332,6 +332,20 @@ async def test_hanging_ends_with_the_assist_timeout() -> None:
         assert await t.say("hello") == ["still here"]
 
 
+async def test_an_agent_that_swallows_its_cancellation_does_not_hold_its_conversation() -> None:
+    async def never_ends(response: ResponseHandler) -> None:
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except BaseException:  # noqa: BLE001 - as agents are written
+                continue
+
+    async with AgentTester(misbehaving(never_ends), policy=Policy(assist_timeout_s=0.05)) as t:
+        with pytest.raises(PeerFailed, match=r"could not finish this within 0\.05 s"):
+            await t.ask("go")
+        assert await t.say("hello") == ["still here"]
+
+
 async def test_what_is_emitted_after_the_turn_is_an_error_of_the_agent() -> None:
     late: asyncio.Queue[type[BaseException] | None] = asyncio.Queue()
     over = asyncio.Event()
