@@ -234,14 +234,19 @@ def _files(jid: str) -> Files:
 
 
 def _local_server(settings: Settings) -> Iterator[Finding]:
-    from ..xmpp.servers import choose
+    from ..xmpp.servers import choose, require_free
 
-    mode = settings.server.mode
+    mode, port = settings.server.mode, settings.server.port
     if mode == "external":
         return
     try:
+        key = "server.mode"
         choice = choose(mode)
+        key = "server.port"
+        if port is not None and read_run_file(settings.data_dir) is None:  # else it is that platform which has it
+            require_free(port)
     except ServerError as error:
+        error.place = settings.place(key)
         yield bad("server", error)
         return
     yield Finding("server", "note" if choice.notice else "good", choice.notice or f"a private {choice.kind} would be started")

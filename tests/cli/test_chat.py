@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -121,3 +122,15 @@ def test_alt_enter_begins_a_new_line(chat: Chat) -> None:
     terminal = chat("echo")
     terminal.type("one\x1b\rtwo\r")
     terminal.until("  one\r\n  two\r\n.*echo ▸")
+
+
+def test_the_password_of_another_account_is_asked_for_and_not_shown(platform: Running) -> None:
+    run = json.loads((platform.cwd / "data" / "run.json").read_text())
+    where = ("--host", run["host"], "--port", str(run["port"]), "--ca-file", run["ca_file"])
+    guest = run["guest"]
+    with closing(Terminal("ask", "echo@localhost", "hello there", "--jid", guest["jid"], *where, cwd=platform.cwd)) as terminal:
+        terminal.until(f"Password of {guest['jid']}: ")
+        terminal.type(f"{guest['password']}\r")
+        terminal.until("hello there\r\n")
+        assert terminal.process.wait(TIMEOUT_S) == 0
+        assert guest["password"] not in terminal.screen

@@ -190,6 +190,8 @@ def test_a_port_in_use(invoke: Invoke, monkeypatch: pytest.MonkeyPatch, mode: st
         write(Path("config/platform.yaml"), f"server: {{mode: {mode}, port: {port}}}\n{ECHO}")
         in_use = f"port {port} on 127.0.0.1 is in use; end what listens there, or choose another port"
         assert_one_line(invoke("up"), 4, f"error: config/platform.yaml: server.port: {in_use}")
+        checked = invoke("check")
+        assert (checked.exit_code, f"config/platform.yaml: server.port: {in_use}" in checked.stdout) == (4, True)
         monkeypatch.setenv("SPADE_COREASON_SERVER__MODE", mode)
         run = invoke("run", "spade_coreason.agents.echo:EchoAgent", "--port", str(port))
         assert_one_line(run, 4, f"error: --port: {in_use}")

@@ -1,6 +1,6 @@
 """Local XMPP servers: a managed Prosody, and an embedded one for a first run. Both end with the process that started them."""
 
-from .address import Kind, LocalServer
+from .address import Kind, LocalServer, require_free
 from .choice import Choice, Mode, choose, local_server
 from .embedded import EmbeddedServer, embedded_server
 from .process import AddressInUse
@@ -19,4 +19,5 @@ __all__ = [
     "local_server",
     "prosody_program",
     "prosody_server",
+    "require_free",
 ]

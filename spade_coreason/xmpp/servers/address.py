@@ -87,11 +87,16 @@ def prepared(directory: Path, domains: Sequence[str]) -> tuple[Path, Certificate
     return directory, certificate_in(directory / "certs", domains)
 
 
+def require_free(port: int) -> None:
+    """AddressInUse where something else listens on that port of this machine."""
+    if not is_free(port):
+        raise AddressInUse(f"port {port} on {LOOPBACK} is in use; end what listens there, or choose another port")
+
+
 def _port_choices(directory: Path, names: tuple[str, ...], wanted: int | None) -> Iterator[dict[str, int]]:
     """Ports to try, by name, the first name being the clients' port: those of the last time if they are still free."""
     if wanted is not None:
-        if not is_free(wanted):
-            raise AddressInUse(f"port {wanted} on {LOOPBACK} is in use; end what listens there, or choose another port")
+        require_free(wanted)
         yield dict(zip(names, (wanted, *free_ports(len(names) - 1)), strict=True))
         return
     last = _remembered(directory, names)
