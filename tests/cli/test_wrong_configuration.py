@@ -136,13 +136,22 @@ def test_check_says_that_there_are_no_agents_yet(invoke: Invoke) -> None:
     assert "there are no agents; add one under config/platform.yaml: agents" in " ".join(checked.stdout.split())
 
 
+def test_check_tries_the_tokenizer(invoke: Invoke) -> None:
+    agent = "{jid: a@localhost, agent: 'spade_coreason.agents.echo:EchoAgent', memory: {tokenizer: 'nothing:here'}}"
+    write(Path("config/platform.yaml"), agents(agent))
+    checked = invoke("check")
+    assert checked.exit_code == 2
+    assert "agents[0].memory.tokenizer: there is no module nothing" in " ".join(checked.output.split())
+
+
 def test_check_looks_at_the_database(invoke: Invoke) -> None:
     write(Path("config/platform.yaml"), agents("{jid: a@localhost, agent: 'spade_coreason.agents.echo:EchoAgent'}"))
     write(Path("data/platform.db"), "no database")
     for command in ("check", "up"):
         done = invoke(command)
         assert done.exit_code == (2 if command == "check" else 1)
-        assert "data/platform.db: file is not a database" in " ".join(done.output.split())
+        remedy = "name another file in storage.url, or restore a backup"
+        assert f"data/platform.db: file is not a database; {remedy}" in " ".join(done.output.split())
     assert Path("data/platform.db").read_text() == "no database"
 
 
@@ -211,7 +220,7 @@ def test_a_directory_that_cannot_be_written_is_one_line(invoke: Invoke) -> None:
     result = invoke("up")
     assert result.exit_code == 1
     assert "Traceback" not in result.stderr
-    assert "data: File exists" in result.stderr
+    assert "data: cannot be written: File exists; see to the directory, or name another one (data_dir)" in result.stderr
 
 
 def test_a_literal_password_works_with_one_warning(invoke: Invoke, prosody: XmppServer) -> None:
