@@ -5,7 +5,14 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
-from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, ResponseHandler, SessionHandle
+from spade_coreason import (
+    AgentDefinition,
+    AgentInteractionMemory,
+    AgentRequest,
+    MemoryFullError,
+    ResponseHandler,
+    SessionHandle,
+)
 
 _QUESTION = re.compile(
     r"(when|what|where|who|whom|whose|which|why|how)('s)?\b"
@@ -51,8 +58,12 @@ class NotesAgent:
         elif text.endswith("?") or _QUESTION.match(text):
             await response.markdown(await self._look_up(text, notes, session))
         else:
-            await self._remember(conversation_id, notes, text, request.created_at, session)
-            await response.markdown(f'✓ I\'ll remember: "{text}".')
+            try:
+                await self._remember(conversation_id, notes, text, request.created_at, session)
+            except (MemoryFullError, ValueError) as error:
+                await response.error(f"I cannot remember this: {error}.")
+            else:
+                await response.markdown(f'✓ I\'ll remember: "{text}".')
 
     async def _remember(self, conversation_id: str, notes: list[str], text: str, now: datetime, session: SessionHandle) -> None:
         if text in notes:  # told twice, or a turn that was interrupted behind this and runs again

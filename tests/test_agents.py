@@ -59,6 +59,13 @@ async def test_a_payload_without_a_question_is_answered(kind: Any, payload: dict
         assert (await t.ask(payload)).events[-1].type == "request.completed"
 
 
+async def test_notes_say_what_they_cannot_remember() -> None:
+    async with notes() as t:
+        [said] = await t.say("x" * 65_537)
+        assert said.startswith("I cannot remember this: information has 65,537 bytes, and 65,536 are the most; keep the text")
+        assert await t.say("list") == ["I know nothing from you yet."]
+
+
 async def test_notes_confirm_what_they_remember_and_answer_after_a_restart() -> None:
     clock = Clock()
     async with notes(clock=clock) as t:
