@@ -45,8 +45,8 @@ async def serve(settings: Settings, is_online: Callable[[Platform], None]) -> No
         async with Platform(settings) as platform:
             if platform.notice:
                 warn(platform.notice)
-            is_online(platform)
             settle_collector()
+            is_online(platform)
             await platform.wait()
             # From here on the answers in flight are finished, which may take `limits.grace_s`.
             loop.add_signal_handler(signal.SIGINT, _end_now)
