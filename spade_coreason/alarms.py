@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import types
 from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType
@@ -14,6 +15,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 3.0
+HELD_S = 1.0
 
 
 class Alarms:
@@ -102,15 +104,23 @@ class Limit:
 
     @types.coroutine
     def hold(self, work: Awaitable[T]) -> Generator[Any, Any, T]:
-        """Awaits `work`; what goes on for `patience_s` after its cancellation is closed where it stands."""
+        """Awaits `work`; what goes on for `patience_s` after its cancellation is closed where it stands.
+
+        The log says which work keeps the event loop from everybody else.
+        """
         steps: Any = work.__await__()
         error: BaseException | None = None
         while True:
+            began = time.monotonic()
             try:
                 waits_for = next(steps) if error is None else steps.throw(error)
             except StopIteration as end:
                 value: T = end.value
                 return value
+            finally:
+                if (held_s := time.monotonic() - began) > HELD_S:
+                    name = getattr(work, "__qualname__", "what runs")
+                    log.warning("%s held up everybody else for %.1f s; give what blocks to asyncio.to_thread", name, held_s)
             error = None
             try:
                 yield waits_for

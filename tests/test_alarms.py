@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import time
 
 import pytest
 
@@ -163,3 +165,14 @@ async def test_work_that_is_held_gives_its_value_and_hears_what_it_waits_for() -
         with pytest.raises(ZeroDivisionError):
             await limit.hold(fails())
     alarms.stop()
+
+
+async def test_work_that_blocks_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def blocks() -> None:
+        await asyncio.sleep(0)
+        time.sleep(1.05)  # noqa: ASYNC251 - what agents should not do
+
+    with Limit(Alarms(0)) as limit:
+        await limit.hold(blocks())
+    [said] = [record.getMessage() for record in caplog.records]
+    assert re.fullmatch(r"test_work.*blocks held up everybody else for \d\.\d s; give what blocks to asyncio\.to_thread", said)
