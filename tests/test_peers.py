@@ -602,8 +602,9 @@ async def complaining(request: Any, session: Any, response: Any) -> None:
 
 @agent
 async def asking(request: Any, session: Any, response: Any, peers: Peers) -> None:
+    jid = request.payload["query"]
     try:
-        await response.markdown(str(await peers.ask(request.payload["query"], "x", 0.05)))
+        await response.markdown(str(await peers.ask(jid, "x", 0.05 if "hanging" in jid else 10)))
     except PeerError as error:
         await response.data({"type": type(error).__name__, "jid": error.jid, "text": str(error)})
 

@@ -92,8 +92,14 @@ async def test_nothing_of_what_is_said_and_no_key_is_printed(prosody: XmppServer
         ]
         tls = {"ca_file": str(prosody.ca_file)}
         where = {"mode": "external", "domain": prosody.domain, "host": prosody.host, "port": prosody.port, "tls": tls}
+        usual = {"model": "small", "show_tools": False}
         agents = [
-            {"jid": jid, "password": password, "agent": f"clerk:{kind}", "options": {"model": "small", **option}}
+            {
+                "jid": jid,
+                "password": password,
+                "agent": f"clerk:{kind}",
+                "options": {**usual, **option},
+            }
             for (jid, password), kind, option in zip(accounts, ("Clerk", "Clerk", "Former"), options, strict=True)
         ]
         configuration = tmp_path / "platform.yaml"

@@ -65,7 +65,7 @@ async def test_what_was_broken_off_is_answered_once_after_the_start(
             await says(f"The answer to: {question}")(wire)
 
     async with ChatServer(answer) as server:
-        options = {"model": "small", "endpoint": {"url": server.url}, "tools": ["tests.llm.lasting:note"]}
+        options = {"model": "small", "endpoint": {"url": server.url}, "show_tools": False, "tools": ["tests.llm.lasting:note"]}
         async with (
             platform(prosody, tmp_path, agent=AGENT, options=options, grace_s=0.2) as (child, jid),
             StockClient(*await prosody.account(), prosody) as reader,

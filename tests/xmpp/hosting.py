@@ -320,14 +320,14 @@ class Child:
             stdout=asyncio.subprocess.PIPE,
         )
         assert self.process.stdout is not None
-        line = await asyncio.wait_for(self.process.stdout.readline(), 20)
+        line = await asyncio.wait_for(self.process.stdout.readline(), 60)
         assert line == b"ready\n", f"the platform did not start: {line!r}"
 
     async def signal(self, number: signal.Signals) -> int:
         """Sends a signal and returns the exit code."""
         assert self.process is not None
         self.process.send_signal(number)
-        code = await asyncio.wait_for(self.process.wait(), 20)
+        code = await asyncio.wait_for(self.process.wait(), 60)
         self.process = None
         return code
 

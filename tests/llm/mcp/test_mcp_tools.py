@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from spade_coreason.conversation import Rules
+from spade_coreason.runner import Policy
 from spade_coreason.xmpp.servers.ports import free_ports
 from tests.llm.mcp.servers import (
     HERE,
@@ -85,7 +87,7 @@ async def test_an_older_server_is_read_to_its_last_page_and_followed_when_its_to
 
 async def test_who_cancels_cancels_the_call_at_the_server(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    async with helper(calls(("files__slow", {})), mcp={"files": old(log)}) as (server, t):
+    async with helper(calls(("files__slow", {})), mcp={"files": old(log)}, show_tools=False) as (server, t):
         t.send_stanza("<message to='agent@localhost' type='chat' id='q1'><body>go</body></message>")
         await eventually(lambda: "called slow" in happened(log))
         assert await t.say("/cancel") != []
@@ -276,7 +278,9 @@ async def test_a_server_by_http_gets_its_headers_and_an_answer_that_is_too_long_
 async def test_a_server_by_http_that_hangs_is_left_without_a_good_bye_and_found_again() -> None:
     async with old_web("hang") as served:
         mcp = {"web": {"url": f"{served.url}/mcp", "timeout_s": 2}}
-        async with helper(calls(("web__long", {})), says("Sorry."), mcp=mcp, limits={"tool_timeout_s": 1}) as (server, t):
+        answers = calls(("web__long", {})), says("Sorry.")
+        endless = Policy(rules=Rules(max_interactions=0))
+        async with helper(*answers, mcp=mcp, limits={"tool_timeout_s": 1}, policy=endless) as (server, t):
             assert (await t.ask("go")).text == "Sorry."
             await eventually(lambda: away(t) == ["web"], 20)
             served.answer = "short"
