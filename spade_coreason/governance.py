@@ -16,7 +16,7 @@ from .contracts import Interaction, MemoryConfig, MemoryStrategy, SessionState
 from .exceptions import CoReasonError
 from .knowledge import Knowledge
 from .lane import Memory
-from .pruning import to_absorb, window
+from .pruning import extent, to_absorb, window
 from .session import Variables, interactions
 from .stores import AgentStore
 from .stores.window import NOTHING, WINDOW, Window
@@ -71,6 +71,15 @@ class Governance:
         if self._counts:
             return window(state, self.policy, turns, sizes=(self._size(turn) for turn in reversed(state.history)))
         return window(state, self.policy, turns, absorbed=self.taken_in(variables).through)
+
+    def extended(self, state: SessionState, turn: Interaction, turns: int, variables: Variables) -> tuple[SessionState, int]:
+        """The same with one more turn, the newest."""
+        if self._counts:
+            sizes = (self._size(turn) for turn in (turn, *reversed(state.history)))
+            held, first = extent(len(state.history) + 1, self.policy, turns, sizes=sizes)
+        else:
+            held, first = extent(len(state.history) + 1, self.policy, turns, absorbed=self.taken_in(variables).through)
+        return state.add_interaction(turn, held), first
 
     def first(self, memory: Memory) -> int:
         """The number of the first turn in the window of a conversation."""

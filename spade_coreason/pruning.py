@@ -21,16 +21,18 @@ def window(
 
     What leaves the window stays in storage.
     """
-    strategy, limit = policy.strategy, policy.limit
-    if strategy is MemoryStrategy.SLIDING_WINDOW:
-        pruned = state.prune(strategy, limit)
-        return pruned, turns - len(pruned.history) + 1
-    if strategy is MemoryStrategy.TOKEN_BUFFER:
-        pruned = state.prune(MemoryStrategy.SLIDING_WINDOW, fitting(sizes, limit))
-        return pruned, turns - len(pruned.history) + 1
-    first = 1 if strategy is MemoryStrategy.ALL else absorbed + 1
-    held = min(turns - first + 1, most_held(policy))
+    held, first = extent(len(state.history), policy, turns, absorbed=absorbed, sizes=sizes)
     return (state if len(state.history) <= held else state.prune(MemoryStrategy.SLIDING_WINDOW, held)), first
+
+
+def extent(there: int, policy: MemoryConfig, turns: int, *, absorbed: int = 0, sizes: Iterable[int] = ()) -> tuple[int, int]:
+    """How many of the turns that are `there` are held in memory, and the number of the first turn of the window; likewise."""
+    strategy, limit = policy.strategy, policy.limit
+    if strategy in (MemoryStrategy.SLIDING_WINDOW, MemoryStrategy.TOKEN_BUFFER):
+        held = min(there, limit if strategy is MemoryStrategy.SLIDING_WINDOW else fitting(sizes, limit))
+        return held, turns - held + 1
+    first = 1 if strategy is MemoryStrategy.ALL else absorbed + 1
+    return min(turns - first + 1, most_held(policy)), first
 
 
 def most_held(policy: MemoryConfig) -> int:

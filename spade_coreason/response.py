@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeAlias, cast
 from uuid import UUID
 
 from .alarms import Alarms
@@ -38,6 +38,8 @@ _CHUNKS_UNTIL_YIELD = 64
 _CHOICES = 20
 
 Send = Callable[[list[str]], None]
+_Status: TypeAlias = Literal["IN_PROGRESS", "COMPLETE"]
+_ViewHint: TypeAlias = Literal["TABLE", "JSON", "LIST", "KEY_VALUE"]
 
 agent_log = logging.getLogger("spade_coreason.agent")
 
@@ -118,8 +120,7 @@ class Response:
 
     async def data(self, data: dict[str, Any], title: str | None = None, view_hint: str = "JSON") -> None:
         """Emits a data block; a value that is no JSON is a `ValueError` or `TypeError`, and nothing is sent."""
-        hint = cast(Literal["TABLE", "JSON", "LIST", "KEY_VALUE"], view_hint)
-        block = DataBlock(id=self._id(), data=data, title=title, view_hint=hint)
+        block = DataBlock(id=self._id(), data=data, title=title, view_hint=cast(_ViewHint, view_hint))
         dumped = block.dump()
         fitting = await self._filing.data(block) if self._filing is not None else AS_IT_IS
         self._emit(Said(block, *fitting))
@@ -212,7 +213,7 @@ class Response:
             id=UUID(int=self._key.int ^ self._thoughts << 64),
             title=title,
             content=content,
-            status=cast(Literal["IN_PROGRESS", "COMPLETE"], status),
+            status=cast(_Status, status),
         )
         self._emit(Said(block))
 

@@ -23,7 +23,6 @@ from .contracts import (
     ConversationState,
     ErrorCode,
     Interaction,
-    LineageMetadata,
     UserErrorBlock,
 )
 from .engine import Engine
@@ -168,8 +167,7 @@ class Turn:
         interaction = self._interaction()
         engine.governance.mark(interaction)
         row = memory.row
-        with_it = memory.state.add_interaction(interaction)
-        state, window_start = engine.governance.window(with_it, row.turns + 1, memory.variables)
+        state, window_start = engine.governance.extended(memory.state, interaction, row.turns + 1, memory.variables)
         row = row._replace(
             life=life,
             max_interactions=rules.max_interactions,
@@ -216,29 +214,25 @@ class Turn:
         meta: dict[str, Any] = {
             "request_id": str(request.request_id),
             "language": self.waiting.incoming.language,
-            "duration_ms": round((self.engine.clock() - self.began) / timedelta(milliseconds=1), 3),
+            "duration_ms": round((self.engine.clock() - self.began) / _MILLISECOND, 3),
         }
         if nickname := self.waiting.incoming.metadata.get("nickname"):
             meta["nickname"] = nickname
         if used := usage_in(response.events):
             meta["usage"] = used
-        lineage = LineageMetadata.model_construct(root_request_id=str(request.root_request_id))
-
-        def turn(asked: dict[str, Any]) -> Interaction:
-            return Interaction(
-                interaction_id=self.waiting.key,
-                timestamp=self.began,
-                input=asked,
-                output=output,
-                events=response.events,
-                meta=meta,
-                lineage=lineage,
-            )
-
+        turn = {
+            "interaction_id": self.waiting.key,
+            "timestamp": self.began,
+            "input": request.payload,
+            "output": output,
+            "events": response.events,
+            "meta": meta,
+            "lineage": {"root_request_id": str(request.root_request_id)},
+        }
         try:
-            return turn(request.payload)
+            return Interaction(**turn)
         except ValidationError:  # the agent put something there that is no JSON
-            return turn({name: value for name, value in request.payload.items() if _is_json(value)})
+            return Interaction(**{**turn, "input": {name: value for name, value in request.payload.items() if _is_json(value)}})
 
 
 def _request(memory: Memory, waiting: Waiting, now: datetime) -> AgentRequest:
@@ -286,6 +280,7 @@ def _session(engine: Engine, memory: Memory, waiting: Waiting) -> Session:
 
 
 _JSON: TypeAdapter[Any] = TypeAdapter(JsonValue)
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 def _is_json(value: object) -> bool:
@@ -298,7 +293,8 @@ def _is_json(value: object) -> bool:
 
 def _interaction_json(interaction: Interaction) -> str:
     try:
-        return interaction.__pydantic_serializer__.to_json(interaction, by_alias=True, exclude_none=True).decode()
+        # The model's own serializer tries for the input one kind after the other.
+        return to_json(interaction.__dict__, by_alias=True, exclude_none=True, inf_nan_mode="null").decode()
     except ValueError:  # lone surrogates, or what an agent put into the payload and is no JSON
         dumped = interaction.model_dump(by_alias=True, exclude_none=True)
         return to_json(printable(dumped), fallback=repr).decode()

@@ -54,13 +54,15 @@ def _insert(insert: Insert, table: Table, names: Sequence[str]) -> Any:
     return insert(table).values({name: bindparam(name, type_=table.c[name].type) for name in names})
 
 
-def _upsert(insert: Insert, table: Table, key: Sequence[str]) -> Any:
+def _upsert(insert: Insert, table: Table, key: Sequence[str], fixed: Sequence[str] = ()) -> Any:
+    """`fixed` are the columns that stay what they were: naming them would write their indexes again, with what is in them."""
     names = _names(table)
     statement = _insert(insert, table, names)
-    changed = {name: statement.excluded[name] for name in names if name not in key}
+    changed = {name: statement.excluded[name] for name in names if name not in (*key, *fixed)}
     return statement.on_conflict_do_update(index_elements=list(key), set_=changed)
 
 
+_WHOSE = ["agent", "conversation_id", "owner", "session_id", "created_at"]
 _RECEIVED = ["id", "agent", "key", "sender", "received_at", "state", "request", "answer"]
 
 
@@ -89,7 +91,7 @@ KEYS: dict[int, slice] = {
 def _inserts(insert: Insert, dialect: Dialect) -> dict[int, str]:
     return {
         RECEIVE: _compiled(_receive(insert), _RECEIVED, dialect),
-        SAVE_CONVERSATION: _compiled(_upsert(insert, conversations, ["id"]), _names(conversations), dialect),
+        SAVE_CONVERSATION: _compiled(_upsert(insert, conversations, ["id"], _WHOSE), _names(conversations), dialect),
         ADD_INTERACTION: _compiled(_insert(insert, interactions, _names(interactions)), _names(interactions), dialect),
         SAVE_VARIABLE: _compiled(_upsert(insert, variables, ["agent", "scope", "holder", "name"]), _names(variables), dialect),
     }

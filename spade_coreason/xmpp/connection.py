@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Literal, TypeAlias
 from xml.etree.ElementTree import Element
 
-from slixmpp import Iq, Message, Presence
+from slixmpp import Iq, Presence
 from slixmpp.plugins.xep_0198.stanza import Ack, RequestAck
 
 from ..contracts.base import utc_now
@@ -48,7 +48,7 @@ class Connection:
         on_message: OnMessage,
         on_session: Callable[[bool], None] = lambda is_new: None,
         on_presence: Callable[[Presence], bool] = lambda presence: False,
-        takes: Callable[[Message], bool] = lambda message: False,
+        takes: Callable[[Element], bool] = lambda message: False,
         is_there_for: Callable[[str], bool] = lambda asker: True,
     ) -> None:
         self.client = Client(jid, password, endpoint, register)
@@ -71,6 +71,7 @@ class Connection:
         self._is_closing = False
         self._supervisor: asyncio.Task[None] | None = None
         client = self.client
+        client.on_message = self._message
         client.add_filter("in", self._filter)
         client.add_event_handler("stream_negotiated", self._session_begins)
         client.add_event_handler("session_resumed", self._session_resumed)
@@ -137,28 +138,24 @@ class Connection:
 
     # Receiving
 
-    def _filter(self, stanza: Any) -> Any:
-        # After stream management's own filter, which has counted the stanza. slixmpp's event "message" knows only
-        # stanzas with a body, and builds a task for each.
-        if not isinstance(stanza, Message):
-            if isinstance(stanza, Presence) and self._on_presence(stanza):
-                return None
-            if isinstance(stanza, Iq) and (error := refusal(stanza.xml, bare(self.jid), self._is_there_for)) is not None:
-                self.send([error])
-                return None
-            return self._stream_management(stanza)
+    def _message(self, message: Element) -> None:
         try:
-            if self._takes(stanza):
-                return None
-            if self._renewal is not None:
-                return None  # it comes again with the new session, behind what could not be stored
-            durable = self._on_message(stanza.xml)
+            # Where something could not be stored, it comes again with the new session, behind that.
+            durable = None if self._takes(message) or self._renewal is not None else self._on_message(message)
         except Exception:
-            log.exception("%s: a message from %s could not be read", self.jid, stanza["from"])
-            return None
+            log.exception("%s: a message from %s could not be read", self.jid, message.get("from"))
+            return
         if durable is not None:
             self.client.sm.hold(durable)
-        return None
+
+    def _filter(self, stanza: Any) -> Any:
+        # After stream management's own filter, which has counted the stanza.
+        if isinstance(stanza, Presence) and self._on_presence(stanza):
+            return None
+        if isinstance(stanza, Iq) and (error := refusal(stanza.xml, bare(self.jid), self._is_there_for)) is not None:
+            self.send([error])
+            return None
+        return self._stream_management(stanza)
 
     def _stream_management(self, stanza: Any) -> Any:
         # slixmpp would compare these, which are as many as the messages, with every handler it has.

@@ -308,37 +308,38 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             return None
         is_claimed = self._heard.get(archive_id(stanza, bare(self.connection.jid)))
         if is_claimed is None:
-            is_claimed = self._behaviours_take(Message(self.connection.client, xml=stanza, recv=True))
+            is_claimed = self._behaviours_take(stanza)
         return None if is_claimed else await self._door.recover(stanza)
 
-    def _take_elsewhere(self, stanza: Message) -> bool:
-        if self.archive.collects(stanza.xml):
+    def _take_elsewhere(self, stanza: Element) -> bool:
+        if self.archive.collects(stanza):
             return True
         is_claimed = self._behaviours_take(stanza)
         if is_claimed:
-            self.archive.note(stanza.xml, None)
-        if self.behaviours and (ident := archive_id(stanza.xml, bare(self.connection.jid))):
+            self.archive.note(stanza, None)
+        if self.behaviours and (ident := archive_id(stanza, bare(self.connection.jid))):
             self._heard[ident] = is_claimed
             if len(self._heard) > _HEARD:
                 del self._heard[next(iter(self._heard))]
         return is_claimed
 
-    def _behaviours_take(self, stanza: Message) -> bool:
+    def _behaviours_take(self, stanza: Element) -> bool:
         """Gives a message to SPADE's behaviours; True where one claims it by its template."""
-        if not self.behaviours or stanza["type"] in ("error", "headline", "groupchat"):
+        if not self.behaviours or stanza.get("type") in ("error", "headline", "groupchat"):
             return False
         is_claimed = False
         try:
-            message = SpadeMessage.from_node(stanza)
-            if message.thread is None and stanza["thread"]:
-                message.thread = stanza["thread"]
+            node = Message(self.connection.client, xml=stanza, recv=True)
+            message = SpadeMessage.from_node(node)
+            if message.thread is None and node["thread"]:
+                message.thread = node["thread"]
             for behaviour in list(self.behaviours):
                 if behaviour.is_killed() or not behaviour.match(message):
                     continue
                 is_claimed = is_claimed or behaviour.template is not None
                 self.submit(behaviour.enqueue(message))
         except Exception:  # SPADE's reader fails at a form field without a name; a template may fail at anything
-            log.warning("%s: the behaviours cannot read a message from %s", self.jid, stanza["from"], exc_info=True)
+            log.warning("%s: the behaviours cannot read a message from %s", self.jid, stanza.get("from"), exc_info=True)
         if is_claimed and self._door is not None:
             self._door.dropped["claimed by a behaviour"] += 1
         return is_claimed

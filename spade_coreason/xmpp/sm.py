@@ -49,6 +49,11 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         if self.enabled_in and not durable.done():
             self._held.append((self.handled, durable))
 
+    def count_in(self) -> None:
+        """Counts a stanza that slixmpp does not see."""
+        if self.enabled_in:
+            self.handled = (self.handled + 1) % _MODULUS  # type: ignore[has-type]
+
     def send_ack(self) -> None:
         """Acknowledges what came in until now, as soon as it is durable."""
         self._drop_durable()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
-from xml.etree.ElementTree import ParseError
+from xml.etree.ElementTree import Element, ParseError
 
 from slixmpp import JID
 from spade.xmpp_client import XMPPClient
 
+from ..codec.namespaces import LANGUAGE, MESSAGE
 from .endpoint import Endpoint
 from .sm import DurableStreamManagement
 
@@ -36,6 +38,8 @@ class Client(XMPPClient):  # type: ignore[misc]  # SPADE comes without types
         super().__init__(JID(jid), password, True, register)
         self.heard_at = 0.0
         """When the server sent something last, by the clock of the event loop."""
+        self.on_message: Callable[[Element], None] | None = None
+        """Gets every `<message/>` as it came in, instead of slixmpp's own handlers."""
         self.ssl_context = endpoint.context
         # slixmpp's own remedy for a lost connection would connect beside ours.
         self.plugin["xep_0199"].disable_keepalive()
@@ -57,6 +61,16 @@ class Client(XMPPClient):  # type: ignore[misc]  # SPADE comes without types
             with suppress(ParseError):  # which the next line meets, and reports
                 flush()
             super().data_received(b"")
+
+    def _spawn_event(self, xml: Element) -> None:
+        # What slixmpp builds of a message, to compare it with its handlers, costs more than everything that is read of it.
+        if self.on_message is None or xml.tag != MESSAGE:
+            super()._spawn_event(xml)
+            return
+        self.sm.count_in()
+        if self.peer_default_lang and LANGUAGE not in xml.attrib:
+            xml.set(LANGUAGE, self.peer_default_lang)  # RFC 6120, 4.7.4
+        self.on_message(xml)
 
     @property
     def is_full_server(self) -> bool:
