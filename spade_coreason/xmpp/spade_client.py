@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
-from xml.etree.ElementTree import Element, ParseError
+from xml.etree.ElementTree import Element, ParseError, XMLParser, XMLPullParser
 
 from slixmpp import JID
 from spade.xmpp_client import XMPPClient
@@ -31,6 +31,9 @@ def _is_news(record: logging.LogRecord) -> bool:
 logging.getLogger().addFilter(_is_news)
 
 
+_DTD = b"<!DOCTYPE"
+
+
 class Client(XMPPClient):  # type: ignore[misc]  # SPADE comes without types
     """SPADE's client, with our TLS and stream management, and presence only when we are ready."""
 
@@ -51,9 +54,19 @@ class Client(XMPPClient):  # type: ignore[misc]  # SPADE comes without types
     def session_start(self, event: Any) -> None:
         """SPADE announces itself here, before anybody can answer."""
 
+    def init_parser(self) -> None:
+        """A new stream begins."""
+        super().init_parser()
+        self.parser = XMLPullParser(("start", "end"), _parser=XMLParser(encoding="UTF-8"))
+        self._beginning = b""
+
     def data_received(self, data: bytes) -> None:
         """Parses what came in, all of it."""
         self.heard_at = self.loop.time()
+        if self.xml_depth == 0 and self._has_dtd(data):
+            self.disconnect_reason = "its stream begins with a DTD, which XMPP does not know"
+            self.abort()
+            return
         super().data_received(data)
         # From expat 2.6 on (Python 3.13) the parser waits, after a long piece of a stanza, until twice as much has come;
         # a complete stanza would lie there until then.
@@ -61,6 +74,16 @@ class Client(XMPPClient):  # type: ignore[misc]  # SPADE comes without types
             with suppress(ParseError):  # which the next line meets, and reports
                 flush()
             super().data_received(b"")
+
+    def _has_dtd(self, data: bytes) -> bool:
+        """Whether a stream that has not begun brings a DTD (RFC 6120, 11.1): only there could it define entities, which grow.
+
+        Parsers that can be told not to expand them are in Python, and take three times as long.
+        """
+        self._beginning += data
+        found = _DTD in self._beginning or b"\0" in self._beginning  # in UTF-16, which 11.6 does not allow either
+        self._beginning = self._beginning[-len(_DTD) :]
+        return found
 
     def _spawn_event(self, xml: Element) -> None:
         # What slixmpp builds of a message, to compare it with its handlers, costs more than everything that is read of it.
