@@ -4,6 +4,7 @@ CoReasonError
 ├── ConfigError             a setting, an option or an agent named in one is wrong          (exit code 2)
 │   └── DataDirectoryInUse  another process owns the data directory
 ├── ServerError             a local server did not start, or ended                          (exit code 4)
+│   └── AddressInUse        something else listens where it was to (xmpp.servers)
 ├── ConnectError            the XMPP server cannot be reached or refuses the connection     (exit code 4)
 │   └── LoginError          it was reached, and refuses the account
 ├── StoreError              what lasts cannot be read or written
@@ -11,7 +12,10 @@ CoReasonError
 │   ├── MemoryFileError     an interaction memory file is damaged; it is kept as it is
 │   └── MemoryFullError     a conversation's interaction memory holds the most that it may
 ├── KnowledgeError          a document cannot be taken into the knowledge of an agent
-├── ModelError              a model that embeds or summarises did not answer as it should
+├── ModelError              a model did not answer as it should
+├── ContextTooLong          what a language model would have to be shown is more than it takes (llm)
+├── BudgetUsedUp            a language model may use no more tokens (llm)
+├── Withheld                a guardrail does not let a text through (llm)
 ├── ToolError               a tool of an MCP server is not there, or failed
 ├── FileError               a file did not come or go
 │   ├── FetchError          what a link leads to is not to be had, or may not be
@@ -128,7 +132,7 @@ class KnowledgeError(CoReasonError):
 
 
 class ModelError(CoReasonError):
-    """A model that embeds or summarises did not answer as it should; `where` is its address or its name.
+    """A model did not answer as it should; `where` is its address or its name.
 
     `may_pass`: asking again may help, after `retry_after_s` where the server said so.
     """

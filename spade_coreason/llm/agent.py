@@ -20,7 +20,7 @@ from .checks import Checks
 from .context import Context, ContextTooLong
 from .decisions import Decisions, Withheld
 from .guard import Guard, armed
-from .guardrails import Guardrail
+from .guardrails import Given
 from .mcp import Offer, Servers
 from .messages import instructions, question_shown, question_text
 from .model import Model
@@ -78,8 +78,8 @@ class LLMAgent:
         interaction_memory: bool = True,
         show_tools: bool = True,
         termination_markers: Sequence[str] = (),
-        input_guardrails: Sequence[Guardrail | Mapping[str, Any] | Callable[[str], Any]] = (),
-        output_guardrails: Sequence[Guardrail | Mapping[str, Any] | Callable[[str], Any]] = (),
+        input_guardrails: Sequence[Given] = (),
+        output_guardrails: Sequence[Given] = (),
         budgets: Budgets | Mapping[str, Any] | None = None,
         usage: Usage | None = None,
         count: TokenCounter | None = None,

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from ..exceptions import CoReasonError
 from ..usage import Usage
+from .options import StrictOptions
 from .tally import Tally
 
 
-class Budgets(BaseModel):
+class Budgets(StrictOptions):
     """Tokens, those shown to a model and its own: of one turn, of a conversation, of one person and of all in a day (UTC).
 
     They are looked at before a model is asked, so that the request that exceeds one is the last.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     turn: int | None = Field(default=None, ge=1)
     conversation: int | None = Field(default=None, ge=1)

@@ -39,7 +39,7 @@ class Context:
         window: Sequence[Interaction],
         count: Callable[[str], int],
         limit: int,
-    ):
+    ) -> None:
         self.tail: list[Message] = []
         self.passages: list[str] = []
         self._head = list(head)

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 from ..contracts import ResponseHandler
 from ..exceptions import CoReasonError
 from .checks import Checks
-from .guardrails import Guardrail
+from .guardrails import Guardrail, Stage
 from .patterns import Pattern
 from .tally import Tally
 
 log = logging.getLogger(__name__)
 
-_MESSAGES = {
+_MESSAGES: Mapping[Stage, str] = {
     "input": "I cannot take this message.",
     "tool": "kept back by a guardrail",
     "output": "I cannot give this answer.",
+    "reasoning": "",
 }
 _UNCHECKED = "I could not check this, so I keep it back. Please try again later."
 
@@ -48,7 +49,7 @@ class Decisions:
         self._response = response
         self._tally = tally
 
-    async def checked(self, armed: Armed, text: str, stage: str) -> str:
+    async def checked(self, armed: Armed, text: str, stage: Stage) -> str:
         """A whole text as a guardrail lets it through that does not redact."""
         guardrail = armed.guardrail
         try:
@@ -69,12 +70,12 @@ class Decisions:
             self.withhold(guardrail, stage)
         return text if guardrail.action == "warn" else guardrail.replacement or ""
 
-    def withhold(self, guardrail: Guardrail, stage: str) -> NoReturn:
+    def withhold(self, guardrail: Guardrail, stage: Stage) -> NoReturn:
         """Says what the guardrail says instead."""
         message = guardrail.replacement if guardrail.action == "replace" else guardrail.message
-        raise Withheld(guardrail.name, message or _MESSAGES.get(stage, ""))
+        raise Withheld(guardrail.name, message or _MESSAGES[stage])
 
-    async def failed(self, guardrail: Guardrail, stage: str, error: Exception) -> None:
+    async def failed(self, guardrail: Guardrail, stage: Stage, error: Exception) -> None:
         """A check came to no verdict: Withheld, unless it lets through then."""
         log.warning("%s: the guardrail %s failed: %s", self._agent, guardrail.name, type(error).__name__)
         log.debug("%s: the guardrail %s failed", self._agent, guardrail.name, exc_info=error)
@@ -84,7 +85,7 @@ class Decisions:
         if what == "block":
             raise Withheld(guardrail.name, _UNCHECKED) from error
 
-    async def audit(self, guardrail: Guardrail, stage: str, what: str) -> None:
+    async def audit(self, guardrail: Guardrail, stage: Stage, what: str) -> None:
         """Records a decision."""
         if what == "warn":
             log.warning("%s: the guardrail %s warns of %s", self._agent, guardrail.name, stage)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from .decisions import Armed, Decisions
-from .guardrails import Guardrail
+from .guardrails import Guardrail, Stage
 from .patterns import Pattern, PatternFilter
 
 _REDACTED = "[removed]"
@@ -44,7 +44,7 @@ class Chain:
         return rest
 
 
-def filters_of(armed: Armed, decisions: Decisions, stage: str) -> list[Filter]:
+def filters_of(armed: Armed, decisions: Decisions, stage: Stage) -> list[Filter]:
     """Those of one guardrail."""
     guardrail = armed.guardrail
     if guardrail.action == "warn":
@@ -61,7 +61,7 @@ class _Found(Exception):
 class Searched:
     """Redacts what matches, or keeps back all of a text with a match."""
 
-    def __init__(self, decisions: Decisions, guardrail: Guardrail, pattern: Pattern, stage: str) -> None:
+    def __init__(self, decisions: Decisions, guardrail: Guardrail, pattern: Pattern, stage: Stage) -> None:
         self._decisions = decisions
         self._guardrail = guardrail
         self._stage = stage
@@ -99,7 +99,7 @@ class Searched:
 class Whole:
     """Holds a text until there is all of it."""
 
-    def __init__(self, decisions: Decisions, armed: Armed, stage: str) -> None:
+    def __init__(self, decisions: Decisions, armed: Armed, stage: Stage) -> None:
         self._decisions = decisions
         self._armed = armed
         self._stage = stage
@@ -129,7 +129,7 @@ class Watched(Whole):
 class BySentence:
     """Holds a text until a sentence of it is complete, or a line."""
 
-    def __init__(self, decisions: Decisions, armed: Armed, stage: str) -> None:
+    def __init__(self, decisions: Decisions, armed: Armed, stage: Stage) -> None:
         self._decisions = decisions
         self._armed = armed
         self._stage = stage

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from .checks import with_function
 from .decisions import Armed, Decisions, Withheld
 from .filters import Chain, filters_of
-from .guardrails import guardrails_of
+from .guardrails import Given, Stage, guardrails_of
 from .patterns import patterns_of
 
 
-def armed(given: Any, place: str, *, are_of_output: bool = False) -> list[Armed]:
+def armed(given: Sequence[Given], place: str, *, are_of_output: bool = False) -> list[Armed]:
     """Guardrails as declared, ready; ConfigError names the key."""
     found = []
     for number, one in enumerate(guardrails_of(given, place, are_of_output=are_of_output)):
@@ -55,10 +54,10 @@ class Guard:
             return None
         return self._chain("reasoning")
 
-    def _chain(self, stage: str) -> Chain:
+    def _chain(self, stage: Stage) -> Chain:
         return Chain([one for armed in self._of_output for one in filters_of(armed, self._decisions, stage)])
 
-    async def _let_through(self, text: str, stage: str) -> str:
+    async def _let_through(self, text: str, stage: Stage) -> str:
         for one in self._of_input:
             if stage not in one.guardrail.stages:
                 continue

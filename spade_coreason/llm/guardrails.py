@@ -5,29 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from ..exceptions import ConfigError
-from .options import options_of
+from .options import StrictOptions, options_of
 
 Action: TypeAlias = Literal["block", "redact", "replace", "warn"]
-Stage: TypeAlias = Literal["input", "tool", "output"]
+Stage: TypeAlias = Literal["input", "tool", "output", "reasoning"]
+"""Which text it is: what was asked, what a tool gave, what the model says, and what it thinks."""
 
 CHECKS = ("keywords", "regex", "length", "json_schema", "judge", "function")
 
 
-class _Declared(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
-
-class Length(_Declared):
+class Length(StrictOptions):
     """Characters that a text must have at least and at most."""
 
     min: int = Field(default=0, ge=0)
     max: int | None = Field(default=None, ge=0)
 
 
-class Guardrail(_Declared):
+class Guardrail(StrictOptions):
     """One check, and what is done with a text that does not pass it. Exactly one of these says what is checked:
 
     `keywords`: words and phrases that must not be in it, in any case; `regex`: one or more expressions that must match nothing
@@ -83,9 +80,11 @@ class Guardrail(_Declared):
         return self.check in ("keywords", "regex")
 
 
-def guardrails_of(
-    given: Sequence[Guardrail | Mapping[str, Any] | Callable[[str], Any]], place: str, *, are_of_output: bool
-) -> list[Guardrail]:
+Given: TypeAlias = Guardrail | Mapping[str, Any] | Callable[[str], Any]
+"""A guardrail as people write it: itself, a mapping with its fields, or a function."""
+
+
+def guardrails_of(given: Sequence[Given], place: str, *, are_of_output: bool) -> list[Guardrail]:
     """Guardrails as given, from mappings, or of functions. Each has a name that no other has; ConfigError names the key."""
     found: list[Guardrail] = []
     for number, one in enumerate(given):

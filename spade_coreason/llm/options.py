@@ -14,6 +14,8 @@ from ..exceptions import ConfigError
 
 
 class StrictOptions(BaseModel):
+    """Frozen; an unknown key is an error, and no error quotes a value, which may be a secret."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 

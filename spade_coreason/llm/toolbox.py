@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 from pydantic_core import to_json
@@ -25,8 +24,8 @@ log = logging.getLogger(__name__)
 RESERVED = ("remember_interaction_info", "get_interaction_history", "recall", "ask_agent")
 """The names of our own tools."""
 
-OnCall = Callable[[str, bool, float], Awaitable[None]]
-"""Hears of each call: the tool, whether it went well, and its milliseconds."""
+OnCall: TypeAlias = Callable[[str, bool], Awaitable[None]]
+"""Hears of each call: the tool, and whether it went well."""
 
 
 class Toolbox:
@@ -50,12 +49,11 @@ class Toolbox:
         ]
 
     async def _answer(self, call: ToolCall, number: int, on_call: OnCall) -> str:
-        began = time.perf_counter()
         if number >= self._limits.calls:
             text, is_good = f"error: not called; {self._limits.calls} calls at once are the most", False
         else:
             text, is_good = await self._called(call)
-        await on_call(call.name, is_good, (time.perf_counter() - began) * 1000)
+        await on_call(call.name, is_good)
         return text
 
     async def _called(self, call: ToolCall) -> tuple[str, bool]:

@@ -144,5 +144,5 @@ class LLMTurn:
         lines = [f"Using {name}{f' ({times} times)' if times > 1 else ''}…" for name, times in names.items()]
         await getattr(self._response, "step", self._response.thought)("\n".join(lines))
 
-    async def _on_call(self, tool: str, is_good: bool, milliseconds: float) -> None:
+    async def _on_call(self, tool: str, is_good: bool) -> None:
         await self._response.audit(self._name, "tool.call", tool[:64], is_good)
