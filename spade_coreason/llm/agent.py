@@ -17,6 +17,7 @@ from ..turns import turn_text
 from ..usage import Usage
 from .budgets import Budgets, BudgetUsedUp, Purse
 from .checks import Checks
+from .client import Client
 from .context import Context, ContextTooLong
 from .decisions import Decisions, Withheld
 from .guard import Guard, armed
@@ -25,11 +26,12 @@ from .mcp import Offer, Servers
 from .messages import instructions, question_shown, question_text
 from .model import Model
 from .options import Endpoint, Limits, options_of
+from .own_tools import RESERVED, ask_tool, memory_tools, recall_tool
 from .speaker import Speaker
 from .structured import response_format, structured, wanted
 from .tally import Tally
 from .threads import Threads
-from .toolbox import RESERVED, Toolbox, ask_tool, memory_tools, recall_tool
+from .toolbox import Toolbox
 from .tools import Tool, tool_of
 from .turn import LLMTurn
 
@@ -98,11 +100,8 @@ class LLMAgent:
         if not first:
             problem = "no model is named; give its name here, in the manifest as config.model_config.model, or as OPENAI_MODEL"
             raise ConfigError("options.model", problem)
-        self._model = Model(
-            options_of(Endpoint, endpoint, "options.endpoint"),
-            [first, *filter(None, [fallback_model])],
-            self._limits.reply_characters,
-        )
+        self._client = Client(options_of(Endpoint, endpoint, "options.endpoint"))
+        self._model = Model(self._client, [first, *filter(None, [fallback_model])], self._limits.reply_characters)
         threads = Threads()
         self._tools = [tool_of(one, threads) for one in (*self.default_tools, *_listed("tools", tools))]
         self._servers = Servers(mcp, manifest)
@@ -131,13 +130,13 @@ class LLMAgent:
 
     async def startup(self) -> None:
         """Opens the client, and begins the MCP servers; one that is away is tried again when it is needed."""
-        await asyncio.to_thread(self._model.open)
+        await asyncio.to_thread(self._client.open)
         await self._servers.open()
 
     async def shutdown(self) -> None:
         """Closes its connections, and ends the programs of MCP servers."""
         await self._servers.close()
-        await self._model.close()
+        await self._client.close()
 
     async def examine(self) -> tuple[Sequence[Offer], Sequence[CoReasonError]]:
         """What its MCP servers offer, and what is wrong with them, of an agent that is not started."""

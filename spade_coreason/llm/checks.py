@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any
 
 from ..exceptions import ConfigError
+from .client import Question
 from .guardrails import Guardrail
-from .model import Model, Question
+from .model import Model
 from .structured import data_in
 from .tally import Tally
 from .threads import Threads

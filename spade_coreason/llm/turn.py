@@ -11,11 +11,12 @@ from typing import Any
 from ..contracts import AgentCapability, ResponseHandler
 from ..exceptions import ModelError
 from .budgets import Purse
+from .client import Question
 from .context import Context
 from .decisions import Withheld
 from .deltas import Reply
 from .guard import Guard
-from .model import Model, Question
+from .model import Model
 from .options import Limits
 from .speaker import Speaker
 from .structured import data_in

@@ -19,6 +19,7 @@ from spade_coreason import AgentDefinition, AgentRequest, ConfigError, PeerFaile
 from spade_coreason.contracts import ResponseHandler
 from spade_coreason.llm import Endpoint, Guardrail, LLMAgent
 from spade_coreason.llm.checks import Checks
+from spade_coreason.llm.client import Client
 from spade_coreason.llm.decisions import Decisions, Withheld
 from spade_coreason.llm.guard import Guard, armed
 from spade_coreason.llm.model import Model
@@ -115,7 +116,7 @@ class Trail:
 async def run_through(rules: list[Any], pieces: Iterable[str]) -> tuple[str, set[tuple[str, str]]]:
     """What is shown at the end, and what was decided."""
     trail = Trail()
-    checks = Checks(Model(Endpoint(url="http://127.0.0.1:9/v1"), ["none"], 10_000), Threads())
+    checks = Checks(Model(Client(Endpoint(url="http://127.0.0.1:9/v1")), ["none"], 10_000), Threads())
     decisions = Decisions("helper", checks, cast(ResponseHandler, trail), Tally("helper", "none"))
     chain = Guard([], armed(rules, "", are_of_output=True), decisions).answer()
     try:

@@ -26,8 +26,8 @@ from spade_coreason import (
     Policy,
 )
 from spade_coreason.llm import LLMAgent
+from spade_coreason.llm.client import retry_after_s
 from spade_coreason.llm.messages import question_shown
-from spade_coreason.llm.model import retry_after_s
 from tests.llm.server import Answer, ChatServer, Wire, breaks, calls, contents, fails, hangs, html, says
 from tests.waiting import eventually
 

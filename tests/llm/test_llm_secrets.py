@@ -139,7 +139,7 @@ def test_a_key_is_in_no_repr_and_in_no_error(tmp_path: Path) -> None:
     endpoint = Endpoint(url="http://127.0.0.1:9/v1", api_key=KEYS["configuration"])
     agent = LLMAgent(manifest(), model="small", endpoint=endpoint)
     assert WORD not in repr(endpoint) + str(endpoint) + repr(endpoint.model_dump()) + endpoint.model_dump_json()
-    assert WORD not in repr(agent) + repr(agent._model)
+    assert WORD not in repr(agent) + repr(agent._model) + repr(agent._client)
     key = tmp_path / "key"
     for wrong in (f"{WORD} {WORD}", f"{WORD}\n{WORD}", f"{WORD}\x00", f"{WORD}é"):
         key.write_text(wrong)

@@ -1,0 +1,139 @@
+"""The client of a server with OpenAI's API: one streamed request, and what goes wrong with it as a ModelError."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from importlib.util import find_spec
+from typing import Any
+
+from ..codec import printable
+from ..exceptions import ConfigError, ModelError
+from .deltas import Reply
+from .options import Endpoint
+
+log = logging.getLogger(__name__)
+
+NO_COMPLETION = "answers with something that is no chat completion"
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+_TRANSIENT = {408, 409, 425, 429, 500, 502, 503, 504, 529}
+_MEANING = {
+    400: "does not accept the request (400)",
+    401: "refuses the key (401)",
+    403: "refuses the key (403)",
+    404: "is not there (404)",
+    413: "was asked too much at once (413)",
+    429: "is busy (429)",
+}
+_MEANING_OF_CODE = {
+    "context_length_exceeded": "is shown more than it takes; the limit context_tokens is too high for it",
+    "insufficient_quota": "has no credit left",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a model is asked. `further` are more fields of the request."""
+
+    messages: Sequence[Mapping[str, Any]]
+    further: Mapping[str, Any]
+    models: Sequence[str] = ()
+    """Those that are asked; by default all of the endpoint."""
+
+
+class Client:
+    """`open` before, `close` after. It belongs to one event loop.
+
+    ConfigError where the package openai is missing or no endpoint is named.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        if find_spec("openai") is None:
+            raise ConfigError("", 'a language model needs the package openai: pip install "spade-coreason[llm]"')
+        self.endpoint = endpoint
+        self._url, self._key = endpoint.resolved()
+        self._client: Any = None
+
+    def open(self) -> None:
+        """Makes the client; importing its package takes half a second."""
+        import openai
+
+        if self._client is None:
+            timeout = openai.Timeout(self.endpoint.timeout_s, connect=self.endpoint.connect_timeout_s)
+            # A redirect would take what is asked, which is somebody's words, to another server.
+            http = openai.DefaultAsyncHttpx2Client(follow_redirects=False, timeout=timeout)
+            self._client = openai.AsyncOpenAI(
+                base_url=self._url,
+                api_key=self._key,
+                timeout=timeout,
+                max_retries=0,
+                http_client=http,
+                default_headers=self._headers(openai.Omit()),
+            )
+
+    def _headers(self, left_out: Any) -> dict[str, Any]:
+        """Takes out what the package would add from the environment, where the server is not the environment's."""
+        if self.endpoint.url is None:
+            return {}
+        lines = os.environ.get("OPENAI_CUSTOM_HEADERS", "").split("\n")
+        names = [line.partition(":")[0].strip() for line in lines if ":" in line]
+        others = dict.fromkeys(["OpenAI-Organization", "OpenAI-Project", *names], left_out)
+        return {**others, "Authorization": f"Bearer {self._key}"}
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    async def chunks(self, name: str, question: Question, reply: Reply) -> AsyncGenerator[tuple[str, str], None]:
+        """Text and reasoning, piece by piece; whatever goes wrong is a ModelError without a word of what was said."""
+        import openai
+
+        if self._client is None:
+            self.open()
+        further = dict(question.further)
+        if self.endpoint.usage:
+            further["stream_options"] = {"include_usage": True}
+        try:
+            stream = await self._client.chat.completions.create(
+                model=name, messages=printable(question.messages), stream=True, **further
+            )
+            async with stream:
+                async for chunk in stream:
+                    yield reply.take(chunk)
+        except openai.APIConnectionError as error:
+            if reply.finish is not None:
+                return  # all was said
+            problem = "broke off in the middle of its answer" if reply.chunks else "cannot be reached"
+            if isinstance(error, openai.APITimeoutError):
+                problem = f"said nothing for {self.endpoint.timeout_s:g} s"
+            raise ModelError(name, problem, may_pass=True) from error
+        except openai.APIStatusError as error:
+            log.debug("%s says %d: %s", name, error.status_code, error.message)
+            problem = _MEANING.get(error.status_code, f"fails ({error.status_code})")
+            if isinstance(error.code, str) and error.code in _MEANING_OF_CODE:
+                raise ModelError(name, f"{_MEANING_OF_CODE[error.code]} ({error.status_code})") from error
+            after_s = retry_after_s(error.response.headers.get("retry-after", ""), datetime.now(UTC))
+            raise ModelError(name, problem, may_pass=error.status_code in _TRANSIENT, retry_after_s=after_s) from error
+        except openai.OpenAIError as error:  # an error that the server sends as a part of the stream
+            raise ModelError(name, "reports an error in the middle of its answer", may_pass=True) from error
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise ModelError(name, NO_COMPLETION) from error
+
+
+def retry_after_s(header: str, now: datetime) -> float | None:
+    """The seconds of a Retry-After header (RFC 9110, 10.2.3), which has a number or a date."""
+    if _SECONDS.fullmatch(header.strip()):
+        return float(header)
+    try:
+        when = parsedate_to_datetime(header)
+    except ValueError:
+        return None
+    when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+    return max(0.0, (when - now).total_seconds())
