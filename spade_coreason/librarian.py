@@ -16,7 +16,7 @@ from typing import Any
 from .embedding import Embedder
 from .exceptions import CoReasonError, KnowledgeError
 from .knowledge import Knowledge, Progress
-from .private_socket import address_of, bound
+from .private_socket import address_of, answering
 from .stores.knowledge import KnowledgeStore
 
 SOCKET = "knowledge.sock"
@@ -25,31 +25,12 @@ SOCKET = "knowledge.sock"
 @asynccontextmanager
 async def answer_librarians(data_dir: Path, known: Mapping[str, Knowledge]) -> AsyncIterator[None]:
     """Does what is asked for at the socket in `data_dir` (0600), of the knowledge of each agent, for the time of the block."""
-    working: set[asyncio.Task[Any]] = set()
-
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        working.add(task)
-        try:
-            said = await _done(json.loads(await reader.read()), known, writer)
-            writer.write(f"{json.dumps(said)}\n".encode())
-            await writer.drain()
-        except ConnectionError:
-            pass  # whoever asked has gone; asked again, it goes on where it was
-        finally:
-            working.discard(task)
-            writer.close()
+        said = await _done(json.loads(await reader.read()), known, writer)
+        writer.write(f"{json.dumps(said)}\n".encode())
 
-    with bound(data_dir, SOCKET) as listener:
-        server = await asyncio.start_unix_server(answer, sock=listener)
-        try:
-            yield
-        finally:
-            server.close()
-            for task in working:
-                task.cancel()
-            await asyncio.gather(*working, return_exceptions=True)
+    async with answering(data_dir, SOCKET, answer):  # asked again, what was broken off goes on where it was
+        yield
 
 
 async def _done(asked: dict[str, Any], known: Mapping[str, Knowledge], writer: asyncio.StreamWriter) -> dict[str, Any]:
@@ -67,8 +48,10 @@ async def _done(asked: dict[str, Any], known: Mapping[str, Knowledge], writer: a
                 return {"result": await knowledge.add(**asked, progress=progress)}
             case "remove":
                 return {"result": await knowledge.remove(**asked)}
-            case _:
+            case "reindex":
                 return {"result": await knowledge.reindex(progress)}
+            case other:
+                return {"problem": f"the platform that runs cannot {other}; it is of another version: start it anew"}
     except CoReasonError as error:
         return {"problem": str(error), "is_of_document": isinstance(error, KnowledgeError)}
 

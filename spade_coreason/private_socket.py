@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+
+Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @contextmanager
@@ -20,9 +23,40 @@ def address_of(data_dir: Path, name: str) -> Iterator[str]:
         os.close(directory)
 
 
+@asynccontextmanager
+async def answering(data_dir: Path, name: str, answer: Answer) -> AsyncIterator[None]:
+    """Answers each connection to a socket (0600), for the time of the block, which cancels what is not answered then.
+
+    Whoever has gone before the answer misses it. To be called by the process that owns the directory.
+    """
+    working: set[asyncio.Task[None]] = set()
+
+    async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        working.add(task)
+        try:
+            with suppress(ConnectionError):
+                await answer(reader, writer)
+                await writer.drain()
+        finally:
+            working.discard(task)
+            writer.close()
+
+    with _bound(data_dir, name) as listener:
+        server = await asyncio.start_unix_server(answered, sock=listener)
+        try:
+            yield
+        finally:
+            server.close()
+            for task in working:
+                task.cancel()
+            await asyncio.gather(*working, return_exceptions=True)
+
+
 @contextmanager
-def bound(data_dir: Path, name: str) -> Iterator[socket.socket]:
-    """A socket (0600) to listen at, gone afterwards. To be called by the process that owns the directory."""
+def _bound(data_dir: Path, name: str) -> Iterator[socket.socket]:
+    """A socket to listen at, gone afterwards."""
     with address_of(data_dir, name) as address:
         _remove(address)  # that of a platform that was killed
         listener = socket.socket(socket.AF_UNIX)

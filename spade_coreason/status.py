@@ -9,14 +9,14 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from .exceptions import ServerError
-from .private_socket import address_of, bound
+from .private_socket import address_of, answering
 from .runfile import is_owned
 
 SOCKET = "status.sock"
@@ -89,19 +89,10 @@ async def answer_status(data_dir: Path, ask: Callable[[], Awaitable[PlatformStat
     """
 
     async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError):
-            try:
-                writer.write((await ask()).to_json().encode())
-                await writer.drain()
-            finally:
-                writer.close()
+        writer.write((await ask()).to_json().encode())
 
-    with bound(data_dir, SOCKET) as listener:
-        server = await asyncio.start_unix_server(answer, sock=listener)
-        try:
-            yield
-        finally:
-            server.close()
+    async with answering(data_dir, SOCKET, answer):
+        yield
 
 
 def read_status(data_dir: Path, answer_within_s: float = 5.0) -> PlatformStatus | None:

@@ -15,22 +15,24 @@ from ..stores.memory import AgentInteractionMemory
 from ..tokens import TokenCounter, counter
 from ..turns import turn_text
 from ..usage import Usage
+from .asker import Asker
 from .budgets import Budgets, BudgetUsedUp, Purse
 from .checks import Checks
 from .client import Client
 from .context import Context, ContextTooLong
-from .decisions import Decisions, Withheld
-from .guard import Guard, armed
+from .decisions import Withheld
+from .guard import Guard, Guards
 from .guardrails import Given
 from .mcp import Offer, Servers
 from .messages import instructions, question_shown, question_text
 from .model import Model
-from .options import Endpoint, Limits, options_of
+from .options import Endpoint, Limits, listed, options_of, texts
 from .own_tools import RESERVED, ask_tool, memory_tools, recall_tool
 from .speaker import Speaker
 from .structured import response_format, structured, wanted
 from .tally import Tally
 from .threads import Threads
+from .tool_use import ToolUse
 from .toolbox import Toolbox
 from .tools import Tool, tool_of
 from .turn import LLMTurn
@@ -89,11 +91,11 @@ class LLMAgent:
         self._manifest = manifest
         self._memory = memory if interaction_memory else None
         self._peers = peers
-        self._agents = _texts("agents", agents)
+        self._agents = texts(agents, "options.agents")
         if self._agents and peers is None:
             raise ConfigError("options.agents", "there is nothing to ask them with; give the parameter peers")
         self._limits = options_of(Limits, limits, "options.limits")
-        self._markers = _texts("termination_markers", termination_markers)
+        self._markers = texts(termination_markers, "options.termination_markers")
         self._shows_tools = show_tools
         config = manifest.config.llm_config
         first = model or (config.model if config is not None else os.environ.get("OPENAI_MODEL"))
@@ -103,13 +105,11 @@ class LLMAgent:
         self._client = Client(options_of(Endpoint, endpoint, "options.endpoint"))
         self._model = Model(self._client, [first, *filter(None, [fallback_model])], self._limits.reply_characters)
         threads = Threads()
-        self._tools = [tool_of(one, threads) for one in (*self.default_tools, *_listed("tools", tools))]
-        self._servers = Servers(mcp, manifest)
-        _check_names(self._tools, self._servers)
-        given = _listed("input_guardrails", input_guardrails), _listed("output_guardrails", output_guardrails)
-        self._of_input = armed(given[0], "options.input_guardrails")
-        self._of_output = armed(given[1], "options.output_guardrails", are_of_output=True)
-        self._checks = Checks(self._model, threads)
+        self._tools = [tool_of(one, threads) for one in (*self.default_tools, *listed(tools, "options.tools"))]
+        self.servers = Servers(mcp, manifest)
+        """Its MCP servers."""
+        _check_names(self._tools, self.servers)
+        self._guards = Guards(input_guardrails, output_guardrails, Checks(self._model, threads))
         self._budgets = options_of(Budgets, budgets, "options.budgets")
         if self._budgets.last and usage is None:
             raise ConfigError(
@@ -131,22 +131,22 @@ class LLMAgent:
     async def startup(self) -> None:
         """Opens the client, and begins the MCP servers; one that is away is tried again when it is needed."""
         await asyncio.to_thread(self._client.open)
-        await self._servers.open()
+        await self.servers.open()
 
     async def shutdown(self) -> None:
         """Closes its connections, and ends the programs of MCP servers."""
-        await self._servers.close()
+        await self.servers.close()
         await self._client.close()
 
     async def examine(self) -> tuple[Sequence[Offer], Sequence[CoReasonError]]:
         """What its MCP servers offer, and what is wrong with them, of an agent that is not started."""
-        return await self._servers.examine()
+        return await self.servers.examine()
 
     async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         """Answers one request. Cancelled, the request to the model is closed and its tools are cancelled."""
         name = self._manifest.metadata.name
         tally = Tally(name, self._model.models[0])
-        guard = Guard(self._of_input, self._of_output, Decisions(name, self._checks, response, tally))
+        guard = self._guards.in_turn(name, response, tally)
         try:
             await self._answer(request, session, response, guard, tally)
         except ModelError as error:
@@ -168,26 +168,18 @@ class LLMAgent:
         purse = Purse(self._budgets, self._usage, tally, session.identity.id, _conversation(request, session))
         if not await _admitted(request, response, guard, purse):
             return
-        await self._servers.wake()
+        await self.servers.wake()
         capability = structured(self._manifest, request)
-        further = dict(self._further)
+        toolbox = self._toolbox(request, session)
+        further = {**self._further, "tools": toolbox.schemas}
         if capability is not None:
             further["response_format"] = response_format(capability)
+        context = await self._context(request, session, wanted(capability) if capability is not None else "")
         speaker = Speaker(response, self._markers, guard, is_silent=capability is not None)
-        turn = LLMTurn(
-            self._manifest.metadata.name,
-            self._model,
-            await self._context(request, session, wanted(capability) if capability is not None else ""),
-            self._toolbox(request, session),
-            response,
-            speaker,
-            self._limits,
-            tally,
-            guard,
-            purse,
-            further=further,
-            shows_tools=self._shows_tools,
-        )
+        asker = Asker(self._model, context, speaker, purse, tally, further)
+        name = self._manifest.metadata.name
+        tool_use = ToolUse(name, toolbox, response, guard, tally, is_shown=self._shows_tools)
+        turn = LLMTurn(asker, tool_use, context, speaker, response, self._limits)
         try:
             await turn.run(capability)
         finally:
@@ -196,7 +188,7 @@ class LLMAgent:
 
     async def _context(self, request: AgentRequest, session: SessionHandle, wanted: str) -> Context:
         head = instructions(self._manifest, self.default_prompt)
-        if away := self._servers.unknown:
+        if away := self.servers.unknown:
             text = f"The tools of {', '.join(away)} are not there now; say so where they would be needed."
             head.append({"role": "system", "content": text})
         if wanted:
@@ -215,7 +207,7 @@ class LLMAgent:
         return context
 
     def _toolbox(self, request: AgentRequest, session: SessionHandle) -> Toolbox:
-        tools = [*self._tools, *self._servers.tools(), recall_tool(session)]
+        tools = [*self._tools, *self.servers.tools(), recall_tool(session)]
         if self._memory is not None:
             tools += memory_tools(self._memory, _conversation(request, session))
         if self._peers is not None and self._agents:
@@ -253,19 +245,6 @@ async def _window(session: SessionHandle) -> list[Interaction]:
 
 def _conversation(request: AgentRequest, session: SessionHandle) -> str:
     return str(request.metadata.get("conversation_id") or session.session_id)
-
-
-def _listed(name: str, given: Any) -> list[Any]:
-    if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
-        raise ConfigError(f"options.{name}", "is a list")
-    return list(given)
-
-
-def _texts(name: str, given: Any) -> tuple[str, ...]:
-    found = _listed(name, given)
-    if not all(isinstance(one, str) and one for one in found):
-        raise ConfigError(f"options.{name}", "is a list of texts")
-    return tuple(found)
 
 
 def _check_names(tools: Sequence[Tool], servers: Servers) -> None:

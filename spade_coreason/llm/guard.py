@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .checks import with_function
+from ..contracts import ResponseHandler
+from .checks import Checks, with_function
 from .decisions import Armed, Decisions, Withheld
 from .filters import Chain, filters_of
 from .guardrails import Given, Stage, guardrails_of
+from .options import listed
 from .patterns import patterns_of
+from .tally import Tally
 
 
 def armed(given: Sequence[Given], place: str, *, are_of_output: bool = False) -> list[Armed]:
     """Guardrails as declared, ready; ConfigError names the key."""
     found = []
-    for number, one in enumerate(guardrails_of(given, place, are_of_output=are_of_output)):
+    for number, one in enumerate(guardrails_of(listed(given, place), place, are_of_output=are_of_output)):
         at = f"{place}[{number}]"
         found.append(Armed(with_function(one, at), patterns_of(one, at)))
     return found
@@ -67,3 +70,16 @@ class Guard:
             else:
                 text = await self._decisions.checked(one, text, stage)
         return text
+
+
+class Guards:
+    """The guardrails of an agent, of its input and of its output; ConfigError names the key (options.…) of a wrong one."""
+
+    def __init__(self, of_input: Sequence[Given], of_output: Sequence[Given], checks: Checks) -> None:
+        self._of_input = armed(of_input, "options.input_guardrails")
+        self._of_output = armed(of_output, "options.output_guardrails", are_of_output=True)
+        self._checks = checks
+
+    def in_turn(self, agent: str, response: ResponseHandler, tally: Tally) -> Guard:
+        """What guards one turn of the agent called so."""
+        return Guard(self._of_input, self._of_output, Decisions(agent, self._checks, response, tally))

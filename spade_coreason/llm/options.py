@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -99,3 +99,18 @@ def options_of(kind: type[Options], given: Options | Mapping[str, Any] | None, p
         known = ", ".join(kind.model_fields)
         problem = f"unknown key; there is {known}" if first["type"] == "extra_forbidden" else first["msg"]
         raise ConfigError(where, problem) from error
+
+
+def listed(given: Any, place: str) -> list[Any]:
+    """A list as given; ConfigError where it is none."""
+    if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
+        raise ConfigError(place, "is a list")
+    return list(given)
+
+
+def texts(given: Any, place: str) -> tuple[str, ...]:
+    """A list of texts that are not empty, as given; ConfigError where it is none."""
+    found = listed(given, place)
+    if not all(isinstance(one, str) and one for one in found):
+        raise ConfigError(place, "is a list of texts")
+    return tuple(found)

@@ -30,6 +30,11 @@ class Toolbox:
         self._limits = limits
 
     @property
+    def most_calls(self) -> int:
+        """How many are called at once."""
+        return self._limits.calls
+
+    @property
     def schemas(self) -> list[dict[str, Any]]:
         """What a model is shown of them."""
         return [tool.schema for tool in self._tools.values()]

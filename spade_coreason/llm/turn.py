@@ -2,61 +2,36 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections import Counter
-from collections.abc import Mapping
-from typing import Any
-
 from ..contracts import AgentCapability, ResponseHandler
 from ..exceptions import ModelError
-from .budgets import Purse
-from .client import Question
+from .asker import Asker
 from .context import Context
 from .decisions import Withheld
 from .deltas import Reply
-from .guard import Guard
-from .model import Model
 from .options import Limits
 from .speaker import Speaker
 from .structured import data_in
-from .tally import Tally
-from .toolbox import Toolbox
-
-_CHARACTERS_A_TOKEN = 4
+from .tool_use import ToolUse
 
 
 class LLMTurn:
-    """`run` leads it; whatever it raises, `tally` has what was used until then."""
+    """`run` leads it: asks, and adds to `context` what was said and what tools gave."""
 
     def __init__(
         self,
-        name: str,
-        model: Model,
+        asker: Asker,
+        tool_use: ToolUse,
         context: Context,
-        toolbox: Toolbox,
-        response: ResponseHandler,
         speaker: Speaker,
+        response: ResponseHandler,
         limits: Limits,
-        tally: Tally,
-        guard: Guard,
-        purse: Purse,
-        *,
-        further: Mapping[str, Any],
-        shows_tools: bool,
     ) -> None:
-        self._name = name
-        self._model = model
+        self._asker = asker
+        self._tool_use = tool_use
         self._context = context
-        self._toolbox = toolbox
-        self._response = response
         self._speaker = speaker
+        self._response = response
         self._limits = limits
-        self._further = dict(further)
-        self._shows_tools = shows_tools
-        self._tally = tally
-        self._guard = guard
-        self._purse = purse
 
     async def run(self, capability: AgentCapability | None = None) -> None:
         """Answers; with a capability that has an output schema by data, repaired at most `limits.repairs` times.
@@ -91,59 +66,12 @@ class LLMTurn:
         """The reply that calls no tool, after those that do; None where one is kept back."""
         for left in range(self._limits.rounds, -1, -1):
             try:
-                reply = await self._ask(may_call=left > 0)
+                reply = await self._asker.ask(may_call=left > 0)
             except Withheld as error:
                 await self._speaker.withhold(error)
                 return None
             if not reply.calls:
                 return reply
             if left:
-                await self._call(reply)
+                self._context.tail += await self._tool_use.run(reply)
         raise ModelError(reply.model, f"came to no answer within {self._limits.rounds} rounds of tool calls")
-
-    async def _ask(self, *, may_call: bool) -> Reply:
-        further = dict(self._further)
-        if schemas := self._toolbox.schemas:
-            further["tools"] = schemas
-            if not may_call:
-                further["tool_choice"] = "none"
-        await self._purse.check()
-        question = Question(self._context.messages(json.dumps(further, ensure_ascii=False) if further else ""), further)
-        self._tally.requests += 1
-        try:
-            reply = await self._model.reply(question, self._speaker)
-        except ModelError as error:
-            await self._speaker.abort(error.problem)
-            raise
-        except (Withheld, asyncio.CancelledError):  # it is not heard to its end, where its usage is said
-            self._estimate(question)
-            raise
-        self._tally.model = reply.model
-        if reply.usage:
-            self._tally.add(reply.usage)
-        else:
-            self._estimate(question)
-        reply.text = await self._speaker.end(is_cut=reply.finish == "length")
-        return reply
-
-    def _estimate(self, question: Question) -> None:
-        self._tally.estimate(self._context.tokens(question.messages), self._speaker.heard // _CHARACTERS_A_TOKEN)
-
-    async def _call(self, reply: Reply) -> None:
-        del reply.calls[self._limits.calls + 1 :]  # the first that is too much is told so
-        self._tally.tool_calls += len(reply.calls)
-        if self._shows_tools:
-            await self._show(Counter(call.name[:64] for call in reply.calls))
-        said: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
-        said["tool_calls"] = [call.message for call in reply.calls]
-        self._context.tail.append(said)
-        for result in await self._toolbox.call_all(reply.calls, self._on_call):
-            self._context.tail.append({**result, "content": await self._guard.given(result["content"])})
-
-    async def _show(self, names: Mapping[str, int]) -> None:
-        """A line for each tool; another platform's handler has no `step`."""
-        lines = [f"Using {name}{f' ({times} times)' if times > 1 else ''}…" for name, times in names.items()]
-        await getattr(self._response, "step", self._response.thought)("\n".join(lines))
-
-    async def _on_call(self, tool: str, is_good: bool) -> None:
-        await self._response.audit(self._name, "tool.call", tool[:64], is_good)

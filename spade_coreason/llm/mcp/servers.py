@@ -88,6 +88,11 @@ class Servers:
             await asyncio.gather(*(one.settled(_PATIENCE_S) for one in unknown))
 
     @property
+    def away(self) -> list[str]:
+        """The names of those that cannot be asked now."""
+        return [one.name for one in self._servers if not one.is_there]
+
+    @property
     def unknown(self) -> list[str]:
         """The names of those that are away and never told their tools."""
         return [one.name for one in self._servers if not one.is_there and not one.listed]

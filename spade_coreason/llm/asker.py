@@ -1,0 +1,65 @@
+"""Asking a model within a turn: with the messages there is room for, within the budgets, and counted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ..exceptions import ModelError
+from .budgets import Purse
+from .client import Question
+from .context import Context
+from .decisions import Withheld
+from .deltas import Reply
+from .model import Model
+from .speaker import Speaker
+from .tally import Tally
+
+_CHARACTERS_A_TOKEN = 4
+
+
+class Asker:
+    """Asks `model` what `context` holds; `speaker` hears its replies. `further` are more fields of each request, such as
+    its tools."""
+
+    def __init__(
+        self, model: Model, context: Context, speaker: Speaker, purse: Purse, tally: Tally, further: Mapping[str, Any]
+    ) -> None:
+        self._model = model
+        self._context = context
+        self._speaker = speaker
+        self._purse = purse
+        self._tally = tally
+        self._further = further
+
+    async def ask(self, *, may_call: bool) -> Reply:
+        """One reply, with its text as it was let through. Whatever is raised, what was used is counted.
+
+        BudgetUsedUp, ContextTooLong, ModelError, and Withheld where a guardrail keeps it back.
+        """
+        further = dict(self._further)
+        if not may_call:
+            further["tool_choice"] = "none"
+        await self._purse.check()
+        question = Question(self._context.messages(json.dumps(further, ensure_ascii=False)), further)
+        self._tally.requests += 1
+        try:
+            reply = await self._model.reply(question, self._speaker)
+        except ModelError as error:
+            await self._speaker.abort(error.problem)
+            raise
+        except (Withheld, asyncio.CancelledError):  # it is not heard to its end, where its usage is said
+            self._estimate(question)
+            raise
+        self._tally.model = reply.model
+        if reply.usage:
+            self._tally.add(reply.usage)
+        else:
+            self._estimate(question)
+        reply.text = await self._speaker.end(is_cut=reply.finish == "length")
+        return reply
+
+    def _estimate(self, question: Question) -> None:
+        self._tally.estimate(self._context.tokens(question.messages), self._speaker.heard // _CHARACTERS_A_TOKEN)
