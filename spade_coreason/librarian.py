@@ -25,6 +25,7 @@ SOCKET = "knowledge.sock"
 @asynccontextmanager
 async def answer_librarians(data_dir: Path, known: Mapping[str, Knowledge]) -> AsyncIterator[None]:
     """Does what is asked for at the socket in `data_dir` (0600), of the knowledge of each agent, for the time of the block."""
+
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         said = await _done(json.loads(await reader.read()), known, writer)
         writer.write(f"{json.dumps(said)}\n".encode())
