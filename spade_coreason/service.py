@@ -22,7 +22,7 @@ from .access import Access
 from .avatar import Avatar, read_avatar
 from .config import AgentSettings, Settings
 from .config.settings import KeepSettings, RetentionSettings
-from .contracts import AgentInterface, ConversationState, MemoryConfig
+from .contracts import ConversationState, MemoryConfig
 from .conversation import Rules
 from .door import Door
 from .embedding import Embedder
@@ -209,7 +209,15 @@ class Platform:
         knowledge = self._knowledge[jid] = Knowledge(KnowledgeStore(self.database, jid), self._embedder)
         store = AgentStore(self.database, jid)
         usage = Usage(store)
-        agent = self._load(place, settings, jid, peers, files, knowledge, usage)
+        parts = AgentParts(
+            manifest_file=settings.manifest,
+            peers=lambda: peers,
+            memory=partial(self._memory, jid),
+            knowledge=lambda: knowledge,
+            files=lambda: files,
+            usage=lambda: usage,
+        )
+        agent = load_agent(settings.agent, place=place, project=self.settings.project, parts=parts, options=settings.options)
         own = self.settings.memory_of(settings)
         runner = Runner(
             agent,
@@ -237,19 +245,6 @@ class Platform:
         self.agents[jid] = host
         self.runners[jid] = runner
         self.agents_described.append((jid, agent.manifest.capabilities[0].description or agent.manifest.metadata.name))
-
-    def _load(
-        self, place: str, settings: AgentSettings, jid: str, peers: Peers, files: Files, knowledge: Knowledge, usage: Usage
-    ) -> AgentInterface:
-        parts = AgentParts(
-            manifest_file=settings.manifest,
-            peers=lambda: peers,
-            memory=partial(self._memory, jid),
-            knowledge=lambda: knowledge,
-            files=lambda: files,
-            usage=lambda: usage,
-        )
-        return load_agent(settings.agent, place=place, project=self.settings.project, parts=parts, options=settings.options)
 
     def _memory(self, jid: str) -> AgentInteractionMemory:
         if jid not in self._memories:

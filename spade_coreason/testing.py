@@ -220,7 +220,14 @@ class AgentTester:
         knowledge = Knowledge(KnowledgeStore(database, jid), self._embedder, clock=self._clock)
         store = AgentStore(database, jid)
         usage = Usage(store, self._clock)
-        agent = self.built[jid] = self._build(jid, what, peers, files, knowledge, usage)
+        parts = AgentParts(
+            peers=lambda: peers,
+            memory=partial(self._memory, jid),
+            knowledge=lambda: knowledge,
+            files=lambda: files,
+            usage=lambda: usage,
+        )
+        agent = self.built[jid] = build_agent(what, parts=parts, options=self._options.get(jid, {}))
         policy = replace(self._policy, memory=agent.manifest.config.memory or self._policy.memory)
         ends = self._on_end if jid == self.jid else ()
         self.runners[jid] = Runner(
@@ -246,16 +253,6 @@ class AgentTester:
             directory = self._directory / "memory"
             self._memories[jid] = AgentInteractionMemory(jid, directory, clock=self._clock, durability="normal")
         return self._memories[jid]
-
-    def _build(self, jid: str, what: Any, peers: Peers, files: Files, knowledge: Knowledge, usage: Usage) -> AgentInterface:
-        parts = AgentParts(
-            peers=lambda: peers,
-            memory=partial(self._memory, jid),
-            knowledge=lambda: knowledge,
-            files=lambda: files,
-            usage=lambda: usage,
-        )
-        return build_agent(what, parts=parts, options=self._options.get(jid, {}))
 
     async def _close(self, grace_s: float) -> None:
         runners, self.runners = self.runners, {}

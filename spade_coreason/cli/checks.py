@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Literal
 
 from ..exceptions import ConfigError, ConnectError, CoReasonError, DatabaseEmpty, LoginError, ServerError, StoreError
 from ..names import bare
 from ..runfile import read_run_file
 from . import failures
 from .storage import database_file
+from .unstarted import Examined, configured_agent
 
 if TYPE_CHECKING:
     from ..config import AgentSettings, Settings
-    from ..contracts import AgentInterface
-    from ..files import Files
-    from ..knowledge import Knowledge
-    from ..llm.mcp import Offer
-    from ..peers import Peers
-    from ..stores import Database
-    from ..usage import Usage
     from ..xmpp.endpoint import Endpoint
 
 # What an agent on a server profits from (XEP: what it is good for).
@@ -143,32 +137,6 @@ def _is_there(file: Path) -> bool:
     return file.exists()
 
 
-@runtime_checkable
-class Examined(Protocol):
-    """An agent that uses MCP servers: what they offer, and what is wrong with them."""
-
-    async def examine(self) -> tuple[Sequence[Offer], Sequence[CoReasonError]]: ...
-
-
-def configured_agent(settings: Settings, number: int) -> AgentInterface:
-    """The agent that is configured, made and never started. ConfigError as for `load_agent`."""
-    from ..loading import AgentParts, load_agent
-    from ..stores.memory import AgentInteractionMemory
-
-    agent = settings.agents[number]
-    jid = bare(agent.jid)
-    parts = AgentParts(
-        manifest_file=agent.manifest,
-        peers=lambda: _peers(jid),
-        memory=lambda: AgentInteractionMemory(jid, settings.storage.memory_dir),
-        knowledge=lambda: _knowledge(jid),
-        files=lambda: _files(jid),
-        usage=lambda: _usage(jid),
-    )
-    place = settings.place(f"agents[{number}]")
-    return load_agent(agent.agent, place=place, project=settings.project, parts=parts, options=agent.options)
-
-
 async def _agents(settings: Settings) -> AsyncIterator[Finding]:
     from ..models import counter_of
 
@@ -187,50 +155,6 @@ async def _agents(settings: Settings) -> AsyncIterator[Finding]:
             _, problems = await found.examine()
             for problem in problems:
                 yield bad(jid, problem) if isinstance(problem, ConfigError) else Finding(jid, "note", str(problem))
-
-
-def _peers(jid: str) -> Peers:
-    """An agent's way to others, for an agent that is never started."""
-    from ..peers import OpenRequests, Peers
-
-    def send(stanzas: list[str]) -> None:
-        raise CoReasonError(f"{jid} is only checked: it is not online and cannot ask anybody")
-
-    return Peers(jid, OpenRequests(), send)
-
-
-def _knowledge(jid: str) -> Knowledge:
-    """An agent's knowledge, for an agent that is never started."""
-    from ..knowledge import Knowledge
-    from ..stores.knowledge import KnowledgeStore
-
-    return Knowledge(KnowledgeStore(_no_database(jid), jid))
-
-
-def _usage(jid: str) -> Usage:
-    """What an agent's models used, for an agent that is never started."""
-    from ..stores import AgentStore
-    from ..usage import Usage
-
-    return Usage(AgentStore(_no_database(jid), jid))
-
-
-def _no_database(jid: str) -> Database:
-    class NoDatabase:
-        def __getattr__(self, name: str) -> Any:
-            raise CoReasonError(f"{jid} is only checked: nothing is stored, and nothing known")
-
-    return cast("Database", NoDatabase())
-
-
-def _files(jid: str) -> Files:
-    """An agent's way to files, for an agent that is never started."""
-    from ..files import Files
-
-    async def put(name: str, *_: object) -> str:
-        raise CoReasonError(f"{jid} is only checked: it is not online and cannot upload {name!r}")
-
-    return Files(put)
 
 
 def _local_server(settings: Settings) -> Iterator[Finding]:

@@ -118,8 +118,7 @@ async def test_nothing_of_what_is_said_and_no_key_is_printed(prosody: XmppServer
                 for mood in ("breaks", "hangs"):
                     assert (await person.ask(f"{mood} {WORD}", jid)).startswith(f"Dear {WORD}")
                     assert WORD not in (await person.answer())["body"]
-                assert (await person.ask(f"tools {WORD}", jid)).startswith("Using diagnose (2 times)…")
-                assert (await person.answer())["body"] == f"Done, {WORD}."
+                assert await person.ask(f"tools {WORD}", jid) == f"Done, {WORD}."
                 assert WORD not in await person.ask(f"data {WORD}", accounts[2][0])
                 assert WORD not in await person.ask("/status", jid)
             status = up.ask("status", "--json", "-c", "platform.yaml")

@@ -41,7 +41,7 @@ def command(agent: str | None, file: Path | None, as_json: bool) -> int:
 
 
 async def _show(settings: Settings, wanted: str | None, as_json: bool) -> int:
-    from ..checks import Examined, configured_agent
+    from ..unstarted import Examined, configured_agent
 
     known = [bare(agent.jid) for agent in settings.agents]
     if wanted is not None and not any(wanted in (jid, jid.partition("@")[0]) for jid in known):
