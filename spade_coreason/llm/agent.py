@@ -187,12 +187,10 @@ class LLMAgent:
                 end()
 
     async def _context(self, request: AgentRequest, session: SessionHandle, wanted: str) -> Context:
-        head = instructions(self._manifest, self.default_prompt)
+        further = [wanted]
         if away := self.servers.unknown:
-            text = f"The tools of {', '.join(away)} are not there now; say so where they would be needed."
-            head.append({"role": "system", "content": text})
-        if wanted:
-            head.append({"role": "system", "content": wanted})
+            further.insert(0, f"The tools of {', '.join(away)} are not there now; say so where they would be needed.")
+        head = instructions(self._manifest, self.default_prompt, further)
         remembered: Sequence[Mapping[str, Any]] = ()
         if self._memory is not None:
             remembered = await self._memory.aget_context_messages(_conversation(request, session))

@@ -21,15 +21,15 @@ RULES = (
 _NAME = 80
 
 
-def instructions(manifest: AgentDefinition, default_prompt: str = "") -> list[Message]:
-    """The system messages that are the same in each turn: the prompt and persona of the manifest, and our rules."""
+def instructions(manifest: AgentDefinition, default_prompt: str = "", further: Sequence[str] = ()) -> list[Message]:
+    """The system messages: the prompt and persona of the manifest, our rules, and `further` texts of ours."""
     config = manifest.config
     model = config.llm_config
     parts = [(model.system_prompt if model else None) or config.system_prompt or default_prompt]
     if model is not None and model.persona:
         parts.append(f"Persona: {model.persona if isinstance(model.persona, str) else _json(model.persona)}")
     prompt = "\n\n".join(part for part in parts if part)
-    return [{"role": "system", "content": text} for text in (prompt, RULES) if text]
+    return [{"role": "system", "content": text} for text in (prompt, RULES, *further) if text]
 
 
 def turns_shown(window: Sequence[Interaction]) -> list[list[Message]]:
