@@ -123,13 +123,13 @@ class Purge:
             if keep != Keep():
                 turns += await self._overfull(state, now, keep)
         if self._retention.usual.age is not None:
-            await self._store.delete_variables_of_strangers(now - self._retention.usual.age)
+            await self._store.retention.delete_variables_of_strangers(now - self._retention.usual.age)
         return Purged(conversations, turns)
 
     async def _silent(self, state: ConversationState, before: datetime) -> Purged:
         """Deletes the conversations in which nothing was said for so long."""
         conversations = turns = after = 0
-        while rows := await self._store.silent(state, before, after, _AT_ONCE):
+        while rows := await self._store.retention.silent(state, before, after, _AT_ONCE):
             after = rows[-1].id
             for row in rows:
                 if self._is_closing.is_set():
@@ -147,7 +147,7 @@ class Purge:
         """Deletes the oldest turns of the conversations that go on."""
         before = now - keep.age if keep.age is not None else None
         deleted = after = 0
-        while rows := await self._store.overfull(state, before, keep.turns, after, _AT_ONCE):
+        while rows := await self._store.retention.overfull(state, before, keep.turns, after, _AT_ONCE):
             after = rows[-1].id
             for row in rows:
                 if self._is_closing.is_set():
@@ -160,7 +160,7 @@ class Purge:
     async def _delete_turns(self, row: ConversationRow, before: datetime | None, through: int) -> int:
         deleted = 0
         while not self._is_closing.is_set():
-            piece = await self._store.delete_oldest(row.id, before, through, _AT_ONCE)
+            piece = await self._store.retention.delete_oldest(row.id, before, through, _AT_ONCE)
             deleted += piece
             if piece < _AT_ONCE:
                 break

@@ -405,7 +405,7 @@ async def test_a_turn_that_retention_deletes_is_not_known_any_more(open_knowledg
     for number in range(1, 4):
         row = await turn(store, row)
         await knowledge.take_turns("t", [(number, Interaction(input={"query": f"question {number}"}))])
-    assert await store.delete_oldest(row.id, None, 2, 100) == 2
+    assert await store.retention.delete_oldest(row.id, None, 2, 100) == 2
     assert [document.name for document in await knowledge.list(conversation="t")] == ["turn 3"]
     assert await texts(knowledge.search("question", conversation="t")) == ["question 3"]
 

@@ -2,7 +2,8 @@
 
 from .database import Database
 from .lock import lock_directory
-from .sessions import AgentStore, ConversationRow, ForgetReport, InboxRow, PendingRow, Stored, Turn, Variable
+from .rows import ConversationRow, ForgetReport, InboxRow, PendingRow, Stored, Turn, Variable
+from .sessions import AgentStore
 
 __all__ = [
     "AgentStore",

@@ -4,23 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import namedtuple
 from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import Any
 
-from sqlalchemy import CompoundSelect, Connection, Row, Select, delete, false, func, or_, select, update
+from sqlalchemy import CompoundSelect, Row, Select, delete, func, select, update
 
-from ..contracts import ConversationRecord, ConversationState
+from ..contracts import ConversationState
 from ..contracts.base import utc_now
-from ..conversation import Life
 from ..exceptions import StoreError
-from ..names import choose, possible_ids
+from ..names import choose
 from ..preferences import PREFERENCES
 from .database import Database, Questions, micros, moment
-from .knowledge import KnowledgeStore, Shelf, clear_shelves, clear_turns
+from .deletion import OF_A_PERSON, delete_everything
+from .knowledge import KnowledgeStore
+from .retention import RetentionStore
+from .rows import (
+    ANSWERED,
+    CLOSED,
+    RECEIVED,
+    ConversationRow,
+    ForgetReport,
+    FoundColumns,
+    InboxRow,
+    PendingRow,
+    Stored,
+    Turn,
+    Variable,
+    columns_of,
+    conversation_of,
+)
 from .schema import conversations, inbox, interactions, shelves, variables
 from .statements import (
     ADD_INTERACTION,
@@ -35,100 +48,10 @@ from .statements import (
     SAVE_VARIABLE,
     VARIABLES,
 )
-from .window import forget_summary
 
-RECEIVED, ANSWERED, CLOSED = range(3)
 _CONVERSATIONS_WITH_FEEDBACK = 50
 _TURNS_A_PAGE = 500
-_OF_A_PERSON = ("person", PREFERENCES)
 _OWN = "agent"  # the scope of what is neither a person's nor a conversation's
-
-
-class ConversationRow(NamedTuple):
-    """A conversation and its session, as stored. Turns are numbered from 1; the window begins with `window_start`."""
-
-    id: int
-    conversation_id: str
-    owner: str
-    session_id: str
-    life: Life
-    max_interactions: int
-    window_start: int = 1
-    turns: int = 0
-
-    @property
-    def record(self) -> ConversationRecord:
-        """The seed's record."""
-        life = self.life
-        return ConversationRecord(
-            conversation_id=self.conversation_id,
-            state=life.state,
-            interaction_count=life.interaction_count,
-            max_interactions=self.max_interactions,
-            created_at=life.created_at,
-            last_interaction=life.last_interaction,
-        )
-
-
-class Turn(NamedTuple):
-    """A finished turn, ready to be stored."""
-
-    interaction_id: str
-    timestamp: datetime
-    body: str
-
-
-class Variable(NamedTuple):
-    """A variable of a conversation (its id is the holder) or of a person (their bare JID is). `value` is JSON."""
-
-    scope: str
-    holder: str
-    name: str
-    value: str
-
-
-class Stored(NamedTuple):
-    """What is stored for a message: who has its possible conversation ids, and all that the sender's own conversation holds.
-
-    `history` are the turns in the window as JSON, oldest first. Variables and preferences are JSON texts by name.
-    """
-
-    rows: dict[str, ConversationRow]
-    history: list[str]
-    variables: dict[str, str]
-    person: dict[str, str]
-    preferences: dict[str, str]
-
-
-class InboxRow(NamedTuple):
-    """A message that was received: `state` 0 received, 1 answered, 2 closed. Of a closed one nothing but that is kept."""
-
-    received_at: datetime
-    state: int
-    request: str | None
-    answer: str | None
-
-
-class PendingRow(NamedTuple):
-    """A request that is not closed: received, or answered with its answer."""
-
-    row: int
-    key: bytes
-    request: str | None
-    answer: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class ForgetReport:
-    """What was deleted."""
-
-    conversation_ids: tuple[str, ...]
-    interactions: int
-    variables: int
-    requests: int
-    preferences: int = 0
-    """1 where the person had said some, else 0."""
-    documents: int = 0
 
 
 class AgentStore:
@@ -173,7 +96,7 @@ class AgentStore:
 
         Without an answer the request is closed at once.
         """
-        rows: list[tuple[int, tuple[Any, ...]]] = [(SAVE_CONVERSATION, self._values(conversation))]
+        rows: list[tuple[int, tuple[Any, ...]]] = [(SAVE_CONVERSATION, columns_of(self.agent, conversation))]
         if turn is not None:
             interaction = (
                 self._database.next_id("interactions"),
@@ -221,7 +144,7 @@ class AgentStore:
 
     def save_conversation(self, row: ConversationRow) -> asyncio.Future[bool]:
         """Stores a conversation; the future is done when it is durable."""
-        return self._database.submit([(SAVE_CONVERSATION, self._values(row))])
+        return self._database.submit([(SAVE_CONVERSATION, columns_of(self.agent, row))])
 
     async def find_conversations(self, ids: Iterable[str]) -> dict[str, ConversationRow]:
         """Those of the conversations that exist, by their ids."""
@@ -235,7 +158,7 @@ class AgentStore:
         def questions() -> Questions[Stored]:
             rows: dict[str, ConversationRow] = {}
             for found in (yield FIND, (self.agent, *ids)):
-                row = _conversation(_Columns(*found))
+                row = conversation_of(FoundColumns(*found))
                 rows[row.conversation_id] = row
             name = choose(possible, sender, {name: row.owner for name, row in rows.items()})
             own = rows.get(name) if name is not None else None
@@ -280,6 +203,11 @@ class AgentStore:
         return moment(found[0]) if found[0] is not None else None
 
     @property
+    def retention(self) -> RetentionStore:
+        """What has been kept for long enough, in the same database."""
+        return RetentionStore(self._database, self.agent)
+
+    @property
     def knowledge(self) -> KnowledgeStore:
         """What the agent knows, in the same database."""
         return KnowledgeStore(self._database, self.agent)
@@ -287,7 +215,7 @@ class AgentStore:
     async def people(self) -> list[str]:
         """Everybody (bare JIDs) of whom there is anything."""
         owners = select(conversations.c.owner).where(conversations.c.agent == self.agent)
-        holders = select(variables.c.holder).where(variables.c.agent == self.agent, variables.c.scope.in_(_OF_A_PERSON))
+        holders = select(variables.c.holder).where(variables.c.agent == self.agent, variables.c.scope.in_(OF_A_PERSON))
         senders = select(inbox.c.sender).where(inbox.c.agent == self.agent, inbox.c.sender != "")
         known = select(shelves.c.holder).where(shelves.c.agent == self.agent, shelves.c.scope == "person")
         return list(await self._scalars(owners.union(holders, senders, known)))
@@ -298,105 +226,12 @@ class AgentStore:
 
     async def delete_conversation(self, row: ConversationRow) -> ForgetReport:
         """Deletes a conversation with everything under its id."""
-        return await self._delete([row], person=None)
+        return await self._database.write(lambda connection: delete_everything(connection, self.agent, [row]))
 
     async def forget(self, person: str) -> ForgetReport:
         """Deletes everything about a person (a bare JID): conversations, turns, variables, and requests that wait."""
         rows = await self._conversations(self._select().where(conversations.c.owner == person))
-        return await self._delete(rows, person)
-
-    async def _delete(self, rows: Sequence[ConversationRow], person: str | None) -> ForgetReport:
-        def work(connection: Connection) -> ForgetReport:
-            turns = values = requests = preferences = 0
-            gone: list[Shelf] = []
-            for row in rows:
-                turns += connection.execute(delete(interactions).where(interactions.c.conversation == row.id)).rowcount
-                values += connection.execute(self._delete_variables("conversation", row.conversation_id)).rowcount
-                gone.append(Shelf("conversation", row.conversation_id))
-                connection.execute(delete(conversations).where(conversations.c.id == row.id))
-            if person is not None:
-                values += connection.execute(self._delete_variables("person", person)).rowcount
-                preferences = connection.execute(self._delete_variables(PREFERENCES, person)).rowcount
-                gone += [Shelf("person", person), Shelf("conversation", possible_ids(None, person, self.agent)[0])]
-                # The keys stay, so that a message that comes twice is still known.
-                theirs = update(inbox).where(inbox.c.agent == self.agent, inbox.c.sender == person)
-                waiting = theirs.where(inbox.c.state < CLOSED).values(state=CLOSED, request=None, answer=None)
-                requests = connection.execute(waiting).rowcount
-                connection.execute(theirs.values(sender=""))
-            known = clear_shelves(connection, self.agent, gone)
-            return ForgetReport(tuple(row.conversation_id for row in rows), turns, values, requests, preferences, known)
-
-        return await self._database.write(work)
-
-    # Retention
-
-    async def silent(self, state: ConversationState, before: datetime, after: int, limit: int) -> list[ConversationRow]:
-        """Conversations in a state in which nothing was said since `before`, by their rows, beginning behind `after`."""
-        query = self._in_state(state, after, limit).where(conversations.c.last_interaction < micros(before))
-        return await self._conversations(query)
-
-    async def overfull(
-        self, state: ConversationState, before: datetime | None, turns: int | None, after: int, limit: int
-    ) -> list[ConversationRow]:
-        """Those whose oldest turn is from before `before`, or that have more than so many turns; likewise."""
-
-        def oldest(column: str) -> Any:
-            turn = interactions.alias()
-            found = select(turn.c[column]).where(turn.c.conversation == conversations.c.id)
-            return found.order_by(turn.c.number).limit(1).scalar_subquery()
-
-        reasons = []
-        if before is not None:
-            reasons.append(oldest("timestamp") < micros(before))
-        if turns is not None:
-            reasons.append(oldest("number") <= conversations.c.turns - turns)
-        return await self._conversations(self._in_state(state, after, limit).where(or_(false(), *reasons)))
-
-    async def delete_oldest(self, conversation: int, before: datetime | None, through: int, limit: int) -> int:
-        """Deletes, of the `limit` oldest turns, those up to the first that is neither from before `before` nor up to `through`.
-
-        Only ever from the oldest on: what is left is numbered without gaps. With them goes what the knowledge has of them, and
-        the summary that speaks of them.
-        """
-        earliest = -1 if before is None else micros(before)
-        query = (
-            select(interactions.c.id, interactions.c.number, interactions.c.timestamp)
-            .where(interactions.c.conversation == conversation)
-            .order_by(interactions.c.number)
-            .limit(limit)
-        )
-
-        def work(connection: Connection) -> int:
-            rows = connection.execute(query).all()
-            doomed = [row.id for row in takewhile(lambda row: row.timestamp < earliest or row.number <= through, rows)]
-            connection.execute(delete(interactions).where(interactions.c.id.in_(doomed)))
-            numbers = [row.number for row in rows[: len(doomed)]]
-            if numbers:
-                clear_turns(connection, conversation, numbers)
-                forget_summary(connection, conversation, numbers[-1])
-            return len(doomed)
-
-        return await self._database.write(work)
-
-    async def delete_variables_of_strangers(self, before: datetime) -> None:
-        """Deletes what was stored before `before` about people who have no conversation any more."""
-        known = select(conversations.c.owner).where(conversations.c.agent == self.agent)
-        old = delete(variables).where(
-            variables.c.agent == self.agent,
-            variables.c.scope.in_(_OF_A_PERSON),
-            variables.c.updated_at < micros(before),
-            variables.c.holder.not_in(known),
-        )
-        await self._database.write(lambda connection: connection.execute(old))
-
-    def _in_state(self, state: ConversationState, after: int, limit: int) -> Select[Any]:
-        mine = self._select().where(conversations.c.state == str(state), conversations.c.id > after)
-        return mine.order_by(conversations.c.id).limit(limit)
-
-    def _delete_variables(self, scope: str, holder: str) -> Any:
-        return delete(variables).where(
-            variables.c.agent == self.agent, variables.c.scope == scope, variables.c.holder == holder
-        )
+        return await self._database.write(lambda connection: delete_everything(connection, self.agent, rows, person))
 
     # Turns and variables
 
@@ -531,47 +366,11 @@ class AgentStore:
     def _is_active(self) -> tuple[Any, Any]:
         return conversations.c.agent == self.agent, conversations.c.state == str(ConversationState.ACTIVE)
 
-    def _values(self, row: ConversationRow) -> tuple[Any, ...]:
-        life = row.life
-        return (
-            row.id,
-            self.agent,
-            row.conversation_id,
-            row.owner,
-            row.session_id,
-            life.state.value,
-            life.interaction_count,
-            row.max_interactions,
-            micros(life.created_at),
-            micros(life.last_interaction),
-            life.failures,
-            None if life.quiet_until is None else micros(life.quiet_until),
-            row.window_start,
-            row.turns,
-        )
-
     async def _conversations(self, query: Select[Any]) -> list[ConversationRow]:
-        return [_conversation(row) for row in await self._rows(query)]
+        return [conversation_of(row) for row in await self._rows(query)]
 
     async def _rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
         return await self._database.read(lambda connection: connection.execute(query).all())
 
     async def _scalars(self, query: Select[Any] | CompoundSelect[Any]) -> Sequence[Any]:
         return await self._database.read(lambda connection: connection.execute(query).scalars().all())
-
-
-_Columns = namedtuple("_Columns", conversations.c.keys())  # type: ignore[misc]  # what `FIND` gives, in its order
-
-
-def _conversation(row: Any) -> ConversationRow:
-    life = Life(
-        ConversationState(row.state),
-        row.interaction_count,
-        moment(row.created_at),
-        moment(row.last_interaction),
-        row.failures,
-        None if row.quiet_until is None else moment(row.quiet_until),
-    )
-    return ConversationRow(
-        row.id, row.conversation_id, row.owner, row.session_id, life, row.max_interactions, row.window_start, row.turns
-    )

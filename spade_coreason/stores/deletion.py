@@ -1,0 +1,45 @@
+"""What is deleted together: all that is under the id of a conversation, all that there is about a person."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, delete, update
+
+from ..names import possible_ids
+from ..preferences import PREFERENCES
+from .knowledge import Shelf, clear_shelves
+from .rows import CLOSED, ConversationRow, ForgetReport
+from .schema import conversations, inbox, interactions, variables
+
+OF_A_PERSON = ("person", PREFERENCES)
+"""The scopes of variables that are about people."""
+
+
+def delete_everything(
+    connection: Connection, agent: str, rows: Sequence[ConversationRow], person: str | None = None
+) -> ForgetReport:
+    """Deletes conversations of an agent, and all else about a person (a bare JID), in a transaction of others."""
+    turns = values = requests = preferences = 0
+    gone: list[Shelf] = []
+    for row in rows:
+        turns += connection.execute(delete(interactions).where(interactions.c.conversation == row.id)).rowcount
+        values += connection.execute(_variables(agent, "conversation", row.conversation_id)).rowcount
+        gone.append(Shelf("conversation", row.conversation_id))
+        connection.execute(delete(conversations).where(conversations.c.id == row.id))
+    if person is not None:
+        values += connection.execute(_variables(agent, "person", person)).rowcount
+        preferences = connection.execute(_variables(agent, PREFERENCES, person)).rowcount
+        gone += [Shelf("person", person), Shelf("conversation", possible_ids(None, person, agent)[0])]
+        # The keys stay, so that a message that comes twice is still known.
+        theirs = update(inbox).where(inbox.c.agent == agent, inbox.c.sender == person)
+        waiting = theirs.where(inbox.c.state < CLOSED).values(state=CLOSED, request=None, answer=None)
+        requests = connection.execute(waiting).rowcount
+        connection.execute(theirs.values(sender=""))
+    known = clear_shelves(connection, agent, gone)
+    return ForgetReport(tuple(row.conversation_id for row in rows), turns, values, requests, preferences, known)
+
+
+def _variables(agent: str, scope: str, holder: str) -> Any:
+    return delete(variables).where(variables.c.agent == agent, variables.c.scope == scope, variables.c.holder == holder)
