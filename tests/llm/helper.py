@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,6 +11,23 @@ from typing import Any
 from spade_coreason import AgentDefinition, AgentTester
 from spade_coreason.llm import LLMAgent
 from tests.llm.server import Answer, ChatServer
+
+
+class Endless:
+    """A tool that does not return before it is cancelled."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.stopped = asyncio.Event()
+
+    async def never(self) -> str:
+        """Never returns."""
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.stopped.set()
+        return ""
 
 
 @asynccontextmanager

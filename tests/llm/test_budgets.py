@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from spade_coreason import AgentTester, PeerFailed
+from spade_coreason.usage import USAGE
 from tests.clock import Clock
 from tests.llm.helper import guarded, recorded
 from tests.llm.server import calls, hangs, says
@@ -22,7 +23,7 @@ async def refused(t: AgentTester, **how: Any) -> str:
     return str(raised.value)
 
 
-async def test_what_a_turn_used_is_in_its_meta() -> None:
+async def test_what_a_turn_used_is_an_event_of_it_and_in_its_meta() -> None:
     async with guarded(calls(("recall", {"query": "tea"})), says("Yes.")) as (_, t):
         await t.ask("tea?")
         [turn] = await recorded(t)
@@ -34,6 +35,7 @@ async def test_what_a_turn_used_is_in_its_meta() -> None:
         "completion_tokens": 14,
         "total_tokens": 36,
     }
+    assert [event["data"] for event in turn["events"] if event["type"] == USAGE] == [turn["meta"]["usage"]]
 
 
 async def test_a_person_has_a_budget_for_a_day_over_restarts_and_conversations() -> None:

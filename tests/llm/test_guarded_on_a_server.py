@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from spade_coreason import AgentDefinition
 from spade_coreason.llm import LLMAgent
-from tests.llm.server import ChatServer, Wire, says
+from tests.llm.server import Answer, ChatServer, Wire, says
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
-from tests.xmpp.hosting import hosted
+from tests.xmpp.hosting import Hosted, hosted
 from tests.xmpp.test_growing import CORRECTS, met, replaces
+
+
+@asynccontextmanager
+async def guarded_at(
+    server: XmppServer, tmp_path: Path, *answers: Answer, **options: Any
+) -> AsyncIterator[tuple[Hosted, StockClient]]:
+    """An agent with these options whose model gives these answers, and a person whose client shows corrections."""
+    async with ChatServer(*answers) as model:
+        agent = LLMAgent(AgentDefinition.simple("keeper"), model="small", endpoint={"url": model.url}, **options)
+        account = await server.account()
+        async with hosted(agent, server, tmp_path) as online, StockClient(*account, server, plugins=CORRECTS) as person:
+            await met(person, online)
+            yield online, person
 
 
 async def test_a_marker_in_pieces_ends_the_conversation_and_is_never_seen(prosody: XmppServer, tmp_path: Path) -> None:
@@ -26,31 +42,19 @@ async def test_a_marker_in_pieces_ends_the_conversation_and_is_never_seen(prosod
         await wire.done()
 
     rule = {"keywords": ["swordfish"], "action": "redact", "replacement": "***"}
-    async with ChatServer(goodbye, says("Hello again.")) as server:
-        agent = LLMAgent(
-            AgentDefinition.simple("keeper"),
-            model="small",
-            endpoint={"url": server.url},
-            output_guardrails=[rule],
-            termination_markers=["<END>"],
-        )
-        account = await prosody.account()
-        async with (
-            hosted(agent, prosody, tmp_path) as online,
-            StockClient(*account, prosody, plugins=CORRECTS) as person,
-        ):
-            await met(person, online)
-            person.send("the word, and bye", online.jid)
-            first = await person.answer()
-            is_shown.set()
-            last = await person.answer()
-            assert (last["body"], replaces(last)) == ("The secret word, which nobody knows, is ***. Bye.", first["id"])
-            assert last["body"].startswith(first["body"])
-            await online.settled()
-            assert [row.record.state for row in await online.store.conversations()] == ["completed"]
-            assert await person.ask("hello?", online.jid) == "Hello again."
-            await online.settled()
-            assert [row.record.state for row in await online.store.conversations()] == ["active"]
+    options: dict[str, Any] = {"output_guardrails": [rule], "termination_markers": ["<END>"]}
+    async with guarded_at(prosody, tmp_path, goodbye, says("Hello again."), **options) as (online, person):
+        person.send("the word, and bye", online.jid)
+        first = await person.answer()
+        is_shown.set()
+        last = await person.answer()
+        assert (last["body"], replaces(last)) == ("The secret word, which nobody knows, is ***. Bye.", first["id"])
+        assert last["body"].startswith(first["body"])
+        await online.settled()
+        assert [row.record.state for row in await online.store.conversations()] == ["completed"]
+        assert await person.ask("hello?", online.jid) == "Hello again."
+        await online.settled()
+        assert [row.record.state for row in await online.store.conversations()] == ["active"]
 
 
 async def test_what_a_stock_client_shows_of_a_blocked_answer_is_corrected(prosody: XmppServer, tmp_path: Path) -> None:
@@ -63,23 +67,14 @@ async def test_what_a_stock_client_shows_of_a_blocked_answer_is_corrected(prosod
         await wire.done()
 
     rule = {"keywords": ["swordfish"], "message": "That I keep to myself."}
-    async with ChatServer(answer) as server:
-        agent = LLMAgent(
-            AgentDefinition.simple("keeper"), model="small", endpoint={"url": server.url}, output_guardrails=[rule]
-        )
-        account = await prosody.account()
-        async with (
-            hosted(agent, prosody, tmp_path) as online,
-            StockClient(*account, prosody, plugins=CORRECTS) as person,
-        ):
-            await met(person, online)
-            person.send("the password?", online.jid)
-            first = await person.answer()
-            assert first["body"].startswith("I should not say it")
-            assert "sword" not in first["body"]
-            is_shown.set()
-            last = await person.answer()
-            assert (last["body"], replaces(last)) == ("That I keep to myself.", first["id"])
-            assert last.xml.find("{urn:xmpp:hints}store") is not None
-            await online.settled()
-            assert person.messages.empty()
+    async with guarded_at(prosody, tmp_path, answer, output_guardrails=[rule]) as (online, person):
+        person.send("the password?", online.jid)
+        first = await person.answer()
+        assert first["body"].startswith("I should not say it")
+        assert "sword" not in first["body"]
+        is_shown.set()
+        last = await person.answer()
+        assert (last["body"], replaces(last)) == ("That I keep to myself.", first["id"])
+        assert last.xml.find("{urn:xmpp:hints}store") is not None
+        await online.settled()
+        assert person.messages.empty()

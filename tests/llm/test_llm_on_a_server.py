@@ -14,6 +14,7 @@ import pytest
 
 from spade_coreason import AgentDefinition, AgentInteractionMemory
 from spade_coreason.llm import LLMAgent
+from tests.llm.helper import Endless
 from tests.llm.server import Answer, ChatServer, Wire, calls, contents, says
 from tests.servers.clients import StockClient
 from tests.servers.profanity import Profanity, installed
@@ -160,20 +161,10 @@ def by_retraction(person: StockClient, question: str, agent: str) -> object:
 async def test_who_cancels_leaves_no_request_connection_tool_task_or_thread(
     cancel: Cancel, real_server: XmppServer, tmp_path: Path
 ) -> None:
-    begun, stopped = asyncio.Event(), asyncio.Event()
-
-    async def never() -> str:
-        """Never returns."""
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            stopped.set()
-        return ""
-
+    tool = Endless()
     stream = Told()
     async with (
-        thinking(real_server, tmp_path, says("ready"), tools=[never], show_tools=False) as (model, online, _memory),
+        thinking(real_server, tmp_path, says("ready"), tools=[tool.never], show_tools=False) as (model, online, _memory),
         StockClient(*await real_server.account(), real_server) as person,
     ):
         assert await person.ask("hi", online.jid) == "ready"
@@ -192,9 +183,9 @@ async def test_who_cancels_leaves_no_request_connection_tool_task_or_thread(
 
         model.answers[:] = [calls(("never", {})), says("too late")]
         question = person.send("use it", online.jid)
-        await asyncio.wait_for(begun.wait(), 5)
+        await asyncio.wait_for(tool.begun.wait(), 5)
         cancel(person, question, online.jid)
-        await asyncio.wait_for(stopped.wait(), 5)
+        await asyncio.wait_for(tool.stopped.wait(), 5)
 
         await eventually(lambda: not online.runner.turns_in_flight and model.open == 0)
         await eventually(lambda: model.connections <= 1)  # one is kept for the next question
