@@ -276,7 +276,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
 
     def _on_session(self, is_new: bool) -> None:
         if not is_new:
-            self.rooms.check()
+            self.rooms.watch.check()
             return
         self.abilities.forget()
         if self._alive.is_set() and self._citizen is not None:

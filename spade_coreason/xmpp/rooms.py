@@ -26,7 +26,6 @@ from ..codec import (
     read_reference,
     read_utterance,
     room_request,
-    self_ping,
     unlocking,
 )
 from ..codec.namespaces import BODY, MUC_INVITE, OCCUPANT_ID_NAMESPACE, SUBJECT
@@ -34,17 +33,15 @@ from ..codec.room_presence import CREATED, RENAMED, SELF
 from ..names import bare, local_part
 from .connection import Connection
 from .room import Room, RoomPlan
-from .room_life import ENDED, MOST_NICKS, Next, RoomState, after_leaving, after_refusal, is_lost, later, nick_number
+from .room_life import ENDED, MOST_NICKS, Next, RoomState, after_leaving, after_refusal, later, nick_number
 from .room_mail import RoomMail, ToRoom
+from .room_watch import ANSWER_WITHIN_S, RoomWatch
 
 log = logging.getLogger(__name__)
 
 KICK_PAUSE_S = 60.0
-_ANSWER_WITHIN_S = 30.0
 _STEADY_S = 60.0
 _INVITED = 100
-# A room of which nothing is heard for so long is asked whether the agent still is in it.
-_SILENCE_S = 600.0
 
 REMEMBERED = "rooms"
 """Under which name the rooms are kept into which the agent was invited."""
@@ -64,10 +61,7 @@ class Rooms:
         self._is_closed = False
         self.access = Access(self._agent)
         self.kick_pause_s = KICK_PAUSE_S
-        self.answer_within_s = _ANSWER_WITHIN_S
-        self.silence_s = _SILENCE_S
-        self._watch: asyncio.TimerHandle | None = None
-        self._pings: set[asyncio.Task[None]] = set()
+        self.watch = RoomWatch(connection, self._rooms, self._lost)
         self._keep: Callable[[list[list[str | None]]], None] = lambda rooms: None
         self._kept: list[list[str | None]] = []
 
@@ -116,7 +110,7 @@ class Rooms:
 
     def enter(self) -> None:
         """With a new session: joins every room that it has not lost for good."""
-        self._watch_later()
+        self.watch.begin()
         held = self._connection.recall(ToRoom)
         for room in self._rooms.values():
             if room.state not in ENDED:
@@ -126,18 +120,13 @@ class Rooms:
     async def close(self) -> None:
         """Says goodbye to all of them."""
         self._is_closed = True
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
         for room in self._rooms.values():
             if room.state is RoomState.JOINED:
                 self._say(leaving(room.jid, room.nick))
             self._stop_waiting(room)
             room.state = RoomState.LEFT
-        for ping in self._pings:
-            ping.cancel()
         tasks = (room.task for room in self._rooms.values() if room.task is not None)
-        await asyncio.gather(*tasks, *self._pings, return_exceptions=True)
+        await asyncio.gather(*tasks, self.watch.end(), return_exceptions=True)
 
     def _join(self, room: Room) -> None:
         self._stop_waiting(room)
@@ -154,17 +143,20 @@ class Rooms:
         """Whether the ids of its occupants are of its own making."""
         try:
             plugin = self._connection.client.plugin["xep_0030"]
-            info = await plugin.get_info(room.jid, timeout=min(10.0, self.answer_within_s))
+            info = await plugin.get_info(room.jid, timeout=min(10.0, ANSWER_WITHIN_S))
             room.has_occupant_ids = OCCUPANT_ID_NAMESPACE in info["disco_info"]["features"]
         except (IqError, IqTimeout, XMPPError):
             room.has_occupant_ids = False
 
     def _knock(self, room: Room) -> None:
-        self._set_timer(room, self.answer_within_s, self._unanswered)
+        self._set_timer(room, ANSWER_WITHIN_S, self._unanswered)
         self._say(joining(room.jid, room.nick, room.plan.password))
 
     def _unanswered(self, room: Room) -> None:
         self._turn(room, later(room.attempt), "the room does not answer")
+
+    def _lost(self, room: Room, why: str) -> None:
+        self._turn(room, later(room.attempt), why)
 
     def _turn(self, room: Room, then: Next, why: str) -> None:
         """What becomes of a place that the agent has not got, or has lost. One line in the log for each."""
@@ -256,7 +248,7 @@ class Rooms:
     async def _unlock(self, room: Room) -> None:
         iq = self._connection.client.make_iq_set(sub=unlocking(), ito=room.jid)
         try:
-            await iq.send(timeout=self.answer_within_s)
+            await iq.send(timeout=ANSWER_WITHIN_S)
         except (IqError, IqTimeout) as error:
             log.warning("%s: the room %s, which is new, stays locked: %s", self._agent, room.jid, type(error).__name__)
         await self._look_at(room)  # before, there was nothing to look at
@@ -288,7 +280,7 @@ class Rooms:
         room = self._rooms.get(bare(message.get("from", "")))
         if message.get("type") == "error":
             if room is not None and room.state is RoomState.JOINED and _is_not_in_it(message):
-                self._turn(room, later(room.attempt), "the room says that it is not an occupant")
+                self._lost(room, "the room says that it is not an occupant")
             return False
         if room is not None:
             room.heard_at = asyncio.get_running_loop().time()
@@ -365,40 +357,6 @@ class Rooms:
         if self._connection.state == "online":
             self._join(room)
         self._tell()
-
-    # Whether the agent still is there: a room can lose it without a word
-
-    def check(self, silent_s: float = 0.0) -> None:
-        """Asks the rooms of which nothing was heard for so long whether the agent is in them, and joins where it is not."""
-        before = asyncio.get_running_loop().time() - silent_s
-        for room in self._rooms.values():
-            if room.state is RoomState.JOINED and room.heard_at <= before:
-                ping = asyncio.create_task(self._ping(room, room.joined_at))
-                self._pings.add(ping)
-                ping.add_done_callback(self._pings.discard)
-
-    async def _ping(self, room: Room, stay: float) -> None:
-        iq = self._connection.client.make_iq_get(ito=f"{room.jid}/{room.nick}")
-        iq.append(self_ping())
-        try:
-            await iq.send(timeout=self.answer_within_s)
-        except IqTimeout:
-            return
-        except IqError as error:
-            if is_lost(error.condition) and room.state is RoomState.JOINED and room.joined_at == stay:
-                self._turn(room, later(room.attempt), f"the room says that it is not an occupant ({error.condition})")
-            return
-        room.heard_at = asyncio.get_running_loop().time()
-
-    def _watch_later(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-        self._watch = asyncio.get_running_loop().call_later(self.silence_s / 2, self._look)
-
-    def _look(self) -> None:
-        self._watch_later()
-        if self._connection.state == "online":
-            self.check(self.silence_s)
 
     # What the agent says there
 
