@@ -18,6 +18,9 @@ the platform puts it into the `meta` of the Interaction as "usage"."""
 TOKENS = "coreason.tokens"
 """The variable of a person, of a conversation and of the agent in which they are kept."""
 
+_HELD = 4096
+"""Conversations whose tokens are held in memory; those of others are looked up."""
+
 
 def usage_in(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What the events of a turn say of it; numbers of several are added up. Empty where none does."""
@@ -29,9 +32,6 @@ def usage_in(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for name, value in data.items():
             found[name] = found.get(name, 0) + value if _is_number(value) and _is_number(found.get(name, 0)) else value
     return found
-
-
-_HELD = 4096
 
 
 class _Holder(NamedTuple):
@@ -67,7 +67,8 @@ class Usage:
         """Of a conversation since it began; one that ended begins anew."""
         if conversation_id not in self._of_conversation:
             kept = await self._kept(_Holder("conversation", conversation_id))
-            self._of_conversation.setdefault(conversation_id, kept if isinstance(kept, int) else 0)
+            if conversation_id not in self._of_conversation:
+                self._hold(conversation_id, kept if isinstance(kept, int) else 0)
         return self._of_conversation[conversation_id]
 
     @property
@@ -80,9 +81,7 @@ class Usage:
 
     def begins(self, conversation_id: str) -> None:
         """A conversation begins, or begins anew."""
-        self._of_conversation[conversation_id] = 0
-        if len(self._of_conversation) > _HELD:
-            self._of_conversation.popitem(last=False)  # it is stored
+        self._hold(conversation_id, 0)
 
     async def add(self, used: dict[str, Any], person: str, conversation_id: str) -> list[Variable]:
         """Counts what a turn used; gives what is to be stored with it."""
@@ -92,13 +91,19 @@ class Usage:
         holders = [_Holder("person", person), _Holder("agent", self._store.agent)]
         for holder in holders:
             await self._today(holder)
-        await self.of_conversation(conversation_id)
-        total = self._of_conversation[conversation_id] = self._of_conversation.get(conversation_id, 0) + tokens
+        total = await self.of_conversation(conversation_id) + tokens
+        self._hold(conversation_id, total)
         rows = [Variable("conversation", conversation_id, TOKENS, json.dumps(total))]
         for holder in holders:
             self._of_day[holder] = self._of_day.get(holder, 0) + tokens
             rows.append(Variable(*holder, TOKENS, json.dumps({"day": self._day, "tokens": self._of_day[holder]})))
         return rows
+
+    def _hold(self, conversation_id: str, tokens: int) -> None:
+        self._of_conversation[conversation_id] = tokens
+        self._of_conversation.move_to_end(conversation_id)
+        if len(self._of_conversation) > _HELD:
+            self._of_conversation.popitem(last=False)  # it is stored
 
     async def _today(self, holder: _Holder) -> int:
         day = self._clock().astimezone(UTC).date().isoformat()

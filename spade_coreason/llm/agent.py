@@ -97,13 +97,9 @@ class LLMAgent:
         self._limits = options_of(Limits, limits, "options.limits")
         self._markers = texts(termination_markers, "options.termination_markers")
         self._shows_tools = show_tools
-        config = manifest.config.llm_config
-        first = model or (config.model if config is not None else os.environ.get("OPENAI_MODEL"))
-        if not first:
-            problem = "no model is named; give its name here, in the manifest as config.model_config.model, or as OPENAI_MODEL"
-            raise ConfigError("options.model", problem)
+        models = [model or _model_of(manifest), *filter(None, [fallback_model])]
         self._client = Client(options_of(Endpoint, endpoint, "options.endpoint"))
-        self._model = Model(self._client, [first, *filter(None, [fallback_model])], self._limits.reply_characters)
+        self._model = Model(self._client, models, self._limits.reply_characters)
         threads = Threads()
         self._tools = [tool_of(one, threads) for one in (*self.default_tools, *listed(tools, "options.tools"))]
         self.servers = Servers(mcp, manifest)
@@ -116,11 +112,7 @@ class LLMAgent:
                 "options.budgets", "there is nothing that keeps count of more than a turn; give the parameter usage"
             )
         self._usage = usage
-        self._further: dict[str, Any] = {}
-        if config is not None and "temperature" in config.model_fields_set:  # some models take none but their own
-            self._further["temperature"] = config.temperature
-        if self._limits.answer_tokens is not None:
-            self._further["max_tokens"] = self._limits.answer_tokens
+        self._further = _further(manifest, self._limits)
         self._count = count or counter("auto")
 
     @property
@@ -211,6 +203,26 @@ class LLMAgent:
         if self._peers is not None and self._agents:
             tools.append(ask_tool(self._peers, self._agents, self._limits.tool_timeout_s))
         return Toolbox(tools, self._limits)
+
+
+def _model_of(manifest: AgentDefinition) -> str:
+    config = manifest.config.llm_config
+    name = config.model if config is not None else os.environ.get("OPENAI_MODEL")
+    if not name:
+        problem = "no model is named; give its name here, in the manifest as config.model_config.model, or as OPENAI_MODEL"
+        raise ConfigError("options.model", problem)
+    return name
+
+
+def _further(manifest: AgentDefinition, limits: Limits) -> dict[str, Any]:
+    """The fields that every request to the model has."""
+    found: dict[str, Any] = {}
+    config = manifest.config.llm_config
+    if config is not None and "temperature" in config.model_fields_set:  # some models take none but their own
+        found["temperature"] = config.temperature
+    if limits.answer_tokens is not None:
+        found["max_tokens"] = limits.answer_tokens
+    return found
 
 
 async def _admitted(request: AgentRequest, response: ResponseHandler, guard: Guard, purse: Purse) -> bool:

@@ -9,14 +9,14 @@ from contextlib import suppress
 from contextvars import copy_context
 from typing import Any
 
-MOST = 32
+_MOST = 32
 """Functions of one holder at work at once; one that never returns keeps its place."""
 
 
 class Threads:
     """A thread of its own for each call: those of `asyncio.to_thread` are waited for at the end of the process, and few."""
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = _MOST) -> None:
         self._free = most
 
     async def run(self, call: Callable[[], Any]) -> Any:
