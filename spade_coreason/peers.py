@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from pydantic_core import from_json
 
-from .codec import Bounce, Reply, request_stanza
+from .codec import COMMAND, Bounce, Reply, request_stanza
 from .contracts import AgentRequest
 from .exceptions import PeerError, PeerFailed, PeerRefused, PeerTimeout, PeerUnavailable, RequestTooLong
 from .names import bare, derived_thread
@@ -240,6 +240,11 @@ def as_request(request: AgentRequest | Mapping[str, Any] | str) -> AgentRequest:
     payload = {"query": request} if isinstance(request, str) else dict(request)
     current = CURRENT_REQUEST.get()
     return current.create_child(payload) if current is not None else AgentRequest(session_id=uuid4(), payload=payload)
+
+
+def command_request(command: str) -> AgentRequest:
+    """A command of an agent or its platform as a request, as people write it: `/history 50`."""
+    return AgentRequest(session_id=uuid4(), payload={"query": command}, metadata={COMMAND: True})
 
 
 def write_request(

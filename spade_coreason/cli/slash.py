@@ -84,7 +84,7 @@ def _help(company: Company) -> list[str]:
     return [
         "What you type goes to the agent before the ▸.",
         "Arrow up brings back what you typed. Alt-Enter begins a new line.",
-        "Ctrl-C stops waiting for an answer.",
+        "Ctrl-C takes back what you asked, while the answer is not whole.",
         *(["Tab changes the agent, /to NAME goes to one."] if several else []),
         f"/agents shows {'them all, and what they do' if several else 'what it does'}.",
         *([f"The agent knows {', '.join(name for name in company.commands if name != '/help')}."] if company.commands else []),

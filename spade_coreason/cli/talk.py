@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
+from ..contracts import AgentRequest
 from ..exceptions import ConfigError, PeerError
 from ..names import local_part
-from ..peers import PeerEvent, collect
+from ..peers import as_request, collect, command_request
 from . import failures
 from .answers import AnswerText, steps_of
 from .company import Company
@@ -115,7 +115,7 @@ class Chat:
         try:
             await asyncio.wait([task])
             if task.cancelled():
-                _say("(no longer waiting)")
+                _say("(taken back)")
             else:
                 task.result()
         finally:
@@ -125,12 +125,12 @@ class Chat:
                 await asyncio.gather(task, return_exceptions=True)
 
     async def _show_answer(self, text: str) -> None:
-        jid = self._company.jid
+        jid, asked = self._company.jid, _request(text)
         answer, wrapped = AnswerText(), Wrapped(terminal_width, INDENT)
         typing = _Typing(local_part(jid))
         problem = ""
         try:
-            async for event in self._events(jid, text):
+            async for event in self._client.stream(jid, asked, timeout=self._timeout_s):
                 if steps := steps_of(event):
                     typing.end()
                     write(_steps_shown(steps, wrapped, answer.has_text))
@@ -140,16 +140,18 @@ class Chat:
                     write(new)
         except PeerError as error:
             problem = failures.line(error)
+        except asyncio.CancelledError:
+            self._client.take_back(jid, asked)
+            raise
         finally:
             typing.end()
             write(f"{wrapped.end()}\n" if answer.has_text else "")
             if problem:
                 _say(problem, "red")
 
-    def _events(self, jid: str, text: str) -> AsyncIterator[PeerEvent]:
-        if is_command(text):
-            return self._client.obey(jid, text, timeout=self._timeout_s)
-        return self._client.stream(jid, text.removeprefix("/") if text.startswith("//") else text, timeout=self._timeout_s)
+
+def _request(text: str) -> AgentRequest:
+    return command_request(text) if is_command(text) else as_request(text.removeprefix("/") if text.startswith("//") else text)
 
 
 def _steps_shown(steps: list[str], wrapped: Wrapped, has_text: bool) -> str:

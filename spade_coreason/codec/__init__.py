@@ -3,7 +3,7 @@
 from .archive import Archived, Page, archive_id, archive_query, is_sent_to, newest_query, read_archived, read_page
 from .asides import displayed, notice, receipt
 from .attachments import is_link, name_in, plain_name
-from .cloud_events import request_stanza
+from .cloud_events import request_stanza, retraction_stanza
 from .events import (
     Completed,
     Failed,
@@ -88,6 +88,7 @@ __all__ = [
     "read_utterance",
     "receipt",
     "request_stanza",
+    "retraction_stanza",
     "room_request",
     "self_ping",
     "styled",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Any
+from uuid import uuid4
 from zlib import crc32
 
 from pydantic_core import to_json
 
 from .elements import ANSWER_MARK, text_bytes, thread_element
-from .namespaces import FRAGMENT, JSON_NAMESPACE, TYPE_PREFIX
+from .namespaces import FRAGMENT, JSON_NAMESPACE, RETRACT, TYPE_PREFIX
 from .xml import attribute, escape, printable, split
 
 
@@ -99,6 +100,12 @@ def request_stanza(
         f"<message to='{attribute(to)}' id='{attribute(stanza_id)}'>"
         f"<json xmlns='{JSON_NAMESPACE}'>{text}</json>{thread_element(thread)}</message>"
     )
+
+
+def retraction_stanza(to: str, stanza_id: str) -> str:
+    """Takes the request with that id back (XEP-0424), whatever is left of it."""
+    retract = f"<retract xmlns='{RETRACT}' id='{attribute(stanza_id)}'/>"
+    return f"<message to='{attribute(to)}' id='{uuid4()}'>{retract}</message>"
 
 
 def _json_text(event: dict[str, Any]) -> str:

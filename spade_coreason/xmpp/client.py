@@ -8,14 +8,13 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-from uuid import uuid4
 from xml.etree.ElementTree import Element
 
-from ..codec import COMMAND, Bounce, Reply, decode
+from ..codec import Bounce, Reply, decode, retraction_stanza
 from ..contracts import AgentRequest
 from ..exceptions import ServerError
 from ..names import bare
-from ..peers import MOST_BYTES, Answer, OpenRequests, PeerEvent, as_request, collect, write_request
+from ..peers import MOST_BYTES, Answer, OpenRequests, PeerEvent, as_request, collect, command_request, write_request
 from ..runfile import read_run_file
 from .connection import Connection
 from .endpoint import Endpoint
@@ -118,10 +117,15 @@ class AgentClient:
         async for event in self._requests.events(jid, str(asked.request_id), timeout, lambda: connection.send([stanza])):
             yield event
 
+    def take_back(self, jid: str, request: AgentRequest) -> None:
+        """Takes back what was asked (XEP-0424): while it waits or is worked on it is dropped, and nothing of it is kept."""
+        if self._connection is None:
+            raise RuntimeError("use the client in `async with`")
+        self._connection.send([retraction_stanza(jid, str(request.request_id))])
+
     def obey(self, jid: str, command: str, *, timeout: float = 30.0) -> AsyncIterator[PeerEvent]:
         """Says a command of an agent or its platform, as people write it: `/history 50`. As `stream`."""
-        asked = AgentRequest(session_id=uuid4(), payload={"query": command}, metadata={COMMAND: True})
-        return self.stream(jid, asked, timeout=timeout)
+        return self.stream(jid, command_request(command), timeout=timeout)
 
     def _on_message(self, stanza: Element) -> asyncio.Future[Any] | None:
         message = decode(stanza)

@@ -18,6 +18,7 @@ COMMAND = [sys.executable, "-c", "from spade_coreason.cli import main; main()"]
 TIMEOUT_S = 40.0
 
 # An agent for the difficult cases; the question says which.
+MOODY_SLEEPS_S = 30.0
 MOODY = '''\
 """An agent with moods."""
 
@@ -38,6 +39,10 @@ class MoodyAgent:
             case "raise":
                 raise ValueError("a secret of the person")
             case "sleep":
+                await asyncio.sleep(self._patience_s)
+            case "yawn":
+                stream = await response.create_stream()
+                await stream.write("Well, ")
                 await asyncio.sleep(self._patience_s)
             case "escape":
                 await response.markdown("\\x1b[31mred\\x1b[0m and \\x9b5m blinking")

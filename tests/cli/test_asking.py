@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
+import time
 import uuid
 from pathlib import Path
 from subprocess import PIPE, Popen
@@ -15,7 +17,7 @@ from spade_coreason.cli.reach import Account
 from spade_coreason.exceptions import PeerUnavailable
 
 from .conftest import Invoke
-from .program import COMMAND, Running, call, environment
+from .program import COMMAND, MOODY_SLEEPS_S, TIMEOUT_S, Running, call, environment
 
 
 def test_ask_prints_the_answer_and_nothing_else(platform: Running) -> None:
@@ -189,3 +191,19 @@ def test_without_a_platform_it_says_how_to_start_one(beside: Invoke) -> None:
     done = beside("ask", "echo", "hi", "--data", "elsewhere")
     assert done.exit_code == 4
     assert done.stderr.startswith("error: no platform is running on elsewhere; start one")
+
+
+def test_an_interrupted_ask_takes_its_question_back(platform: Running, beside: Invoke) -> None:
+    thread = uuid.uuid4().hex
+    asking = Popen(
+        [*COMMAND, "ask", "moody", "yawn", "--thread", thread], cwd=platform.cwd, env=environment(), stdout=PIPE, stderr=PIPE
+    )
+    assert asking.stdout is not None
+    assert asking.stdout.read(5) == b"Well,"
+    asking.send_signal(signal.SIGINT)
+    assert asking.communicate(timeout=TIMEOUT_S)[1].strip() == b""
+    assert asking.returncode == 130
+    begin = time.monotonic()
+    assert beside("ask", "moody", "awake?", "--thread", thread).stdout == "You said awake? (nothing before).\n"
+    assert time.monotonic() - begin < MOODY_SLEEPS_S
+    assert "yawn" not in beside("sessions", "show", thread).stdout

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 
 import pytest
 
-from .program import TIMEOUT_S, Running
+from .program import MOODY_SLEEPS_S, TIMEOUT_S, Running
 from .terminal import Terminal
 
 Chat = Callable[[str], Terminal]
@@ -95,13 +96,21 @@ def test_a_long_answer_is_wrapped_between_words_and_stays_indented(chat: Chat) -
     terminal.until("  one two three four five six seven eight nine ten eleven \r\n  twelve\r\n")
 
 
-def test_ctrl_c_stops_waiting_and_leaves_no_mark_in_the_answer(chat: Chat) -> None:
+def test_ctrl_c_takes_the_question_back_and_the_next_one_is_answered_at_once(chat: Chat) -> None:
     terminal = chat("moody")
-    terminal.type("sleep\r")
-    terminal.until("moody is typing")
-    terminal.type("\x03")
-    terminal.until(r"\(no longer waiting\).*moody ▸")
+    for _ in range(2):  # each would sleep for half a minute, and the next one wait for it
+        terminal.type("sleep\r")
+        terminal.until("moody is typing")
+        terminal.type("\x03")
+        terminal.until(r"\(taken back\).*moody ▸")
+    begin = time.monotonic()
+    terminal.type("awake?\r")
+    terminal.until(r"You said awake\?.*moody ▸")
+    assert time.monotonic() - begin < MOODY_SLEEPS_S
     assert "^C" not in terminal.screen
+    terminal.type("/history 1\r")
+    terminal.until(r"> awake\?.*moody ▸")
+    assert "> sleep" not in terminal.screen
 
 
 def test_the_commands_of_the_agent_are_obeyed_and_completed(chat: Chat) -> None:

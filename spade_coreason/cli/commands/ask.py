@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 import sys
 from typing import Any
@@ -56,18 +57,23 @@ def _from_standard_input() -> str:
 
 
 async def _ask(who: Account, agent: str, question: str, thread: str | None, timeout_s: float, as_json: bool) -> None:
+    from ...peers import as_request
+
     jid = who.address_of(agent)
     shows_thoughts = sys.stderr.isatty() and sys.stdout.isatty()
-    answer = AnswerText()
+    asked, answer = as_request(question), AnswerText()
     async with who.client(timeout_s) as client:
         try:
-            async for event in client.stream(jid, question, thread=thread, timeout=timeout_s):
+            async for event in client.stream(jid, asked, thread=thread, timeout=timeout_s):
                 if as_json:
                     write(json_text({"type": event.type, "data": dict(event.data)}) + "\n")
                     continue
                 write(answer.feed(event))
                 if event.type == "block.thought" and shows_thoughts and not answer.has_text:
                     print(paint(printable(str(event.data.get("content", ""))), "dim", sys.stderr), file=sys.stderr)
+        except asyncio.CancelledError:  # Ctrl-C: nobody reads the rest
+            client.take_back(jid, asked)
+            raise
         finally:
             if answer.has_text:
                 write("\n")
