@@ -104,7 +104,7 @@ async def test_every_command_of_the_help_is_one_and_counts_as_no_turn() -> None:
         ("/history x", 'turns is a number, not "x". Write `/history 50`.'),
         ("/history 0", "turns is 1 or more, not 0. Write `/history 50`."),
         ("/status now", "I do not know that kind of /status. /help shows what there is."),
-        ("/settings speed on", 'There is no "speed". Write `/settings streaming off`.'),
+        ("/settings speed on", 'There is no "speed"; there is language, thoughts, streaming. Write `/settings streaming off`.'),
         (
             "/settings streaming",
             "streaming is missing a value: whether an answer grows before your eyes. Write `/settings streaming off`.",

@@ -33,6 +33,7 @@ async def test_the_sums_are_those_of_all_turns_that_said_what_they_used() -> Non
         assert (await t.ask("3 4", user="ada@localhost")).text == "0 0 0"
         assert (await t.ask("5", user="ada@localhost", thread="other")).text == "0 7 7"
         assert (await t.ask("1 2", user="bob@localhost")).text == "0 0 12"
+        assert await t.say("/memory", user="ada@localhost") == ["Nothing."]  # the sums are no memory of a person
         await t.restart()
         assert (await t.ask("1", user="ada@localhost")).text == "7 12 15"
         [turn] = await recorded(t, "bob@localhost")

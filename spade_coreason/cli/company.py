@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..names import local_part
 
@@ -16,7 +16,7 @@ class Company:
         self._descriptions = [description for _, description in agents]
         self._current = current
         locals_ = Counter(local_part(jid) for jid in self._jids)
-        self._commands: dict[str, tuple[str, ...]] = {}
+        self._commands: dict[str, Mapping[str, str]] = {}
         self.names = [local_part(jid) if locals_[local_part(jid)] == 1 else jid for jid in self._jids]
 
     @property
@@ -35,17 +35,17 @@ class Company:
         return list(zip(self.names, self._descriptions, strict=True))
 
     @property
-    def commands(self) -> tuple[str, ...]:
-        """What may be asked of the platform of whoever is spoken to, as far as it is known."""
-        return self._commands.get(self.jid, ())
+    def commands(self) -> Mapping[str, str]:
+        """What may be asked of the platform of whoever is spoken to, as far as it is known, and what each does."""
+        return self._commands.get(self.jid, {})
 
     @property
     def unknown(self) -> list[str]:
         """The JIDs of those whose commands are not known."""
         return [jid for jid in self._jids if jid not in self._commands]
 
-    def learn(self, jid: str, commands: tuple[str, ...]) -> None:
-        """Says what commands an agent knows."""
+    def learn(self, jid: str, commands: Mapping[str, str]) -> None:
+        """Says what commands an agent knows, and what each does."""
         self._commands[jid] = commands
 
     def move(self, step: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from prompt_toolkit.utils import get_cwidth
 
 from .console import paint, terminal_width
-from .slash import agent_list
+from .slash import columns
 from .wrapping import hanging
 
 _COLUMN = 14
@@ -16,7 +16,7 @@ _COLUMN = 14
 def print_agents(agents: Sequence[tuple[str, str]]) -> None:
     """JIDs and descriptions, a line each."""
     title = "Agents"
-    lines = agent_list(agents, terminal_width(), f"{title:<{_COLUMN}}", " " * _COLUMN)
+    lines = columns(agents, terminal_width(), f"{title:<{_COLUMN}}", " " * _COLUMN)
     print(f"{paint(title, 'bold')}{lines.removeprefix(title)}", flush=True)
 
 
@@ -34,4 +34,4 @@ def print_guest(jid: str, agents: int) -> None:
     )
     width = terminal_width()
     fits = width is None or get_cwidth(f"{who}  {keys}") < width
-    print(who + (f"  {keys}\n" if fits else f"\n{' ' * _COLUMN}{keys}\n"), flush=True)
+    print(f"{who}  {keys}\n" if fits else f"{who}\n{hanging(' ' * _COLUMN, keys, width)}\n", flush=True)

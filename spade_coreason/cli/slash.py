@@ -24,9 +24,9 @@ def is_ours(text: str) -> bool:
     return text == "/" or text.split(None, 1)[0].lower() in COMMANDS
 
 
-def commands_in(help_text: str) -> tuple[str, ...]:
-    """The commands that the help of an agent names."""
-    return tuple(re.findall(r"^(/[a-z][a-z0-9-]*(?: me)?)   ", help_text, re.M))
+def commands_in(help_text: str) -> dict[str, str]:
+    """The commands that the help of an agent names, and what each does."""
+    return dict(re.findall(r"^(/[a-z][a-z0-9-]*(?: me)?)   (.*)$", help_text, re.M))
 
 
 def is_leave(text: str) -> bool:
@@ -50,11 +50,11 @@ def obey(text: str, company: Company, width: int | None) -> str:
     name, _, rest = text.partition(" ")
     match name.lower():
         case "/agents":
-            return agent_list(company.described, width)
+            return columns(company.described, width)
         case "/to":
             return _go(rest.strip(), company, width)
         case _:
-            return "\n".join(shown(line, width) for line in _help(company))
+            return "\n".join(_help(company, width))
 
 
 def shown(text: str, width: int | None) -> str:
@@ -63,8 +63,8 @@ def shown(text: str, width: int | None) -> str:
     return wrapped.feed(one_line(text, 10_000)) + wrapped.end()
 
 
-def agent_list(described: Sequence[tuple[str, str]], width: int | None, begin: str = INDENT, further: str = INDENT) -> str:
-    """Agents and what they do, a line each, behind the beginnings of the first line and of further ones."""
+def columns(described: Sequence[tuple[str, str]], width: int | None, begin: str = INDENT, further: str = INDENT) -> str:
+    """Names and what they do, a line each, behind the beginnings of the first line and of further ones."""
     column = max(len(name) for name, _ in described)
     return "\n".join(
         hanging(f"{further if number else begin}{name:<{column}}   ", one_line(description, 10_000), width)
@@ -79,15 +79,17 @@ def _go(name: str, company: Company, width: int | None) -> str:
     return shown(f"There is no agent {name}; {there}" if name else f"/to NAME goes to an agent; {there}", width)
 
 
-def _help(company: Company) -> list[str]:
+def _help(company: Company, width: int | None) -> list[str]:
     several = len(company.names) > 1
-    return [
+    lines = [
         "What you type goes to the agent before the ▸.",
         "Arrow up brings back what you typed. Alt-Enter begins a new line.",
         "Ctrl-C takes back what you asked, while the answer is not whole.",
         *(["Tab changes the agent, /to NAME goes to one."] if several else []),
         f"/agents shows {'them all, and what they do' if several else 'what it does'}.",
-        *([f"The agent knows {', '.join(name for name in company.commands if name != '/help')}."] if company.commands else []),
         "Behind a / Tab completes. A text that begins with / is written //.",
         "/quit or Ctrl-D leaves.",
     ]
+    help_ = [shown(line, width) for line in lines]
+    known = [(name, what) for name, what in company.commands.items() if name != "/help"]
+    return [*help_, shown("The agent knows:", width), columns(known, width)] if known else help_

@@ -14,6 +14,8 @@ from ..fields import CONVERSATION, Choice, Field, FieldError, Value
 from ..names import local_part
 from ..preferences import Preferences
 from ..session import interactions
+from ..stores.window import NOTHING, WINDOW, Window
+from ..usage import TOKENS
 from .definition import SURE, Asked, Command, Outcome
 from .wording import conversation_line, count, marked_json, turn_text
 
@@ -85,7 +87,11 @@ async def _memory(asked: Asked) -> Outcome:
         own = await house.store.variables("conversation", row.conversation_id)
     person = await house.store.variables("person", asked.owner)
     lines = [f"- {text}" for text in known]
-    lines += [f"- {name}: {value}" for name, value in {**person, **own}.items()]
+    values = {**person, **own}
+    values.pop(TOKENS, None)
+    window = Window.from_json(values.pop(WINDOW)) if WINDOW in values else NOTHING
+    lines += [f"- {name}: {value}" for name, value in values.items()]
+    lines += [f"- In short: {window.summary}"] if window.summary else []
     return Outcome("\n".join(lines) or "Nothing.")
 
 

@@ -100,7 +100,8 @@ def _named(command: Command, rest: str) -> dict[str, Value]:
     name, _, value = rest.partition(" ")
     field = next((field for field in command.fields if field.name == name.lower()), None)
     if field is None:
-        raise FieldError(f'There is no "{name[:40]}".')
+        there = ", ".join(field.name for field in command.fields)
+        raise FieldError(f'There is no "{name[:40]}"; there is {there}.')
     if not value.strip():
         raise FieldError(f"{field.name} is missing a value: {field.label}.")
     return {field.name: field.read(value)}

@@ -56,7 +56,7 @@ def test_what_the_chat_does_not_know_is_for_the_agent(company: Company) -> None:
 def test_the_commands_of_the_agent_are_completed_and_shown(company: Company) -> None:
     company.learn("echo@localhost", commands_in("I am echo.\n\n/help   this\n/history   what\n/forget me   x\nnot / this"))
     assert completions("/h", company) == ["/help", "/history"]
-    assert "The agent knows /history, /forget me." in obey("/help", company, 200)
+    assert obey("/help", company, 80).endswith("\n  The agent knows:\n  /history     what\n  /forget me   x")
     company.move(1)
     assert completions("/h", company) == ["/help"]
     assert company.unknown == ["notes@localhost"]
