@@ -108,7 +108,9 @@ class _Wanted:
         arguments = self.arguments(found)
         try:
             return found(**arguments)
-        except ConfigError:
+        except ConfigError as error:
+            if error.place.startswith("options."):
+                raise ConfigError(self.at(error.place), error.problem) from error
             raise
         except Exception as error:  # a constructor is somebody else's code
             raise self.error(f"{self.spec} cannot be made: {describe(error, self.project)}; correct it there") from error

@@ -106,7 +106,14 @@ It asks a language model: OpenAI's, or any server with the same API.
     pip install 'spade-coreason[llm]'
     export OPENAI_API_KEY=…                               # or, for Ollama and others:
     export OPENAI_BASE_URL=http://127.0.0.1:11434/v1 OPENAI_MODEL=…
+
+Where there is none, a script plays one, and says what to export; it remembers what you tell it, and no more:
+
+    python -m spade_coreason.llm.scripted
 """
+
+MODEL_FIRST = """
+  export OPENAI_API_KEY=…   (or OPENAI_BASE_URL and OPENAI_MODEL; `python -m spade_coreason.llm.scripted` plays one)"""
 
 README = Template("""\
 # $name

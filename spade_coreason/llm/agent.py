@@ -142,7 +142,7 @@ class LLMAgent:
         try:
             await self._answer(request, session, response, guard, tally)
         except ModelError as error:
-            log.warning("%s: %s", name, error)
+            log.warning("%s: %s (%s)", name, error, self._client.url)
             after = f"; ask again in {error.retry_after_s:.0f} s" if error.retry_after_s else ""
             await response.error(f"My language model {error.problem}{after}.", {"model": error.where}, error.may_pass)
         except BudgetUsedUp as error:

@@ -56,7 +56,7 @@ class Client:
         if find_spec("openai") is None:
             raise ConfigError("", 'a language model needs the package openai: pip install "spade-coreason[llm]"')
         self.endpoint = endpoint
-        self._url, self._key = endpoint.resolved()
+        self.url, self._key = endpoint.resolved()
         self._client: Any = None
 
     def open(self) -> None:
@@ -68,7 +68,7 @@ class Client:
             # A redirect would take what is asked, which is somebody's words, to another server.
             http = openai.DefaultAsyncHttpx2Client(follow_redirects=False, timeout=timeout)
             self._client = openai.AsyncOpenAI(
-                base_url=self._url,
+                base_url=self.url,
                 api_key=self._key,
                 timeout=timeout,
                 max_retries=0,

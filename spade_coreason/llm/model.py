@@ -54,13 +54,14 @@ class Model:
         """
         problem: ModelError | None = None
         for name in question.models or self.models:
+            if problem is not None:
+                log.warning("%s; asking %s", problem, name)
             try:
                 return await self._persistently(name, question, listener)
             except ModelError as error:
                 if listener.has_spoken:
                     raise
                 problem = error
-                log.warning("%s", error)
         assert problem is not None
         raise problem
 

@@ -52,7 +52,10 @@ class Endpoint(StrictOptions):
         if key is None and self.url is None:
             key = environment.get("OPENAI_API_KEY")
         if not url and not key:
-            problem = "no language model is named; set OPENAI_BASE_URL or OPENAI_API_KEY, or give its url here"
+            problem = (
+                "no language model is named; set OPENAI_BASE_URL or OPENAI_API_KEY, or give its url here "
+                "(`python -m spade_coreason.llm.scripted` plays one)"
+            )
             raise ConfigError("options.endpoint", problem)
         if url and not re.fullmatch(r"https?://[^\s/?#@]+[^\s?#@]*", url):
             problem = "is no address of an API; write it like http://127.0.0.1:11434/v1, and the key as api_key"

@@ -142,7 +142,8 @@ def _choice(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
 
 async def _serve(port: int) -> None:
     async with ScriptedModel(port=port) as model:
-        print(f"OPENAI_BASE_URL={model.url} OPENAI_MODEL={NAME}", flush=True)
+        print("A script plays a language model until Ctrl-C. For an agent in another terminal:", file=sys.stderr)
+        print(f"export OPENAI_BASE_URL={model.url} OPENAI_MODEL={NAME}", flush=True)
         await asyncio.Event().wait()
 
 

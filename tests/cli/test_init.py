@@ -73,7 +73,7 @@ def test_with_llm_its_agent_has_a_language_model_and_its_test_needs_none(
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     refused = invoke("--project", "town", "check")
     assert refused.exit_code == 2
-    assert "no language model is named; set OPENAI_BASE_URL or OPENAI_API_KEY" in refused.stdout
+    assert "agents[0].options.endpoint: no language model is named; set OPENAI_BASE_URL or OPENAI_API_KEY" in refused.stdout
     monkeypatch.setenv("OPENAI_API_KEY", "sk")
     checked = invoke("--project", "town", "check")
     assert checked.exit_code == 0, checked.output

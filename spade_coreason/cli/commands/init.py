@@ -12,7 +12,7 @@ import click
 from ...exceptions import ConfigError
 from ..context import PROGRAM, options
 from ..context import command as define
-from ..new_project import QUESTION, THINKING_QUESTION, files_of
+from ..new_project import MODEL_FIRST, QUESTION, THINKING_QUESTION, files_of
 
 
 @define("init")
@@ -42,6 +42,6 @@ def command(directory: Path, name: str, thinks: bool) -> None:
         file.write_text(text, encoding="utf-8")
     shown = os.path.relpath(target)
     print(f"{shown} has the agent {name}@localhost in {name}.py. Try it:")
-    first = "\n  export OPENAI_API_KEY=…   (or OPENAI_BASE_URL and OPENAI_MODEL)" if thinks else ""
+    first = MODEL_FIRST if thinks else ""
     question = f'"{THINKING_QUESTION}"' if thinks else QUESTION
     print(f"  cd {shown}{first}\n  {PROGRAM} up\nand in another terminal there:\n  {PROGRAM} ask {name}@localhost {question}")

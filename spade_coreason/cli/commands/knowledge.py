@@ -195,7 +195,7 @@ async def _search(
         records = [{"score": f.score, "document": f.document, "passage": f.passage, "text": f.text} for f in found]
         print(json_text(records, indent=2))
     elif not found:
-        print(f"Nothing has a score of {threshold:g}.")
+        print(f"Nothing has a score of {threshold:g} or more{'; a lower --threshold may find some' if threshold else ''}.")
     for hit in found if not as_json else ():
         print(f"{hit.score:.2f}  {one_line(hit.document, 10_000)} ({hit.passage})")
         print("      " + printable(hit.text).replace("\n", "\n      "))
