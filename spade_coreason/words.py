@@ -50,6 +50,16 @@ def stem(word: str) -> str:
     return word if len(word) <= _LONG else word[: max(_LONG, len(word) - 2)]
 
 
+def sought(word: str) -> tuple[str, ...]:
+    """What all forms of a word are found by: whole words, or a beginning with an asterisk behind it."""
+    if len(word) < 3:
+        return (word,)
+    if len(word) < _LONG:
+        one = _singular(word)
+        return one, f"{one}s"
+    return (f"{stem(word)}*",)
+
+
 def coverage(wanted: Sequence[str], there: str) -> float:
     """The share of the words `wanted` (see `keywords`) that are among those of a text, which have spaces between them.
 
@@ -65,7 +75,11 @@ def coverage(wanted: Sequence[str], there: str) -> float:
 def _forms(word: str) -> re.Pattern[str]:
     if len(word) < 3:
         return re.compile(f" {word} ")
-    if len(word) < _LONG:  # cat, cats
-        return re.compile(f" {word.removesuffix('s')}s? " if len(word) > 3 else f" {word}s? ")
+    if len(word) < _LONG:
+        return re.compile(f" {_singular(word)}s? ")
     beginning = stem(word)
     return re.compile(rf" {beginning}\S{{0,{len(word) + _ENDING - len(beginning)}}} ")
+
+
+def _singular(word: str) -> str:
+    return word.removesuffix("s") if len(word) > 3 else word  # cat, cats; but gas

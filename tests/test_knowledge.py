@@ -99,6 +99,17 @@ async def test_no_question_is_taken_for_an_operator(open_knowledge: Open, query:
     assert found == (["日本語の文書"] if query == "日本語" else [])
 
 
+@pytest.mark.parametrize(
+    ("query", "there"),
+    [("close", "closes"), ("closes", "close"), ("cats", "cat"), ("cat", "cats"), ("plane", "planes"), ("policy", "policies")],
+)
+async def test_a_form_of_a_word_is_found_by_another(open_knowledge: Open, query: str, there: str) -> None:
+    knowledge = open_knowledge()
+    await knowledge.add(f"it {there} here", "one")
+    await knowledge.add("catapults and others", "two")
+    assert await texts(knowledge.search(query)) == [f"it {there} here"]
+
+
 # Documents
 
 

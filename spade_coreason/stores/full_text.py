@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, text
 
-from ..words import stem
+from ..words import sought
 
 _SQLITE = (
     # The shelf is a word, too: what is on another's is not even looked at.
@@ -50,12 +50,13 @@ def find(connection: Connection, shelves: Sequence[int], wanted: Sequence[str], 
     """The passages on these shelves with any of the words `wanted`, the best (BM25 on SQLite, ts_rank on PostgreSQL) first."""
     if not wanted or not shelves:
         return []
+    forms = [form for word in wanted for form in sought(word)]
     if connection.dialect.name == "sqlite":
         # Words are letters and digits; in quotes they are no operators of FTS5.
-        some = " OR ".join(f'"{stem(word)}"*' if stem(word) != word else f'"{word}"' for word in wanted)
+        some = " OR ".join(f'"{form[:-1]}"*' if form.endswith("*") else f'"{form}"' for form in forms)
         query = f"shelf : ({' OR '.join(map(str, shelves))}) AND words : ({some})"
         return list(connection.scalars(_FIND_SQLITE, {"query": query, "most": most}))
-    some = " | ".join(f"{stem(word)}:*" if stem(word) != word else word for word in wanted)
+    some = " | ".join(form.replace("*", ":*") for form in forms)
     return list(connection.scalars(_FIND_POSTGRESQL, {"query": some, "shelves": list(shelves), "most": most}))
 
 
