@@ -143,6 +143,7 @@ async def test_a_summary_and_the_last_turns_are_the_window(tester: Tester, resta
         assert seen["summary"] == "a b c"
         assert seen["history"] == list("abcde")
         assert summaries.taken == list("abcd")
+        assert await t.say("/memory", user=ALICE) == ["- In short: a b c d"]
 
 
 async def test_a_summary_is_made_behind_the_answer_and_delays_none(tester: Tester) -> None:

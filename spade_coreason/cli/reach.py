@@ -13,7 +13,7 @@ import click
 
 from ..exceptions import ConfigError, PeerUnavailable, ServerError
 from ..names import bare, domain
-from ..runfile import RunFile, read_run_file
+from ..runfile import RunFile, is_owned, read_run_file
 from .context import options
 
 if TYPE_CHECKING:
@@ -151,6 +151,8 @@ def account(
 
 def _guest(running: RunFile | None, directory: Path) -> Account:
     shown = os.path.relpath(directory)
+    if running is None and is_owned(directory):
+        raise ServerError(f"{shown} is in use, and nobody there can be asked: it is just starting or stopping; try again")
     if running is None:
         raise ServerError(
             f"no platform is running on {shown}; start one (`spade-coreason up`), or name your account with --jid, "

@@ -15,6 +15,7 @@ import pytest
 
 from spade_coreason.cli.reach import Account
 from spade_coreason.exceptions import PeerUnavailable
+from spade_coreason.stores import lock_directory
 
 from .conftest import Invoke
 from .program import COMMAND, MOODY_SLEEPS_S, TIMEOUT_S, Running, call, environment
@@ -191,6 +192,13 @@ def test_without_a_platform_it_says_how_to_start_one(beside: Invoke) -> None:
     done = beside("ask", "echo", "hi", "--data", "elsewhere")
     assert done.exit_code == 4
     assert done.stderr.startswith("error: no platform is running on elsewhere; start one")
+
+
+def test_while_a_platform_starts_it_says_so(invoke: Invoke, tmp_path: Path) -> None:
+    with lock_directory(tmp_path / "data"):
+        done = invoke("ask", "echo", "hi")
+    said = "error: data is in use, and nobody there can be asked: it is just starting or stopping; try again\n"
+    assert (done.exit_code, done.stderr) == (4, said)
 
 
 def test_an_interrupted_ask_takes_its_question_back(platform: Running, beside: Invoke) -> None:
