@@ -10,7 +10,7 @@ $(VENV)/.ready: pyproject.toml
 	  echo "python3-venv is missing: apt-get install python3-venv"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "Python 3.11 or newer is needed; this is $$($(PYTHON) --version). Try: make PYTHON=python3.12 …"; exit 1; }
-	@printf 'Setting up $(VENV) … '; begin=$$(date +%s); \
+	@printf 'Setting up $(VENV), a minute or so … '; begin=$$(date +%s); \
 	  $(PYTHON) -m venv $(VENV) && $(BIN)/pip install -q --disable-pip-version-check -e '.[dev]' >$(VENV)/setup.log 2>&1 \
 	  || { echo "failed:"; tail -20 $(VENV)/setup.log; exit 1; }; \
 	  echo "done ($$(( $$(date +%s) - begin )) s)"

@@ -176,7 +176,7 @@ def test_the_agent_with_a_language_model_answers_as_it_says(project: Path, unuse
     with subprocess.Popen([sys.executable, *script[0].split()[1:-1]], cwd=project, stdout=subprocess.PIPE, text=True) as model:
         try:
             assert model.stdout is not None
-            assert model.stdout.readline().split() == variables
+            assert model.stdout.readline().split() == ["export", *variables]
             environment = {**os.environ, **dict(one.split("=", 1) for one in variables)}
             with running(project, f"{program} {verb} {name}", environment):
                 for line, answer in asked:

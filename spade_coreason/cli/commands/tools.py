@@ -66,6 +66,6 @@ async def _show(settings: Settings, wanted: str | None, as_json: bool) -> int:
         print(json_text(records, indent=2))
     elif records:
         table(("agent", "uri", "hash"), [(record["agent"], record["uri"], record["hash"]) for record in records])
-    else:
+    elif not code:
         print("There are none.")
     return code
