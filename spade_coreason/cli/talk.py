@@ -127,14 +127,14 @@ class Chat:
     async def _show_answer(self, text: str) -> None:
         jid, asked = self._company.jid, _request(text)
         answer, wrapped = AnswerText(), Wrapped(terminal_width, INDENT)
-        typing = _Typing(local_part(jid))
+        typing = _Typing(self._client, local_part(jid))
         problem = ""
         try:
             async for event in self._client.stream(jid, asked, timeout=self._timeout_s):
                 if steps := steps_of(event):
                     typing.end()
                     write(_steps_shown(steps, wrapped, answer.has_text))
-                    typing = typing if answer.has_text else _Typing(local_part(jid))
+                    typing = typing if answer.has_text else _Typing(self._client, local_part(jid))
                 if new := wrapped.feed(answer.feed(event)):
                     typing.end()
                     write(new)
@@ -165,16 +165,18 @@ def _say(text: str, style: str = "dim") -> None:
 
 
 class _Typing:
-    """The line "… is typing", shown when an answer takes a moment, until it begins."""
+    """The line "… is typing", shown when an answer takes a moment, until it begins; without a connection nobody is."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, client: AgentClient, name: str) -> None:
+        self._client = client
         self._name = name
         self._is_shown = False
         self._timer = asyncio.get_running_loop().call_later(TYPING_AFTER_S, self._show)
 
     def _show(self) -> None:
         self._is_shown = True
-        write(paint(f"{INDENT}{self._name} is typing…", "dim"))
+        what = f"{self._name} is typing…" if self._client.is_online else "waiting for the server… (Ctrl-C takes it back)"
+        write(paint(f"{INDENT}{what}", "dim"))
 
     def end(self) -> None:
         self._timer.cancel()

@@ -68,6 +68,11 @@ class AgentClient:
             attempts=5 if running.mode == "embedded" else 1,
         )
 
+    @property
+    def is_online(self) -> bool:
+        """Whether it has a session now; what is asked without one waits until there is one again."""
+        return self._connection is not None and self._connection.state == "online"
+
     async def __aenter__(self) -> AgentClient:
         self._connection = Connection(
             self.jid, self._password, self._endpoint, register=self._register, on_message=self._on_message

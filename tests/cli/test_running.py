@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from tests.servers import prosody as prosody_server
 from tests.servers.requirements import require
 
-from .program import MOODY, TIMEOUT_S, call, environment, running
+from .program import MOODY, TIMEOUT_S, call, environment, running, write_project
 from .terminal import Terminal
 
 STOPPED = "Stopping: answers in flight are finished. Ctrl-C again stops at once.\nStopped.\n"
@@ -194,3 +195,21 @@ def test_the_demo_in_a_terminal_is_a_chat(tmp_path: Path) -> None:
         assert terminal.process.wait(TIMEOUT_S) == 0
     finally:
         terminal.close()
+
+
+def test_without_a_server_nobody_is_typing(tmp_path: Path) -> None:
+    require("Prosody", prosody_server.installed())
+    project = write_project(tmp_path / "project", "prosody")
+    with (
+        running("up", cwd=project, until=r"^Ready") as up,
+        closing(Terminal("chat", "echo", cwd=project)) as terminal,
+    ):
+        terminal.until("echo ▸")
+        up.process.send_signal(signal.SIGINT)
+        up.process.wait(TIMEOUT_S)
+        terminal.until("connection lost")
+        terminal.type("hello\r")
+        terminal.until("waiting for the server…")
+        terminal.type("\x03")
+        terminal.until(r"\(taken back\).*echo ▸")
+    assert "is typing" not in terminal.screen
