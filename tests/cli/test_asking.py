@@ -212,6 +212,6 @@ def test_an_interrupted_ask_takes_its_question_back(platform: Running, beside: I
     assert asking.communicate(timeout=TIMEOUT_S)[1].strip() == b""
     assert asking.returncode == 130
     begin = time.monotonic()
-    assert beside("ask", "moody", "awake?", "--thread", thread).stdout == "You said awake? (nothing before).\n"
+    assert beside("ask", "moody", "two", "--thread", thread).stdout == "one\n\ntwo three\n"
     assert time.monotonic() - begin < MOODY_SLEEPS_S
     assert "yawn" not in beside("sessions", "show", thread).stdout
