@@ -105,7 +105,8 @@ class LLMAgent:
         self.servers = Servers(mcp, manifest)
         """Its MCP servers."""
         _check_names(self._tools, self.servers)
-        self._guards = Guards(input_guardrails, output_guardrails, Checks(self._model, threads))
+        self._count = count or counter("auto")
+        self._guards = Guards(input_guardrails, output_guardrails, Checks(self._model, threads, self._count))
         self._budgets = options_of(Budgets, budgets, "options.budgets")
         if self._budgets.last and usage is None:
             raise ConfigError(
@@ -113,7 +114,6 @@ class LLMAgent:
             )
         self._usage = usage
         self._further = _further(manifest, self._limits)
-        self._count = count or counter("auto")
 
     @property
     def manifest(self) -> AgentDefinition:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -11,13 +10,10 @@ from ..exceptions import ModelError
 from .budgets import Purse
 from .client import Question
 from .context import Context
-from .decisions import Withheld
 from .deltas import Reply
 from .model import Model
 from .speaker import Speaker
 from .tally import Tally
-
-_CHARACTERS_A_TOKEN = 4
 
 
 class Asker:
@@ -44,22 +40,11 @@ class Asker:
             further["tool_choice"] = "none"
         await self._purse.check()
         question = Question(self._context.messages(json.dumps(further, ensure_ascii=False)), further)
-        self._tally.requests += 1
         try:
-            reply = await self._model.reply(question, self._speaker)
+            reply = await self._tally.reply(self._model, question, self._speaker, self._context.tokens)
         except ModelError as error:
             await self._speaker.abort(error.problem)
             raise
-        except (Withheld, asyncio.CancelledError):  # it is not heard to its end, where its usage is said
-            self._estimate(question)
-            raise
         self._tally.model = reply.model
-        if reply.usage:
-            self._tally.add(reply.usage)
-        else:
-            self._estimate(question)
         reply.text = await self._speaker.end(is_cut=reply.finish == "length")
         return reply
-
-    def _estimate(self, question: Question) -> None:
-        self._tally.estimate(self._context.tokens(question.messages), self._speaker.heard // _CHARACTERS_A_TOKEN)

@@ -9,7 +9,9 @@ from functools import partial
 from typing import Any
 
 from ..exceptions import ConfigError
+from ..tokens import TokenCounter
 from .client import Question
+from .context import tokens_of
 from .guardrails import Guardrail
 from .model import Model
 from .structured import data_in
@@ -24,23 +26,28 @@ class Silence:
     """Hears a reply that nobody is told of."""
 
     has_spoken = False
+    heard = 0
 
     def begin(self) -> None:
         """A reply begins."""
+        self.heard = 0
 
     async def text(self, piece: str) -> None:
         """A piece of it."""
+        self.heard += len(piece)
 
     async def reasoning(self, piece: str) -> None:
         """A piece of the reasoning."""
+        self.heard += len(piece)
 
 
 class Checks:
     """What the guardrails of an agent look at texts with."""
 
-    def __init__(self, model: Model, threads: Threads) -> None:
+    def __init__(self, model: Model, threads: Threads, count: TokenCounter) -> None:
         self._model = model
         self._threads = threads
+        self._tokens = partial(tokens_of, count=count)
 
     async def verdict(self, guardrail: Guardrail, text: str, tally: Tally) -> bool | str:
         """Whether a text passes, or the text that takes its place. Whatever a check raises is raised, TimeoutError too."""
@@ -65,9 +72,7 @@ class Checks:
             {"role": "user", "content": json.dumps({"text": text}, ensure_ascii=False)},
         ]
         models = (guardrail.judge_model,) if guardrail.judge_model else ()
-        tally.requests += 1
-        reply = await self._model.reply(Question(messages, {}, models), Silence())
-        tally.add(reply.usage)
+        reply = await tally.reply(self._model, Question(messages, {}, models), Silence(), self._tokens)
         found, problem = data_in(reply.text, _VERDICT)
         if found is None:
             raise ValueError(f"the judge gave no verdict: {problem}")

@@ -102,7 +102,12 @@ class Context:
 
     def tokens(self, messages: Sequence[Mapping[str, Any]]) -> int:
         """How many messages have."""
-        return sum(_A_MESSAGE + sum(self._count(text) for text in _texts(message)) for message in messages)
+        return tokens_of(messages, self._count)
+
+
+def tokens_of(messages: Sequence[Mapping[str, Any]], count: Callable[[str], int]) -> int:
+    """How many tokens messages have."""
+    return sum(_A_MESSAGE + sum(count(text) for text in _texts(message)) for message in messages)
 
 
 def most_tokens(texts: Iterable[str]) -> int:

@@ -27,6 +27,11 @@ class Listener(Protocol):
         """Whether something was said that cannot be taken back."""
         ...
 
+    @property
+    def heard(self) -> int:
+        """Characters of the reply that comes now."""
+        ...
+
     def begin(self) -> None:
         """A reply begins; of one before that broke off nothing was said."""
         ...

@@ -37,6 +37,7 @@ def data_in(text: str, schema: Mapping[str, Any]) -> tuple[dict[str, Any] | None
     fenced = _FENCE.fullmatch(text)
     try:
         value = json.loads(fenced[1] if fenced else text)
+        json.dumps(value, allow_nan=False)  # a number may be none: NaN, 1e999
     except (ValueError, RecursionError) as error:
         return None, f"it is no JSON ({str(error)[:120]})"
     if not isinstance(value, dict):

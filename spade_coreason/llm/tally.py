@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from ..contracts import CloudEvent, ResponseHandler
+from ..exceptions import ModelError
 from ..usage import USAGE
+from .client import Question
+from .deltas import Reply
+from .model import Listener, Model
+
+_CHARACTERS_A_TOKEN = 4
+
+Tokens: TypeAlias = Callable[[Sequence[Mapping[str, Any]]], int]
+"""How many tokens messages have."""
 
 
 class Tally:
@@ -26,12 +36,23 @@ class Tally:
         """All that were used so far."""
         return self._tokens["total_tokens"]
 
-    def add(self, usage: Mapping[str, int]) -> None:
-        """The tokens of a reply as the server counts them."""
-        self._tokens.update(usage)
+    async def reply(self, model: Model, question: Question, listener: Listener, tokens: Tokens) -> Reply:
+        """`model.reply`, counted: as the server says, else by what was asked and heard."""
+        self.requests += 1
+        try:
+            reply = await model.reply(question, listener)
+        except BaseException as error:  # it is not heard to its end, where its usage is said
+            if listener.heard or not isinstance(error, ModelError):  # one that never began is not paid for
+                self._estimate(tokens(question.messages), listener.heard)
+            raise
+        if reply.usage:
+            self._tokens.update(reply.usage)
+        else:
+            self._estimate(tokens(question.messages), listener.heard)
+        return reply
 
-    def estimate(self, prompt: int, completion: int) -> None:
-        """The tokens of a reply of which the server did not say them, or was not waited for."""
+    def _estimate(self, prompt: int, heard: int) -> None:
+        completion = heard // _CHARACTERS_A_TOKEN
         self._tokens.update(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
         self._is_estimated = True
 

@@ -12,8 +12,7 @@ from .messages import Message
 from .tally import Tally
 from .toolbox import Toolbox
 
-_NAME = 64
-"""Characters of what a model takes for the name of a tool."""
+_NO_TOOL = "(no such tool)"
 
 
 class ToolUse:
@@ -34,16 +33,18 @@ class ToolUse:
         calls = reply.calls[: self._toolbox.most_calls + 1]  # the first that is too much is told so
         self._tally.tool_calls += len(calls)
         if self._is_shown:
-            await self._show(Counter(call.name[:_NAME] for call in calls))
+            await self._show(Counter(call.name for call in calls if call.name in self._toolbox))
         said: Message = {"role": "assistant", "content": reply.text or None}
         said["tool_calls"] = [call.message for call in calls]
         results = await self._toolbox.call_all(calls, self._on_call)
         return [said, *[{**result, "content": await self._guard.given(result["content"])} for result in results]]
 
     async def _show(self, names: Mapping[str, int]) -> None:
-        """A line for each tool; another platform's handler has no `step`."""
+        """A line for each tool; another platform's handler has no `step`. A name that the model made up is its own words."""
+        if not names:
+            return
         lines = [f"Using {name}{f' ({times} times)' if times > 1 else ''}…" for name, times in names.items()]
         await getattr(self._response, "step", self._response.thought)("\n".join(lines))
 
     async def _on_call(self, tool: str, is_good: bool) -> None:
-        await self._response.audit(self._agent, "tool.call", tool[:_NAME], is_good)
+        await self._response.audit(self._agent, "tool.call", tool if tool in self._toolbox else _NO_TOOL, is_good)

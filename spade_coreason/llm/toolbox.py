@@ -29,6 +29,9 @@ class Toolbox:
         self._tools = {tool.name: tool for tool in tools}
         self._limits = limits
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._tools
+
     @property
     def most_calls(self) -> int:
         """How many are called at once."""

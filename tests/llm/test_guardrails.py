@@ -116,7 +116,7 @@ class Trail:
 async def run_through(rules: list[Any], pieces: Iterable[str]) -> tuple[str, set[tuple[str, str]]]:
     """What is shown at the end, and what was decided."""
     trail = Trail()
-    checks = Checks(Model(Client(Endpoint(url="http://127.0.0.1:9/v1")), ["none"], 10_000), Threads())
+    checks = Checks(Model(Client(Endpoint(url="http://127.0.0.1:9/v1")), ["none"], 10_000), Threads(), len)
     decisions = Decisions("helper", checks, cast(ResponseHandler, trail), Tally("helper", "none"))
     chain = Guard([], armed(rules, "", are_of_output=True), decisions).answer()
     try:

@@ -1,0 +1,86 @@
+"""Where guardrails, budgets, tools and structured output meet."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from spade_coreason import AgentDefinition, PeerFailed
+from tests.llm.helper import guarded, recorded
+from tests.llm.server import Answer, Wire, breaks, calls, hangs, says
+
+RULE = "be nice " * 1000  # more than 1000 tokens
+
+
+def uncounted(answer: Answer) -> Answer:
+    """By a server that does not say what a reply used."""
+
+    async def said(wire: Wire) -> Any:
+        wire.asked.pop("stream_options", None)
+        return await answer(wire)
+
+    return said
+
+
+def giving(schema: dict[str, Any]) -> AgentDefinition:
+    """An agent that answers with data."""
+    definition = AgentDefinition.simple("helper")
+    [capability] = definition.capabilities
+    return definition.model_copy(update={"capabilities": (capability.model_copy(update={"outputs": schema}),)})
+
+
+async def test_a_tool_that_a_model_made_up_is_neither_shown_nor_recorded_by_its_name() -> None:
+    answers = calls(("the_password_is_swordfish", {}), ("recall", {"query": "tea"})), says("ok")
+    async with guarded(*answers, output_guardrails=[{"keywords": "swordfish", "action": "redact"}]) as (_, t):
+        events = [event async for event in t.stream("hi")]
+        [turn] = await recorded(t)
+    [step] = [event.data["content"] for event in events if event.type == "block.thought"]
+    assert step == "Using recall…"
+    audited = [event["data"] for event in turn["events"] if event["type"] == "ai.coreason.audit"]
+    assert [(one["resource"], one["outcome"]) for one in audited] == [("(no such tool)", "failure"), ("recall", "success")]
+    assert "swordfish" not in json.dumps(turn)
+
+
+@pytest.mark.parametrize(
+    ("answer", "guardrail"),
+    [(uncounted(says('{"allowed": true}')), {"judge": RULE}), (hangs(), {"judge": RULE, "timeout_s": 0.2})],
+    ids=["its server counts nothing", "it is late"],
+)
+async def test_a_judge_is_in_the_budget_also_where(answer: Answer, guardrail: dict[str, Any]) -> None:
+    async with guarded(answer, says("ok"), input_guardrails=[guardrail], budgets={"conversation": 1000}) as (server, t):
+        try:
+            await t.ask("hello")
+        except PeerFailed as failed:
+            assert "budget of 1,000" in str(failed)  # noqa: PT017 - of the answer, after the judge
+        [turn] = await recorded(t)
+        assert turn["meta"]["usage"]["total_tokens"] > 1000
+        asked = len(server.asked)
+        with pytest.raises(PeerFailed, match="budget of 1,000"):
+            await t.ask("again")
+        assert len(server.asked) == asked
+
+
+async def test_an_answer_that_broke_off_is_in_the_budget_and_one_that_never_began_is_not() -> None:
+    async with guarded(breaks("one " * 100), budgets={"conversation": 1000}) as (server, t):
+        for _ in range(2):
+            with pytest.raises(PeerFailed, match="broke off"):
+                await t.ask("word " * 600)
+        with pytest.raises(PeerFailed, match="budget of 1,000"):
+            await t.ask("again")
+        assert len(server.asked) == 2
+    async with guarded(breaks()) as (_, t):
+        with pytest.raises(PeerFailed, match=r"broke off|cannot be reached"):
+            await t.ask("word " * 600)
+        [turn] = await recorded(t)
+    assert "total_tokens" not in turn["meta"]["usage"]
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+async def test_a_number_that_is_none_in_json_is_no_data(number: str) -> None:
+    definition = giving({"type": "object", "properties": {"price": {"type": "number"}}, "required": ["price"]})
+    async with guarded(says(f'{{"price": {number}}}'), says('{"price": 2}'), definition=definition) as (server, t):
+        answer = await t.ask("How much?")
+    assert [one["data"] for one in answer.data] == [{"price": 2}]
+    assert "it is no JSON" in server.asked[1]["messages"][-1]["content"]
