@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -19,6 +20,8 @@ from .knowledge import Knowledge, Progress
 from .private_socket import address_of, answering
 from .stores.knowledge import KnowledgeStore
 
+log = logging.getLogger(__name__)
+
 SOCKET = "knowledge.sock"
 
 
@@ -27,7 +30,13 @@ async def answer_librarians(data_dir: Path, known: Mapping[str, Knowledge]) -> A
     """Does what is asked for at the socket in `data_dir` (0600), of the knowledge of each agent, for the time of the block."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        said = await _done(json.loads(await reader.read()), known, writer)
+        try:
+            said = await _done(json.loads(await reader.read()), known, writer)
+        except ConnectionError:
+            raise
+        except Exception:  # what a command of another version asks, too
+            log.exception("what was asked of what agents know could not be done")
+            said = {"problem": "the platform that runs could not do this; its log says why"}
         writer.write(f"{json.dumps(said)}\n".encode())
 
     async with answering(data_dir, SOCKET, answer):  # asked again, what was broken off goes on where it was
@@ -91,7 +100,11 @@ class Librarian(Knowledge):
 
     async def _ask(self, progress: Progress | None, **asked: Any) -> Any:
         with address_of(self._data_dir, SOCKET) as address:
-            reader, writer = await asyncio.open_unix_connection(address)
+            try:
+                reader, writer = await asyncio.open_unix_connection(address)
+            except OSError as error:
+                problem = "is in use, and nobody there takes it: the platform is just starting or stopping; try again"
+                raise CoReasonError(f"{self._data_dir} {problem}") from error
         try:
             writer.write(json.dumps({"agent": self.store.agent, **asked}).encode())
             writer.write_eof()

@@ -14,7 +14,7 @@ from ..names import bare
 from ..runfile import read_run_file
 from . import failures
 from .storage import database_file
-from .unstarted import Examined, configured_agent
+from .unstarted import UsesServers, configured_agent
 
 if TYPE_CHECKING:
     from ..config import AgentSettings, Settings
@@ -151,8 +151,8 @@ async def _agents(settings: Settings) -> AsyncIterator[Finding]:
             continue
         metadata = found.manifest.metadata
         yield Finding(jid, "good", f"{agent.agent} ({metadata.name} {metadata.version})")
-        if isinstance(found, Examined):
-            _, problems = await found.examine()
+        if isinstance(found, UsesServers):
+            _, problems = await found.examine_mcp_servers()
             for problem in problems:
                 yield bad(jid, problem) if isinstance(problem, ConfigError) else Finding(jid, "note", str(problem))
 

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 @runtime_checkable
-class Examined(Protocol):
+class UsesServers(Protocol):
     """An agent that uses MCP servers: what they offer, and what is wrong with them."""
 
-    async def examine(self) -> tuple[Sequence[Offer], Sequence[CoReasonError]]: ...
+    async def examine_mcp_servers(self) -> tuple[Sequence[Offer], Sequence[CoReasonError]]: ...
 
 
 def configured_agent(settings: Settings, number: int) -> AgentInterface:

@@ -130,7 +130,7 @@ class LLMAgent:
         await self.servers.close()
         await self._client.close()
 
-    async def examine(self) -> tuple[Sequence[Offer], Sequence[CoReasonError]]:
+    async def examine_mcp_servers(self) -> tuple[Sequence[Offer], Sequence[CoReasonError]]:
         """What its MCP servers offer, and what is wrong with them, of an agent that is not started."""
         return await self.servers.examine()
 

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import signal
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -164,6 +165,15 @@ def test_beside_another_command_it_is_shown_and_not_changed(invoke: Invoke, docs
             assert "stop it first" in refused.stderr
 
 
+def test_beside_a_platform_that_does_not_answer_yet_or_any_more_that_is_said(invoke: Invoke, docs: Path) -> None:
+    assert invoke("knowledge", "add", AGENT, "docs").exit_code == 0
+    with lock_directory(Path("data")), socket.socket(socket.AF_UNIX) as left_by_one_that_was_killed:
+        left_by_one_that_was_killed.bind("data/knowledge.sock")
+        refused = invoke("knowledge", "remove", AGENT, "docs")
+    assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
+    assert "just starting or stopping; try again" in refused.stderr
+
+
 def test_an_agent_that_asks_for_its_knowledge_is_checked_and_runs(invoke: Invoke) -> None:
     Path("librarian.py").write_text(
         "class Librarian:\n"
@@ -221,6 +231,11 @@ def test_a_platform_that_runs_takes_documents_in_and_gives_them_back(invoke: Inv
         unknown = invoke("knowledge", "add", "b@localhost", "reader.py")
         assert (unknown.exit_code, unknown.stderr.count("\n")) == (1, 1)
         assert "does not run this agent" in unknown.stderr
+        with socket.socket(socket.AF_UNIX) as other:  # a command of another version
+            other.connect("data/knowledge.sock")
+            other.sendall(b'{"agent": "a@localhost", "do": "add", "page": 1}')
+            other.shutdown(socket.SHUT_WR)
+            assert "could not do this; its log says why" in other.makefile().read()
         assert platform.stop(signal.SIGTERM)[0] == 0
     assert not Path("data/knowledge.sock").exists()
 

@@ -18,6 +18,17 @@ from .program import call
 
 ECHO = "agents: [{jid: echo@localhost, agent: 'spade_coreason.agents.echo:EchoAgent'}]"
 NO_AGENT = "class Empty:\n    pass\n"
+DOCTOR = """
+class Doctor:
+    def __init__(self, manifest):
+        self.manifest = manifest
+
+    def examine(self, patient):
+        return f"{patient} is well"
+
+    async def assist(self, request, session, response):
+        await response.markdown(self.examine("ada"))
+"""
 
 
 def assert_one_line(result: Result, code: int, *texts: str) -> None:
@@ -134,6 +145,14 @@ def test_check_says_that_there_are_no_agents_yet(invoke: Invoke) -> None:
     checked = invoke("check")
     assert checked.exit_code == 0
     assert "there are no agents; add one under config/platform.yaml: agents" in " ".join(checked.stdout.split())
+
+
+@pytest.mark.parametrize("command", ["check", "tools"])
+def test_an_agent_may_have_methods_of_any_name(invoke: Invoke, command: str) -> None:
+    write(Path("doctor.py"), DOCTOR)
+    write(Path("config/platform.yaml"), agents('{jid: d@localhost, agent: "doctor:Doctor"}'))
+    shown = invoke(command)
+    assert (shown.exit_code, shown.stderr) == (0, ""), shown.output
 
 
 def test_check_tries_the_tokenizer(invoke: Invoke) -> None:

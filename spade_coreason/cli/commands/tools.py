@@ -41,7 +41,7 @@ def command(agent: str | None, file: Path | None, as_json: bool) -> int:
 
 
 async def _show(settings: Settings, wanted: str | None, as_json: bool) -> int:
-    from ..unstarted import Examined, configured_agent
+    from ..unstarted import UsesServers, configured_agent
 
     known = [bare(agent.jid) for agent in settings.agents]
     if wanted is not None and not any(wanted in (jid, jid.partition("@")[0]) for jid in known):
@@ -52,9 +52,9 @@ async def _show(settings: Settings, wanted: str | None, as_json: bool) -> int:
         if wanted is not None and wanted not in (jid, jid.partition("@")[0]):
             continue
         agent = configured_agent(settings, number)
-        if not isinstance(agent, Examined):
+        if not isinstance(agent, UsesServers):
             continue
-        offers, problems = await agent.examine()
+        offers, problems = await agent.examine_mcp_servers()
         records += [
             {"agent": jid} | {key: getattr(offer, key) for key in ("server", "tool", "name", "uri", "hash", "description")}
             for offer in offers
