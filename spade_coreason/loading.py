@@ -109,8 +109,8 @@ class _Wanted:
         try:
             return found(**arguments)
         except ConfigError as error:
-            if error.place.startswith("options."):
-                raise ConfigError(self.at(error.place), error.problem) from error
+            if not error.place or error.place.startswith("options"):
+                raise ConfigError(self.at(error.place or "agent"), error.problem) from error
             raise
         except Exception as error:  # a constructor is somebody else's code
             raise self.error(f"{self.spec} cannot be made: {describe(error, self.project)}; correct it there") from error

@@ -155,6 +155,16 @@ def test_an_agent_may_have_methods_of_any_name(invoke: Invoke, command: str) -> 
     assert (shown.exit_code, shown.stderr) == (0, ""), shown.output
 
 
+@pytest.mark.parametrize("command", ["up", "check", "tools"])
+def test_a_mistake_in_the_options_of_an_agent_says_of_which(invoke: Invoke, command: str) -> None:
+    options = "{model: small, endpoint: {url: 'http://127.0.0.1:9/v1'}, output_guardrails: [{regex: '('}]}"
+    thinker = f"{{jid: b@localhost, agent: 'spade_coreason.llm:LLMAgent', options: {options}}}"
+    write(Path("config/platform.yaml"), f"server: {{mode: embedded}}\n{ECHO[:-1]}, {thinker}]\n")
+    shown = invoke(command)
+    assert shown.exit_code == 2, shown.output
+    assert "config/platform.yaml: agents[1].options.output_guardrails[0].regex" in shown.output
+
+
 def test_check_tries_the_tokenizer(invoke: Invoke) -> None:
     agent = "{jid: a@localhost, agent: 'spade_coreason.agents.echo:EchoAgent', memory: {tokenizer: 'nothing:here'}}"
     write(Path("config/platform.yaml"), agents(agent))
