@@ -14,7 +14,9 @@ from .guardrails import Guardrail
 TIMEOUT_S = 0.25
 """Of one search: what goes back and forth without end is no check, and would hold up every other conversation."""
 _MOST_HELD = 20_000
-_GAP = r"\s{1,4}"
+# Data are checked as JSON, where a line break before a word is two characters, the second a letter.
+_GAP = r"(?:\s|\\[nrt]){1,4}"
+_BEFORE = r"(?:(?<!\w)|(?<=\\[bfnrt])|(?<=\\u[0-9a-f]{4}))"
 # Scripts that put no space between words: Thai, Lao, Burmese, Khmer, Kana, Han.
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
 
@@ -104,11 +106,11 @@ def _words(keywords: Sequence[str]) -> Pattern:
     """Whole words, in any case; a space is any white space."""
     found = [_GAP.join(map(re.escape, keyword.split())) for keyword in sorted(keywords, key=len, reverse=True)]
     bounded = [
-        one if _UNSPACED.search(one) else rf"(?<!\w){one}(?!\w)"  # no boundary tells where a word ends there
+        one if _UNSPACED.search(one) else rf"{_BEFORE}{one}(?!\w)"  # no boundary tells where a word ends there
         for one in found
     ]
     compiled = re.compile("|".join(bounded), re.I)
-    span = max(len(keyword) + 3 * len(keyword.split()) for keyword in keywords) + 1
+    span = max(len(keyword) + 7 * (len(keyword.split()) - 1) for keyword in keywords) + 6  # as many as _BEFORE looks at
     return Pattern(compiled.finditer, span)
 
 

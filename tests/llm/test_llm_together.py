@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
-from spade_coreason import AgentDefinition, PeerFailed
+from spade_coreason import AgentDefinition, AgentRequest, PeerFailed
 from tests.llm.helper import guarded, recorded
 from tests.llm.server import Answer, Wire, breaks, calls, hangs, says
 
@@ -84,3 +85,28 @@ async def test_a_number_that_is_none_in_json_is_no_data(number: str) -> None:
         answer = await t.ask("How much?")
     assert [one["data"] for one in answer.data] == [{"price": 2}]
     assert "it is no JSON" in server.asked[1]["messages"][-1]["content"]
+
+
+@pytest.mark.parametrize("text", ["a\nswordfish", "a\tswordfish", "a\x1fswordfish", "a \u2028swordfish", "open\nsesame"])
+async def test_a_keyword_is_found_in_data_behind_whatever_json_writes_otherwise(text: str) -> None:
+    rule = {"keywords": ["swordfish", "open sesame"]}
+    asked = AgentRequest(session_id=uuid4(), payload={"query": "hi", "note": text})
+    async with guarded(says("ok"), input_guardrails=[rule]) as (server, t):
+        assert (await t.ask(asked)).text == "I cannot take this message."
+        assert server.asked == []
+
+    async def page() -> dict[str, str]:
+        """A page."""
+        return {"text": text}
+
+    async with guarded(calls(("page", {})), says("ok"), tools=[page], input_guardrails=[rule | {"stages": "tool"}]) as (
+        server,
+        t,
+    ):
+        await t.ask("Read it.")
+        assert server.asked[1]["messages"][-1]["content"] == "error: kept back by a guardrail"
+
+    data = says(*json.dumps({"text": text}))
+    async with guarded(data, definition=giving({"type": "object"}), output_guardrails=[rule]) as (_, t):
+        with pytest.raises(PeerFailed, match="I cannot give this answer"):
+            await t.ask("Say it.")
