@@ -71,8 +71,12 @@ class Client(XMPPClient):  # type: ignore[misc]  # SPADE comes without types
         # From expat 2.6 on (Python 3.13) the parser waits, after a long piece of a stanza, until twice as much has come;
         # a complete stanza would lie there until then.
         if (flush := getattr(self.parser, "flush", None)) is not None:
-            with suppress(ParseError):  # which the next line meets, and reports
+            try:
                 flush()
+            except ParseError as error:
+                self.disconnect_reason = f"its stream is no XML: {error}"
+                self.abort()
+                return
             super().data_received(b"")
 
     def _has_dtd(self, data: bytes) -> bool:
