@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from spade_coreason.collector import settle_collector
 from spade_coreason.conversation import Rules
 from spade_coreason.runner import Policy
 from tests.servers.clients import StockClient
@@ -113,6 +114,7 @@ async def _busy(
     async with hosted(By(assist), server, directory, policy=ROOMY) as agent:
         try:
             await asyncio.gather(*(person.connect() for person in people))
+            settle_collector()  # as `up` does
             yield agent, people
         finally:
             await asyncio.gather(*(person.close() for person in people))

@@ -31,7 +31,7 @@ TYPING_AFTER_S = 0.2
 # Clients forget a typing that is not said again.
 TYPING_AGAIN_S = 20.0
 # A stream that is whole within this time is one message; its first words are shown no later than 50 ms after they were said.
-FIRST_WORDS_S = 0.02
+FIRST_WORDS_S = 0.015
 # A message is corrected once in this time at most.
 GROWTH_S = 1.0
 _CHUNKS_UNTIL_YIELD = 64
