@@ -360,6 +360,9 @@ for n in range(100):
             assert now[: len(before)] == before
             assert f"one {line.strip()}" in now
             before = now
+        for child in children[1:]:
+            assert child.stdout is not None
+            child.stdout.read()  # until it has ended
     told = watcher.get_information("c")
     assert len(told) == 300
     for name in names:
