@@ -9,7 +9,7 @@ from xml.etree.ElementTree import Element
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentTester, Policy
+from spade_coreason import AgentDefinition, AgentTester, Interaction, Policy
 from spade_coreason.conversation import Rules
 from tests.showing import Showing
 from tests.waiting import eventually
@@ -90,6 +90,31 @@ async def test_a_reply_without_a_thread_goes_on_where_that_answer_was(when: str,
         third = await told(t, heard, reply(second.get("id", ""), "and?"))
         assert text_of(third) == ("and? after green?, and black?", thread)
         assert text_of(await told(t, heard, said("still?", thread=thread)))[0] == "still? after green?, and black?, and?"
+
+
+async def test_a_reply_and_a_reaction_reach_a_conversation_behind_more_than_a_hundred_newer_ones() -> None:
+    felt: list[tuple[str, ...]] = []
+
+    class Feeling(Listing):
+        async def feedback(self, interaction: Interaction, reactions: tuple[str, ...]) -> None:
+            assert interaction.input == {"query": "green?"}
+            felt.append(reactions)
+
+    async with AgentTester(lambda: Feeling(), user=ALICE) as t:
+        heard = person_of(t, ALICE)
+        first = await told(t, heard, said("green?", thread="tea"))
+        theirs = person_of(t, BOB)
+        bobs = await told(t, theirs, said("whose?", thread="bob's"), user=BOB)
+        for number in range(120):
+            t.send_stanza(said("other", thread=f"other {number}"), user=ALICE)
+            await t.settled()
+        t.unread(ALICE)
+        await t.restart()
+        thumb = f"<reactions xmlns='urn:xmpp:reactions:0' id='{first.get('id')}'><reaction>👍</reaction></reactions>"
+        t.send_stanza(f"<message to='{AGENT}' id='r'>{thumb}</message>", user=ALICE)
+        await eventually(lambda: felt == [("👍",)])
+        assert text_of(await told(t, heard, reply(first.get("id", ""), "and black?"))) == ("and black? after green?", "tea")
+        assert text_of(await told(t, heard, reply(bobs.get("id", ""), "mine?"))) == ("mine?", None)
 
 
 async def test_a_reply_with_a_thread_is_on_that_thread() -> None:

@@ -49,7 +49,7 @@ from .statements import (
     VARIABLES,
 )
 
-_CONVERSATIONS_WITH_FEEDBACK = 50
+_CONVERSATIONS_AT_ONCE = 50  # are looked through for a turn
 _TURNS_A_PAGE = 500
 _OWN = "agent"  # the scope of what is neither a person's nor a conversation's
 
@@ -237,21 +237,25 @@ class AgentStore:
 
     async def conversation_of(self, interaction_id: str, owner: str) -> str | None:
         """In which of the owner's conversations a turn is; None where it is in none. Looked for as by `give_feedback`."""
-        found = await self._rows(self._turn(interaction_id, owner))
-        return str(found[0].conversation_id) if found else None
+        found = await self._turn(interaction_id, owner)
+        return str(found.conversation_id) if found is not None else None
 
-    def _turn(self, interaction_id: str, owner: str) -> Select[Any]:
-        theirs = (
-            select(conversations.c.id)
-            .where(conversations.c.agent == self.agent, conversations.c.owner == owner)
-            .order_by(conversations.c.last_interaction.desc())
-            .limit(_CONVERSATIONS_WITH_FEEDBACK)
-        )
-        return (
+    async def _turn(self, interaction_id: str, owner: str) -> Row[Any] | None:
+        """Without an index: it would cost every turn a third of its writing, for what is seldom asked."""
+        theirs = select(conversations.c.id).where(conversations.c.agent == self.agent, conversations.c.owner == owner)
+        page = theirs.order_by(conversations.c.id.desc()).limit(_CONVERSATIONS_AT_ONCE)
+        turn = (
             select(interactions.c.id, interactions.c.body, conversations.c.conversation_id)
             .join(conversations, conversations.c.id == interactions.c.conversation)
-            .where(interactions.c.conversation.in_(theirs), interactions.c.interaction_id == interaction_id)
+            .where(interactions.c.interaction_id == interaction_id)
         )
+        among = await self._scalars(page)
+        while among:
+            found = await self._rows(turn.where(interactions.c.conversation.in_(among)))
+            if found:
+                return found[0]
+            among = await self._scalars(page.where(conversations.c.id < among[-1]))
+        return None
 
     async def give_feedback(
         self, interaction_id: str, owner: str, reactions: Sequence[str], nickname: str = ""
@@ -259,13 +263,12 @@ class AgentStore:
         """Records what the owner of a turn's conversation feels about it; none takes back what they felt before.
 
         In a room it is one of many who feels so: `meta["feedback_of"]` has it by nickname, `meta["feedback"]` that of all.
-        The conversation's id and the turn as JSON; None where no such turn is theirs. Looked for in the 50 conversations of
-        theirs that were last at work.
+        The conversation's id and the turn as JSON; None where no such turn is theirs. Looked for in all their conversations,
+        the latest first, some at a time, so that other reading has its turn.
         """
-        found = await self._rows(self._turn(interaction_id, owner))
-        if not found:
+        row = await self._turn(interaction_id, owner)
+        if row is None:
             return None
-        row = found[0]
         turn = json.loads(row.body)
         meta = turn.setdefault("meta", {})
         if nickname:
