@@ -20,7 +20,7 @@ from .lifecycle import Lifecycle
 from .outbox import Outbox
 from .policy import Policy
 from .preferences import Preferences
-from .response import Pace, Response
+from .response import Pace, Response, Seal
 from .stores import AgentStore
 from .usage import Usage
 
@@ -61,4 +61,8 @@ class Engine:
             refers=self.devices.refers(incoming.sender),
         )
         voice = voice_for(incoming, waiting.key, self.jid, self.policy.stanza_bytes, manner)
-        return Response(voice, self.outbox.send, self.jid, waiting.key, self.pace, self.filing)
+        return Response(voice, self.outbox.send, self.jid, waiting.key, self.pace, self.seal(person), self.filing)
+
+    def seal(self, person: str) -> Seal:
+        """Seals what is audited for somebody's request."""
+        return partial(self.store.trail.append, person=person)

@@ -36,6 +36,7 @@ async def export_person(
     - `variables` for all conversations, and `preferences`
     - `memories`: the pieces of the interaction memory, by conversation id
     - `documents`: what the agent knows of them or of one of their conversations alone, turns in its knowledge included
+    - `audit`: what the agent did for them, as its audit trail has it
     - `requests`: the messages of the last seven days; the text of those only that are not finished, of others there is none
     """
     owner, rows, names = await held_of(store, owner)
@@ -54,6 +55,7 @@ async def export_person(
             name: [{"content": content, "timestamp": time} for content, time in known[name]] for name in names if name in known
         },
         "documents": await _documents(store, owner, names),
+        "audit": [row.entry for row in await store.trail.newest(person=owner)],
         "requests": [_request(row) for row in await store.received_from(owner)],
     }
 

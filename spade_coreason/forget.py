@@ -16,7 +16,7 @@ class Forgotten:
     """What was deleted of one agent: how many of each.
 
     `memories` are the conversations in its interaction memory, `documents` what was known of the person or the conversations
-    alone, turns in the knowledge included.
+    alone, turns in the knowledge included. Of `audit_entries` the hashes stay.
     """
 
     conversation_ids: tuple[str, ...] = ()
@@ -26,6 +26,7 @@ class Forgotten:
     memories: int = 0
     preferences: int = 0
     documents: int = 0
+    audit_entries: int = 0
 
     @property
     def is_nothing(self) -> bool:
@@ -42,6 +43,7 @@ class Forgotten:
             self.memories + memories,
             self.preferences + report.preferences,
             self.documents + report.documents,
+            self.audit_entries + report.audit_entries,
         )
 
 

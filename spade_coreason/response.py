@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, TypeAlias, cast
 from uuid import UUID
 
 from .alarms import Alarms
-from .codec import Said, StreamAborted, StreamChunk, StreamEnded, StreamStarted, TurnEvent, Voice
+from .codec import Said, StreamAborted, StreamChunk, StreamEnded, StreamStarted, TurnEvent, Voice, printable
 from .contracts import (
     AgentRequest,
     AuditEntry,
@@ -38,6 +38,8 @@ _CHUNKS_UNTIL_YIELD = 64
 _CHOICES = 20
 
 Send = Callable[[list[str]], None]
+Seal: TypeAlias = Callable[[AuditEntry], Awaitable[AuditEntry]]
+"""Puts an entry at the end of the audit trail of the agent, and gives it as it is there."""
 _Status: TypeAlias = Literal["IN_PROGRESS", "COMPLETE"]
 _ViewHint: TypeAlias = Literal["TABLE", "JSON", "LIST", "KEY_VALUE"]
 
@@ -63,13 +65,16 @@ class Pace:
 class Response:
     """The ResponseHandler of one turn. After the turn every call is a `RuntimeError`."""
 
-    def __init__(self, voice: Voice, send: Send, agent: str, key: UUID, pace: Pace, filing: Filing | None = None) -> None:
+    def __init__(
+        self, voice: Voice, send: Send, agent: str, key: UUID, pace: Pace, seal: Seal, filing: Filing | None = None
+    ) -> None:
         self._voice = voice
         self._filing = filing if voice.shows_files else None
         self._key = key
         self._send_now = send
         self._agent = agent
         self._pace = pace
+        self._seal = seal
         self._held: list[str] = []
         if voice.shows_typing:
             pace.typing.set(self._show_typing)
@@ -149,17 +154,22 @@ class Response:
         await self.emit(CloudEvent(type="ai.coreason.log", source=f"xmpp:{self._agent}", data=data))
 
     async def audit(self, actor: str, action: str, resource: str, success: bool) -> None:
-        """Records an audit entry in the Interaction."""
+        """Puts an entry into the audit trail of the agent, where it is durable when this returns, and into the Interaction.
+
+        `StoreError` where that cannot be.
+        """
+        self._require_open()
         request = self.request
         entry = AuditEntry(
             request_id=request.request_id if request else None,
             root_request_id=request.root_request_id if request else None,
-            actor=actor,
-            action=action,
-            resource=resource,
+            actor=printable(actor),
+            action=printable(action),
+            resource=printable(resource),
             outcome="success" if success else "failure",
         )
-        await self.emit(CloudEvent(type="ai.coreason.audit", source=f"xmpp:{self._agent}", data=entry.sealed().dump()))
+        sealed = await self._seal(entry)
+        await self.emit(CloudEvent(type="ai.coreason.audit", source=f"xmpp:{self._agent}", data=sealed.dump()))
 
     # What the runner calls
 
@@ -223,8 +233,7 @@ class Response:
         return UUID(int=self._key.int ^ self._named)
 
     def _emit(self, event: TurnEvent) -> None:
-        if self._is_over:
-            raise RuntimeError("nothing may be emitted after assist has returned")
+        self._require_open()
         stanzas = self._voice.say(event)
         if isinstance(event, Said) and isinstance(event.block, ThinkingBlock):
             if stanzas:
@@ -280,9 +289,12 @@ class Response:
             self._send_now(grown)
         return bool(grown)
 
-    def _record(self, event: dict[str, Any]) -> None:
+    def _require_open(self) -> None:
         if self._is_over:
             raise RuntimeError("nothing may be emitted after assist has returned")
+
+    def _record(self, event: dict[str, Any]) -> None:
+        self._require_open()
         self.events.append(event)
 
 

@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 
 from spade_coreason import AgentInteractionMemory, ConversationState
+from spade_coreason.contracts import AuditEntry
 from spade_coreason.conversation import Life
 from spade_coreason.export import SCHEMA, VERSION, export_person
 from spade_coreason.forget import forget_person
@@ -62,6 +63,7 @@ async def lived(store: AgentStore, memory: AgentInteractionMemory, owner: str) -
     await store.knowledge.put(Shelf("person", owner), known, NOW)
     await store.knowledge.put(Shelf("conversation", f"{owner}/long"), known, NOW)
     await memory.aadd_information(f"{owner}_{AGENT}", "was told in a turn that never ended")
+    await store.trail.append(AuditEntry(actor=AGENT, action="tell", resource=owner, outcome="success"), owner)
     _, is_new = store.receive(uuid4().bytes, owner, json.dumps({"payload": {"query": "waits"}}), NOW)
     await is_new
 
@@ -106,6 +108,7 @@ async def test_everything_about_a_person_is_shown_and_nothing_about_others(
     }
     document = {"name": f"note of {ALICE}", "added_at": "2026-01-02T03:04:05Z", "text": f"knows {ALICE}\nand more"}
     assert shown["documents"] == [{"person": ALICE, **document}, {"conversation": f"{ALICE}/long", **document}]
+    assert [(entry["action"], entry["resource"]) for entry in shown["audit"]] == [("tell", ALICE)]
     *closed, waiting = shown["requests"]
     assert len(closed) == 1202
     assert all(request == {"received_at": "2026-01-02T03:04:05Z", "state": "closed"} for request in closed)
@@ -130,11 +133,12 @@ async def test_what_is_forgotten_was_shown_before_and_nothing_is_shown_after(
         "memories": len(shown["memories"]),
         "preferences": int(bool(shown["preferences"])),
         "documents": len(shown["documents"]),
+        "audit_entries": len(shown["audit"]),
     }
     assert all(counted.values())
     gone = asdict(await forget_person(store, memory, ALICE))
     assert {**gone, "conversation_ids": set(gone["conversation_ids"])} == counted
-    kinds = ("conversations", "variables", "preferences", "memories", "documents", "requests")
+    kinds = ("conversations", "variables", "preferences", "memories", "documents", "audit", "requests")
     empty = await export_person(store, memory, ALICE)
     assert not any(empty[kind] for kind in kinds)
     assert set(empty) - set(kinds) == {"schema", "version", "agent", "person", "exported_at"}

@@ -48,6 +48,8 @@ def deleted(gone: Forgotten) -> str:
         parts.append(f"what I remembered of {count(gone.memories, 'conversation')}")
     if gone.documents:
         parts.append(count(gone.documents, "document"))
+    if gone.audit_entries:
+        parts.append(f"what I did in {count(gone.audit_entries, 'audited step')}")
     if gone.preferences:
         parts.append("your settings")
     return f"Forgotten: {', '.join(parts)}." if parts else "Forgotten."

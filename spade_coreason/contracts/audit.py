@@ -15,6 +15,13 @@ from .base import CoReasonBaseModel, UtcDatetime, utc_now
 GENESIS_HASH = "0" * 64
 
 
+def integrity_hash(entry: dict[str, Any]) -> str:
+    """The hash that an entry, as its JSON, must have: of the rest in UTF-8, with sorted keys and no spaces."""
+    rest = {name: value for name, value in entry.items() if name != "integrity_hash"}
+    canonical = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
 class AuditEntry(CoReasonBaseModel):
     """Who did what to what. `integrity_hash` is SHA-256 over the canonical JSON of the rest, 64 hex digits.
 
@@ -34,11 +41,9 @@ class AuditEntry(CoReasonBaseModel):
     integrity_hash: str = ""
 
     def compute_hash(self) -> str:
-        """The hash that this entry must have: of JSON in UTF-8 with sorted keys and no spaces."""
+        """The hash that this entry must have."""
         # Through the JSON that is stored, so that the hash of an entry is the same when it is read again.
-        rest = from_json(self.model_dump_json(exclude={"integrity_hash"}))
-        canonical = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        return integrity_hash(from_json(self.model_dump_json()))
 
     def sealed(self) -> AuditEntry:
         """The same entry with its hash."""

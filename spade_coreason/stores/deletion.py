@@ -9,6 +9,7 @@ from sqlalchemy import Connection, delete, update
 
 from ..names import possible_ids
 from ..preferences import PREFERENCES
+from . import audit
 from .knowledge import Shelf, clear_shelves
 from .rows import CLOSED, ConversationRow, ForgetReport
 from .schema import conversations, inbox, interactions, variables
@@ -21,7 +22,7 @@ def delete_everything(
     connection: Connection, agent: str, rows: Sequence[ConversationRow], person: str | None = None
 ) -> ForgetReport:
     """Deletes conversations of an agent, and all else about a person (a bare JID), in a transaction of others."""
-    turns = values = requests = preferences = 0
+    turns = values = requests = preferences = entries = 0
     gone: list[Shelf] = []
     for row in rows:
         turns += connection.execute(delete(interactions).where(interactions.c.conversation == row.id)).rowcount
@@ -37,8 +38,9 @@ def delete_everything(
         waiting = theirs.where(inbox.c.state < CLOSED).values(state=CLOSED, request=None, answer=None)
         requests = connection.execute(waiting).rowcount
         connection.execute(theirs.values(sender=""))
+        entries = audit.forget(connection, agent, person)
     known = clear_shelves(connection, agent, gone)
-    return ForgetReport(tuple(row.conversation_id for row in rows), turns, values, requests, preferences, known)
+    return ForgetReport(tuple(row.conversation_id for row in rows), turns, values, requests, preferences, known, entries)
 
 
 def _variables(agent: str, scope: str, holder: str) -> Any:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, func, select, text
 
-from . import schema
+from . import audit, schema
 from .database import Database
 from .schema import conversations, inbox, interactions
 
@@ -35,7 +35,7 @@ def _examine(connection: Connection, name: str) -> Health:
     rows = {table.name: connection.execute(select(func.count()).select_from(table)).scalar_one() for table in tables}
     states = select(inbox.c.state, func.count().label("number")).group_by(inbox.c.state)
     waiting = {row.state: row.number for row in connection.execute(states)}
-    problems = [*_damage(connection), *_contradictions(connection)]
+    problems = [*_damage(connection), *_contradictions(connection), *_audited(connection)]
     return Health(name, schema.REVISION, rows, waiting.get(0, 0), waiting.get(1, 0), tuple(problems[:_MOST_PROBLEMS]))
 
 
@@ -76,3 +76,9 @@ def _contradictions(connection: Connection) -> list[str]:
         numbered = f"{row.turns} turns are stored, numbered {row.oldest} to {row.newest}"
         problems.append(f"{row.conversation_id}: {numbered}, and the newest should be {row.said}")
     return problems
+
+
+def _audited(connection: Connection) -> list[str]:
+    """What is wrong with the audit trails."""
+    verdicts = ((agent, audit.verify(connection, agent)) for agent in audit.trails(connection))
+    return [f"audit trail of {agent}: {problem}" for agent, verdict in verdicts for problem in verdict.problems]

@@ -101,6 +101,7 @@ class ForgetReport:
     preferences: int = 0
     """1 where the person had said some, else 0."""
     documents: int = 0
+    audit_entries: int = 0
 
 
 def columns_of(agent: str, row: ConversationRow) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ from sqlalchemy import (
     text,
 )
 
-REVISION = "0002"
+REVISION = "0003"
 """The newest migration; what `metadata` describes."""
 
 metadata = MetaData()
@@ -138,6 +138,26 @@ vectors = Table(
     Column("model", Text, nullable=False),
     Column("dimension", Integer, nullable=False),
     Column("vector", LargeBinary, nullable=False),
+)
+
+# Audit trails. A row is numbered from 1 on within that of its agent; `entry` is NULL where it was forgotten.
+audit = Table(
+    "audit",
+    metadata,
+    Column("agent", Text, nullable=False),
+    Column("number", Whole, nullable=False),
+    Column("person", Text, nullable=False),
+    Column("integrity_hash", Text, nullable=False),
+    Column("entry", Text),
+    PrimaryKeyConstraint("agent", "number"),
+    Index("audit_by_person", "agent", "person"),
+)
+audit_heads = Table(
+    "audit_heads",
+    metadata,
+    Column("agent", Text, primary_key=True),
+    Column("number", Whole, nullable=False),
+    Column("integrity_hash", Text, nullable=False),
 )
 
 NUMBERED = (inbox, interactions, conversations, shelves, documents, passages)

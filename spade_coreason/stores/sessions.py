@@ -15,6 +15,7 @@ from ..contracts.base import utc_now
 from ..exceptions import StoreError
 from ..names import choose
 from ..preferences import PREFERENCES
+from .audit import AuditTrail
 from .database import Database, Questions, micros, moment
 from .deletion import OF_A_PERSON, delete_everything
 from .knowledge import KnowledgeStore
@@ -34,7 +35,7 @@ from .rows import (
     columns_of,
     conversation_of,
 )
-from .schema import conversations, inbox, interactions, shelves, variables
+from .schema import audit, conversations, inbox, interactions, shelves, variables
 from .statements import (
     ADD_INTERACTION,
     ANSWER,
@@ -208,6 +209,11 @@ class AgentStore:
         return RetentionStore(self._database, self.agent)
 
     @property
+    def trail(self) -> AuditTrail:
+        """What the agent audited, in the same database."""
+        return AuditTrail(self._database, self.agent)
+
+    @property
     def knowledge(self) -> KnowledgeStore:
         """What the agent knows, in the same database."""
         return KnowledgeStore(self._database, self.agent)
@@ -218,7 +224,8 @@ class AgentStore:
         holders = select(variables.c.holder).where(variables.c.agent == self.agent, variables.c.scope.in_(OF_A_PERSON))
         senders = select(inbox.c.sender).where(inbox.c.agent == self.agent, inbox.c.sender != "")
         known = select(shelves.c.holder).where(shelves.c.agent == self.agent, shelves.c.scope == "person")
-        return list(await self._scalars(owners.union(holders, senders, known)))
+        audited = select(audit.c.person).where(audit.c.agent == self.agent, audit.c.person != "")
+        return list(await self._scalars(owners.union(holders, senders, known, audited)))
 
     async def active_conversations(self) -> int:
         """How many conversations are active."""

@@ -103,7 +103,7 @@ def test_migrating_says_what_it_did(tmp_path: Path, invoke: Invoke) -> None:
     name = f"{tmp_path}/data/platform.db"
     assert invoke("storage", "migrate", "--data", data).stdout == f"{name}: made, schema {schema.REVISION}.\n"
     assert invoke("storage", "migrate", "--data", data).stdout == f"{name}: is of schema {schema.REVISION} already.\n"
-    for table in ("passage_words", "vectors", "passages", "documents", "shelves"):
+    for table in ("audit", "audit_heads", "passage_words", "vectors", "passages", "documents", "shelves"):
         execute(url, f"DROP TABLE {table}")
     execute(url, "UPDATE alembic_version SET version_num = '0001'")
     assert invoke("storage", "migrate", "--data", data).stdout == f"{name}: migrated from schema 0001 to {schema.REVISION}.\n"

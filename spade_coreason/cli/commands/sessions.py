@@ -220,6 +220,7 @@ def _report(agent: str, gone: Forgotten) -> None:
         f"memories of {_count(gone.memories, 'conversation')}",
         _count(gone.requests, "waiting request"),
         *([_count(gone.documents, "document")] if gone.documents else []),
+        *([_count(gone.audit_entries, "audited step")] if gone.audit_entries else []),
     ]
     if gone.preferences:
         parts.append("what they preferred")

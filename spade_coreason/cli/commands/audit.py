@@ -1,0 +1,123 @@
+"""`spade-coreason audit`"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...exceptions import ConfigError
+from ..console import json_text, paint, printable, table, when
+from ..context import Group, run
+from ..storage import opened, storage_options
+
+if TYPE_CHECKING:
+    from ...stores.audit import AuditRow, Verdict
+
+
+@click.group("audit", cls=Group)
+def command() -> None:
+    """See what agents did, and whether its record is whole.
+
+    What an agent gives to `response.audit` is there, and of agents with a language model each call of a tool and each
+    decision of a guardrail. Every entry holds the hash of the one before it.
+
+    \b
+      spade-coreason audit list --agent assistant
+      spade-coreason audit verify
+    """
+
+
+@command.command("list")
+@storage_options
+@click.option(
+    "--limit", default=100, show_default=True, type=click.IntRange(1), help="At most so many of each agent, the newest."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of the entries.")
+def list_(file: Path | None, data: Path | None, agent: str | None, limit: int, as_json: bool) -> None:
+    """List the newest entries in chronological order. Works beside a running platform.
+
+    \b
+      spade-coreason audit list --agent assistant --limit 20
+    """
+    run(_list(file, data, agent, limit, as_json))
+
+
+async def _list(file: Path | None, data: Path | None, agent: str | None, limit: int, as_json: bool) -> None:
+    async with opened(file, data, agent) as storage:
+        found: list[tuple[str, AuditRow]] = []
+        for jid in storage.agents:
+            store = storage.store(jid)
+            found += [(jid, row) for row in await store.trail.newest(limit)] if store else []
+    if as_json:
+        print(json_text([_record(jid, row) for jid, row in found], indent=2))
+    elif not found:
+        print("There are none.")
+    else:
+        table(("agent", "no", "when", "actor", "action", "resource", "outcome", "for"), [_line(*pair) for pair in found])
+
+
+def _record(jid: str, row: AuditRow) -> dict[str, Any]:
+    place = {"agent": jid, "number": row.number, "person": row.person, "integrity_hash": row.integrity_hash}
+    return {**place, "forgotten": True} if row.entry is None else {**place, **row.entry}
+
+
+def _line(jid: str, row: AuditRow) -> tuple[object, ...]:
+    entry = row.entry
+    if entry is None:
+        return jid, row.number, "forgotten", "", "", "", "", ""
+    said = (str(entry.get(name, "")) for name in ("actor", "action", "resource", "outcome"))
+    return jid, row.number, _time(str(entry.get("timestamp", ""))), *said, row.person
+
+
+def _time(text: str) -> str:
+    try:
+        return when(datetime.fromisoformat(text))
+    except ValueError:
+        return text
+
+
+@command.command("verify")
+@storage_options
+@click.option("--through", metavar="HASH", help="A hash from an earlier verification, which has to be in the trail.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def verify(file: Path | None, data: Path | None, agent: str | None, through: str | None, as_json: bool) -> int:
+    """See whether no entry was changed, cut off or moved. Works beside a running platform.
+
+    Exit code: 0 all is well, 1 a trail is not whole. Whoever can write to the database can make a whole trail anew: note the
+    hash that is printed elsewhere, and ask later whether the trail still goes through it.
+
+    \b
+      spade-coreason audit verify
+      spade-coreason audit verify --agent assistant --through 5f1c…
+    """
+    return run(_verify(file, data, agent, through, as_json))
+
+
+async def _verify(file: Path | None, data: Path | None, agent: str | None, through: str | None, as_json: bool) -> int:
+    async with opened(file, data, agent) as storage:
+        if through is not None and len(storage.agents) > 1:
+            raise ConfigError("--agent", f"is missing: --through is about one of {', '.join(storage.agents)}")
+        found: dict[str, Verdict] = {}
+        for jid in storage.agents:
+            store = storage.store(jid)
+            if store is not None:
+                found[jid] = await store.trail.verify(through)
+    if as_json:
+        print(json_text({jid: {"ok": not one.problems, **one._asdict()} for jid, one in found.items()}, indent=2))
+    else:
+        for jid, one in found.items():
+            _report(jid, one)
+        if not found:
+            print("There are none.")
+    return int(any(one.problems for one in found.values()))
+
+
+def _report(jid: str, verdict: Verdict) -> None:
+    forgotten = f", {verdict.forgotten:,} of them forgotten" if verdict.forgotten else ""
+    mark = paint("✗", "red") if verdict.problems else paint("✓", "green")
+    print(f"{mark} {jid}: {verdict.entries:,} entries{forgotten}; hash of the last {verdict.head}")
+    for problem in verdict.problems:
+        print(f"    {printable(problem)}")

@@ -1,0 +1,142 @@
+"""The audit trail of an agent: every entry names the one before it, and the head says where the trail ends.
+
+Cutting off its beginning or its end, changing an entry or its place is found by `verify`. Whoever can write to the database
+can make the whole trail anew: for that keep a head elsewhere, and ask `verify` whether the trail still goes through it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, insert, select, update
+
+from ..contracts import GENESIS_HASH, AuditEntry
+from ..contracts.audit import integrity_hash
+from .database import Database
+from .schema import audit, audit_heads
+
+_AT_ONCE = 1000
+_MOST_PROBLEMS = 20
+
+
+class AuditRow(NamedTuple):
+    """An entry, as its JSON, by its place in the trail, from 1 on, and whose request it belongs to.
+
+    `entry` is None where it was forgotten, and empty where it is none any more.
+    """
+
+    number: int
+    person: str
+    integrity_hash: str
+    entry: dict[str, Any] | None
+
+
+class Verdict(NamedTuple):
+    """What `verify` found: how many entries, how many of them forgotten, the hash of the last one; at most 20 `problems`."""
+
+    entries: int
+    forgotten: int
+    head: str
+    problems: tuple[str, ...]
+
+
+class AuditTrail:
+    """The trail of one agent (a bare JID)."""
+
+    def __init__(self, database: Database, agent: str) -> None:
+        self._database = database
+        self._agent = agent
+
+    async def append(self, entry: AuditEntry, person: str) -> AuditEntry:
+        """The entry as the trail has it, sealed; durable when it is given. `person` is whose request it belongs to."""
+
+        def work(connection: Connection) -> AuditEntry:
+            number, head = _head(connection, self._agent)
+            sealed = entry.model_copy(update={"previous_hash": head}).sealed()
+            values = {"number": number + 1, "integrity_hash": sealed.integrity_hash}
+            row = {**values, "person": person, "entry": sealed.model_dump_json()}
+            connection.execute(insert(audit).values(agent=self._agent, **row))
+            if number:
+                connection.execute(update(audit_heads).where(audit_heads.c.agent == self._agent).values(values))
+            else:
+                connection.execute(insert(audit_heads).values(agent=self._agent, **values))
+            return sealed
+
+        return await self._database.write(work)
+
+    async def newest(self, limit: int | None = None, person: str | None = None) -> list[AuditRow]:
+        """The newest entries, or those for the requests of a person, in chronological order."""
+        query = select(audit).where(audit.c.agent == self._agent).order_by(audit.c.number.desc()).limit(limit)
+        if person is not None:
+            query = query.where(audit.c.person == person)
+        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        entries = [None if row.entry is None else _json(row.entry) for row in rows]
+        found = [AuditRow(row.number, row.person, row.integrity_hash, entry) for row, entry in zip(rows, entries, strict=True)]
+        return found[::-1]
+
+    async def verify(self, through: str | None = None) -> Verdict:
+        """Reads the whole trail. `through` is the integrity hash of an entry that must be in it."""
+        return await self._database.read(lambda connection: verify(connection, self._agent, through))
+
+
+def forget(connection: Connection, agent: str, person: str) -> int:
+    """Empties the entries of a person's requests; their hashes stay, so that the rest can still be verified. How many."""
+    theirs = update(audit).where(audit.c.agent == agent, audit.c.person == person)
+    return connection.execute(theirs.values(person="", entry=None)).rowcount
+
+
+def trails(connection: Connection) -> list[str]:
+    """The agents that have a trail."""
+    return list(connection.scalars(select(audit_heads.c.agent).union(select(audit.c.agent)).order_by("agent")))
+
+
+def verify(connection: Connection, agent: str, through: str | None = None) -> Verdict:
+    """As `AuditTrail.verify`, in a transaction of others."""
+    last, previous, forgotten, is_through, problems = 0, GENESIS_HASH, 0, through is None, []
+    for row in _rows(connection, agent):
+        if row.number != last + 1:
+            problems.append(f"{_span(last + 1, row.number - 1)} missing")
+        is_next = row.number == last + 1
+        last, before, previous = row.number, previous, row.integrity_hash
+        is_through = is_through or row.integrity_hash == through
+        if row.entry is None:
+            forgotten += 1
+            continue
+        entry = _json(row.entry)
+        if not integrity_hash(entry) == entry.get("integrity_hash") == row.integrity_hash:
+            problems.append(f"entry {row.number} was changed")
+        elif is_next and entry["previous_hash"] != before:
+            problems.append(f"entry {row.number} does not follow the one before it")
+    number, head = _head(connection, agent)
+    if number > last:
+        problems.append(f"{_span(last + 1, number)} missing")
+    elif (number, head) != (last, previous):
+        problems.append(f"the trail ends with entry {last}, and its head says {number}, or another hash")
+    if not is_through:
+        problems.append(f"no entry has the hash {through}")
+    return Verdict(last, forgotten, previous, tuple(problems[:_MOST_PROBLEMS]))
+
+
+def _head(connection: Connection, agent: str) -> tuple[int, str]:
+    found = connection.execute(select(audit_heads).where(audit_heads.c.agent == agent)).one_or_none()
+    return (0, GENESIS_HASH) if found is None else (found.number, found.integrity_hash)
+
+
+def _rows(connection: Connection, agent: str) -> Iterator[Any]:
+    query = select(audit).where(audit.c.agent == agent).order_by(audit.c.number)
+    for page in connection.execute(query, execution_options={"yield_per": _AT_ONCE}).partitions():
+        yield from page
+
+
+def _span(first: int, last: int) -> str:
+    return f"entry {first} is" if first == last else f"entries {first} to {last} are"
+
+
+def _json(text: str) -> dict[str, Any]:
+    try:
+        entry = json.loads(text)
+    except ValueError:
+        return {}
+    return entry if isinstance(entry, dict) else {}

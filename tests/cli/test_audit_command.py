@@ -1,0 +1,71 @@
+"""`audit`: what agents did, and whether its record is whole."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+from spade_coreason.contracts import AuditEntry
+from spade_coreason.stores import AgentStore, Database, lock_directory
+from tests.databases import SQLITE, execute
+from tests.turns import AGENT, ALICE
+
+from .conftest import Invoke
+
+
+def filled(url: str, entries: int) -> list[AuditEntry]:
+    async def fill() -> list[AuditEntry]:
+        database = await Database.open(url, "off")
+        trail = AgentStore(database, AGENT).trail
+        deeds = [AuditEntry(actor=AGENT, action="tool.call", resource=f"tool {n}", outcome="success") for n in range(entries)]
+        sealed = [await trail.append(deed, ALICE) for deed in deeds]
+        await database.close()
+        return sealed
+
+    return asyncio.run(fill())
+
+
+def test_what_agents_did_is_listed_and_verified_beside_a_running_platform(tmp_path: Path, invoke: Invoke) -> None:
+    url = f"{SQLITE}{tmp_path}/data/platform.db"
+    options = ("--data", str(tmp_path / "data"), "--agent", AGENT)
+    (tmp_path / "data").mkdir()
+    assert invoke("audit", "list", *options).stdout == "There are none.\n"
+    assert invoke("audit", "verify", *options).stdout == "There are none.\n"
+    sealed = filled(url, 3)
+    with lock_directory(tmp_path / "data"):
+        head, *lines = invoke("audit", "list", *options, "--limit", "2").stdout.splitlines()
+        assert head.split() == ["AGENT", "NO", "WHEN", "ACTOR", "ACTION", "RESOURCE", "OUTCOME", "FOR"]
+        assert [line.split()[-6:] for line in lines] == [
+            [AGENT, "tool.call", "tool", str(number), "success", ALICE] for number in (1, 2)
+        ]
+        listed = json.loads(invoke("audit", "list", *options, "--json").stdout)
+        assert [
+            AuditEntry.model_validate({k: v for k, v in one.items() if k in AuditEntry.model_fields}) for one in listed
+        ] == sealed
+        assert [(one["agent"], one["number"], one["person"]) for one in listed] == [(AGENT, n, ALICE) for n in (1, 2, 3)]
+        good = invoke("audit", "verify", *options, "--through", sealed[0].integrity_hash)
+    assert (good.exit_code, good.stdout) == (0, f"✓ {AGENT}: 3 entries; hash of the last {sealed[-1].integrity_hash}\n")
+
+
+def test_a_trail_that_is_not_whole_is_said_with_exit_code_1(tmp_path: Path, invoke: Invoke) -> None:
+    url = f"{SQLITE}{tmp_path}/data/platform.db"
+    options = ("--data", str(tmp_path / "data"), "--agent", AGENT)
+    (tmp_path / "data").mkdir()
+    filled(url, 3)
+    execute(url, "UPDATE audit SET entry = NULL, person = '' WHERE number = 1")
+    execute(url, "UPDATE audit SET entry = '{}' WHERE number = 2")
+    bad = invoke("audit", "verify", *options)
+    assert bad.exit_code == 1
+    assert bad.stdout.startswith(f"✗ {AGENT}: 3 entries, 1 of them forgotten; hash of the last ")
+    assert bad.stdout.splitlines()[1:] == ["    entry 2 was changed"]
+    found = json.loads(invoke("audit", "verify", *options, "--json").stdout)[AGENT]
+    assert (found["ok"], found["problems"]) == (False, ["entry 2 was changed"])
+    assert [line.split()[1:3] for line in invoke("audit", "list", *options).stdout.splitlines()[1:2]] == [["1", "forgotten"]]
+    assert invoke("audit", "list", *options, "--json").exit_code == 0
+    elsewhere = invoke("audit", "verify", *options, "--through", "5f1c")
+    assert (elsewhere.exit_code, elsewhere.stdout.splitlines()[-1]) == (1, "    no entry has the hash 5f1c")
+    agents = ", ".join(f"{{jid: {jid}, agent: 'a:B', password: x}}" for jid in (AGENT, "echo@localhost"))
+    (tmp_path / "two.yaml").write_text(f"data_dir: {tmp_path}/data\nagents: [{agents}]")
+    of_whom = invoke("audit", "verify", "-c", "two.yaml", "--through", "5f1c")
+    assert (of_whom.exit_code, "--agent: is missing" in of_whom.stderr) == (2, True), of_whom.output
