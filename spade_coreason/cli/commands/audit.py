@@ -118,6 +118,11 @@ async def _verify(file: Path | None, data: Path | None, agent: str | None, throu
 def _report(jid: str, verdict: Verdict) -> None:
     forgotten = f", {verdict.forgotten:,} of them forgotten" if verdict.forgotten else ""
     mark = paint("✗", "red") if verdict.problems else paint("✓", "green")
-    print(f"{mark} {jid}: {verdict.entries:,} entries{forgotten}; hash of the last {verdict.head}")
+    entries = f"{verdict.entries:,} {'entry' if verdict.entries == 1 else 'entries'}"
+    print(
+        f"{mark} {jid}: {entries}{forgotten}; hash of the last {verdict.head}"
+        if verdict.entries
+        else f"{mark} {jid}: no entries"
+    )
     for problem in verdict.problems:
         print(f"    {printable(problem)}")
