@@ -19,7 +19,7 @@ from . import tcp
 from .back_off import BackOff
 from .endpoint import Endpoint
 from .outgoing import Outgoing, Wanted
-from .problems import CLOSED, WRONG_ACCOUNT, in_words, remedy_for
+from .problems import CLOSED, in_words, login_refused, remedy_for
 from .refusing import refusal
 from .spade_client import Client
 from .watch import Watch
@@ -239,7 +239,7 @@ class Connection:
         self._fail(ConnectError(self.jid, self.address, in_words(problem)))
 
     def _login_failed(self, _event: Any) -> None:
-        self._fail(LoginError(self.jid, self.address, WRONG_ACCOUNT))
+        self._fail(LoginError(self.jid, self.address, login_refused(self.client.registration)))
 
     def _stream_error(self, error: Any) -> None:
         condition = error["condition"]

@@ -7,7 +7,7 @@ import ssl
 from typing import Any
 
 CLOSED = "the server closed the connection"
-WRONG_ACCOUNT = "wrong password, or no such account; correct the password, or make the account"
+_WRONG_ACCOUNT = "wrong password, or no such account"
 _CERTIFICATE_OF_ANOTHER = 62  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH
 
 
@@ -21,6 +21,13 @@ def in_words(problem: Any) -> str:
     if isinstance(problem, OSError) and problem.errno is not None and problem.errno > 0:
         return os.strerror(problem.errno)  # asyncio's own text repeats the address
     return str(problem)
+
+
+def login_refused(registration: str) -> str:
+    """Why a login was refused; `registration` is what is known about an account that was to be registered."""
+    if not registration:
+        return f"{_WRONG_ACCOUNT}; correct the password, or make the account"
+    return f"{_WRONG_ACCOUNT}, and {registration}; correct the password, or make the account on the server"
 
 
 def remedy_for(problem: Any) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from xml.etree.ElementTree import Element, ParseError, XMLParser, XMLPullParser
 
 from slixmpp import JID
+from slixmpp.exceptions import IqError, IqTimeout
 from spade.xmpp_client import XMPPClient
 
 from ..codec.namespaces import LANGUAGE, MESSAGE
@@ -32,6 +33,7 @@ logging.getLogger().addFilter(_is_news)
 
 
 _DTD = b"<!DOCTYPE"
+_REGISTRATION_S = 10.0
 
 
 class Client(XMPPClient):  # type: ignore[misc]  # SPADE comes without types
@@ -39,6 +41,8 @@ class Client(XMPPClient):  # type: ignore[misc]  # SPADE comes without types
 
     def __init__(self, jid: str, password: str, endpoint: Endpoint, register: bool) -> None:
         super().__init__(JID(jid), password, True, register)
+        self.registration = "the server takes no registrations" if register else ""
+        """Why there is no account although one was to be registered, as far as is known."""
         self.heard_at = 0.0
         """When the server sent something last, by the clock of the event loop."""
         self.on_message: Callable[[Element], None] | None = None
@@ -53,6 +57,21 @@ class Client(XMPPClient):  # type: ignore[misc]  # SPADE comes without types
 
     def session_start(self, event: Any) -> None:
         """SPADE announces itself here, before anybody can answer."""
+
+    async def register(self, form: Any) -> None:
+        """Makes the account (XEP-0077, 3.1), where the server offers it; whatever comes of it, the login is tried."""
+        self.registration = ""
+        request = self.Iq()
+        request["type"] = "set"
+        request["register"]["username"] = self.boundjid.user
+        request["register"]["password"] = self.password
+        try:
+            await request.send(timeout=_REGISTRATION_S)
+        except IqTimeout:
+            self.registration = "the server did not answer its registration"
+        except IqError as error:
+            if error.condition != "conflict":  # then it is there already
+                self.registration = f"the server refuses to register it ({error.text or error.condition})"
 
     def init_parser(self) -> None:
         """A new stream begins."""

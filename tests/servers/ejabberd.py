@@ -25,7 +25,7 @@ listen:
      request_handlers: {{/ws: ejabberd_http_ws{upload_handler}}}}}
 {crowd}
 acl: {{local: {{user_regexp: ""}}}}
-access_rules: {{local: {{allow: local}}, c2s: {{allow: all}}, register: {{allow: all}}}}
+access_rules: {{local: {{allow: local}}, c2s: {{allow: all}}, register: {{{registers}: all}}}}
 auth_method: internal
 auth_password_format: scram
 registration_timeout: infinity
@@ -73,11 +73,12 @@ def ejabberd(
     uploads: int | None = None,
     offline: bool = True,
     crowd: Entrance | None = None,
+    registers: bool = True,
 ) -> XmppServer:
     """A server in `directory`, not started yet: `with ejabberd(tmp_path) as server: …`.
 
     `uploads` are the bytes that an uploaded file may have (XEP-0363). Without `offline` no mail waits for who is away. A
-    `crowd` may connect.
+    `crowd` may connect. It `registers` accounts in-band (XEP-0077), or does not.
     """
     domains = [prefix + domain for domain in (DOMAIN, OTHER_DOMAIN) for prefix in ("", "muc.", "pubsub.", "upload.")]
     certificate = certificate_in(directory / "certs", domains)
@@ -106,6 +107,7 @@ def ejabberd(
             c2s=c2s,
             http=http,
             stanza_bytes=stanza_bytes,
+            registers="allow" if registers else "deny",
             crowd=CROWD.format(crowd=crowd) if crowd else "",
             upload_handler=", /upload: mod_http_upload" if uploads else "",
             modules="\n".join(modules),

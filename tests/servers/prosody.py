@@ -35,7 +35,7 @@ sql = {{ driver = "SQLite3"; database = "{directory}/data/archive.sqlite" }}
 sqlite_tune = "fast"
 authentication = "internal_hashed"
 c2s_require_encryption = true
-allow_registration = true
+allow_registration = {registers}
 log = {{ {{ levels = {{ min = "info" }}, to = "file", filename = "{directory}/prosody.log" }} }}
 ssl = {{ key = "{key}"; certificate = "{certificate}" }}
 modules_disabled = {{ "s2s"; {disabled} }}
@@ -82,13 +82,14 @@ def prosody(
     uploads: int | None = None,
     offline: bool = True,
     crowd: Entrance | None = None,
+    registers: bool = True,
 ) -> XmppServer:
     """A server in `directory`, not started yet: `with prosody(tmp_path) as server: …`.
 
     `stanza_bytes` raises the limit of 256 KiB a stanza; `hibernation_s` (600) and `queue` (500 stanzas) are what Prosody
     keeps of a session for its resumption (XEP-0198); None is Prosody's own default. `uploads` are the bytes that an uploaded
     file may have (XEP-0363); ten such are what one account may upload a day. Without `offline` no mail waits for who is away.
-    A `crowd` may connect.
+    A `crowd` may connect. It `registers` accounts in-band (XEP-0077), or does not.
     """
     certificate = certificate_in(directory / "certs", (DOMAIN, OTHER_DOMAIN, f"muc.{DOMAIN}"))
     (directory / "data").mkdir(parents=True, exist_ok=True)
@@ -104,6 +105,7 @@ def prosody(
     configuration.write_text(
         CONFIGURATION.format(
             as_root=str(os.getuid() == 0).lower(),
+            registers=str(registers).lower(),
             directory=directory,
             c2s=c2s,
             http=http,

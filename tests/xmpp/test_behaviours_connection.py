@@ -22,7 +22,10 @@ from spade_coreason.xmpp.endpoint import Endpoint
 from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.servers.certificate import certificate_in
 from spade_coreason.xmpp.servers.ports import free_ports
+from tests.servers import ejabberd as ejabberd_server
+from tests.servers import prosody as prosody_server
 from tests.servers.clients import StockClient
+from tests.servers.requirements import require
 from tests.servers.server import XmppServer
 from tests.waiting import eventually
 from tests.xmpp.hosting import UNLIMITED, By, Echo, Hosted, Tunnel, endpoint_of, hosted
@@ -36,10 +39,10 @@ STREAM = (
 )
 
 
-async def _start(jid: str, password: str, endpoint: Endpoint, tmp_path: Path) -> HostedAgent:
+async def _start(jid: str, password: str, endpoint: Endpoint, tmp_path: Path, *, register: bool = False) -> HostedAgent:
     database = await Database.open(f"sqlite+aiosqlite:///{tmp_path}/connect.db", "normal")
     try:
-        host = HostedAgent(jid, password, endpoint)
+        host = HostedAgent(jid, password, endpoint, register=register)
         runner = Runner(Echo(), jid, AgentStore(database, jid))
         host.serve(runner, Door(runner, OpenRequests(), Access(jid), host.send))
         await host.start()
@@ -48,11 +51,18 @@ async def _start(jid: str, password: str, endpoint: Endpoint, tmp_path: Path) ->
         await database.close()
 
 
-async def _fails(endpoint: Endpoint, tmp_path: Path, within_s: float, account: tuple[str, str] = ("a@localhost", "x")) -> str:
+async def _fails(
+    endpoint: Endpoint,
+    tmp_path: Path,
+    within_s: float,
+    account: tuple[str, str] = ("a@localhost", "x"),
+    *,
+    register: bool = False,
+) -> str:
     """The one line of the error, which came in time."""
     began = time.monotonic()
     with pytest.raises(ConnectError) as failed:
-        await _start(*account, endpoint, tmp_path)
+        await _start(*account, endpoint, tmp_path, register=register)
     assert time.monotonic() - began < within_s
     text = str(failed.value)
     assert text.startswith(account[0])
@@ -142,6 +152,21 @@ async def test_a_wrong_password_is_a_login_error(our_server: XmppServer, tmp_pat
 async def test_an_account_that_is_not_there_is_a_login_error(real_server: XmppServer, tmp_path: Path) -> None:
     text = await _fails(endpoint_of(real_server), tmp_path, 5, ("nobody@localhost", "x"))
     assert text.endswith("refuses the login: wrong password, or no such account; correct the password, or make the account")
+
+
+@pytest.mark.parametrize(
+    ("server", "why"),
+    [
+        (prosody_server.prosody, "the server takes no registrations"),
+        (ejabberd_server.ejabberd, "the server refuses to register it (Access denied by service policy)"),
+    ],
+)
+async def test_whose_account_could_not_be_made_hears_why(server: Callable[..., XmppServer], why: str, tmp_path: Path) -> None:
+    require("Prosody and ejabberd", prosody_server.installed() and ejabberd_server.installed())
+    with server(tmp_path / "server", registers=False) as closed:
+        text = await _fails(endpoint_of(closed), tmp_path, 10, ("new@localhost", "secret"), register=True)
+    remedy = "correct the password, or make the account on the server"
+    assert text.endswith(f"refuses the login: wrong password, or no such account, and {why}; {remedy}")
 
 
 async def test_an_untrusted_certificate_is_refused_before_the_password_leaves(real_server: XmppServer, tmp_path: Path) -> None:
