@@ -64,7 +64,7 @@ def tool_of(given: Tool | Callable[..., Any] | str, threads: Threads) -> Tool:
 
     async def call(given: dict[str, Any]) -> Any:
         checked = arguments.model_validate(given)
-        values = {field: getattr(checked, field) for field in arguments.model_fields}
+        values = {info.alias or field: getattr(checked, field) for field, info in arguments.model_fields.items()}
         if is_async:
             return await function(**values)
         result = await threads.run(partial(function, **values))
@@ -91,7 +91,9 @@ def _arguments(function: Callable[..., Any], name: str, said: Mapping[str, str])
                     "options.tools", f"{name}: {parameter.name} needs an annotation, such as {parameter.name}: str"
                 )
             default = ... if parameter.default is parameter.empty else parameter.default
-            fields[parameter.name] = (hints[parameter.name], Field(default, description=said.get(parameter.name)))
+            # Under a name of ours: pydantic's models have attributes of their own, such as json, schema and copy.
+            described = Field(default, alias=parameter.name, description=said.get(parameter.name))
+            fields[f"argument_{len(fields)}"] = (hints[parameter.name], described)
         made = create_model(name, __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=False), **fields)
         made.model_json_schema()
     except (PydanticUserError, NameError, TypeError) as error:
