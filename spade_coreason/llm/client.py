@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 
 NO_COMPLETION = "answers with something that is no chat completion"
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
-_TRANSIENT = {408, 409, 425, 429, 500, 502, 503, 504, 529}
+_TRANSIENT = {408, 409, 425, 429}
+_NEVER = {501, 505}
 _MEANING = {
     400: "does not accept the request (400)",
     401: "refuses the key (401)",
@@ -120,11 +121,15 @@ class Client:
             if isinstance(error.code, str) and error.code in _MEANING_OF_CODE:
                 raise ModelError(name, f"{_MEANING_OF_CODE[error.code]} ({error.status_code})") from error
             after_s = retry_after_s(error.response.headers.get("retry-after", ""), datetime.now(UTC))
-            raise ModelError(name, problem, may_pass=error.status_code in _TRANSIENT, retry_after_s=after_s) from error
+            raise ModelError(name, problem, may_pass=_may_pass(error.status_code), retry_after_s=after_s) from error
         except openai.OpenAIError as error:  # an error that the server sends as a part of the stream
             raise ModelError(name, "reports an error in the middle of its answer", may_pass=True) from error
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ModelError(name, NO_COMPLETION) from error
+
+
+def _may_pass(status: int) -> bool:
+    return status in _TRANSIENT or (status >= 500 and status not in _NEVER)
 
 
 def retry_after_s(header: str, now: datetime) -> float | None:
