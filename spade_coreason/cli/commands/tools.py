@@ -51,7 +51,12 @@ async def _show(settings: Settings, wanted: str | None, as_json: bool) -> int:
     for number, jid in enumerate(known):
         if wanted is not None and wanted not in (jid, jid.partition("@")[0]):
             continue
-        agent = configured_agent(settings, number)
+        try:
+            agent = configured_agent(settings, number)
+        except ConfigError as error:
+            failures.say(error)
+            code = max(code, failures.exit_code(error))
+            continue
         if not isinstance(agent, UsesServers):
             continue
         offers, problems = await agent.examine_mcp_servers()
