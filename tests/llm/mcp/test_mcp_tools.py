@@ -33,6 +33,9 @@ from tests.llm.test_llm_agent import helper
 from tests.servers.processes import group
 from tests.waiting import eventually
 
+ENDLESS = Policy(rules=Rules(max_interactions=0))
+"""For who asks again and again until a server is back."""
+
 
 async def test_a_model_calls_the_tools_of_a_server_and_nothing_of_it_instructs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -105,7 +108,7 @@ async def test_a_call_that_takes_too_long_is_cancelled_and_a_server_that_hangs_i
         calls(("files__hang", {})),
         says("Sorry."),
     ]
-    async with helper(*answers, mcp={"files": old(log, timeout_s=5)}, limits=limits) as (server, t):
+    async with helper(*answers, mcp={"files": old(log, timeout_s=5)}, limits=limits, policy=ENDLESS) as (server, t):
         assert (await t.ask("go")).text == "Sorry."
         assert results(server.asked[1]) == ["error: files__slow did not answer in 1 s"] * 2
         assert results(server.asked[2]) == ["say"]
@@ -179,7 +182,7 @@ async def test_a_server_by_http_is_asked_and_found_again_after_it_was_killed(tmp
     process = await asyncio.create_subprocess_exec(*begin, start_new_session=True)
     await answering(port)
     answers = [calls(add, long, ("web__learn", {})), calls(("web__wait", {})), says("Sorry.")]
-    async with helper(*answers, mcp=mcp, limits={"tool_timeout_s": 30}) as (server, t):
+    async with helper(*answers, mcp=mcp, limits={"tool_timeout_s": 30}, policy=ENDLESS) as (server, t):
         asked = asyncio.create_task(t.ask("go", timeout=60))
         await eventually(lambda: "waits" in happened(log), 30)
         assert "web__sing" in offered(t)
@@ -279,8 +282,7 @@ async def test_a_server_by_http_that_hangs_is_left_without_a_good_bye_and_found_
     async with old_web("hang") as served:
         mcp = {"web": {"url": f"{served.url}/mcp", "timeout_s": 2}}
         answers = calls(("web__long", {})), says("Sorry.")
-        endless = Policy(rules=Rules(max_interactions=0))
-        async with helper(*answers, mcp=mcp, limits={"tool_timeout_s": 1}, policy=endless) as (server, t):
+        async with helper(*answers, mcp=mcp, limits={"tool_timeout_s": 1}, policy=ENDLESS) as (server, t):
             assert (await t.ask("go")).text == "Sorry."
             await eventually(lambda: away(t) == ["web"], 20)
             served.answer = "short"
