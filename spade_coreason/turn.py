@@ -216,7 +216,7 @@ class Turn:
             "language": self.waiting.incoming.language,
             "duration_ms": round((self.engine.clock() - self.began) / _MILLISECOND, 3),
         }
-        if nickname := self.waiting.incoming.metadata.get("nickname"):
+        if isinstance(nickname := request.metadata.get("nickname"), str):
             meta["nickname"] = nickname
         if used := usage_in(response.events):
             meta["usage"] = used

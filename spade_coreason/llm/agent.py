@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 
 _THRESHOLD = 0.7
 _KEPT_BACK = "(A message that was kept back.)"
+_SOMEBODY = "somebody"
 
 
 class LLMAgent:
@@ -138,9 +139,10 @@ class LLMAgent:
         """Answers one request. Cancelled, the request to the model is closed and its tools are cancelled."""
         name = self._manifest.metadata.name
         tally = Tally(name, self._model.models[0])
-        guard = self._guards.in_turn(name, response, tally)
+        purse = Purse(self._budgets, self._usage, tally, session.identity.id, _conversation(request, session))
+        guard = self._guards.in_turn(name, response, purse)
         try:
-            await self._answer(request, session, response, guard, tally)
+            await self._answer(request, session, response, guard, purse)
         except ModelError as error:
             log.warning("%s: %s (%s)", name, error, self._client.url)
             after = f"; ask again in {error.retry_after_s:.0f} s" if error.retry_after_s else ""
@@ -155,9 +157,8 @@ class LLMAgent:
             await tally.report(response)
 
     async def _answer(
-        self, request: AgentRequest, session: SessionHandle, response: ResponseHandler, guard: Guard, tally: Tally
+        self, request: AgentRequest, session: SessionHandle, response: ResponseHandler, guard: Guard, purse: Purse
     ) -> None:
-        purse = Purse(self._budgets, self._usage, tally, session.identity.id, _conversation(request, session))
         if not await _admitted(request, response, guard, purse):
             return
         await self.servers.wake()
@@ -168,9 +169,9 @@ class LLMAgent:
             further["response_format"] = response_format(capability)
         context = await self._context(request, session, wanted(capability) if capability is not None else "")
         speaker = Speaker(response, self._markers, guard, is_silent=capability is not None)
-        asker = Asker(self._model, context, speaker, purse, tally, further)
+        asker = Asker(self._model, context, speaker, purse, further)
         name = self._manifest.metadata.name
-        tool_use = ToolUse(name, toolbox, response, guard, tally, is_shown=self._shows_tools)
+        tool_use = ToolUse(name, toolbox, response, guard, purse.tally, is_shown=self._shows_tools)
         turn = LLMTurn(asker, tool_use, context, speaker, response, self._limits)
         try:
             await turn.run(capability)
@@ -226,24 +227,28 @@ def _further(manifest: AgentDefinition, limits: Limits) -> dict[str, Any]:
 
 
 async def _admitted(request: AgentRequest, response: ResponseHandler, guard: Guard, purse: Purse) -> bool:
-    """Whether the guardrails let what is asked through. The payload is recorded: it has that as they do, and until then not."""
-    asked, text = dict(request.payload), question_text(request)
+    """Whether the guardrails let what is asked through. Payload and nickname are recorded: they have that as the guardrails do,
+    and until then not."""
+    asked, text, name = dict(request.payload), question_text(request), request.metadata.get("nickname")
     if guard.is_at_input:
-        _put(request, {"query": _KEPT_BACK})
+        _put(request, {"query": _KEPT_BACK}, name and _SOMEBODY)
     await purse.check()
     try:
         admitted = await guard.asked(text)
+        admitted_name = await guard.named(name) if name else None
     except Withheld as error:
         await response.markdown(error.text)
         return False
     if guard.is_at_input:
-        _put(request, asked if admitted == text else {"query": admitted})
+        _put(request, asked if admitted == text else {"query": admitted}, admitted_name)
     return True
 
 
-def _put(request: AgentRequest, payload: Mapping[str, Any]) -> None:
+def _put(request: AgentRequest, payload: Mapping[str, Any], nickname: str | None) -> None:
     request.payload.clear()
     request.payload.update(payload)
+    if nickname:
+        request.metadata["nickname"] = nickname
 
 
 async def _window(session: SessionHandle) -> list[Interaction]:

@@ -7,27 +7,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..exceptions import ModelError
-from .budgets import Purse
+from .budgets import BudgetUsedUp, Purse
 from .client import Question
 from .context import Context
 from .deltas import Reply
 from .model import Model
 from .speaker import Speaker
-from .tally import Tally
 
 
 class Asker:
     """Asks `model` what `context` holds; `speaker` hears its replies. `further` are more fields of each request, such as
     its tools."""
 
-    def __init__(
-        self, model: Model, context: Context, speaker: Speaker, purse: Purse, tally: Tally, further: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, model: Model, context: Context, speaker: Speaker, purse: Purse, further: Mapping[str, Any]) -> None:
         self._model = model
         self._context = context
         self._speaker = speaker
         self._purse = purse
-        self._tally = tally
         self._further = further
 
     async def ask(self, *, may_call: bool) -> Reply:
@@ -40,11 +36,15 @@ class Asker:
             further["tool_choice"] = "none"
         await self._purse.check()
         question = Question(self._context.messages(json.dumps(further, ensure_ascii=False)), further)
+        tally = self._purse.tally
         try:
-            reply = await self._tally.reply(self._model, question, self._speaker, self._context.tokens)
+            reply = await tally.reply(self._model, question, self._speaker, self._context.tokens)
+            tally.model = reply.model
+            reply.text = await self._speaker.end(is_cut=reply.finish == "length")
         except ModelError as error:
             await self._speaker.abort(error.problem)
             raise
-        self._tally.model = reply.model
-        reply.text = await self._speaker.end(is_cut=reply.finish == "length")
+        except BudgetUsedUp:
+            await self._speaker.abort("a budget is used up")
+            raise
         return reply

@@ -34,18 +34,19 @@ class BudgetUsedUp(CoReasonError):
 
 
 class Purse:
-    """The budgets in one turn, with what was used before (`usage`) and in it (`tally`)."""
+    """The budgets in one turn, with what was used before (`usage`) and in it."""
 
     def __init__(self, budgets: Budgets, usage: Usage | None, tally: Tally, person: str, conversation_id: str) -> None:
         self._budgets = budgets
         self._usage = usage
-        self._tally = tally
+        self.tally = tally
+        """What was used in the turn."""
         self._person = person
         self._conversation_id = conversation_id
 
     async def check(self) -> None:
         """BudgetUsedUp where one is."""
-        budgets, now = self._budgets, self._tally.tokens
+        budgets, now = self._budgets, self.tally.tokens
         if budgets.turn is not None and now >= budgets.turn:
             raise BudgetUsedUp(f"This answer has used its budget of {budgets.turn:,} tokens; ask for less at once.")
         if (usage := self._usage) is None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..exceptions import ConfigError
 from ..tokens import TokenCounter
+from .budgets import Purse
 from .client import Question
 from .context import tokens_of
 from .guardrails import Guardrail
@@ -49,8 +50,11 @@ class Checks:
         self._threads = threads
         self._tokens = partial(tokens_of, count=count)
 
-    async def verdict(self, guardrail: Guardrail, text: str, tally: Tally) -> bool | str:
-        """Whether a text passes, or the text that takes its place. Whatever a check raises is raised, TimeoutError too."""
+    async def verdict(self, guardrail: Guardrail, text: str, purse: Purse) -> bool | str:
+        """Whether a text passes, or the text that takes its place. Whatever a check raises is raised, TimeoutError too.
+
+        BudgetUsedUp where a judge may not be asked any more.
+        """
         if guardrail.length is not None:
             most = guardrail.length.max
             return guardrail.length.min <= len(text) and (most is None or len(text) <= most)
@@ -58,7 +62,8 @@ class Checks:
             return data_in(text, guardrail.json_schema)[0] is not None
         async with asyncio.timeout(guardrail.timeout_s):
             if guardrail.judge is not None:
-                return await self._judged(guardrail, text, tally)
+                await purse.check()
+                return await self._judged(guardrail, text, purse.tally)
             return await self._asked(guardrail.function, text)
 
     async def _judged(self, guardrail: Guardrail, text: str, tally: Tally) -> bool:

@@ -8,17 +8,20 @@ from typing import NamedTuple, NoReturn
 
 from ..contracts import ResponseHandler
 from ..exceptions import CoReasonError
+from .budgets import BudgetUsedUp, Purse
 from .checks import Checks
 from .guardrails import Guardrail, Stage
 from .patterns import Pattern
-from .tally import Tally
 
 log = logging.getLogger(__name__)
 
+KEPT_BACK = "kept back by a guardrail"
 _MESSAGES: Mapping[Stage, str] = {
     "input": "I cannot take this message.",
-    "tool": "kept back by a guardrail",
+    "name": "I cannot take this message.",
+    "tool": KEPT_BACK,
     "output": "I cannot give this answer.",
+    "call": KEPT_BACK,
     "reasoning": "",
 }
 _UNCHECKED = "I could not check this, so I keep it back. Please try again later."
@@ -43,11 +46,11 @@ class Armed(NamedTuple):
 class Decisions:
     """Those of one turn. Each but that a text passes is audited, without a word of it."""
 
-    def __init__(self, agent: str, checks: Checks, response: ResponseHandler, tally: Tally) -> None:
+    def __init__(self, agent: str, checks: Checks, response: ResponseHandler, purse: Purse) -> None:
         self._agent = agent
         self._checks = checks
         self._response = response
-        self._tally = tally
+        self._purse = purse
 
     async def checked(self, armed: Armed, text: str, stage: Stage) -> str:
         """A whole text as a guardrail lets it through that does not redact."""
@@ -56,7 +59,9 @@ class Decisions:
             if armed.patterns:
                 verdict: bool | str = not any(_is_in(pattern, text) for pattern in armed.patterns)
             else:
-                verdict = await self._checks.verdict(guardrail, text, self._tally)
+                verdict = await self._checks.verdict(guardrail, text, self._purse)
+        except BudgetUsedUp:
+            raise
         except Exception as error:  # noqa: BLE001 - a check is somebody else's code, or a model
             await self.failed(guardrail, stage, error)
             return text

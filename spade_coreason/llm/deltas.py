@@ -13,16 +13,17 @@ _USAGE = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 @dataclass(slots=True)
 class ToolCall:
-    """What a model wants called; `arguments` is JSON, or what it took for it."""
+    """What a model wants called; `arguments` is JSON, or what it took for it. One with a `refusal` is not made."""
 
     id: str
     name: str = ""
     arguments: str = ""
+    refusal: str = ""
 
     @property
     def message(self) -> dict[str, Any]:
         """As the next request says it again, without what servers fail on: arguments that are no JSON object, odd names."""
-        arguments = self.arguments if isinstance(self.parsed, dict) else "{}"
+        arguments = self.arguments if isinstance(self.parsed, dict) and not self.refusal else "{}"
         name = _NOT_IN_A_NAME.sub("_", self.name)[:64] or "unknown"
         return {"id": self.id, "type": "function", "function": {"name": name, "arguments": arguments}}
 

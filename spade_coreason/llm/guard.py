@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..contracts import ResponseHandler
+from .budgets import Purse
 from .checks import Checks, with_function
-from .decisions import Armed, Decisions, Withheld
+from .decisions import KEPT_BACK, Armed, Decisions, Withheld
+from .deltas import ToolCall
 from .filters import Chain, filters_of
 from .guardrails import Given, Stage, guardrails_of
 from .options import listed
 from .patterns import patterns_of
-from .tally import Tally
+from .structured import unescaped
 
 
 def armed(given: Sequence[Given], place: str, *, are_of_output: bool = False) -> list[Armed]:
@@ -34,18 +36,36 @@ class Guard:
     @property
     def is_at_input(self) -> bool:
         """Whether any looks at what is asked."""
-        return any("input" in one.guardrail.stages for one in self._of_input)
+        return bool(self._at("input"))
 
     async def asked(self, text: str) -> str:
         """What is asked, as it may be shown to the model. Withheld where it may not."""
-        return await self._let_through(text, "input")
+        return await self._let_through(self._at("input"), text, "input")
+
+    async def named(self, name: str) -> str:
+        """What whoever asks is called in a room, likewise; it passes `keywords` and `regex`."""
+        return await self._let_through([one for one in self._at("input") if one.patterns], name, "name")
 
     async def given(self, text: str) -> str:
         """What a tool gave, likewise; one that is kept back says so."""
+        armed = self._at("tool")
         try:
-            return await self._let_through(text, "tool")
+            return await self._let_through(armed, unescaped(text), "tool") if armed else text
         except Withheld as error:
             return f"error: {error.text}"
+
+    async def called(self, call: ToolCall) -> None:
+        """Changes what a tool is called with to what may be; a call that may not be is refused."""
+        armed = self._at("call")
+        if not armed or not isinstance(call.parsed, dict):
+            return
+        try:
+            call.arguments = await self._let_through(armed, unescaped(call.arguments), "call")
+        except Withheld as error:
+            call.refusal = error.text
+        else:
+            if not isinstance(call.parsed, dict):  # what was put in its place is no argument of a tool
+                call.refusal = KEPT_BACK
 
     def answer(self) -> Chain:
         """For one reply of the model."""
@@ -53,17 +73,18 @@ class Guard:
 
     def reasoning(self) -> Chain | None:
         """For its reasoning, of which nothing is shown where a check needs the whole answer."""
-        if any(not one.patterns and one.guardrail.action != "warn" for one in self._of_output):
+        if any(not one.patterns and one.guardrail.action != "warn" for one in self._at("output")):
             return None
         return self._chain("reasoning")
 
-    def _chain(self, stage: Stage) -> Chain:
-        return Chain([one for armed in self._of_output for one in filters_of(armed, self._decisions, stage)])
+    def _at(self, stage: Stage) -> list[Armed]:
+        return [one for one in (*self._of_input, *self._of_output) if stage in one.guardrail.stages]
 
-    async def _let_through(self, text: str, stage: Stage) -> str:
-        for one in self._of_input:
-            if stage not in one.guardrail.stages:
-                continue
+    def _chain(self, stage: Stage) -> Chain:
+        return Chain([one for armed in self._at("output") for one in filters_of(armed, self._decisions, stage)])
+
+    async def _let_through(self, armed: Sequence[Armed], text: str, stage: Stage) -> str:
+        for one in armed:
             if one.guardrail.action == "redact":
                 chain = Chain(filters_of(one, self._decisions, stage))
                 text = await chain.feed(text) + await chain.end()
@@ -80,6 +101,6 @@ class Guards:
         self._of_output = armed(of_output, "options.output_guardrails", are_of_output=True)
         self._checks = checks
 
-    def in_turn(self, agent: str, response: ResponseHandler, tally: Tally) -> Guard:
+    def in_turn(self, agent: str, response: ResponseHandler, purse: Purse) -> Guard:
         """What guards one turn of the agent called so."""
-        return Guard(self._of_input, self._of_output, Decisions(agent, self._checks, response, tally))
+        return Guard(self._of_input, self._of_output, Decisions(agent, self._checks, response, purse))

@@ -11,8 +11,9 @@ from ..exceptions import ConfigError
 from .options import StrictOptions, options_of
 
 Action: TypeAlias = Literal["block", "redact", "replace", "warn"]
-Stage: TypeAlias = Literal["input", "tool", "output", "reasoning"]
-"""Which text it is: what was asked, what a tool gave, what the model says, and what it thinks."""
+Stage: TypeAlias = Literal["input", "name", "tool", "output", "call", "reasoning"]
+"""Which text it is: what was asked, who asks in a room, what a tool gave, what the model says, what it calls a tool with, and
+what it thinks."""
 
 CHECKS = ("keywords", "regex", "length", "json_schema", "judge", "function")
 
@@ -34,9 +35,11 @@ class Guardrail(StrictOptions):
 
     `action` "block" ends the turn with `message`; "redact" puts `replacement` in the place of each match of `keywords` or
     `regex`; "replace" puts it in the place of the whole text; "warn" lets it through. Whatever is done is in the audit trail.
-    On input `stages` says which texts are checked: what was asked, what tools gave, or both. On output `per: sentence` checks
-    each sentence as it is complete, where otherwise a check of the whole text holds the answer back until there is all of it.
-    A check that fails or takes longer than `timeout_s` seconds blocks; `on_error: allow` lets the text through.
+    `stages` says which texts are checked. On input: what was asked ("input", the default), what tools gave ("tool"), or both.
+    On output: what is said ("output"), what tools are called with ("call"), or both; by default `keywords` and `regex` look at
+    both, others at what is said. `per: sentence` checks each sentence of an answer as it is complete, where otherwise a check
+    of the whole text holds the answer back until there is all of it. A check that fails or takes longer than `timeout_s`
+    seconds blocks; `on_error: allow` lets the text through.
 
     A match of `regex` is found in a stream where it has at most `span` characters: so many are held back.
     """
@@ -52,7 +55,7 @@ class Guardrail(StrictOptions):
     action: Action = "block"
     message: str | None = None
     replacement: str | None = None
-    stages: tuple[Literal["input", "tool"], ...] = ("input",)  # YAML takes the word "on" for True
+    stages: tuple[Literal["input", "tool", "output", "call"], ...] = ()  # YAML takes the word "on" for True
     per: Literal["answer", "sentence"] = "answer"
     on_error: Literal["block", "allow"] = "block"
     timeout_s: float = Field(default=30.0, gt=0)
@@ -99,8 +102,16 @@ def guardrails_of(given: Sequence[Given], place: str, *, are_of_output: bool) ->
         name = guardrail.name or _free(guardrail.check, [other.name for other in found])
         if any(other.name == name for other in found):
             raise ConfigError(f"{at}.name", f'there are two called "{name}"; rename one')
-        found.append(guardrail.model_copy(update={"name": name}))
+        found.append(guardrail.model_copy(update={"name": name, "stages": _stages(guardrail, is_of_output=are_of_output)}))
     return found
+
+
+def _stages(guardrail: Guardrail, *, is_of_output: bool) -> tuple[str, ...]:
+    if guardrail.stages:
+        return guardrail.stages
+    if not is_of_output:
+        return ("input",)
+    return ("output", "call") if guardrail.is_of_patterns else ("output",)
 
 
 def _problem(guardrail: Guardrail, *, is_of_output: bool) -> tuple[str, str] | None:
@@ -122,8 +133,9 @@ def _problem(guardrail: Guardrail, *, is_of_output: bool) -> tuple[str, str] | N
         return "message", "is what is said where it blocks; leave it out"
     if guardrail.judge_model is not None and check != "judge":
         return "judge_model", "is for a judge; leave it out"
-    if "stages" in given and (is_of_output or not guardrail.stages):
-        return "stages", "is for input_guardrails: input, tool or both; leave it out"
+    possible = ("output", "call") if is_of_output else ("input", "tool")
+    if "stages" in given and not (guardrail.stages and set(guardrail.stages) <= set(possible)):
+        return "stages", f"is {possible[0]}, {possible[1]} or both"
     if guardrail.per == "sentence" and not (is_of_output and check in ("judge", "function")):
         return "per", "sentence is for a judge or a function in output_guardrails; leave it out"
     return None

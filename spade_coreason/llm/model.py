@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
@@ -52,17 +52,19 @@ class Model:
         self._most = most_characters
         self.models = tuple(models)
 
-    async def reply(self, question: Question, listener: Listener) -> Reply:
+    async def reply(self, question: Question, listener: Listener, on_lost: Callable[[], None]) -> Reply:
         """The reply, which `listener` hears while it comes. Cancelled, the request is closed.
 
-        ModelError when no model of the endpoint could be had; also when one fails in the middle of what was already heard.
+        `on_lost` is called when an attempt came to nothing and there is another, before the listener hears of that. ModelError
+        when no model of the endpoint could be had; also when one fails in the middle of what was already heard.
         """
         problem: ModelError | None = None
         for name in question.models or self.models:
             if problem is not None:
                 log.warning("%s; asking %s", problem, name)
+                on_lost()
             try:
-                return await self._persistently(name, question, listener)
+                return await self._persistently(name, question, listener, on_lost)
             except ModelError as error:
                 if listener.has_spoken:
                     raise
@@ -70,7 +72,7 @@ class Model:
         assert problem is not None
         raise problem
 
-    async def _persistently(self, name: str, question: Question, listener: Listener) -> Reply:
+    async def _persistently(self, name: str, question: Question, listener: Listener, on_lost: Callable[[], None]) -> Reply:
         endpoint = self._client.endpoint
         pause_s, left = endpoint.first_pause_s, endpoint.tries
         while True:
@@ -82,6 +84,7 @@ class Model:
                 if listener.has_spoken or not error.may_pass or not left or wait_s > endpoint.longest_pause_s:
                     raise
                 log.info("%s; asking again in %.1f s", error, wait_s)
+                on_lost()
                 await asyncio.sleep(wait_s)
                 pause_s *= 4
 

@@ -9,6 +9,7 @@ from .decisions import Withheld
 from .filters import Chain
 from .guard import Guard
 from .markers import Markers
+from .structured import unescaped
 
 _THOUGHT = 400
 _KEPT_BACK = "kept back by a guardrail"
@@ -42,8 +43,10 @@ class Speaker:
         self._markers = Markers(self._all)
         self._chain = self._guard.answer()
         self._reasoning: Chain | None = self._guard.reasoning()
+        self._unspoken = Markers(self._all)
         self._is_reasoning = False
         self._said: list[str] = []
+        self._data: list[str] = []
         self._blank = self._thought = ""
         self.heard = 0
 
@@ -52,7 +55,11 @@ class Speaker:
         if self._is_reasoning:
             await self._end_reasoning()
         self.heard += len(piece)
-        await self._say(await self._chain.feed(self._markers.feed(piece)))
+        shown = self._markers.feed(piece)
+        if self._is_silent:
+            self._data.append(shown)
+        else:
+            await self._say(await self._chain.feed(shown))
 
     async def reasoning(self, piece: str) -> None:
         """A piece of the reasoning; thoughts are whole lines where they can be. One that is kept back ends it."""
@@ -61,7 +68,7 @@ class Speaker:
             return
         self._is_reasoning = True
         try:
-            shown = await self._reasoning.feed(piece)
+            shown = await self._reasoning.feed(self._unspoken.feed(piece))
         except Withheld:
             self._reasoning, self._is_reasoning, self._thought = None, False, ""
             return
@@ -73,7 +80,7 @@ class Speaker:
         """The reply is whole, or cut off at the model's own limit. Gives its text, as it was let through."""
         if self._is_reasoning:
             await self._end_reasoning()
-        rest = await self._chain.feed(self._markers.end())
+        rest = await self._chain.feed(self._whole(self._markers.end()))
         await self._say(rest + await self._chain.end())
         self.is_over = self.is_over or self._markers.found
         if self._stream is not None:
@@ -103,6 +110,10 @@ class Speaker:
             await stream.abort(_KEPT_BACK)
             await self._response.markdown(error.text)
 
+    def _whole(self, rest: str) -> str:
+        """Of data all: JSON may write each character in several ways, and guardrails look for one."""
+        return unescaped("".join([*self._data, rest])) if self._is_silent else rest
+
     async def _say(self, text: str) -> None:
         if not text:
             return
@@ -124,7 +135,8 @@ class Speaker:
         assert self._reasoning is not None
         self._is_reasoning = False
         try:
-            self._thought += await self._reasoning.end()
+            rest = await self._reasoning.feed(self._unspoken.end())
+            self._thought += rest + await self._reasoning.end()
         except Withheld:
             self._reasoning, self._thought = None, ""
         else:

@@ -32,11 +32,21 @@ def wanted(capability: AgentCapability) -> str:
     return f"Answer with one JSON object alone, no other text, that fits this JSON Schema:\n{schema}"
 
 
+def unescaped(text: str) -> str:
+    """A text that is JSON, also in a fence, without the escapes that JSON does without; any other as it is."""
+    if "\\" not in text:
+        return text
+    try:
+        value = _value(text)
+        return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else text
+    except (ValueError, RecursionError):
+        return text
+
+
 def data_in(text: str, schema: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str]:
     """The data in a text, or None and what is wrong with it."""
-    fenced = _FENCE.fullmatch(text)
     try:
-        value = json.loads(fenced[1] if fenced else text)
+        value = _value(text)
         json.dumps(value, allow_nan=False)  # a number may be none: NaN, 1e999
     except (ValueError, RecursionError) as error:
         return None, f"it is no JSON ({str(error)[:120]})"
@@ -44,3 +54,8 @@ def data_in(text: str, schema: Mapping[str, Any]) -> tuple[dict[str, Any] | None
         return None, "it is no JSON object"
     problem = first_problem(value, dict(schema))
     return (value, "") if problem is None else (None, problem)
+
+
+def _value(text: str) -> Any:
+    fenced = _FENCE.fullmatch(text)
+    return json.loads(fenced[1] if fenced else text)

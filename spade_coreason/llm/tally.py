@@ -38,17 +38,27 @@ class Tally:
 
     async def reply(self, model: Model, question: Question, listener: Listener, tokens: Tokens) -> Reply:
         """`model.reply`, counted: as the server says, else by what was asked and heard."""
+
+        def estimate() -> None:
+            self._estimate(tokens(question.messages), listener.heard)
+
+        def lost() -> None:
+            if listener.heard:  # one that never began is not paid for
+                estimate()
+
         self.requests += 1
         try:
-            reply = await model.reply(question, listener)
-        except BaseException as error:  # it is not heard to its end, where its usage is said
-            if listener.heard or not isinstance(error, ModelError):  # one that never began is not paid for
-                self._estimate(tokens(question.messages), listener.heard)
+            reply = await model.reply(question, listener, lost)
+        except ModelError:
+            lost()
+            raise
+        except BaseException:  # it is not heard to its end, where its usage is said
+            estimate()
             raise
         if reply.usage:
             self._tokens.update(reply.usage)
         else:
-            self._estimate(tokens(question.messages), listener.heard)
+            estimate()
         return reply
 
     def _estimate(self, prompt: int, heard: int) -> None:

@@ -34,6 +34,8 @@ class ToolUse:
         self._tally.tool_calls += len(calls)
         if self._is_shown:
             await self._show(Counter(call.name for call in calls if call.name in self._toolbox))
+        for call in calls:
+            await self._guard.called(call)
         said: Message = {"role": "assistant", "content": reply.text or None}
         said["tool_calls"] = [call.message for call in calls]
         results = await self._toolbox.call_all(calls, self._on_call)

@@ -59,6 +59,8 @@ class Toolbox:
         return text
 
     async def _called(self, call: ToolCall) -> tuple[str, bool]:
+        if call.refusal:
+            return f"error: {call.refusal}", False
         tool = self._tools.get(call.name)
         if tool is None:
             return f"error: there is no tool {call.name[:64]!r}; there is {', '.join(self._tools) or 'none'}", False

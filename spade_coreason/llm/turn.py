@@ -13,6 +13,9 @@ from .speaker import Speaker
 from .structured import data_in
 from .tool_use import ToolUse
 
+_OVER = "(Our conversation ends here.)"
+"""Where a termination marker is all that the model says."""
+
 
 class LLMTurn:
     """`run` leads it: asks, and adds to `context` what was said and what tools gave."""
@@ -45,9 +48,12 @@ class LLMTurn:
             if reply is None:
                 return
             if capability is None:
-                if not self._speaker.said_something and not self._speaker.is_over:
+                if self._speaker.said_something:
+                    return
+                if not self._speaker.is_over:
                     problem = "used up all it may say before its answer" if reply.finish == "length" else "gave no answer"
                     raise ModelError(reply.model, problem, may_pass=True)
+                await self._response.markdown(_OVER)
                 return
             data, problem = data_in(reply.text, capability.outputs)
             if data is not None:

@@ -10,11 +10,13 @@ from typing import Any
 
 from spade_coreason import AgentDefinition
 from spade_coreason.llm import LLMAgent
-from tests.llm.server import Answer, ChatServer, Wire, says
+from spade_coreason.xmpp.room import RoomPlan
+from tests.llm.server import Answer, ChatServer, Wire, contents, says
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
 from tests.xmpp.hosting import Hosted, hosted
 from tests.xmpp.test_growing import CORRECTS, met, replaces
+from tests.xmpp.test_rooms import Person, is_in, new_room
 
 
 @asynccontextmanager
@@ -78,3 +80,36 @@ async def test_what_a_stock_client_shows_of_a_blocked_answer_is_corrected(prosod
         assert last.xml.find("{urn:xmpp:hints}store") is not None
         await online.settled()
         assert person.messages.empty()
+
+
+async def test_what_people_are_called_in_a_room_is_guarded_like_what_they_say(prosody: XmppServer, tmp_path: Path) -> None:
+    rules: list[Any] = [
+        {"keywords": ["swordfish"], "action": "redact"},
+        {"name": "bombs", "keywords": ["bomb"], "message": "Not with me."},
+        {"length": 8},  # of what is said
+    ]
+    room = new_room()
+    async with ChatServer(says("Yes.")) as model:
+        manifest = AgentDefinition.simple("keeper")
+        agent = LLMAgent(manifest, model="small", endpoint={"url": model.url}, input_guardrails=rules)
+        async with (
+            StockClient(*await prosody.account(), prosody) as one,
+            StockClient(*await prosody.account(), prosody) as other,
+            hosted(agent, prosody, tmp_path, rooms=[RoomPlan(room, "Keeper")]) as online,
+        ):
+            await is_in(online, room)
+            eve, bob = await Person(one, room, "The swordfish").enter(), await Person(other, room, "bomb").enter()
+            eve.say("Keeper: hello")
+            assert (await eve.hears("Keeper"))["body"].endswith("Yes.")
+            bob.say("Keeper: hi")
+            assert (await bob.hears("Keeper"))["body"].endswith("Yes.")  # to the other
+            assert (await bob.hears("Keeper"))["body"].endswith("Not with me.")
+            eve.say("Keeper: and?")
+            await eve.hears("Keeper")
+            assert (await eve.hears("Keeper"))["body"].endswith("Yes.")
+    assert contents(model.asked[-1], "user") == [
+        '"The [removed]" says in the room: "hello"',
+        '"somebody" says in the room: "(A message that was kept back.)"',
+        '"The [removed]" says in the room: "and?"',
+    ]
+    assert len(model.asked) == 2

@@ -18,6 +18,7 @@ import yaml
 from spade_coreason import AgentDefinition, AgentRequest, ConfigError, PeerFailed, Policy
 from spade_coreason.contracts import ResponseHandler
 from spade_coreason.llm import Endpoint, Guardrail, LLMAgent
+from spade_coreason.llm.budgets import Budgets, Purse
 from spade_coreason.llm.checks import Checks
 from spade_coreason.llm.client import Client
 from spade_coreason.llm.decisions import Decisions, Withheld
@@ -117,7 +118,8 @@ async def run_through(rules: list[Any], pieces: Iterable[str]) -> tuple[str, set
     """What is shown at the end, and what was decided."""
     trail = Trail()
     checks = Checks(Model(Client(Endpoint(url="http://127.0.0.1:9/v1")), ["none"], 10_000), Threads(), len)
-    decisions = Decisions("helper", checks, cast(ResponseHandler, trail), Tally("helper", "none"))
+    purse = Purse(Budgets(), None, Tally("helper", "none"), "", "")
+    decisions = Decisions("helper", checks, cast(ResponseHandler, trail), purse)
     chain = Guard([], armed(rules, "", are_of_output=True), decisions).answer()
     try:
         shown = [await chain.feed(piece) for piece in pieces]
@@ -303,6 +305,42 @@ async def test_results_of_tools_pass_the_guardrails_of_tools() -> None:
     ]
 
 
+async def test_what_tools_are_called_with_passes_the_guardrails_of_the_answer() -> None:
+    sent: list[str] = []
+
+    async def send(text: str) -> str:
+        """Sends."""
+        sent.append(text)
+        return "sent"
+
+    async def replaced(arguments: str) -> str:
+        return "no arguments" if "gun" in arguments else arguments
+
+    rules = [
+        {"regex": KEY, "action": "redact"},
+        {"name": "bombs", "keywords": "bomb"},
+        {"name": "shown", "keywords": "tea", "stages": "output"},
+        {"length": 30, "stages": ["call"], "message": "too long"},
+        {"name": "own", "function": replaced, "stages": "call"},
+        {"function": even, "message": "odd"},  # of the answer only
+    ]
+    texts = ["the key sk-abc123", "a b\\u006fmb", "tea", "x" * 30, "gun"]
+    wanted = calls(
+        ("remember_interaction_info", {"information": "sk-abc123"}), *(("send", f'{{"text": "{one}"}}') for one in texts)
+    )
+    async with guarded(wanted, says("All done."), tools=[send], output_guardrails=rules) as (server, t):
+        assert (await t.ask("go")).text == "All done."
+        [turn] = await recorded(t)
+    results = [one["content"] for one in server.asked[1]["messages"] if one["role"] == "tool"]
+    kept_back = "error: kept back by a guardrail"
+    assert results == ["Remembered: [removed]", "sent", kept_back, "sent", "error: too long", kept_back]
+    assert sent == ["the key [removed]", "tea"]
+    said = next(message for message in server.asked[1]["messages"] if message.get("tool_calls"))["tool_calls"]
+    assert [json.loads(call["function"]["arguments"]).get("text") for call in said[1:]] == [sent[0], None, "tea", None, None]
+    assert ("guardrail.block", "call: bombs", "success") in decisions(turn)
+    assert ("guardrail.redact", "call: regex", "success") in decisions(turn)
+
+
 async def test_reasoning_passes_too_and_is_not_shown_where_the_whole_answer_is_checked() -> None:
     reasoning = ["The key is sk-ab", "c123xyz.\n", "Say no", "thing.\n"]
     for rule, shown in (
@@ -395,7 +433,8 @@ async def test_a_whole_answer_is_held_back_until_it_is_checked() -> None:
         ("output_guardrails", [{"length": 3, "action": "replace"}], r"replacement: is missing"),
         ("output_guardrails", [{"length": 3, "replacement": "x"}], r"replacement: means nothing for block"),
         ("output_guardrails", [{"length": 3, "action": "warn", "message": "x"}], r"message: is what is said where it blocks"),
-        ("output_guardrails", [{"length": 3, "stages": ["tool"]}], r"stages: is for input_guardrails"),
+        ("output_guardrails", [{"length": 3, "stages": ["tool"]}], r"stages: is output, call or both"),
+        ("input_guardrails", [{"length": 3, "stages": []}], r"stages: is input, tool or both"),
         ("output_guardrails", [{"length": 3, "per": "sentence"}], r"per: sentence is for a judge or a function"),
         ("output_guardrails", [{"length": 3, "judge_model": "x"}], r"judge_model: is for a judge"),
         ("output_guardrails", [{"length": 3, "action": "ban"}], r"action: "),

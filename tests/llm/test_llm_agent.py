@@ -9,11 +9,13 @@ import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, date, datetime
+from itertools import pairwise
+from typing import Any, Literal
 from uuid import uuid4
 
 import pytest
+from pydantic import BaseModel
 
 from spade_coreason import (
     AgentDefinition,
@@ -188,6 +190,29 @@ async def test_whatever_goes_wrong_with_a_tool_is_told_to_the_model() -> None:
     assert all(isinstance(json.loads(call["function"]["arguments"]), dict) for call in echoed)
 
 
+class Order(BaseModel):
+    article: str
+    number: int = 1
+
+
+async def test_a_parameter_may_have_any_name_and_any_type_that_pydantic_knows(recwarn: pytest.WarningsRecorder) -> None:
+    def buy(json: Order, schema: Literal["a", "b"], model_dump: date | None = None, model_config: str = "") -> Order:
+        """Buys."""
+        assert isinstance(json, Order)
+        return Order(article=f"{json.article} {schema} {model_dump:%d.%m.} {model_config}")
+
+    wanted = {"json": {"article": "tea"}, "schema": "a", "model_dump": "2026-11-21", "model_config": "x"}
+    async with helper(calls(("buy", wanted), ("buy", wanted | {"schema": "c"})), says("Done."), tools=[buy]) as (server, t):
+        await t.ask("tea")
+    [parameters] = [one["function"]["parameters"] for one in server.asked[0]["tools"] if one["function"]["name"] == "buy"]
+    assert list(parameters["properties"]) == list(wanted)
+    assert parameters["required"] == ["json", "schema"]
+    bought, wrong = contents(server.asked[1], "tool")
+    assert json.loads(bought) == {"article": "tea a 21.11. x", "number": 1}
+    assert wrong.startswith("error: schema: ")
+    assert not recwarn.list
+
+
 async def test_a_tool_that_never_returns_has_its_time_and_no_more() -> None:
     cancelled, released = [], threading.Event()
 
@@ -240,7 +265,10 @@ async def test_another_agent_is_asked_and_only_one_of_those_named() -> None:
         server,
         t,
     ):
-        answer = await t.ask("weather in Rome?")
+        asked = AgentRequest(
+            session_id=uuid4(), payload={"query": "weather in Rome?"}, root_request_id=uuid4(), parent_request_id=uuid4()
+        )
+        answer = await t.ask(asked)
     assert answer.text == "It is sunny."
     assert [message["content"] for message in server.asked[1]["messages"][-2:]] == [
         "Sunny.",
@@ -248,7 +276,7 @@ async def test_another_agent_is_asked_and_only_one_of_those_named() -> None:
     ]
     [request] = heard
     assert request.payload == {"query": "Rome?"}
-    assert request.parent_request_id is not None
+    assert (request.root_request_id, request.parent_request_id) == (asked.root_request_id, asked.request_id)
 
 
 @pytest.mark.parametrize("pieces", [["Bye.<END>"], ["Bye.<", "E", "ND", "> "], ["Bye.", "<END>"]])
@@ -260,11 +288,36 @@ async def test_a_termination_marker_ends_the_conversation_and_is_not_shown(piece
         assert [one.state for one in await t.conversations()] == ["active"]
 
 
-@pytest.mark.parametrize("failure", [fails(429), fails(429, **{"Retry-After": "0"}), fails(503), breaks()])
+async def test_a_marker_alone_is_an_answer_of_ours_and_one_in_the_reasoning_ends_nothing() -> None:
+    answers = [says("<E", "ND>"), says("Hello.", reasoning=["Not yet <E", "ND>, not", " yet."])]
+    async with helper(*answers, termination_markers=["<END>"]) as (_, t):
+        assert await t.say("bye") == ["(Our conversation ends here.)"]
+        assert [one.state for one in await t.conversations()] == ["completed"]
+        answer = await t.ask("hello?")
+        assert [event.data["content"] for event in answer.events if event.type == "block.thought"] == ["Not yet , not yet."]
+        assert [one.state for one in await t.conversations()] == ["active"]
+
+
+@pytest.mark.parametrize("failure", [fails(429), fails(429, **{"Retry-After": "0"}), fails(503), fails(524), breaks()])
 async def test_what_may_pass_is_asked_again(failure: Answer) -> None:
     async with helper(failure, says("yes")) as (server, t):
         assert (await t.ask("hi")).text == "yes"
     assert len(server.asked) == 2
+
+
+async def test_each_pause_is_longer_than_the_one_before() -> None:
+    began: list[float] = []
+
+    async def busy(wire: Wire) -> Any:
+        began.append(time.monotonic())
+        return await fails(503)(wire)
+
+    async with helper(busy, endpoint={"first_pause_s": 0.05, "tries": 4}) as (_, t):
+        with pytest.raises(PeerFailed, match=r"fails \(503\)|is busy"):
+            await t.ask("hi")
+    pauses = [after - before for before, after in pairwise(began)]
+    assert len(pauses) == 3
+    assert all(pause >= least for pause, least in zip(pauses, (0.04, 0.16, 0.64), strict=True))
 
 
 async def test_the_server_says_how_long_to_wait() -> None:
@@ -292,6 +345,7 @@ async def test_the_fallback_answers_where_the_model_does_not() -> None:
     [
         (fails(401, "Incorrect API key provided: sk-secret"), r"refuses the key \(401\)"),
         (fails(500), r"fails \(500\)"),
+        (fails(501), r"fails \(501\)"),
         (fails(307, Location="http://127.0.0.2:9/v1/chat/completions"), r"fails \(307\)"),
         (hangs(), "said nothing for 0.2 s"),
         (hangs("Once upon"), "said nothing for 0.2 s"),
@@ -379,18 +433,21 @@ async def test_a_call_of_a_tool_is_in_the_audit_trail() -> None:
 async def test_a_capability_with_an_output_schema_answers_with_data_repaired() -> None:
     plain = manifest().model_dump(by_alias=True)
     schema = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
-    plain["capabilities"] = [{"name": "add", "outputs": schema}]
+    plain["capabilities"] = [{"name": "chat"}, {"name": "add", "outputs": schema}]
     definition = AgentDefinition.model_validate(plain)
     answers = [says("five"), says('{"sum": "5"}'), says('```json\n{"sum": ', "5}\n```")]
     async with helper(*answers, definition=definition) as (server, t):
-        answer = await t.ask("2 + 3")
+        add = AgentRequest(session_id=uuid4(), payload={"query": "2 + 3"}, metadata={"capability": "add"})
+        answer = await t.ask(add)
         assert [block["data"] for block in answer.data] == [{"sum": 5}]
         assert answer.text == ""
         assert server.asked[0]["response_format"]["json_schema"]["schema"] == schema
         server.answers[:] = [says("five")]
         with pytest.raises(PeerFailed, match="gave no data that are valid"):
-            await t.ask("2 + 3")
-    assert len(server.asked) == 6
+            await t.ask(add.create_child(add.payload, metadata=add.metadata))
+        assert len(server.asked) == 6
+        assert (await t.ask("2 + 3")).text == "five"  # a chat
+        assert "response_format" not in server.asked[-1]
 
 
 async def test_data_that_pretend_to_be_instructions_are_in_no_system_message() -> None:

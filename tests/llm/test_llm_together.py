@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentRequest, PeerFailed
+from spade_coreason import AgentDefinition, AgentRequest, PeerEvent, PeerFailed
 from tests.llm.helper import guarded, recorded
 from tests.llm.server import Answer, Wire, breaks, calls, hangs, says
 
@@ -63,6 +63,35 @@ async def test_a_judge_is_in_the_budget_also_where(answer: Answer, guardrail: di
         assert len(server.asked) == asked
 
 
+async def test_an_attempt_that_broke_off_unseen_is_in_the_budget() -> None:
+    options: dict[str, Any] = {"output_guardrails": [{"length": 10_000}], "budgets": {"turn": 1000}}  # holds all of it back
+    async with guarded(breaks("one " * 100), says("ok"), **options) as (server, t):
+        assert (await t.ask("word " * 600)).text == "ok"
+        [turn] = await recorded(t)
+    assert len(server.asked) == 2
+    assert turn["meta"]["usage"]["total_tokens"] > 600 + 100 + 18
+
+
+async def test_a_judge_of_an_answer_is_not_asked_when_the_budget_is_used_up() -> None:
+    judge = {"judge": "Be kind.", "judge_model": "judge", "per": "sentence"}
+    allowed = says('{"allowed": true}')
+    answers = says("One. ", "Two. ", "Three. ", "Four."), allowed
+    async with guarded(*answers, output_guardrails=[judge], budgets={"turn": 36}) as (server, t):
+        events: list[PeerEvent] = []
+
+        async def listen() -> None:
+            async for event in t.stream("count"):
+                events.append(event)
+
+        with pytest.raises(PeerFailed, match="budget of 36 tokens"):
+            await listen()
+        [turn] = await recorded(t)
+    assert [asked["model"] for asked in server.asked] == ["small", "judge", "judge"]
+    assert "".join(event.data["chunk"] for event in events if event.type == "stream.chunk") == "One. Two. "
+    assert "stream.abort" in [event.type for event in events]
+    assert turn["meta"]["usage"]["requests"] == 3
+
+
 async def test_an_answer_that_broke_off_is_in_the_budget_and_one_that_never_began_is_not() -> None:
     async with guarded(breaks("one " * 100), budgets={"conversation": 1000}) as (server, t):
         for _ in range(2):
@@ -85,6 +114,24 @@ async def test_a_number_that_is_none_in_json_is_no_data(number: str) -> None:
         answer = await t.ask("How much?")
     assert [one["data"] for one in answer.data] == [{"price": 2}]
     assert "it is no JSON" in server.asked[1]["messages"][-1]["content"]
+
+
+async def test_a_keyword_is_found_however_json_writes_its_letters() -> None:
+    escaped = '{"text": "s\\u0077ordf\\u0069sh, M\\u00fcller"}'
+
+    async def page() -> str:
+        """A page, as many servers write it."""
+        return escaped
+
+    rules = [{"keywords": "swordfish", "action": "redact"}, {"keywords": "müller", "action": "redact", "replacement": "M."}]
+    inputs = [rule | {"stages": "tool"} for rule in rules]
+    options: dict[str, Any] = {"input_guardrails": inputs, "output_guardrails": rules, "definition": giving({"type": "object"})}
+    async with guarded(calls(("page", {})), says(*f"```json\n{escaped}\n```"), tools=[page], **options) as (server, t):
+        answer = await t.ask("Read it.")
+        [turn] = await recorded(t)
+    assert [one["data"] for one in answer.data] == [{"text": "[removed], M."}]
+    assert server.asked[1]["messages"][-1]["content"] == '{"text": "[removed], M."}'
+    assert "u0077" not in json.dumps(turn["output"])
 
 
 @pytest.mark.parametrize("text", ["a\nswordfish", "a\tswordfish", "a\x1fswordfish", "a \u2028swordfish", "open\nsesame"])
