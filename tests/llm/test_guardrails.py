@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 import yaml
 
-from spade_coreason import AgentDefinition, AgentRequest, ConfigError, PeerFailed, Policy
+from spade_coreason import GENESIS_HASH, AgentDefinition, AgentRequest, AuditEntry, ConfigError, PeerFailed, Policy
 from spade_coreason.contracts import ResponseHandler
 from spade_coreason.llm import Endpoint, Guardrail, LLMAgent
 from spade_coreason.llm.budgets import Budgets, Purse
@@ -337,6 +337,10 @@ async def test_what_tools_are_called_with_passes_the_guardrails_of_the_answer() 
     assert sent == ["the key [removed]", "tea"]
     said = next(message for message in server.asked[1]["messages"] if message.get("tool_calls"))["tool_calls"]
     assert [json.loads(call["function"]["arguments"]).get("text") for call in said[1:]] == [sent[0], None, "tea", None, None]
+    trail = [AuditEntry.model_validate(one["data"]) for one in turn["events"] if one["type"] == "ai.coreason.audit"]
+    assert [entry.previous_hash for entry in trail] == [GENESIS_HASH, *(entry.integrity_hash for entry in trail[:-1])]
+    assert all(entry.is_intact for entry in trail)
+    assert len(trail) == 6 + len(decisions(turn))
     assert ("guardrail.block", "call: bombs", "success") in decisions(turn)
     assert ("guardrail.redact", "call: regex", "success") in decisions(turn)
 

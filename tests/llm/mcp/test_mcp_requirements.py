@@ -147,13 +147,13 @@ def test_a_manifest_that_requires_a_tool_of_no_server_is_a_wrong_one() -> None:
 
 
 def test_the_hashes_are_printed_and_a_check_finds_what_has_changed(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    def write(*requirements: dict[str, Any], **mcp: Any) -> None:
+    def write(*requirements: dict[str, Any], before: list[dict[str, Any]] | None = None, **mcp: Any) -> None:
         Path("manifest.json").write_text(requiring(*requirements).to_json())
         thinker = {"jid": "a@localhost", "agent": "spade_coreason.llm:LLMAgent", "manifest": "manifest.json"}
         echo = {"jid": "echo@localhost", "agent": "spade_coreason.agents.echo:EchoAgent"}
         options = {"model": "small", "endpoint": {"url": "http://127.0.0.1:9/v1"}, "mcp": mcp}
         Path("config").mkdir(exist_ok=True)
-        settings = {"server": {"mode": "embedded"}, "agents": [echo, thinker | {"options": options}]}
+        settings = {"server": {"mode": "embedded"}, "agents": [*(before or []), echo, thinker | {"options": options}]}
         Path("config/platform.yaml").write_text(yaml.safe_dump(settings))
 
     monkeypatch.setenv("LOG", str(Path("log").absolute()))
@@ -179,6 +179,13 @@ def test_the_hashes_are_printed_and_a_check_finds_what_has_changed(invoke: Invok
     assert table.exit_code == 2
     assert records[-1]["hash"] in table.stdout
     assert len(table.stderr.splitlines()) == 2
+
+    wrong = {"jid": "b@localhost", "agent": "spade_coreason.llm:LLMAgent", "options": {"modle": "small"}}
+    write(before=[wrong], files=files)
+    others = invoke("tools")
+    assert others.exit_code == 2
+    assert records[-1]["hash"] in others.stdout
+    assert 'agents[0].options.modle: unknown option of spade_coreason.llm:LLMAgent; did you mean "model"?' in others.stderr
 
     assert invoke("tools", "echo").stdout == "There are none.\n"
     missing = invoke("tools", "nobody")
