@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -514,6 +515,22 @@ def test_a_wrong_option_is_one_line(options: dict[str, Any], said: str, monkeypa
     given = {"model": "small", "endpoint": {"url": "http://127.0.0.1:9/v1"}, **options}
     with pytest.raises(ConfigError, match=said):
         LLMAgent(manifest(), **given)
+
+
+@pytest.mark.parametrize(
+    ("package", "options", "extra"),
+    [
+        ("openai", {}, "llm"),
+        ("regex", {"output_guardrails": [{"regex": "x"}]}, "llm"),
+        ("mcp", {"mcp": {"files": {"command": ["x"]}}}, "mcp"),
+    ],
+)
+def test_a_package_that_is_missing_is_one_line_with_the_remedy(
+    package: str, options: dict[str, Any], extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=rf'the package {package}: pip install "spade-coreason\[{extra}\]"$'):
+        LLMAgent(manifest(), model="small", endpoint={"url": "http://127.0.0.1:9/v1"}, **options)
 
 
 def recall(query: str) -> str:

@@ -1,7 +1,7 @@
 """An MCP server without the SDK, of the protocol before 2026, that can do wrong what the SDK cannot: `python old.py LOG [HOW]`.
 
 LOG gets a line for what happens in it. HOW: `deaf` answers nothing, `stubborn` ends for no reason but SIGKILL, `chatty` writes
-what is no message, `broken` says why and ends.
+what is no message, `broken` says why and ends, `rich` has 120 tools.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import Any
 
 LOG, HOW = Path(sys.argv[1]), sys.argv[2:]
-TOOLS = [
-    {"name": name, "description": f"It is called {name}.", "inputSchema": {"type": "object"}}
-    for name in ("say", "slow", "hang", "die", "grow", "long")
-]
+NAMES = [f"tool{number}" for number in range(120)] if "rich" in HOW else ["say", "slow", "hang", "die", "grow", "long"]
+TOOLS = [{"name": name, "description": f"It is called {name}.", "inputSchema": {"type": "object"}} for name in NAMES]
 
 
 def note(line: str) -> None:

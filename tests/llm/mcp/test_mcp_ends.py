@@ -43,6 +43,18 @@ async def test_a_program_that_ends_for_no_reason_is_killed_and_one_that_does_not
     assert servers.tools() == []
 
 
+async def test_a_start_that_is_cancelled_leaves_no_program(tmp_path: Path) -> None:
+    given = {"a": old(tmp_path / "a"), "b": old(tmp_path / "b", "deaf")}
+    servers = Servers(given, AgentDefinition.simple("helper"))
+    starting = asyncio.create_task(servers.open())
+    await eventually(lambda: all(began(tmp_path / name) for name in "ab") and bool(servers.tools()), 20)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert [group(began(tmp_path / name)[0]) for name in "ab"] == [[], []]
+    assert servers.tools() == []
+
+
 async def test_a_program_ends_with_an_agent_that_is_killed(tmp_path: Path) -> None:
 
     given = json.dumps({"files": old(tmp_path / "log")})

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import yaml
 
-from spade_coreason import ConfigError
+from spade_coreason import AgentDefinition, ConfigError
 from spade_coreason.llm import LLMAgent
-from spade_coreason.llm.mcp import Offer
+from spade_coreason.llm.mcp import Offer, Servers
 from spade_coreason.llm.mcp.options import servers_of
 from spade_coreason.llm.mcp.requirements import Required, requirements_of
 from tests.cli.conftest import Invoke
 from tests.cli.conftest import invoke as invoke
-from tests.llm.mcp.servers import offer, old, requiring, results, tools
+from tests.llm.mcp.servers import offer, old, requiring, results, sdk, tools
 from tests.llm.server import calls, says
 from tests.llm.test_llm_agent import helper, manifest
 
@@ -56,6 +56,15 @@ async def test_a_tool_that_is_not_as_the_manifest_requires_it_is_not_offered(
     assert errors[1].startswith("dependencies.tools[2].uri: mcp://files/fly: the server offers no such tool")
     assert len(errors) == 2
     assert "dependencies.tools[3].uri: https://example.org/tool is not checked" in caplog.text
+
+
+async def test_what_a_server_says_of_the_risk_of_a_tool_is_read(tmp_path: Path) -> None:
+    files = {"files": sdk(tmp_path / "log")}
+    offers, _ = await Servers(files, AgentDefinition.simple("helper")).examine()
+    wanted = [{"uri": one.uri, "hash": one.hash, "risk_level": "safe"} for one in offers if one.tool in ("add", "die")]
+    _, problems = await Servers(files, requiring(*wanted)).examine()
+    [problem] = map(str, problems)
+    assert "risk_level: mcp://files/die may destroy something, as its server says; write critical" in problem
 
 
 def test_a_safe_tool_may_not_be_one_of_which_its_server_says_that_it_destroys() -> None:

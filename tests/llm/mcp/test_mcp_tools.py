@@ -88,6 +88,16 @@ async def test_an_older_server_is_read_to_its_last_page_and_followed_when_its_to
     assert [happened(tmp_path / name)[-1] for name in "ab"] == ["ended", "ended"]
 
 
+async def test_of_more_tools_than_models_take_the_first_are_offered_and_the_log_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with helper(says("Done."), mcp={"a": old(tmp_path / "a", "rich"), "b": old(tmp_path / "b")}) as (server, t):
+        await t.ask("go")
+    assert tools(server.asked[0]) == [f"a__tool{number}" for number in range(100)]
+    [said] = [record.getMessage() for record in caplog.records if "MCP" in record.getMessage()]
+    assert said.startswith("MCP servers offer 126 tools, of which only the first 100 are used; require those")
+
+
 async def test_who_cancels_cancels_the_call_at_the_server(tmp_path: Path) -> None:
     log = tmp_path / "log"
     async with helper(calls(("files__slow", {})), mcp={"files": old(log)}, show_tools=False) as (server, t):
