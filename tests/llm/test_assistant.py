@@ -12,39 +12,61 @@ import pytest
 from agents.assistant import AssistantAgent
 from spade_coreason import AgentTester, ConfigError, load_settings
 from spade_coreason.loading import AgentParts, load_agent
+from tests.llm.mcp.servers import old
 from tests.llm.server import ChatServer, calls, contents, says
 
 ROOT = Path(__file__).parents[2]
 
 
-async def test_the_assistant_knows_the_time_and_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_assistant_knows_the_time_remembers_looks_into_documents_and_uses_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wanted = calls(
         ("current_time", {"timezone": "Europe/Madrid"}),
         ("current_time", {"timezone": "Nowhere"}),
         ("remember_interaction_info", {"information": "Lives in Valencia"}),
+        ("recall", {"query": "office"}),
+        ("files__say", {"text": "hello"}),
     )
     async with ChatServer(wanted, says("It is late.")) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_MODEL", "small")
-        async with AgentTester(AssistantAgent) as t:
+        async with AgentTester(AssistantAgent, options={"mcp": {"files": old(tmp_path / "log")}}) as t:
+            knowledge = t.runners[t.jid].knowledge
+            assert knowledge is not None
+            await knowledge.add("The office opens at nine.", "office.txt")
             assert (await t.ask("I live in Valencia; how late is it?")).text == "It is late."
+            assert (await t.ask("When does the office open?")).text == "It is late."
     assert server.asked[0]["model"] == "small"
     assert contents(server.asked[0], "system")[0] == AssistantAgent.default_prompt
-    madrid, nowhere, remembered = [one["content"] for one in server.asked[1]["messages"][-3:]]
+    madrid, nowhere, remembered, found, said = [one["content"] for one in server.asked[1]["messages"][-5:]]
     assert re.search(r"\d\d:\d\d \(CES?T\)", madrid)
     assert "no time zone 'Nowhere'" in nowhere
     assert remembered == "Remembered: Lives in Valencia"
+    assert "The office opens at nine." in found
+    assert said == "say hello"
+    assert contents(server.asked[2], "system")[-1] == "Previous interactions:\n- Lives in Valencia"
+    assert any("The office opens at nine." in text for text in contents(server.asked[2], "user"))
 
 
-def test_the_configuration_of_the_assistant_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def opening_hours(day: str) -> str:
+    """When we are open."""
+    return "closed"
+
+
+def test_the_configuration_of_the_assistant_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (ROOT / "config" / "assistant.yaml").read_text(encoding="utf-8")
     [agent] = load_settings(ROOT / "config" / "assistant.yaml", ROOT, {}).agents
     assert agent.options == {"model": "gpt-4o-mini"}
     # What is commented out is true, too.
-    options = re.sub(r"^      # (?=[a-z_]+:|  )", "      ", text.partition("options:")[2], flags=re.M)
-    monkeypatch.setenv("OPENAI_API_KEY", "sk")
-    names = re.findall(r"^      (\w+):", options, re.M)
-    assert set(names) == {
+    (tmp_path / "key").write_text("sk-secret")
+    whole = re.sub(r"^      # (?=[a-z_]+:|  )", "      ", text, flags=re.M)
+    whole = whole.replace("shop:opening_hours", f"{__name__}:opening_hours").replace(
+        "/run/secrets/model-key", f"{tmp_path}/key"
+    )
+    (tmp_path / "all.yaml").write_text(whole)
+    [agent] = load_settings(tmp_path / "all.yaml", tmp_path, {}).agents
+    assert set(agent.options) == {
         "model",
         "fallback_model",
         "endpoint",
@@ -58,7 +80,8 @@ def test_the_configuration_of_the_assistant_is_read(monkeypatch: pytest.MonkeyPa
         "output_guardrails",
         "budgets",
     }
-    made = load_agent(agent.agent, place="", project=ROOT, parts=AgentParts(memory=object), options=agent.options)
+    parts = AgentParts(memory=object, peers=object, usage=object)
+    made = load_agent(agent.agent, place="", project=ROOT, parts=parts, options=agent.options)
     assert made.manifest.metadata.name == "AssistantAgent"
 
 
