@@ -36,6 +36,7 @@ from .tool_use import ToolUse
 from .toolbox import Toolbox
 from .tools import Tool, tool_of
 from .turn import LLMTurn
+from .unkept import unkept
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +107,8 @@ class LLMAgent:
         self.servers = Servers(mcp, manifest)
         """Its MCP servers."""
         _check_names(self._tools, self.servers)
+        for line in unkept(manifest, {*RESERVED, *(tool.name for tool in self._tools)}):
+            log.warning("%s: %s", manifest.metadata.name, line)
         self._count = count or counter("auto")
         self._guards = Guards(input_guardrails, output_guardrails, Checks(self._model, threads, self._count))
         self._budgets = options_of(Budgets, budgets, "options.budgets")
@@ -114,7 +117,9 @@ class LLMAgent:
                 "options.budgets", "there is nothing that keeps count of more than a turn; give the parameter usage"
             )
         self._usage = usage
-        self._further = _further(manifest, self._limits)
+        self._further = _further(manifest)
+        if self._limits.answer_tokens is not None:
+            self._further[self._client.limit_field] = self._limits.answer_tokens
 
     @property
     def manifest(self) -> AgentDefinition:
@@ -215,15 +220,12 @@ def _model_of(manifest: AgentDefinition) -> str:
     return name
 
 
-def _further(manifest: AgentDefinition, limits: Limits) -> dict[str, Any]:
-    """The fields that every request to the model has."""
-    found: dict[str, Any] = {}
+def _further(manifest: AgentDefinition) -> dict[str, Any]:
+    """The fields of every request to the model that the manifest says."""
     config = manifest.config.llm_config
-    if config is not None and "temperature" in config.model_fields_set:  # some models take none but their own
-        found["temperature"] = config.temperature
-    if limits.answer_tokens is not None:
-        found["max_tokens"] = limits.answer_tokens
-    return found
+    if config is None or "temperature" not in config.model_fields_set:  # some models take none but their own
+        return {}
+    return {"temperature": config.temperature}
 
 
 async def _admitted(request: AgentRequest, response: ResponseHandler, guard: Guard, purse: Purse) -> bool:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib.util import find_spec
 from typing import Any
+from urllib.parse import urlsplit
 
 from ..codec import printable
 from ..exceptions import ConfigError, ModelError
@@ -21,6 +22,7 @@ log = logging.getLogger(__name__)
 
 NO_COMPLETION = "answers with something that is no chat completion"
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+_OPENAI = ("api.openai.com", ".openai.azure.com")
 _TRANSIENT = {408, 409, 425, 429}
 _NEVER = {501, 505}
 _MEANING = {
@@ -59,6 +61,12 @@ class Client:
         self.endpoint = endpoint
         self.url, self._key = endpoint.resolved()
         self._client: Any = None
+
+    @property
+    def limit_field(self) -> str:
+        """What limits an answer in a request: OpenAI's models refuse the older name, others may not know the newer."""
+        host = urlsplit(self.url).hostname or ""
+        return "max_completion_tokens" if host.endswith(_OPENAI) else "max_tokens"
 
     def open(self) -> None:
         """Makes the client; importing its package takes half a second."""

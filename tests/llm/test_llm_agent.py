@@ -16,7 +16,7 @@ from typing import Any, Literal
 from uuid import uuid4
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 
 from spade_coreason import (
     AgentDefinition,
@@ -28,8 +28,8 @@ from spade_coreason import (
     PeerFailed,
     Policy,
 )
-from spade_coreason.llm import LLMAgent
-from spade_coreason.llm.client import retry_after_s
+from spade_coreason.llm import Endpoint, LLMAgent
+from spade_coreason.llm.client import Client, retry_after_s
 from spade_coreason.llm.messages import question_shown
 from tests.llm.helper import Endless, recorded
 from tests.llm.server import Answer, ChatServer, Wire, breaks, calls, contents, fails, hangs, html, says
@@ -382,6 +382,9 @@ async def test_an_answer_cut_off_at_the_models_limit_says_so() -> None:
     async with helper(says("Once upon", finish="length"), limits={"answer_tokens": 2}) as (server, t):
         assert (await t.ask("hi")).text.startswith("Once upon\n\n(My answer is cut off")
     assert server.asked[0]["max_tokens"] == 2
+    urls = server.url, "https://api.openai.com/v1"
+    fields = [Client(Endpoint(url=url, api_key=SecretStr("sk"))).limit_field for url in urls]
+    assert fields == ["max_tokens", "max_completion_tokens"]  # of which OpenAI takes but the newer
 
 
 async def test_who_cancels_closes_the_request_in_the_middle_of_a_stream() -> None:
@@ -531,6 +534,18 @@ def test_a_package_that_is_missing_is_one_line_with_the_remedy(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ConfigError, match=rf'the package {package}: pip install "spade-coreason\[{extra}\]"$'):
         LLMAgent(manifest(), model="small", endpoint={"url": "http://127.0.0.1:9/v1"}, **options)
+
+
+def test_what_a_manifest_asks_for_and_nothing_keeps_to_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    plain = manifest().model_dump(by_alias=True)
+    plain["policy"] = {"budget_caps": {"euros": 5}, "allowed_domains": ["example.org"]}
+    plain["dependencies"] = {"tools": [{"name": "recall"}, {"name": "opening_hours"}]}
+    LLMAgent(AgentDefinition.model_validate(plain), model="small", endpoint={"url": "http://127.0.0.1:9/v1"})
+    assert [record.getMessage() for record in caplog.records] == [
+        "helper: policy.budget_caps of the manifest is not kept to; its budgets are the option budgets",
+        "helper: policy.allowed_domains of the manifest is not kept to; whom it may ask are the options agents and mcp",
+        "helper: dependencies.tools[1] of the manifest: no tool is called opening_hours; give a function of this name",
+    ]
 
 
 def recall(query: str) -> str:
