@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from ..exceptions import ConfigError
 from ..tokens import TokenCounter
@@ -15,10 +16,13 @@ from .client import Question
 from .context import tokens_of
 from .guardrails import Guardrail
 from .model import Model
+from .patterns import AT_ONCE_S, TIMEOUT_S
 from .structured import data_in
 from .tally import Tally
 from .threads import Threads
 from .tools import function_at
+
+T = TypeVar("T")
 
 _VERDICT = {"type": "object", "properties": {"allowed": {"type": "boolean"}}, "required": ["allowed"]}
 
@@ -65,6 +69,14 @@ class Checks:
                 await purse.check()
                 return await self._judged(guardrail, text, purse.tally)
             return await self._asked(guardrail.function, text)
+
+    async def search(self, look: Callable[[float], T]) -> T:
+        """What `look` finds within the seconds that it is given: here where that is quick, else in a thread. TimeoutError."""
+        try:
+            return look(AT_ONCE_S)
+        except TimeoutError:
+            found: T = await self._threads.run(partial(look, TIMEOUT_S))
+            return found
 
     async def _judged(self, guardrail: Guardrail, text: str, tally: Tally) -> bool:
         rule = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, NoReturn
 
 from ..contracts import ResponseHandler
@@ -48,7 +49,7 @@ class Decisions:
 
     def __init__(self, agent: str, checks: Checks, response: ResponseHandler, purse: Purse) -> None:
         self._agent = agent
-        self._checks = checks
+        self.checks = checks
         self._response = response
         self._purse = purse
 
@@ -57,9 +58,9 @@ class Decisions:
         guardrail = armed.guardrail
         try:
             if armed.patterns:
-                verdict: bool | str = not any(_is_in(pattern, text) for pattern in armed.patterns)
+                verdict: bool | str = not await self.checks.search(partial(_is_in, armed.patterns, text))
             else:
-                verdict = await self._checks.verdict(guardrail, text, self._purse)
+                verdict = await self.checks.verdict(guardrail, text, self._purse)
         except BudgetUsedUp:
             raise
         except Exception as error:  # noqa: BLE001 - a check is somebody else's code, or a model
@@ -97,5 +98,5 @@ class Decisions:
         await self._response.audit(self._agent, f"guardrail.{what}", f"{stage}: {guardrail.name}", True)
 
 
-def _is_in(pattern: Pattern, text: str) -> bool:
-    return any(match.start() < match.end() for match in pattern.find(text, 0))
+def _is_in(patterns: Sequence[Pattern], text: str, timeout_s: float) -> bool:
+    return any(match.start() < match.end() for pattern in patterns for match in pattern.find(text, 0, timeout_s))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from .decisions import Armed, Decisions
@@ -69,19 +70,22 @@ class Searched:
         self._filter = PatternFilter(pattern, self._match)
 
     async def feed(self, piece: str) -> str:
-        return piece if self._is_open else await self._shown(lambda: self._filter.feed(piece))
+        if self._is_open:
+            return piece
+        self._filter.feed(piece)
+        return await self._shown(self._filter.shown)
 
     async def end(self) -> str:
-        return "" if self._is_open else await self._shown(self._filter.end)
+        return "" if self._is_open else await self._shown(partial(self._filter.shown, is_whole=True))
 
-    async def _shown(self, step: Callable[[], str]) -> str:
+    async def _shown(self, look: Callable[[float], str]) -> str:
         had_matched = self._has_matched
         try:
-            shown = step()
+            shown = await self._decisions.checks.search(look)
         except _Found:
             await self._decisions.audit(self._guardrail, self._stage, self._guardrail.action)
             self._decisions.withhold(self._guardrail, self._stage)
-        except TimeoutError as error:  # the expression goes back and forth without end
+        except (TimeoutError, RuntimeError) as error:  # it goes back and forth without end, or there is no thread for it
             await self._decisions.failed(self._guardrail, self._stage, error)
             self._is_open = True
             return self._filter.give_up()

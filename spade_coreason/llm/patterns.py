@@ -11,8 +11,10 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from ..exceptions import ConfigError
 from .guardrails import Guardrail
 
-TIMEOUT_S = 0.25
-"""Of one search: what goes back and forth without end is no check, and would hold up every other conversation."""
+AT_ONCE_S = 0.01
+"""What a search may take where everything else waits for it."""
+TIMEOUT_S = 0.5
+"""What it may take in a thread: what goes back and forth without end is no check."""
 _MOST_HELD = 20_000
 # Data are checked as JSON, where a line break before a word is two characters, the second a letter.
 _GAP = r"(?:\s|\\[nrt]){1,4}"
@@ -29,8 +31,8 @@ class Match(Protocol):
     def end(self) -> int: ...
 
 
-Find: TypeAlias = Callable[[str, int], Iterator[Match]]
-"""The matches in a text from a position on, from left to right."""
+Find: TypeAlias = Callable[[str, int, float], Iterator[Match]]
+"""The matches in a text from a position on, from left to right, in so many seconds, else TimeoutError."""
 
 
 class Pattern(NamedTuple):
@@ -63,28 +65,28 @@ class PatternFilter:
         self._before = ""
         self._held = ""
 
-    def feed(self, piece: str) -> str:
-        """What can be shown now."""
+    def feed(self, piece: str) -> None:
+        """A piece of the text."""
         self._held += piece
-        return (
-            self._settle(len(self._held) - self._pattern.span, is_whole=False) if len(self._held) > self._pattern.span else ""
-        )
 
-    def end(self) -> str:
-        """What was held back."""
-        return self._settle(len(self._held), is_whole=True)
+    def shown(self, timeout_s: float, *, is_whole: bool = False) -> str:
+        """What can be shown now; all that was held back where the text is whole. It may be asked again after a TimeoutError."""
+        if is_whole:
+            return self._settle(len(self._held), timeout_s, is_whole=True)
+        most = len(self._held) - self._pattern.span
+        return self._settle(most, timeout_s, is_whole=False) if most > 0 else ""
 
     def give_up(self) -> str:
         """What was held back, as it is."""
         held, self._held = self._held, ""
         return held
 
-    def _settle(self, most: int, *, is_whole: bool) -> str:
+    def _settle(self, most: int, timeout_s: float, *, is_whole: bool) -> str:
         """Decides on all matches that begin in the first `most` characters of what is held."""
         text, begin = self._before + self._held, len(self._before)
         limit = begin + most
         settled, shown = begin, []
-        for match in self._pattern.find(text, begin):
+        for match in self._pattern.find(text, begin, timeout_s):
             start, end = match.start(), match.end()
             if start >= limit:
                 break
@@ -111,7 +113,7 @@ def _words(keywords: Sequence[str]) -> Pattern:
     ]
     compiled = re.compile("|".join(bounded), re.I)
     span = max(len(keyword) + 7 * (len(keyword.split()) - 1) for keyword in keywords) + 6  # as many as _BEFORE looks at
-    return Pattern(compiled.finditer, span)
+    return Pattern(lambda text, begin, _: compiled.finditer(text, begin), span)
 
 
 def _expression(expression: str, span: int, place: str) -> Pattern:
@@ -124,8 +126,8 @@ def _expression(expression: str, span: int, place: str) -> Pattern:
     if compiled.match("") is not None:
         raise ConfigError(place, "matches the empty text, and so any; write what must not be there")
 
-    def find(text: str, begin: int) -> Iterator[Match]:
-        found: Iterator[Match] = compiled.finditer(text, begin, timeout=TIMEOUT_S)
+    def find(text: str, begin: int, timeout_s: float) -> Iterator[Match]:
+        found: Iterator[Match] = compiled.finditer(text, begin, timeout=timeout_s, concurrent=True)
         return found
 
     return Pattern(find, span)

@@ -7,6 +7,7 @@ import json
 import logging
 import random
 import re
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
@@ -24,6 +25,7 @@ from spade_coreason.llm.client import Client
 from spade_coreason.llm.decisions import Decisions, Withheld
 from spade_coreason.llm.guard import Guard, armed
 from spade_coreason.llm.model import Model
+from spade_coreason.llm.patterns import AT_ONCE_S
 from spade_coreason.llm.tally import Tally
 from spade_coreason.llm.threads import Threads
 from tests.llm.helper import decisions, guarded, recorded
@@ -243,6 +245,23 @@ async def test_an_expression_that_goes_back_and_forth_blocks_and_holds_up_nobody
     async with guarded(says("x" * 3000, "!"), output_guardrails=[{"regex": r"(x+x+)+y", "on_error": "allow"}]) as (_, t):
         assert (await t.ask("hi")).text == "x" * 3000 + "!"
     assert "the guardrail x failed: TimeoutError" in caplog.text
+
+
+async def test_a_search_that_takes_its_time_does_so_in_a_thread() -> None:
+    checks = Checks(Model(Client(Endpoint(url="http://127.0.0.1:9/v1")), ["none"], 10_000), Threads(), len)
+    is_begun, may_end = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def look(timeout_s: float) -> bool:
+        if timeout_s == AT_ONCE_S:
+            raise TimeoutError
+        loop.call_soon_threadsafe(is_begun.set)
+        return may_end.wait(20)
+
+    searching = asyncio.create_task(checks.search(look))
+    await asyncio.wait_for(is_begun.wait(), 10)  # the loop goes on meanwhile
+    may_end.set()
+    assert await searching
 
 
 async def test_a_function_checks_each_sentence_as_it_is_complete() -> None:

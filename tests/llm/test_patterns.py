@@ -15,6 +15,7 @@ from spade_coreason.llm.markers import Markers
 from spade_coreason.llm.patterns import PatternFilter, patterns_of
 
 SPLITS = 150
+LONG_S = 30.0
 
 
 def in_pieces(text: str, chance: random.Random) -> Iterator[str]:
@@ -30,8 +31,13 @@ def redacted(guardrail: Guardrail, pieces: Iterator[str]) -> str:
     [pattern] = patterns_of(guardrail, "options.output_guardrails[0]")
     one = PatternFilter(pattern, lambda: "#")
     for piece in pieces:
-        shown.append(one.feed(piece))
-    return "".join([*shown, one.end()])
+        shown.append(fed(one, piece))
+    return "".join([*shown, one.shown(LONG_S, is_whole=True)])
+
+
+def fed(one: PatternFilter, piece: str) -> str:
+    one.feed(piece)
+    return one.shown(LONG_S)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +88,7 @@ def test_no_more_is_held_back_than_a_match_may_have() -> None:
     [pattern] = patterns_of(Guardrail(keywords=("password",)), "")
     one = PatternFilter(pattern, lambda: "#")
     text = "word " * 100
-    shown = "".join(map(one.feed, text))
+    shown = "".join(fed(one, letter) for letter in text)
     assert text.startswith(shown)
     assert 0 < len(text) - len(shown) < 15
 
@@ -90,16 +96,19 @@ def test_no_more_is_held_back_than_a_match_may_have() -> None:
 def test_a_match_that_goes_on_is_held_back_whole_and_not_without_end() -> None:
     [pattern] = patterns_of(Guardrail(regex=(r"BEGIN[\s\S]+",), action="redact", span=10), "")
     one = PatternFilter(pattern, lambda: "#")
-    shown = one.feed("hello BEGIN") + "".join(one.feed("secret " * 100) for _ in range(10))
-    assert shown + one.end() == "hello #"
-    shown = one.feed("BEGIN" + "x" * 30_000)
-    assert shown == "#"
+    shown = fed(one, "hello BEGIN") + "".join(fed(one, "secret " * 100) for _ in range(10))
+    assert shown + one.shown(LONG_S, is_whole=True) == "hello #"
+    assert fed(one, "BEGIN" + "x" * 30_000) == "#"
 
 
 def test_an_expression_without_end_is_given_up() -> None:
     [pattern] = patterns_of(Guardrail(regex=(r"(x+x+)+y",)), "")
-    with pytest.raises(TimeoutError):
-        PatternFilter(pattern, lambda: "#").feed("x" * 5000)
+    one = PatternFilter(pattern, lambda: "#")
+    one.feed("x" * 5000)
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            one.shown(0.01)
+    assert one.give_up() == "x" * 5000
 
 
 @pytest.mark.parametrize(("expression", "said"), [("(", "is no regular expression"), ("a*", "matches the empty text")])
