@@ -15,16 +15,16 @@ from ..stores.memory import AgentInteractionMemory
 from ..tokens import TokenCounter, counter
 from ..turns import turn_text
 from ..usage import Usage
+from .admission import admitted
 from .asker import Asker
 from .budgets import Budgets, BudgetUsedUp, Purse
 from .checks import Checks
 from .client import Client
 from .context import Context, ContextTooLong
-from .decisions import Withheld
 from .guard import Guard, Guards
 from .guardrails import Given
 from .mcp import Offer, Servers
-from .messages import instructions, question_shown, question_text
+from .messages import instructions, question_shown
 from .model import Model
 from .options import Endpoint, Limits, listed, options_of, texts
 from .own_tools import RESERVED, ask_tool, memory_tools, recall_tool
@@ -41,8 +41,6 @@ from .unkept import unkept
 log = logging.getLogger(__name__)
 
 _THRESHOLD = 0.7
-_KEPT_BACK = "(A message that was kept back.)"
-_SOMEBODY = "somebody"
 
 
 class LLMAgent:
@@ -164,7 +162,7 @@ class LLMAgent:
     async def _answer(
         self, request: AgentRequest, session: SessionHandle, response: ResponseHandler, guard: Guard, purse: Purse
     ) -> None:
-        if not await _admitted(request, response, guard, purse):
+        if not await admitted(request, response, guard, purse):
             return
         await self.servers.wake()
         capability = structured(self._manifest, request)
@@ -226,31 +224,6 @@ def _further(manifest: AgentDefinition) -> dict[str, Any]:
     if config is None or "temperature" not in config.model_fields_set:  # some models take none but their own
         return {}
     return {"temperature": config.temperature}
-
-
-async def _admitted(request: AgentRequest, response: ResponseHandler, guard: Guard, purse: Purse) -> bool:
-    """Whether the guardrails let what is asked through. Payload and nickname are recorded: they have that as the guardrails do,
-    and until then not."""
-    asked, text, name = dict(request.payload), question_text(request), request.metadata.get("nickname")
-    if guard.is_at_input:
-        _put(request, {"query": _KEPT_BACK}, name and _SOMEBODY)
-    await purse.check()
-    try:
-        admitted = await guard.asked(text)
-        admitted_name = await guard.named(name) if name else None
-    except Withheld as error:
-        await response.markdown(error.text)
-        return False
-    if guard.is_at_input:
-        _put(request, asked if admitted == text else {"query": admitted}, admitted_name)
-    return True
-
-
-def _put(request: AgentRequest, payload: Mapping[str, Any], nickname: str | None) -> None:
-    request.payload.clear()
-    request.payload.update(payload)
-    if nickname:
-        request.metadata["nickname"] = nickname
 
 
 async def _window(session: SessionHandle) -> list[Interaction]:
