@@ -4,6 +4,7 @@ from .archive import Archived, Page, archive_id, archive_query, is_sent_to, newe
 from .asides import displayed, notice, receipt
 from .attachments import is_link, name_in, plain_name
 from .cloud_events import request_stanza, retraction_stanza
+from .decoding import decode
 from .events import (
     Completed,
     Failed,
@@ -15,7 +16,7 @@ from .events import (
     StreamStarted,
     TurnEvent,
 )
-from .incoming import COMMAND, RESERVED, Bounce, Decoded, Incoming, Malformed, Reaction, Reply, Retraction, decode, owner_of
+from .incoming import COMMAND, RESERVED, Bounce, Decoded, Incoming, Malformed, Reaction, Reply, Retraction, owner_of
 from .manner import Manner
 from .markdown import styled
 from .program_voice import malformed_answer

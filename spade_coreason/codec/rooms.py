@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 from xml.etree.ElementTree import Element
 
-from .incoming import LONGEST_ID, PARENT_THREAD, Incoming, Reaction, Retraction, parent_thread, referring, without_quote
+from .incoming import LONGEST_ID, PARENT_THREAD, Incoming, Reaction, Retraction
 from .namespaces import (
     APPLY_TO,
     BODY,
@@ -24,6 +24,7 @@ from .namespaces import (
     STANZA_ID,
     THREAD,
 )
+from .referring import parent_thread, referring, without_quote
 
 
 class Utterance(NamedTuple):

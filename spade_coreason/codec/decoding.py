@@ -1,0 +1,159 @@
+"""A message stanza that came in, read: works on the bare element (RFC 6121).
+
+slixmpp's own message event knows only stanzas with a body.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from xml.etree.ElementTree import Element
+
+from ..preferences import is_language_tag
+from .attachments import attachments
+from .container import NOT_OURS, read_container
+from .incoming import LONGEST_ID, PARENT_THREAD, RESERVED, Bounce, Decoded, Incoming
+from .namespaces import (
+    BODY,
+    CHAT_STATES,
+    DATA_FORM,
+    DELAY,
+    ERROR,
+    FORM_FIELD,
+    FORM_TITLE,
+    FORM_VALUE,
+    JSON,
+    LANGUAGE,
+    MARKABLE,
+    MARKER,
+    MUC_USER,
+    ORIGIN_ID,
+    RECEIPT_REQUEST,
+    REPLACE,
+    REPLY,
+    SPADE_FORM,
+    SPADE_THREAD,
+    STANZA_ERRORS,
+    THREAD,
+)
+from .referring import parent_thread, referring, without_quote
+
+
+def decode(message: Element, *, in_room: bool = False) -> Decoded:
+    """Reads one `<message/>`; None where it asks nothing of an agent (chat states, receipts, room messages, answers).
+
+    `in_room`: it is a private one of an occupant of a room that the agent is in.
+    A message with an id or a thread of more than 1,024 characters is None too.
+    """
+    kind = message.get("type", "normal")
+    sender = message.get("from", "")
+    if kind == "error":
+        return _bounce(message, sender)
+    if kind in ("headline", "groupchat") or not sender:
+        return None
+    if kind != "chat":
+        kind = "normal"  # RFC 6121, 5.2.2; and it is echoed, so it may not be just anything
+    parts: dict[str, Element] = {}
+    uses_chat_states = False
+    for child in message:
+        tag = child.tag
+        parts.setdefault(tag, child)
+        if tag.startswith(CHAT_STATES):
+            uses_chat_states = True
+    stanza_id = message.get("id", "")
+    thread_element = parts.get(THREAD)
+    thread = (thread_element.text or None) if thread_element is not None else None
+    if len(stanza_id) > LONGEST_ID or (thread is not None and len(thread) > LONGEST_ID):
+        return None
+    if MUC_USER in parts and not in_room:
+        return None  # its bare JID is the room's, and no person's
+    if (reference := referring(parts, sender)) is not None:
+        return reference
+    body = parts.get(BODY)
+    text = "".join(body.itertext()) if body is not None else ""
+    container = parts.get(JSON)
+    if container is not None:
+        from_program = read_container(container.text or "", sender, stanza_id, thread, MARKER in parts, bool(text.strip()))
+        if from_program is not NOT_OURS:
+            return from_program
+    if MARKER in parts:
+        return None
+    form = parts.get(DATA_FORM)
+    fields = _spade_fields(form) if form is not None else None
+    if fields is not None:
+        thread = thread or fields.pop(SPADE_THREAD, None) or None
+        if thread is not None and len(thread) > LONGEST_ID:
+            return None
+        return Incoming(
+            language="spade",
+            sender=sender,
+            stanza_id=stanza_id,
+            thread=thread,
+            payload={"query": text},
+            content=f"{thread}\n{text}\n{json.dumps(fields)}",
+            message_type=kind,
+            metadata={"spade": fields, **{k: v for k, v in fields.items() if k not in RESERVED}},
+        )
+    reply = parts.get(REPLY)
+    asked = without_quote(text, message) if reply is not None else text
+    if not asked.strip():
+        return None
+    payload: dict[str, Any] = {"query": asked}
+    metadata: dict[str, Any] = {}
+    if linked := attachments(message):
+        payload["attachments"] = linked
+    if reply is not None and reply.get("id"):
+        metadata["reply_to"] = reply.get("id")
+    if thread is not None and (parent := parent_thread(message)) is not None:
+        metadata[PARENT_THREAD] = parent
+    corrected = parts.get(REPLACE)
+    origin = parts.get(ORIGIN_ID)
+    language = (body.get(LANGUAGE) if body is not None else None) or message.get(LANGUAGE)
+    if language is not None and is_language_tag(language):
+        metadata["language_tag"] = language
+    origin_id = origin.get("id", "") if origin is not None else ""
+    if (delay := parts.get(DELAY)) is not None and delay.get("stamp"):
+        metadata["delayed_since"] = delay.get("stamp")
+    return Incoming(
+        "person",
+        sender,
+        stanza_id,
+        thread,
+        payload,
+        f"{thread}\n{text}",
+        kind,
+        metadata,
+        wants_receipt=RECEIPT_REQUEST in parts,
+        uses_chat_states=uses_chat_states,
+        wants_marker=MARKABLE in parts,
+        replaces=corrected.get("id") if corrected is not None else None,
+        origin_id=origin_id if origin_id != stanza_id and 0 < len(origin_id) <= LONGEST_ID else None,
+        uses_replies=reply is not None,
+    )
+
+
+def _bounce(message: Element, sender: str) -> Bounce | None:
+    error = message.find(ERROR)
+    if error is None:
+        return None
+    condition, text = "undefined-condition", ""
+    for child in error:
+        namespace, _, name = child.tag[1:].rpartition("}")
+        if namespace == STANZA_ERRORS:
+            if name == "text":
+                text = child.text or ""
+            else:
+                condition = name
+    return Bounce(sender, message.get("id", ""), condition, text)
+
+
+def _spade_fields(form: Element) -> dict[str, str] | None:
+    """The metadata of a SPADE message, None where the form is another one."""
+    if form.findtext(FORM_TITLE) != SPADE_FORM:
+        return None
+    fields: dict[str, str] = {}
+    for entry in form.iter(FORM_FIELD):
+        name, value = entry.get("var"), entry.findtext(FORM_VALUE)
+        if name and value is not None:
+            fields[name] = value
+    return fields
