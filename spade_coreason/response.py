@@ -189,6 +189,10 @@ class Response:
         for stream in list(self._streams.values()):
             stream.finish(StreamAborted(stream.stream_id, reason))
 
+    def hold(self) -> None:
+        """The agent is done: a block that waits leaves when the turn is stored, however long that takes."""
+        self._pace.holding.take_back(self._release)
+
     def conclude(self, event: TurnEvent) -> list[str]:
         """Ends the turn with its last event. What it gives leaves when the turn is stored."""
         self._end()

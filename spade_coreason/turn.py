@@ -32,6 +32,7 @@ from .response import Response
 from .session import Session
 from .stores import Turn as TurnRow
 from .stores import Variable
+from .stores.memory_syncs import Syncs
 from .usage import usage_in
 
 log = logging.getLogger(__name__)
@@ -93,7 +94,7 @@ class Turn:
         """
         lane, response = self.lane, self.response
         token = CURRENT_REQUEST.set(self.request)
-        limit = Limit(self.engine.assist_alarms)
+        limit, syncs = Limit(self.engine.assist_alarms), Syncs()
         try:
             if lane.is_withdrawn:
                 response.withdraw()
@@ -102,9 +103,13 @@ class Turn:
             try:
                 with limit:
                     await self.engine.lifecycle.ensure_started()
-                    await limit.hold(work())
+                    with syncs:
+                        await limit.hold(work())
             finally:
                 lane.is_assisting, lane.current = False, None
+            await self._take_back_cancels()
+            response.hold()
+            await syncs.carry_out()
             await response.close_streams()
             await self._take_back_cancels()
         except BaseException as error:
@@ -114,6 +119,7 @@ class Turn:
                 response.abandon()
                 raise
             await self._take_back_cancels()
+            await self._sync_all_the_same(syncs)
             if lane.is_withdrawn:
                 response.withdraw()
                 return None
@@ -143,6 +149,13 @@ class Turn:
         self.response.abort_streams("the turn failed")
         self.response.report(UserErrorBlock(user_message=text, recoverable=True, code=code))
         return Ended(Failed(text, code, True, incident, reported=True), failed=True)
+
+    async def _sync_all_the_same(self, syncs: Syncs) -> None:
+        """What the agent remembered before it failed, or was stopped, stays remembered."""
+        try:
+            await syncs.carry_out()
+        except StoreError as error:
+            log.error("%s: what a turn that failed has remembered may be gone after a power cut: %s", self.engine.jid, error)
 
     async def _take_back_cancels(self) -> None:
         """An agent that cancelled its own task cancelled its turn, and not what comes after it."""

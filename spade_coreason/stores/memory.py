@@ -17,6 +17,7 @@ from .memory_file import MemoryLimits as MemoryLimits
 from .memory_format import entries, file_name, line, timestamp
 from .memory_import import parse_spade_llm
 from .memory_journal import added
+from .memory_syncs import CURRENT_SYNCS
 from .memory_tools import MemoryTool, tools_for
 
 T = TypeVar("T")
@@ -37,8 +38,10 @@ class AgentInteractionMemory:
     what the agent remembers.
 
     An addition is on disk when its method returns: with `durability` "full" it survives a power cut, with "normal" the end
-    of the process however it comes. It goes to a journal beside the file (`.journal`); `flush` and `close`, and an
-    addition that makes the journal too long, fold it into the file. What is removed is gone from both at once.
+    of the process however it comes. What an agent's `assist` adds survives the end of the process at once; it is synced at
+    the end of the turn, once and before the answer is stored, or by `settle`. Additions go to a journal beside the file
+    (`.journal`); `flush` and `close`, and an addition that makes the journal too long, fold it into the file. What is removed
+    is gone from both at once.
 
     The methods block for as long as the disk takes; in a coroutine use their awaitable twins (`aadd_information`, …).
     Those of one memory are carried out one after the other, and additions that wait at the same time share one write to
@@ -63,7 +66,7 @@ class AgentInteractionMemory:
         directory = Path(DEFAULT_DIRECTORY if storage_dir is None else storage_dir).absolute()
         self._file = MemoryFile(directory / file_name(agent_id), agent_id, limits, is_durable=durability == "full")
         self._clock = clock
-        self._turn: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+        self._turn, self._syncing = LoopLock(), LoopLock()
 
     @property
     def path(self) -> Path:
@@ -134,6 +137,14 @@ class AgentInteractionMemory:
             raise MemoryFileError(source, str(error), "name another one, or repair it") from error
         return self._file.merge(memories)
 
+    def settle(self) -> None:
+        """Syncs what was added in turns; a turn does it at its end.
+
+        StoreError if it cannot be stored; whoever calls this next tries again.
+        """
+        if self._file.synced < self._file.left:
+            self._file.sync()
+
     def flush(self) -> None:
         """Folds the journal into the memory file, which then is complete by itself."""
         self._file.fold()
@@ -160,7 +171,7 @@ class AgentInteractionMemory:
         addition = self._addition(conversation_id, information)
         self._file.add(addition)
         try:
-            async with self._in_turn():
+            async with self._turn.lock():
                 if not addition.done():  # who came before wrote for all who waited
                     # A thread that has begun goes on when its task is cancelled, and one that has not must begin all
                     # the same, for it writes the additions of others too.
@@ -216,30 +227,54 @@ class AgentInteractionMemory:
         """`close` without blocking the event loop."""
         await self._aside(self.close)
 
-    async def _aside(self, work: Callable[[], T]) -> T:
-        async with self._in_turn():
-            return await asyncio.to_thread(work)
+    async def asettle(self) -> None:
+        """`settle` without blocking the event loop, nor additions."""
+        left = self._file.left
+        async with self._syncing.lock():  # one syncs for all who wait
+            if self._file.synced < left:
+                await asyncio.to_thread(self._file.sync)
 
-    def _in_turn(self) -> asyncio.Lock:
+    async def _aside(self, work: Callable[[], T]) -> T:
         # In turn: many who wait for one file would else hold all threads of the loop's pool, and additions would be
-        # stored in another order than they were made in. A lock belongs to the loop in which it was first waited for.
-        loop = asyncio.get_running_loop()
-        if self._turn is None or self._turn[0] is not loop:
-            self._turn = (loop, asyncio.Lock())
-        return self._turn[1]
+        # stored in another order than they were made in.
+        async with self._turn.lock():
+            return await asyncio.to_thread(work)
 
     def _addition(self, conversation_id: str, information: str) -> Addition:
         self._within_limit("conversation_id", _text("conversation_id", conversation_id))
         self._within_limit("information", _text("information", information))
         now = timestamp(self._clock())
+        syncs = CURRENT_SYNCS.get()
         return Addition(
-            conversation_id, line({"content": information, "timestamp": now}), added(conversation_id, information, now)
+            conversation_id,
+            line({"content": information, "timestamp": now}),
+            added(conversation_id, information, now),
+            partial(syncs.leave, self) if syncs is not None else _by_itself,
         )
 
     def _within_limit(self, what: str, text: str) -> None:
         size, most = len(text.encode()), self.limits.entry_bytes
         if size > most:
             raise ValueError(f"{what} has {size:,} bytes, and {most:,} are the most; keep the text elsewhere, remember where")
+
+
+class LoopLock:
+    """A lock of the event loop in which it is waited for; one of asyncio's belongs to the first that did."""
+
+    def __init__(self) -> None:
+        self._of: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+
+    def lock(self) -> asyncio.Lock:
+        """That of the running loop."""
+        loop = asyncio.get_running_loop()
+        if self._of is None or self._of[0] is not loop:
+            self._of = (loop, asyncio.Lock())
+        return self._of[1]
+
+
+def _by_itself() -> bool:
+    """Outside of a turn nobody syncs later."""
+    return False
 
 
 def _text(what: str, value: object) -> str:

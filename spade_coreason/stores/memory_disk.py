@@ -28,10 +28,10 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-def append(path: Path, position: int, data: bytes, *, mode: int | None, is_durable: bool) -> Stamp:
+def append(path: Path, position: int, data: bytes, *, mode: int | None, is_durable: bool, is_named: bool) -> Stamp:
     """Writes `data` at `position`, where whole lines end; what stands behind goes. If it fails, nothing of it is left.
 
-    At position 0 the file is a new one and gets these rights, 0600 for None.
+    At position 0 the file is a new one and gets these rights, 0600 for None. `is_named`: its name is lasting already.
     """
     with _opened(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW) as descriptor:
         if os.fstat(descriptor).st_size != position:
@@ -44,7 +44,7 @@ def append(path: Path, position: int, data: bytes, *, mode: int | None, is_durab
                 rest = rest[os.write(descriptor, rest) :]
             if is_durable:
                 os.fdatasync(descriptor)
-                if not position:
+                if not is_named:
                     sync_directory(path.parent)
         except OSError:
             os.ftruncate(descriptor, position)
@@ -52,6 +52,14 @@ def append(path: Path, position: int, data: bytes, *, mode: int | None, is_durab
                 path.unlink()
             raise
         return stamp_of(os.fstat(descriptor))
+
+
+def sync(path: Path, *, is_named: bool) -> None:
+    """Makes lasting what was appended; `is_named`: its name is already."""
+    with _opened(path, os.O_WRONLY | os.O_NOFOLLOW) as descriptor:
+        os.fdatasync(descriptor)
+    if not is_named:
+        sync_directory(path.parent)
 
 
 def write_beside(beside: Path, pieces: Iterable[bytes], before: os.stat_result | None) -> tuple[Stamp, str]:

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 
 from ..exceptions import MemoryFileError, MemoryFullError, StoreError
 from . import memory_journal
-from .memory_disk import Stamp, append, locked, make_directory, stamp_of, sync_directory, write_beside
+from .memory_disk import Stamp, append, locked, make_directory, stamp_of, sync, sync_directory, write_beside
 from .memory_format import AnotherAgents, Memories, dump, entries, new_document, parse
 from .memory_import import parse_spade_llm, spade_llm_name
 
@@ -48,10 +48,14 @@ class MemoryLimits:
 
 
 class Addition(Future[None]):
-    """An entry on its way to the disk; done when it is there."""
+    """An entry on its way to the disk; done when it is there.
 
-    def __init__(self, conversation_id: str, line: bytes, journal_line: bytes) -> None:
+    `leave_sync` leaves its sync to somebody who calls `MemoryFile.sync`, later; False if nobody will.
+    """
+
+    def __init__(self, conversation_id: str, line: bytes, journal_line: bytes, leave_sync: Callable[[], bool]) -> None:
         super().__init__()
+        self.leave_sync = leave_sync
         self.conversation_id = conversation_id
         self.line = line
         self.journal_line = journal_line
@@ -81,7 +85,8 @@ class MemoryFile:
     Reading costs two `stat` as long as nobody has changed anything, and the new end of the journal when something was
     added. What a person or another program wrote into the document is kept when it is written again.
 
-    `is_durable`: an addition survives a power cut too, not only the end of the process.
+    `is_durable`: an addition survives a power cut too, not only the end of the process, when `write` has returned, or `sync`
+    where all that were written at once leave it to that.
     """
 
     def __init__(self, path: Path, agent_id: str, limits: MemoryLimits, *, is_durable: bool) -> None:
@@ -93,8 +98,15 @@ class MemoryFile:
         self._is_durable = is_durable
         self._waiting: deque[Addition] = deque()
         self._turn = threading.Lock()
+        self._writing, self._reading = _Unusable(path, "cannot be written"), _Unusable(path, "cannot be read")
         self._fold_from = limits.journal_bytes
         self._content = _Content(file=UNREAD)
+        self._named = b""  # the head of the journal whose name is lasting
+        self._is_refused = False
+        self.left = 0
+        """How many times a sync was left for later."""
+        self.synced = 0
+        """How many of these are made up for."""
         self._current()
 
     # Reading
@@ -115,7 +127,7 @@ class MemoryFile:
             return self._read_again()
 
     def _read_again(self) -> _Content:
-        with ExitStack() as stack, self._reading():
+        with ExitStack() as stack, self._reading:
             if self.lock.exists():
                 stack.enter_context(locked(self.lock, exclusively=False))
                 return self._refresh()
@@ -126,7 +138,7 @@ class MemoryFile:
         return self._stamp(self.path), self._stamp(self.journal)
 
     def _stamp(self, path: Path) -> Stamp | None:
-        with self._reading():
+        with self._reading:
             try:
                 return stamp_of(os.stat(path))
             except FileNotFoundError:
@@ -211,7 +223,7 @@ class MemoryFile:
 
     @contextmanager
     def _opened(self, path: Path) -> Iterator[BinaryIO | None]:
-        with ExitStack() as stack, self._reading():
+        with ExitStack() as stack, self._reading:
             try:
                 file = stack.enter_context(open(path, "rb"))
             except FileNotFoundError:
@@ -278,12 +290,17 @@ class MemoryFile:
             return refused
         if content.read.is_folded:
             self._remove_journal(content)
-        self._write_journal(content, b"".join(addition.journal_line for addition in accepted), self._is_durable)
+        is_durable = self._is_durable and not self._leave_sync(accepted)
+        self._write_journal(content, b"".join(addition.journal_line for addition in accepted), is_durable)
         for addition in accepted:
             content.memories.setdefault(addition.conversation_id, bytearray()).extend(addition.line)
         if content.is_imported or content.read.end > max(self._fold_from, content.file[2] if content.file else 0):
             self._fold_in_passing(content)
         return refused
+
+    def _leave_sync(self, additions: list[Addition]) -> bool:
+        self.left += 1  # before somebody is told to sync it: they wait until it is written
+        return all(addition.leave_sync() for addition in additions)
 
     def _fold_in_passing(self, content: _Content) -> None:
         try:
@@ -296,14 +313,42 @@ class MemoryFile:
 
     def _write_journal(self, content: _Content, lines: bytes, is_durable: bool) -> None:
         """Appends lines behind the last one that is whole. Nothing of them is left if that fails."""
-        known, mode = content.read, None
+        known, mode, left = content.read, None, self.left
         head = known.head or memory_journal.head(self.agent_id, secrets.token_hex(8))
-        with self._writing():
+        with self._writing:
             if not known.end and content.file is not None:
                 mode = os.stat(self.path).st_mode & 0o777
             data = lines if known.end else head + lines
-            content.journal = append(self.journal, known.end, data, mode=mode, is_durable=is_durable)
+            is_named = head == self._named
+            content.journal = append(self.journal, known.end, data, mode=mode, is_durable=is_durable, is_named=is_named)
         content.read = memory_journal.Read(content.journal[2], head, {}, known.is_folded)
+        if is_durable:
+            self._named = head
+            if not self._is_refused:
+                self.synced = left
+
+    # Syncing
+
+    def sync(self) -> None:
+        """Syncs what was added and left for later. StoreError if it cannot be stored, now and until it can."""
+        with self._turn:  # what is being written has its turn
+            left, head = self.left, self._content.read.head
+        if not self._is_refused:
+            try:
+                sync(self.journal, is_named=bool(head) and head == self._named)
+            except FileNotFoundError:
+                pass  # it was folded in, and so synced, by another process
+            except OSError as error:
+                self._is_refused = True
+                log.warning("%s: cannot be synced: %s; what it holds is written anew", self.journal, error.strerror)
+        with self._turn:
+            if self._is_refused and self.synced < left:
+                # The disk does not refuse a second time what it has lost: only writing it again shows that it is there.
+                with self._exclusively():
+                    content = self._refresh()
+                    self._fold(content, content.memories)
+            elif self.synced < left:
+                self.synced, self._named = left, head
 
     # Removing and folding
 
@@ -364,7 +409,7 @@ class MemoryFile:
     def _fold(self, content: _Content, memories: Memories) -> None:
         # Only who holds the lock writes, so one name is enough, and what a killed process left is overwritten.
         beside = self.path.with_name(f".{self.path.name}.tmp")
-        with self._writing():
+        with self._writing:
             try:
                 before = os.stat(self.path) if content.file is not None else None
                 stamp, digest = write_beside(beside, dump(content.document, memories), before)
@@ -378,10 +423,11 @@ class MemoryFile:
                 raise
             sync_directory(self.path.parent)
         content.file, content.memories, content.is_imported = stamp, memories, False
+        self.synced, self._is_refused = self.left, False
         self._remove_journal(content)
 
     def _remove_journal(self, content: _Content) -> None:
-        with self._writing():
+        with self._writing:
             self.journal.unlink(missing_ok=True)
         content.journal, content.read = None, memory_journal.Read()
 
@@ -391,28 +437,28 @@ class MemoryFile:
     def _exclusively(self) -> Iterator[None]:
         """One writer among the processes that use this file; `_turn` is held already."""
         with ExitStack() as stack:
-            with self._writing():
+            with self._writing:
                 make_directory(self.path.parent)
                 stack.enter_context(locked(self.lock, exclusively=True))
             yield
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise self._unusable("cannot be written", error) from error
 
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise self._unusable("cannot be read", error) from error
+class _Unusable:
+    """`with` it: an OSError there is a StoreError that says `what`. Several at once, and in each other, are the same."""
 
-    def _unusable(self, what: str, error: OSError) -> StoreError:
-        cause = error.strerror or str(error)
-        return StoreError(f"{self.path}: {what}: {cause}; what was stored is kept; see to the directory, and try again")
+    __slots__ = ("_path", "_what")
+
+    def __init__(self, path: Path, what: str) -> None:
+        self._path, self._what = path, what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if isinstance(error, OSError):
+            cause = error.strerror or str(error)
+            problem = f"{self._path}: {self._what}: {cause}; what was stored is kept; see to the directory, and try again"
+            raise StoreError(problem) from error
 
 
 def _add(memories: Memories, more: Memories) -> None:
