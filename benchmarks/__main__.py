@@ -117,7 +117,10 @@ def promptness(name: str) -> tuple[dict[str, Any], list[Target]]:
 
 def memory(load: MemoryLoad) -> tuple[dict[str, Any], list[Target]]:
     """As `speed`, for the interaction memory; no server is needed."""
-    print("interaction memory; full: synced before it returns, normal: survives the end of the process", flush=True)
+    print(
+        "interaction memory; full: synced before it returns, or a turn is answered; normal: survives the end of the process",
+        flush=True,
+    )
     measured = measure(load)
     targets = memory_targets(measured)
     print("\n".join([*memory_lines(measured), *map(str, targets)]), end="\n\n", flush=True)

@@ -15,11 +15,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from spade_coreason.stores.memory import AgentInteractionMemory
 from spade_coreason.stores.memory_format import file_name, timestamp
 from spade_coreason.stores.memory_import import spade_llm_name
+from spade_coreason.stores.memory_syncs import Syncs
 
 from .peer import environment
 
@@ -27,11 +28,21 @@ AGENT = "benchmark@example.org"
 ENTRIES_EACH = 100
 """So many entries has a conversation."""
 AT_ONCE = 64
+A_TURN = 10
 PEER = "spade_llm==0.3.0"
 PEER_ENTRIES = 10_000
 
-Way = Literal["full", "full, 64 at once", "normal"]
-WAYS: tuple[Way, ...] = ("full", "full, 64 at once", "normal")
+Way = Literal[
+    "full",
+    "full, 64 at once",
+    "full, in a turn",
+    "full, in a turn, awaited",
+    "full, 10 a turn and a sync",
+    "full, 1 a turn and a sync",
+    "normal",
+]
+"""`in a turn` is what `assist` waits for, by `add_information` or by its twin; `and a sync` is the whole, by addition."""
+WAYS: tuple[Way, ...] = get_args(Way)
 
 
 @dataclass(frozen=True)
@@ -120,6 +131,8 @@ def _added(way: Way, directory: Path, additions: int) -> list[float]:
     durations = []
     if way == "full, 64 at once":
         durations = asyncio.run(_added_at_once(memory, names, additions))
+    elif "turn" in way:
+        durations = asyncio.run(_added_in_turns(way, memory, names, additions))
     else:
         for number in range(additions):
             begin = time.perf_counter()
@@ -150,6 +163,25 @@ async def _added_at_once(memory: AgentInteractionMemory, names: list[str], addit
         )
         durations.append((time.perf_counter() - begin) / AT_ONCE)
     return durations
+
+
+async def _added_in_turns(way: Way, memory: AgentInteractionMemory, names: list[str], additions: int) -> list[float]:
+    """As a turn does it (`Turn.run`)."""
+    each = 1 if way == "full, 1 a turn and a sync" else A_TURN
+    durations, turns, said = [], [], texts()
+    for number in range(0, additions, each):
+        began = time.perf_counter()
+        with Syncs() as syncs:
+            for name in (names[(number + other) % len(names)] for other in range(each)):
+                begin = time.perf_counter()
+                if way == "full, in a turn, awaited":
+                    await memory.aadd_information(name, next(said))
+                else:
+                    memory.add_information(name, next(said))
+                durations.append(time.perf_counter() - begin)
+        await syncs.carry_out()
+        turns.append((time.perf_counter() - began) / each)
+    return turns if way.endswith("and a sync") else durations
 
 
 def _opened(directory: Path) -> tuple[float, float]:
