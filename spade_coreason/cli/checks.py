@@ -13,7 +13,7 @@ from ..exceptions import ConfigError, ConnectError, CoReasonError, DatabaseEmpty
 from ..names import bare
 from ..runfile import read_run_file
 from . import failures
-from .storage import database_file
+from .configured import database_file
 from .unstarted import UsesServers, configured_agent
 
 if TYPE_CHECKING:

@@ -66,9 +66,22 @@ def demo_settings(file: Path | None, data: Path | None) -> Settings:
 
 def storage_settings(file: Path | None, data: Path | None) -> Settings:
     """Where a command finds what is stored: `-c FILE`, or `--data DIR`, else config/platform.yaml, else data/."""
-    if file is None and data is None and (options().project / PLATFORM_FILE).is_file():
+    return _warned(quiet_storage_settings(options().project, file, data))
+
+
+def quiet_storage_settings(project: Path, file: Path | None, data: Path | None) -> Settings:
+    """The same without warnings."""
+    from ..config import load_settings
+
+    if file is None and data is None and (project / PLATFORM_FILE).is_file():
         file = PLATFORM_FILE
-    return _load(file, _with_data(os.environ, data))
+    return load_settings(file, project, _with_data(os.environ, data))
+
+
+def database_file(settings: Settings) -> Path | None:
+    """The file of the sessions; None where they are on a database server."""
+    scheme, _, rest = settings.storage.url.partition(":///")
+    return Path(rest.partition("?")[0]) if scheme.startswith("sqlite") else None
 
 
 def settings_of(values: Mapping[str, Any], names: Mapping[str, str], data: Path | None) -> Settings:
@@ -109,7 +122,10 @@ def _with_data(environ: Mapping[str, str], data: Path | None) -> dict[str, str]:
 def _load(file: Path | None, environ: Mapping[str, str]) -> Settings:
     from ..config import load_settings
 
-    settings = load_settings(file, options().project, environ)
+    return _warned(load_settings(file, options().project, environ))
+
+
+def _warned(settings: Settings) -> Settings:
     for warning in settings.warnings:
         warn(warning)
     return settings

@@ -1,14 +1,21 @@
-"""What a shell can complete: the agents and conversations that a data directory knows, read without opening its stores."""
+"""What a shell can complete: the agents and conversations that a data directory knows, or its database server."""
 
 from __future__ import annotations
 
 import json
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from ..exceptions import CoReasonError
+from ..names import bare
 from ..runfile import read_run_file
+from .configured import database_file, quiet_storage_settings
+
+if TYPE_CHECKING:
+    from ..config import Settings
 
 MOST = 100
 _GUEST = "guest"  # the account for people on a local server; no agent
@@ -38,18 +45,45 @@ def agents(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> 
 
 
 def conversations(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Ids of conversations that begin so, the newest first."""
+    """Ids of conversations that begin so, the newest first; none where the configuration, or the server, has a fault."""
+    with suppress(CoReasonError):
+        settings = quiet_storage_settings(_project(ctx), ctx.params.get("file"), ctx.params.get("data"))
+        if (file := database_file(settings)) is not None:
+            return _in_file(file, incomplete)
+        import asyncio
+
+        return asyncio.run(_on_server(settings, incomplete))
+    return []
+
+
+def _in_file(database: Path, incomplete: str) -> list[str]:
     import sqlite3
 
-    database = (_data_dir(ctx) / "platform.db").absolute()
-    # Where no log is, nobody writes; SQLite would make one even to read, and leave it behind.
+    # The stores are not opened. Where no log is, nobody writes; SQLite would make one even to read, and leave it behind.
     mode = "mode=ro" if database.with_name(f"{database.name}-wal").exists() else "mode=ro&immutable=1"
     with suppress(sqlite3.Error), closing(sqlite3.connect(f"{database.as_uri()}?{mode}", uri=True, timeout=0.5)) as reader:
         return [name for (name,) in reader.execute(_NEWEST, (len(incomplete), incomplete, MOST))]
     return []
 
 
+async def _on_server(settings: Settings, incomplete: str) -> list[str]:
+    from ..stores import AgentStore, Database
+
+    database = await Database.open(settings.storage.url, reads_only=True)
+    try:
+        stores = [AgentStore(database, bare(agent.jid)) for agent in settings.agents]
+        found = [row for store in stores for row in await store.conversations(begin=incomplete, limit=MOST)]
+    finally:
+        await database.close()
+    found.sort(key=lambda row: row.life.last_interaction, reverse=True)
+    return list(dict.fromkeys(row.conversation_id for row in found))[:MOST]
+
+
 def _data_dir(ctx: click.Context) -> Path:
+    return _project(ctx) / (ctx.params.get("data") or "data")
+
+
+def _project(ctx: click.Context) -> Path:
     # While a shell completes, no command runs that would have made `Options` of it.
     project: Path = ctx.find_root().params.get("project") or Path.cwd()
-    return project / (ctx.params.get("data") or "data")
+    return project

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from ..exceptions import ConfigError, DatabaseEmpty
 from ..names import bare
-from .configured import config_option, storage_settings
+from .configured import config_option, database_file, storage_settings
 from .known import agents as known_agents
 from .known import local_accounts
 from .reach import data_option, those_there
@@ -110,12 +110,6 @@ def _parameters() -> list[click.Parameter]:
 
 def _is_typed(option: str) -> bool:
     return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
-
-
-def database_file(settings: Settings) -> Path | None:
-    """The file of the sessions; None where they are on a database server."""
-    scheme, _, rest = settings.storage.url.partition(":///")
-    return Path(rest.partition("?")[0]) if scheme.startswith("sqlite") else None
 
 
 def _agents(settings: Settings, wanted: str | None) -> tuple[str, ...]:

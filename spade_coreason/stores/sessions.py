@@ -178,14 +178,16 @@ class AgentStore:
         return self._database.look_up(questions())
 
     async def conversations(
-        self, owner: str | None = None, state: ConversationState | None = None, limit: int = 100
+        self, owner: str | None = None, state: ConversationState | None = None, limit: int = 100, begin: str = ""
     ) -> list[ConversationRow]:
-        """Conversations, the newest first."""
+        """Conversations, the newest first; their ids `begin` so."""
         query = self._select().order_by(conversations.c.last_interaction.desc()).limit(limit)
         if owner is not None:
             query = query.where(conversations.c.owner == owner)
         if state is not None:
             query = query.where(conversations.c.state == str(state))
+        if begin:
+            query = query.where(func.substr(conversations.c.conversation_id, 1, len(begin)) == begin)
         return await self._conversations(query)
 
     async def active_ids(self) -> set[str]:

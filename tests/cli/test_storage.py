@@ -22,6 +22,8 @@ from spade_coreason.forget import forget_conversation, forget_everybody, forget_
 from spade_coreason.names import session_id
 from spade_coreason.runfile import RunFile
 from spade_coreason.stores import AgentStore, ConversationRow, Database, Turn, Variable, lock_directory
+from tests.servers.postgres import Postgres
+from tests.turns import conversation
 
 from .conftest import Invoke
 from .program import COMMAND, environment
@@ -220,6 +222,29 @@ def test_a_shell_completes_conversations_of_the_data_directory_that_is_named(sto
     assert complete("chat --data elsewhere n") == [AGENT]
     assert complete(f"--project {stored.parent} chat --data elsewhere n") == [AGENT]
     assert sorted(stored.with_name("elsewhere").iterdir()) == before
+
+
+@pytest.mark.parametrize("where", ["a file elsewhere", "a server"])
+def test_a_shell_completes_conversations_of_the_configuration(
+    tmp_path: Path, postgres: Postgres, complete: Complete, where: str
+) -> None:
+    url = postgres.url() if where == "a server" else f"sqlite+aiosqlite:///{tmp_path}/elsewhere.db"
+
+    async def fill() -> None:
+        database = await Database.open(url, "off")
+        for name in ("holiday", "holi%", "work"):
+            store = AgentStore(database, AGENT)
+            await store.save_conversation(conversation(store, name))
+        await database.close()
+
+    asyncio.run(fill())
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "platform.yaml").write_text(f"agents: [{{jid: {AGENT}, agent: 'a:B'}}]\nstorage: {{url: '{url}'}}\n")
+    assert sorted(complete("sessions show holi")) == ["holi%", "holiday"]
+    assert complete("sessions show holi%") == ["holi%"]
+    (tmp_path / "config" / "platform.yaml").rename(tmp_path / "p.yaml")
+    assert complete("sessions show holid") == []
+    assert complete("sessions show -c p.yaml holid") == ["holiday"]
 
 
 def test_where_nothing_is_stored_nothing_is_made(invoke: Invoke) -> None:
