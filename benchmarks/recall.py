@@ -9,13 +9,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from uuid import uuid4
 
 import numpy as np
 
-from spade_coreason import Identity, Knowledge, SessionState
+from spade_coreason import ConversationState, Identity, Knowledge
 from spade_coreason.contracts.base import utc_now
+from spade_coreason.conversation import Life
 from spade_coreason.session import Session, Variables
-from spade_coreason.stores import AgentStore, Database
+from spade_coreason.stores import AgentStore, ConversationRow, Database
 from spade_coreason.stores.knowledge import KnowledgeStore, Lacking, NewDocument, Shelf, VectorRow
 
 AGENT, PERSON = "bench@localhost", "alice@localhost"
@@ -78,10 +80,11 @@ async def _asked(session: Session, questions: list[str]) -> list[float]:
 
 
 def _session(database: Database, knowledge: Knowledge) -> Session:
-    state = SessionState(agent_id=AGENT, user_id=PERSON)
+    now = utc_now()
+    row = ConversationRow(1, "one", PERSON, str(uuid4()), Life(ConversationState.ACTIVE, 0, now, now), 0)
     identity = Identity(id=PERSON, name="alice", role="user")
     variables = Variables("conversation", "one", {}), Variables("person", PERSON, {})
-    return Session(state, identity, AgentStore(database, AGENT), 1, 0, *variables, knowledge=knowledge)
+    return Session(row, (), identity, AgentStore(database, AGENT), *variables, knowledge=knowledge)
 
 
 async def _fill(database: Database, documents: int, chance: random.Random) -> None:

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from typing import NamedTuple
-from uuid import UUID
 
-from .contracts import Interaction, MemoryConfig, MemoryStrategy, SessionState
+from .contracts import MemoryConfig, MemoryStrategy
 from .exceptions import CoReasonError
+from .held import HeldTurn, interactions
 from .knowledge import Knowledge
 from .lane import Memory
-from .pruning import extent, to_absorb, window
-from .session import Variables, interactions
+from .pruning import extent, to_absorb
+from .session import Variables
 from .stores import AgentStore
 from .stores.window import NOTHING, WINDOW, Window
 from .summaries import ExtractiveSummariser, Summariser
@@ -28,7 +27,6 @@ log = logging.getLogger(__name__)
 
 _AT_ONCE = 4
 _TURNS_AT_ONCE = 50
-_SIZES = 4096
 
 
 class _Job(NamedTuple):
@@ -58,7 +56,6 @@ class Governance:
         self._count = count or estimate
         self._summariser = summariser or ExtractiveSummariser()
         self._knowledge = knowledge
-        self._sizes: OrderedDict[UUID, int] = OrderedDict()
         self._jobs: dict[str, _Job] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._is_failing = False
@@ -66,20 +63,13 @@ class Governance:
 
     # The window
 
-    def window(self, state: SessionState, turns: int, variables: Variables) -> tuple[SessionState, int]:
-        """The turns of the window that are held in memory, and the number of its first turn; see `pruning.window`."""
+    def window(self, there: tuple[HeldTurn, ...], turns: int, variables: Variables) -> tuple[tuple[HeldTurn, ...], int]:
+        """Those of the turns that are held in memory, and the number of the first turn of the window; see `pruning.extent`."""
         if self._counts:
-            return window(state, self.policy, turns, sizes=(self._size(turn) for turn in reversed(state.history)))
-        return window(state, self.policy, turns, absorbed=self.taken_in(variables).through)
-
-    def extended(self, state: SessionState, turn: Interaction, turns: int, variables: Variables) -> tuple[SessionState, int]:
-        """The same with one more turn, the newest."""
-        if self._counts:
-            sizes = (self._size(turn) for turn in (turn, *reversed(state.history)))
-            held, first = extent(len(state.history) + 1, self.policy, turns, sizes=sizes)
+            most, first = extent(len(there), self.policy, turns, sizes=(self._size(turn) for turn in reversed(there)))
         else:
-            held, first = extent(len(state.history) + 1, self.policy, turns, absorbed=self.taken_in(variables).through)
-        return state.add_interaction(turn, held), first
+            most, first = extent(len(there), self.policy, turns, absorbed=self.taken_in(variables).through)
+        return there[max(0, len(there) - most) :], first
 
     def first(self, memory: Memory) -> int:
         """The number of the first turn in the window of a conversation."""
@@ -93,10 +83,11 @@ class Governance:
         kept = variables.window
         return kept if kept.strategy == self.policy.strategy else NOTHING
 
-    def mark(self, turn: Interaction) -> None:
+    def mark(self, turn: HeldTurn) -> HeldTurn:
         """Says in a new turn's `meta` that it alone is larger than the window: `over_limit`, its tokens."""
         if self._counts and (size := self._size(turn)) > self.policy.limit:
-            turn.meta["over_limit"] = size
+            return turn.marked("over_limit", size)
+        return turn
 
     def warn_of_everything(self) -> None:
         """Says once that a window without bounds is handed over."""
@@ -109,13 +100,11 @@ class Governance:
             self._store.agent,
         )
 
-    def _size(self, turn: Interaction) -> int:
-        known = self._sizes.get(turn.interaction_id)
-        if known is None:
-            known = self._sizes[turn.interaction_id] = max(1, self._count(turn_text(turn)))
-            if len(self._sizes) > _SIZES:
-                self._sizes.popitem(last=False)
-        return known
+    def _size(self, turn: HeldTurn) -> int:
+        if not turn.tokens:
+            interaction = turn.interaction
+            turn.tokens = 1 if interaction is None else max(1, self._count(turn_text(interaction)))
+        return turn.tokens
 
     # What leaves it
 
@@ -180,7 +169,7 @@ class Governance:
         rows = await self._store.turns(memory.row.id, numbers[0], numbers[-1])
         kept = Window(self.policy.strategy.value, numbers[-1])
         if self.policy.strategy is MemoryStrategy.SUMMARY:
-            turns = interactions([body for _, body in rows])
+            turns = interactions(body for _, body in rows)
             summary = self.taken_in(variables).summary
             if turns:
                 summary = await self._summariser.summarise(self.policy.summary_prompt or "", summary, turns)

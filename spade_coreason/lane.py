@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from .codec import Incoming
-from .contracts import ConversationState, Identity, SessionState
+from .contracts import ConversationState, Identity
 from .conversation import Life
+from .held import HeldTurn
 from .names import local_part
 from .preferences import Preferences
 from .session import Variables
@@ -77,7 +78,8 @@ class Memory:
     """What a conversation holds in memory between its turns; the database has all of it."""
 
     row: ConversationRow
-    state: SessionState
+    newest: tuple[HeldTurn, ...]
+    """The turns of the window, oldest first."""
     variables: Variables
     person: Person
     last_answer: str = ""

@@ -5,15 +5,16 @@ from __future__ import annotations
 import weakref
 
 from . import conversation
-from .contracts import SessionState
 from .engine import Engine
 from .exceptions import StoreError
+from .held import held
 from .lane import Lane, Memory, Person
 from .names import choose, possible_ids, session_id
 from .preferences import PREFERENCES, Preferences
 from .pruning import most_held
-from .session import Variables, interactions
+from .session import Variables
 from .stores import ConversationRow
+from .turns import answered_text
 
 
 class Memories:
@@ -42,13 +43,11 @@ class Memories:
         row = stored.rows.get(name)
         if row is None:
             row = await self._begin(name, sender)
-        history = interactions(stored.history)
-        state = SessionState(id=row.session_id, agent_id=engine.jid, user_id=sender, history=history)
         variables = Variables("conversation", name, stored.variables)
-        state, _ = engine.governance.window(state, row.turns, variables)
-        memory = Memory(row, state, variables, person)
-        if history:
-            memory.last_answer = str(history[-1].output.get("text", "")).strip()
+        newest, _ = engine.governance.window(held(stored.history), row.turns, variables)
+        memory = Memory(row, newest, variables, person)
+        if newest and (last := newest[-1].interaction) is not None:
+            memory.last_answer = answered_text(last).strip()
         lane.memory = memory
         return memory
 

@@ -4,29 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .contracts import MemoryConfig, MemoryStrategy, SessionState
+from .contracts import MemoryConfig, MemoryStrategy
 
 KEPT = 256
 """Turns of a window without bounds that are held in memory; the rest is read when it is asked for."""
 
 
-def window(
-    state: SessionState, policy: MemoryConfig, turns: int, *, absorbed: int = 0, sizes: Iterable[int] = ()
-) -> tuple[SessionState, int]:
-    """The state with the turns that are held in memory, and the number of the first turn of the window.
+def extent(there: int, policy: MemoryConfig, turns: int, *, absorbed: int = 0, sizes: Iterable[int] = ()) -> tuple[int, int]:
+    """How many of the newest turns that are `there` are held in memory, and the number of the first turn of the window.
 
     `turns` is the number of the newest turn, from 1. `absorbed` is the newest turn that a summary or the knowledge of the
     conversation has taken in: what is newer stays in the window of SUMMARY and VECTOR_STORE, so that nothing is lost before
-    it is taken in. `sizes` are the tokens of the turns of `state`, the newest first; read for TOKEN_BUFFER only.
+    it is taken in. `sizes` are the tokens of the turns that are there, the newest first; read for TOKEN_BUFFER only.
 
     What leaves the window stays in storage.
     """
-    held, first = extent(len(state.history), policy, turns, absorbed=absorbed, sizes=sizes)
-    return (state if len(state.history) <= held else state.prune(MemoryStrategy.SLIDING_WINDOW, held)), first
-
-
-def extent(there: int, policy: MemoryConfig, turns: int, *, absorbed: int = 0, sizes: Iterable[int] = ()) -> tuple[int, int]:
-    """How many of the turns that are `there` are held in memory, and the number of the first turn of the window; likewise."""
     strategy, limit = policy.strategy, policy.limit
     if strategy in (MemoryStrategy.SLIDING_WINDOW, MemoryStrategy.TOKEN_BUFFER):
         held = min(there, limit if strategy is MemoryStrategy.SLIDING_WINDOW else fitting(sizes, limit))

@@ -92,6 +92,11 @@ class Response:
         self.reported_error: UserErrorBlock | None = None
         self.events: list[dict[str, Any]] = []
 
+    @property
+    def text(self) -> str:
+        """What it said, without data."""
+        return "\n\n".join(self.texts)
+
     # What an agent calls
 
     async def thought(self, content: str, status: str = "IN_PROGRESS") -> None:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
-from .contracts import Identity, Interaction, MemoryStrategy, SessionState
+from .contracts import Identity, Interaction, MemoryStrategy
+from .held import HeldTurn, held, interactions, read
 from .knowledge import Knowledge
-from .stores import AgentStore, Variable
+from .stores import AgentStore, ConversationRow, Variable
 from .stores.window import NOTHING, WINDOW, Window
 from .turns import turn_text
 from .usage import TOKENS
 from .words import coverage, keywords, words
-
-log = logging.getLogger(__name__)
 
 Scope: TypeAlias = Literal["conversation", "person"]
 
@@ -48,11 +46,10 @@ class Session:
 
     def __init__(
         self,
-        state: SessionState,
+        row: ConversationRow,
+        newest: tuple[HeldTurn, ...],
         identity: Identity,
         store: AgentStore,
-        conversation_row: int,
-        turns: int,
         conversation: Variables,
         person: Variables | None,
         *,
@@ -61,11 +58,10 @@ class Session:
         knowledge: Knowledge | None = None,
         before_window: Callable[[], None] = lambda: None,
     ) -> None:
-        self._state = state
+        self._row = row
+        self._newest = newest
         self._identity = identity
         self._store = store
-        self._conversation_row = conversation_row
-        self._turns = turns
         self._window_start = window_start
         self._taken_in = taken_in
         self._knowledge = knowledge
@@ -79,7 +75,7 @@ class Session:
     @property
     def session_id(self) -> str:
         """The id of the session (UUID version 5 of agent, owner and conversation), the same after a restart."""
-        return self._state.id
+        return self._row.session_id
 
     @property
     def identity(self) -> Identity:
@@ -93,12 +89,11 @@ class Session:
         """
         if limit <= 0 or offset < 0:
             return []
-        window = self._state.history
-        if offset + limit <= len(window) or len(window) == self._turns:
-            end = len(window) - offset
-            return window[max(0, end - limit) : end] if end > 0 else []
-        rows = await self._store.history(self._conversation_row, limit, offset)
-        return interactions(rows)
+        newest = self._newest
+        if offset + limit <= len(newest) or len(newest) == self._row.turns:
+            end = len(newest) - offset
+            return read(newest[max(0, end - limit) : end]) if end > 0 else []
+        return interactions(await self._store.history(self._row.id, limit, offset))
 
     @property
     def summary(self) -> str:
@@ -112,14 +107,14 @@ class Session:
         as the text of its output. A turn larger than a TOKEN_BUFFER says so: meta["over_limit"] is its number of tokens.
         """
         self._before_window()
-        state = self._state
-        count = self._turns - self._window_start + 1
-        turns = state.history[-count:] if count > 0 else []
-        if len(turns) < count and len(state.history) < self._turns:
-            turns = interactions(await self._store.history(self._conversation_row, count))
+        count = self._row.turns - self._window_start + 1
+        window = self._newest[-count:] if count > 0 else ()
+        if len(window) < count and len(self._newest) < self._row.turns:
+            window = held(await self._store.history(self._row.id, count))
+        turns = read(window)
         if not self.summary:
-            return list(turns)
-        when = turns[0].timestamp if turns else state.updated_at
+            return turns
+        when = turns[0].timestamp if turns else self._row.life.last_interaction
         told = Interaction(timestamp=when, input=None, output={"text": self.summary}, meta={"summary": True})
         return [told, *turns]
 
@@ -144,7 +139,7 @@ class Session:
     async def _spoken_of(self, wanted: Sequence[str], threshold: float) -> list[tuple[float, str]]:
         """The turns with these words, newest first, each with its score."""
         in_knowledge = self._taken_in.through if self._taken_in.strategy == MemoryStrategy.VECTOR_STORE else 0
-        most = min(_RECALL_TURNS, self._turns - in_knowledge)
+        most = min(_RECALL_TURNS, self._row.turns - in_knowledge)
         found: list[tuple[float, str]] = []
         for offset in range(0, most, _RECALL_AT_ONCE):
             for turn in reversed(await self.history(min(_RECALL_AT_ONCE, most - offset), offset)):
@@ -214,17 +209,6 @@ class Session:
             variables = self._scopes[name]
             if variables is not None:
                 variables.values[key] = text
-
-
-def interactions(rows: Sequence[str]) -> list[Interaction]:
-    """Stored turns. One that cannot be read is missing, and the log says so: the others are still there."""
-    found = []
-    for row in rows:
-        try:
-            found.append(Interaction.model_validate_json(row))
-        except ValueError as error:  # what was written goes deeper, or has longer numbers, than can be read
-            log.error("a stored turn cannot be read (%d characters): %s", len(row), str(error).partition("\n")[0])
-    return found
 
 
 def _require_text_keys(value: object) -> None:

@@ -22,11 +22,11 @@ from .contracts import (
     AgentRequest,
     ConversationState,
     ErrorCode,
-    Interaction,
     UserErrorBlock,
 )
 from .engine import Engine
 from .exceptions import StoreError
+from .held import HeldTurn
 from .lane import Lane, Memory, Waiting
 from .response import Response
 from .session import Session
@@ -177,23 +177,21 @@ class Turn:
         if session.is_ended:
             life = conversation.end(life)
         final = response.conclude(ended.event)
-        interaction = self._interaction()
-        engine.governance.mark(interaction)
+        turn = engine.governance.mark(HeldTurn(_turn_json(self._turn())))
         row = memory.row
-        state, window_start = engine.governance.extended(memory.state, interaction, row.turns + 1, memory.variables)
+        newest, window_start = engine.governance.window((*memory.newest, turn), row.turns + 1, memory.variables)
         row = row._replace(
             life=life,
             max_interactions=rules.max_interactions,
             window_start=max(window_start, row.window_start),
             turns=row.turns + 1,
         )
-        stored = TurnRow(str(interaction.interaction_id), interaction.timestamp, _interaction_json(interaction))
         memory.row = row  # what is changed while this is stored is stored after it
-        await self.store_answer(stored, await self._used())
+        await self.store_answer(TurnRow(str(self.waiting.key), self.began, turn.text), await self._used())
         session.settle()
-        memory.state = state
+        memory.newest = newest
         engine.governance.absorb(memory)
-        memory.last_answer = interaction.output.get("text", "").strip()
+        memory.last_answer = response.text.strip()
         self.send_answer(final)
         if is_active and life.state is not ConversationState.ACTIVE:
             await engine.ends.ended(row.conversation_id, life.state)
@@ -217,15 +215,16 @@ class Turn:
         elif self.response.stanzas:
             self.engine.outbox.close_when_acknowledged(self.waiting.row, self.response.last_sent)
 
-    def _interaction(self) -> Interaction:
+    def _turn(self) -> dict[str, Any]:
+        """The fields of its Interaction."""
         request, response = self.request, self.response
-        output: dict[str, Any] = {"text": "\n\n".join(response.texts)}
+        output: dict[str, Any] = {"text": response.text}
         if response.data_blocks:
             output["data"] = response.data_blocks
         if response.reported_error is not None:
             output["error"] = response.reported_error.dump()
         meta: dict[str, Any] = {
-            "request_id": str(request.request_id),
+            "request_id": request.request_id,
             "language": self.waiting.incoming.language,
             "duration_ms": round((self.engine.clock() - self.began) / _MILLISECOND, 3),
         }
@@ -233,19 +232,15 @@ class Turn:
             meta["nickname"] = nickname
         if used := usage_in(response.events):
             meta["usage"] = used
-        turn = {
+        return {
             "interaction_id": self.waiting.key,
             "timestamp": self.began,
             "input": request.payload,
             "output": output,
             "events": response.events,
             "meta": meta,
-            "lineage": {"root_request_id": str(request.root_request_id)},
+            "lineage": {"root_request_id": request.root_request_id},
         }
-        try:
-            return Interaction(**turn)
-        except ValidationError:  # the agent put something there that is no JSON
-            return Interaction(**{**turn, "input": {name: value for name, value in request.payload.items() if _is_json(value)}})
 
 
 def _request(memory: Memory, waiting: Waiting, now: datetime) -> AgentRequest:
@@ -278,11 +273,10 @@ def _request(memory: Memory, waiting: Waiting, now: datetime) -> AgentRequest:
 
 def _session(engine: Engine, memory: Memory, waiting: Waiting) -> Session:
     return Session(
-        memory.state,
+        memory.row,
+        memory.newest,
         memory.identity(waiting.incoming.language, waiting.incoming.nickname),
         engine.store,
-        memory.row.id,
-        memory.row.turns,
         memory.variables,
         memory.person.variables,
         window_start=engine.governance.first(memory),
@@ -304,10 +298,9 @@ def _is_json(value: object) -> bool:
     return True
 
 
-def _interaction_json(interaction: Interaction) -> str:
+def _turn_json(turn: dict[str, Any]) -> str:
     try:
-        # The model's own serializer tries for the input one kind after the other.
-        return to_json(interaction.__dict__, by_alias=True, exclude_none=True, inf_nan_mode="null").decode()
+        return to_json(turn, inf_nan_mode="null").decode()
     except ValueError:  # lone surrogates, or what an agent put into the payload and is no JSON
-        dumped = interaction.model_dump(by_alias=True, exclude_none=True)
-        return to_json(printable(dumped), fallback=repr).decode()
+        asked = {name: value for name, value in turn["input"].items() if _is_json({name: value})}
+        return to_json(printable({**turn, "input": asked}), fallback=repr).decode()

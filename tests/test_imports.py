@@ -34,6 +34,7 @@ FLOORS = [
         "passages",
         "documents",
         "nearness",
+        "held",
     },
     {"conversation", "pruning", "fields", "own_commands", "config", "modules", "authoring", "tokens", "summaries", "embedding"},
     {"codec", "stores", "loading", "files", "links"},

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from spade_coreason import Interaction, MemoryConfig, MemoryStrategy, SessionState
+from spade_coreason import MemoryConfig, MemoryStrategy
 from spade_coreason.exceptions import ConfigError
-from spade_coreason.pruning import KEPT, fitting, to_absorb, window
+from spade_coreason.pruning import KEPT, extent, fitting, to_absorb
 from spade_coreason.summaries import extract
 from spade_coreason.tokens import Tokenizer, counter, estimate
 
@@ -17,10 +17,6 @@ PROSE = "The agent keeps what it was told, and says it again when somebody asks 
 
 def config(strategy: MemoryStrategy, limit: int) -> MemoryConfig:
     return MemoryConfig(strategy=strategy, limit=limit, summary_prompt="Shorten it.")
-
-
-def state(turns: int) -> SessionState:
-    return SessionState(agent_id="a", user_id="u", history=[Interaction(input=n) for n in range(1, turns + 1)])
 
 
 @pytest.mark.parametrize(
@@ -36,9 +32,8 @@ def state(turns: int) -> SessionState:
 )
 def test_a_token_buffer_holds_the_newest_turns_that_fit(sizes: list[int], limit: int, kept: int) -> None:
     assert fitting(sizes, limit) == kept
-    pruned, first = window(state(len(sizes)), config(MemoryStrategy.TOKEN_BUFFER, limit), len(sizes), sizes=iter(sizes))
-    assert [turn.input for turn in pruned.history] == list(range(len(sizes) - kept + 1, len(sizes) + 1))
-    assert first == len(sizes) - kept + 1
+    policy, turns = config(MemoryStrategy.TOKEN_BUFFER, limit), len(sizes)
+    assert extent(turns, policy, turns, sizes=iter(sizes)) == (kept, turns - kept + 1)
 
 
 @pytest.mark.parametrize("strategy", [MemoryStrategy.SUMMARY, MemoryStrategy.VECTOR_STORE])
@@ -46,18 +41,14 @@ def test_what_is_not_taken_in_yet_stays_in_the_window(strategy: MemoryStrategy) 
     policy = config(strategy, 3)
     assert to_absorb(policy, 3, 0) == range(0)
     assert list(to_absorb(policy, 10, 0)) == [1, 2, 3, 4, 5, 6, 7]
-    pruned, first = window(state(10), policy, 10, absorbed=0)
-    assert (len(pruned.history), first) == (10, 1)
+    assert extent(10, policy, 10, absorbed=0) == (10, 1)
     assert list(to_absorb(policy, 10, 5)) == [6, 7]
-    pruned, first = window(state(10), policy, 10, absorbed=7)
-    assert ([turn.input for turn in pruned.history], first) == ([8, 9, 10], 8)
+    assert extent(10, policy, 10, absorbed=7) == (3, 8)
 
 
 @pytest.mark.parametrize("strategy", [MemoryStrategy.ALL, MemoryStrategy.SUMMARY])
 def test_a_window_without_bounds_is_not_all_in_memory(strategy: MemoryStrategy) -> None:
-    pruned, first = window(state(KEPT + 50), config(strategy, 3), KEPT + 50)
-    assert (len(pruned.history), first) == (KEPT, 1)
-    assert pruned.history[-1].input == KEPT + 50
+    assert extent(KEPT + 50, config(strategy, 3), KEPT + 50) == (KEPT, 1)
 
 
 @pytest.mark.parametrize("strategy", [MemoryStrategy.ALL, MemoryStrategy.SLIDING_WINDOW, MemoryStrategy.TOKEN_BUFFER])

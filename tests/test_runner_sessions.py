@@ -14,6 +14,8 @@ import pytest
 from spade_coreason import (
     AgentRequest,
     AgentTester,
+    CloudEvent,
+    Interaction,
     MemoryConfig,
     MemoryStrategy,
     PeerFailed,
@@ -442,6 +444,30 @@ async def test_what_an_agent_does_to_the_payload_harms_no_turn(wrong: Any) -> No
         assert await t.say("three") == ["three"]
         [record] = await t.conversations()
         assert record.interaction_count == 3
+
+
+@pytest.mark.parametrize(
+    "asked", [{"query": "x", "none": None, "n": [1, 2.5, {"a": None}]}, {"parts": [{"text": "x"}]}], ids=["JSON", "parts"]
+)
+async def test_a_turn_reads_the_same_before_and_after_a_restart(asked: dict[str, Any]) -> None:
+    seen: list[Interaction] = []
+
+    @agent
+    async def looks(request: Any, session: Any, response: Any) -> None:
+        seen.extend((await session.history(10))[:1])
+        await response.emit(CloudEvent(type="a.b", source="s", data={"none": None}))
+        await response.data({"d": [None, 1]})
+        await response.markdown("y")
+
+    async with AgentTester(looks) as t:
+        await t.ask(asked, user=ALICE)
+        await t.ask("again", user=ALICE)
+        await t.restart()
+        await t.ask("and again", user=ALICE)
+    before, after = seen
+    assert before == after
+    assert after.dump()["input"] == asked
+    assert after.output["text"] == "y"
 
 
 async def test_a_turn_that_can_be_stored_and_not_read_is_missing_and_the_others_are_there(

@@ -11,9 +11,9 @@ from ..conversation import Life
 from ..exceptions import UploadError
 from ..export import export_person
 from ..fields import CONVERSATION, Choice, Field, FieldError, Value
+from ..held import interactions
 from ..names import local_part
 from ..preferences import Preferences
-from ..session import interactions
 from ..stores.window import NOTHING, WINDOW, Window
 from ..usage import TOKENS
 from .definition import SURE, Asked, Command, Outcome

@@ -78,10 +78,9 @@ class SessionState(CoReasonBaseModel):
     history: list[Interaction] = Field(default_factory=list)
     variables: dict[str, Any] = Field(default_factory=dict)
 
-    def add_interaction(self, interaction: Interaction, most: int | None = None) -> SessionState:
-        """A new state with one turn more, of whose turns it keeps the newest `most`."""
-        history = [*self.history, interaction]
-        return self._with_history(history if most is None else history[-most:] if most > 0 else [])
+    def add_interaction(self, interaction: Interaction) -> SessionState:
+        """A new state with one turn more."""
+        return self._with_history([*self.history, interaction])
 
     def prune(self, strategy: MemoryStrategy, limit: int) -> SessionState:
         """A new state with the history that `strategy` keeps; deterministic (seed: Memory Governance).

@@ -17,14 +17,14 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import Connection, text
 
-from spade_coreason import AgentDefinition, AgentInteractionMemory, ConversationState, Identity, SessionState, StoreError
+from spade_coreason import AgentDefinition, AgentInteractionMemory, ConversationState, Identity, StoreError
 from spade_coreason.codec import Incoming
 from spade_coreason.contracts import Interaction, MemoryConfig, MemoryStrategy
 from spade_coreason.contracts.base import utc_now
-from spade_coreason.conversation import Life, Rules
+from spade_coreason.conversation import Life, Rules, begin
 from spade_coreason.forget import Forgotten, forget_conversation, forget_everybody, forget_person
 from spade_coreason.names import choose, possible_ids, session_id
-from spade_coreason.pruning import window
+from spade_coreason.pruning import extent
 from spade_coreason.runner import Policy, Runner
 from spade_coreason.session import Session, Variables
 from spade_coreason.stores import AgentStore, ConversationRow, Database, Turn, Variable
@@ -334,10 +334,10 @@ async def test_a_variable_is_of_one_agent_scope_and_holder(database: Database, w
 
 
 def session(store: AgentStore, owner: str, name: str, values: dict[str, str], of_person: dict[str, str]) -> Session:
-    state = SessionState(id=name, agent_id=store.agent, user_id=owner)
+    row = ConversationRow(1, name, owner, name, begin(NOW), 0)
     identity = Identity(id=owner, name=owner, role="user")
     conversation, person = Variables("conversation", name, values), Variables("person", owner, of_person)
-    return Session(state, identity, store, 1, 0, conversation, person)
+    return Session(row, (), identity, store, conversation, person)
 
 
 async def loaded(store: AgentStore, owner: str, name: str) -> Session:
@@ -514,11 +514,7 @@ async def _quickest(deed: Callable[[str], Awaitable[None]], name: str) -> float:
 def test_the_window_begins_with_the_first_turn_that_is_kept(
     strategy: MemoryStrategy, limit: int, kept: int, start: int
 ) -> None:
-    turns = [Interaction(input=n) for n in range(1, 11)]
-    state = SessionState(agent_id=AGENT, user_id=ALICE, history=turns)
-    pruned, first = window(state, MemoryConfig(strategy=strategy, limit=limit), 10)
-    assert pruned.history == turns[-kept:]
-    assert first == start
+    assert extent(10, MemoryConfig(strategy=strategy, limit=limit), 10) == (kept, start)
 
 
 class Remembers:

@@ -91,7 +91,7 @@ def show(file: Path | None, data: Path | None, agent: str | None, conversation: 
 
 
 async def _show(file: Path | None, data: Path | None, agent: str | None, conversation: str, limit: int, as_json: bool) -> None:
-    from ...session import interactions as turns_of
+    from ...held import interactions as turns_of
 
     async with opened(file, data, agent) as storage:
         jid, row = await _find(storage, conversation)
