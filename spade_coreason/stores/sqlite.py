@@ -214,6 +214,8 @@ class SqliteDatabase(Database):
         cursor.execute(f"PRAGMA synchronous={self._durability}")
         cursor.execute("PRAGMA foreign_keys=ON")
         cursor.execute("PRAGMA secure_delete=ON")  # what is forgotten is not in the file either
+        # Else a statement of many rows keeps what it may have to undo in a file of its own: a third of all that is written.
+        cursor.execute("PRAGMA temp_store=MEMORY")
         cursor.close()
 
 
