@@ -13,7 +13,7 @@ from uuid import UUID
 from .codec import Incoming
 from .contracts import ConversationState, Identity
 from .conversation import Life
-from .held import HeldTurn
+from .held import HeldState
 from .names import local_part
 from .preferences import Preferences
 from .session import Variables
@@ -78,8 +78,7 @@ class Memory:
     """What a conversation holds in memory between its turns; the database has all of it."""
 
     row: ConversationRow
-    newest: tuple[HeldTurn, ...]
-    """The turns of the window, oldest first."""
+    state: HeldState
     variables: Variables
     person: Person
     last_answer: str = ""

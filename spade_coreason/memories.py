@@ -7,7 +7,7 @@ import weakref
 from . import conversation
 from .engine import Engine
 from .exceptions import StoreError
-from .held import held
+from .held import HeldState
 from .lane import Lane, Memory, Person
 from .names import choose, possible_ids, session_id
 from .preferences import PREFERENCES, Preferences
@@ -44,10 +44,11 @@ class Memories:
         if row is None:
             row = await self._begin(name, sender)
         variables = Variables("conversation", name, stored.variables)
-        newest, _ = engine.governance.window(held(stored.history), row.turns, variables)
-        memory = Memory(row, newest, variables, person)
-        if newest and (last := newest[-1].interaction) is not None:
-            memory.last_answer = answered_text(last).strip()
+        state = HeldState.of(row.session_id, engine.jid, sender, stored.history)
+        state, _ = engine.governance.pruned(state, row.turns, variables)
+        memory = Memory(row, state, variables, person)
+        if newest := list(state.history[-1:]):
+            memory.last_answer = answered_text(newest[0]).strip()
         lane.memory = memory
         return memory
 

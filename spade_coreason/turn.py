@@ -179,7 +179,7 @@ class Turn:
         final = response.conclude(ended.event)
         turn = engine.governance.mark(HeldTurn(_turn_json(self._turn())))
         row = memory.row
-        newest, window_start = engine.governance.window((*memory.newest, turn), row.turns + 1, memory.variables)
+        state, window_start = engine.governance.pruned(memory.state.add_held(turn), row.turns + 1, memory.variables)
         row = row._replace(
             life=life,
             max_interactions=rules.max_interactions,
@@ -189,7 +189,7 @@ class Turn:
         memory.row = row  # what is changed while this is stored is stored after it
         await self.store_answer(TurnRow(str(self.waiting.key), self.began, turn.text), await self._used())
         session.settle()
-        memory.newest = newest
+        memory.state = state
         engine.governance.absorb(memory)
         memory.last_answer = response.text.strip()
         self.send_answer(final)
@@ -274,7 +274,7 @@ def _request(memory: Memory, waiting: Waiting, now: datetime) -> AgentRequest:
 def _session(engine: Engine, memory: Memory, waiting: Waiting) -> Session:
     return Session(
         memory.row,
-        memory.newest,
+        memory.state,
         memory.identity(waiting.incoming.language, waiting.incoming.nickname),
         engine.store,
         memory.variables,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 from uuid import UUID, uuid4
 
 from pydantic import BeforeValidator, Field, JsonValue, ValidationError
@@ -78,11 +79,11 @@ class SessionState(CoReasonBaseModel):
     history: list[Interaction] = Field(default_factory=list)
     variables: dict[str, Any] = Field(default_factory=dict)
 
-    def add_interaction(self, interaction: Interaction) -> SessionState:
+    def add_interaction(self, interaction: Interaction) -> Self:
         """A new state with one turn more."""
         return self._with_history([*self.history, interaction])
 
-    def prune(self, strategy: MemoryStrategy, limit: int) -> SessionState:
+    def prune(self, strategy: MemoryStrategy, limit: int) -> Self:
         """A new state with the history that `strategy` keeps; deterministic (seed: Memory Governance).
 
         ALL returns this object; SLIDING_WINDOW keeps `history[-limit:]`, nothing for a limit of 0 or less. The strategies
@@ -91,9 +92,9 @@ class SessionState(CoReasonBaseModel):
         """
         if MemoryStrategy(strategy) is not MemoryStrategy.SLIDING_WINDOW:
             return self
-        return self._with_history(self.history[-limit:] if limit > 0 else [])
+        return self._with_history(self.history[-limit:] if limit > 0 else self.history[:0])
 
-    def _with_history(self, history: list[Interaction]) -> SessionState:
+    def _with_history(self, history: Sequence[Interaction]) -> Self:
         updated_at = utc_now()
         if updated_at <= self.updated_at:  # the clock did not move between two changes, or moved back
             updated_at = self.updated_at + timedelta(microseconds=1)
