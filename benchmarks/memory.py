@@ -78,18 +78,22 @@ def measure(load: MemoryLoad) -> MemoryMeasured:
         for size in load.sizes:
             write(Path(name) / str(size), size)
         opened = [_opened(largest) for _ in range(load.rounds)]
+        # SPADE needs greenlet and does not ask for it.
+        peer = environment(PEER, "greenlet") if load.has_peer else None
         synced: list[float] = []
+        by_peer: list[float] = []
         for _ in range(load.rounds):
             synced.extend(_synced(Path(name) / "bare", load.additions))
             for size in load.sizes:
                 for way in WAYS:
                     durations[way][size].extend(_added(way, Path(name) / str(size), load.additions))
+            if peer is not None:
+                by_peer.extend(_added_by_peer(peer, Path(name) / str(PEER_ENTRIES)))
         file_mib = (largest / file_name(AGENT)).stat().st_size / 2**20
-        peer_us = _peer_us(Path(name)) if load.has_peer else None
     return MemoryMeasured(
         {way: {size: statistics.median(all_) * 1e6 for size, all_ in of.items()} for way, of in durations.items()},
         statistics.median(synced) * 1e6,
-        peer_us,
+        statistics.median(by_peer) * 1e6 if by_peer else None,
         statistics.median(seconds for seconds, _ in opened),
         max(peak for _, peak in opened),
         file_mib,
@@ -192,19 +196,19 @@ def _opened(directory: Path) -> tuple[float, float]:
     return opened["seconds"], opened["peak_bytes"] / (directory / file_name(AGENT)).stat().st_size
 
 
-def _peer_us(directory: Path) -> float | None:
-    # SPADE needs greenlet and does not ask for it.
-    python = environment(PEER, "greenlet")
-    if python is None:
-        return None
-    # It begins with what we wrote, and says so if it cannot read it.
-    ours = AgentInteractionMemory(AGENT, directory / str(PEER_ENTRIES))
-    ours.add_information("last", next(texts()))
-    ours.close()
-    (directory / "peer").mkdir()
-    shutil.copy(ours.path, directory / "peer" / str(spade_llm_name(AGENT)))
-    script = Path(__file__).with_name("peer_memory.py")
-    command = [str(python), str(script), AGENT, str(directory / "peer"), str(PEER_ENTRIES + 1)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+def _added_by_peer(python: Path, directory: Path) -> list[float]:
+    """Seconds of each of spade_llm's additions to what is in the directory."""
+    with tempfile.TemporaryDirectory(dir=directory.parent) as name:
+        # It begins with what we wrote, and says so if it cannot read it.
+        shutil.copy(directory / file_name(AGENT), Path(name) / file_name(AGENT))
+        ours = AgentInteractionMemory(AGENT, name)
+        ours.add_information("last", next(texts()))
+        ours.close()
+        theirs = Path(name) / "peer"
+        theirs.mkdir()
+        shutil.copy(ours.path, theirs / str(spade_llm_name(AGENT)))
+        script = Path(__file__).with_name("peer_memory.py")
+        command = [str(python), str(script), AGENT, str(theirs), str(PEER_ENTRIES + 1)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     seconds: list[float] = json.loads(done.stdout)
-    return statistics.median(seconds) * 1e6
+    return seconds

@@ -233,6 +233,26 @@ async def test_with_normal_durability_nothing_is_synced(tmp_path: Path, disk: Di
     assert disk.syncs == 0
 
 
+@pytest.mark.parametrize("goes_on", [False, True])
+async def test_what_another_process_folds_in_during_a_turn_is_safe(tmp_path: Path, disk: Disk, goes_on: bool) -> None:
+    memory, other = memory_in(tmp_path), memory_in(tmp_path)
+
+    async def work() -> None:
+        await memory.aadd_information("c", "x")
+        assert disk.syncs == 0
+        other.flush()
+        if goes_on:
+            await asyncio.to_thread(other.add_information, "c", "y")
+
+    async with AgentTester(Agent(work)) as t:
+        assert await t.say("work") == ["done"]
+    assert memory.path.exists()
+    assert memory.journal_path.exists() == goes_on
+    assert memory_in(tmp_path).get_information("c") == (["x", "y"] if goes_on else ["x"])
+    if goes_on:
+        assert disk.kept[str(memory.journal_path)] == memory.journal_path.read_bytes()
+
+
 # Accidents
 
 
