@@ -115,6 +115,12 @@ def test_a_room_imports_downwards_only(path: Path) -> None:
             assert FLOOR[parts[1]] <= FLOOR[room], f"{room} imports {name}"
 
 
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_module_takes_a_private_name_of_another(path: Path) -> None:
+    names = [name.split(".") for name in imports(path) if name.startswith("spade_coreason.")]
+    assert not [".".join(parts) for parts in names if any(part.startswith("_") and not part.endswith("__") for part in parts)]
+
+
 @pytest.mark.parametrize(
     ("libraries", "rooms"),
     [({"spade", "slixmpp", "pyjabber"}, {"xmpp"}), ({"sqlalchemy", "alembic", "aiosqlite", "asyncpg"}, {"stores"})],

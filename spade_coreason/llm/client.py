@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from ..codec import printable
 from ..exceptions import ConfigError, ModelError
 from .deltas import Reply
+from .messages import merged
 from .options import Endpoint
 
 log = logging.getLogger(__name__)
@@ -109,9 +110,10 @@ class Client:
         further = dict(question.further)
         if self.endpoint.usage:
             further["stream_options"] = {"include_usage": True}
+        messages = merged(question.messages) if self.endpoint.merge_messages else question.messages
         try:
             stream = await self._client.chat.completions.create(
-                model=name, messages=printable(question.messages), stream=True, **further
+                model=name, messages=printable(messages), stream=True, **further
             )
             async with stream:
                 async for chunk in stream:

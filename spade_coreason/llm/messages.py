@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ..contracts import AgentDefinition, AgentRequest, Interaction
@@ -77,6 +77,17 @@ def question_shown(request: AgentRequest) -> list[Message]:
 def passages_shown(passages: Sequence[str]) -> list[Message]:
     """What was found, as data."""
     return [_data("Found for the next message, in documents and earlier turns", passages)] if passages else []
+
+
+def merged(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """Those of the system's or the user's role that follow each other as one, with an empty line between."""
+    found: list[Message] = []
+    for message in messages:
+        if found and message["role"] == found[-1]["role"] in ("system", "user"):
+            found[-1] = {**message, "content": f"{found[-1]['content']}\n\n{message['content']}"}
+        else:
+            found.append(dict(message))
+    return found
 
 
 def _spoken(text: str, nickname: Any) -> Message:

@@ -29,7 +29,8 @@ class Endpoint(StrictOptions):
     that only where `url` is from the environment too: a key for one server never goes to another. `timeout_s` is the time in
     which something new must come; of `tries` the first is one; a pause is `first_pause_s`, then four times as long each time,
     or what the server says; where that is more than `longest_pause_s`, nobody waits. `usage: false` is for servers that
-    refuse `stream_options`.
+    refuse `stream_options`, `merge_messages: true` for chat templates that want roles to alternate (Mistral's, Gemma's):
+    messages of the system's or the user's role that follow each other become one.
     """
 
     url: str | None = None
@@ -41,6 +42,7 @@ class Endpoint(StrictOptions):
     first_pause_s: float = Field(default=0.5, ge=0)
     longest_pause_s: float = Field(default=20.0, ge=0)
     usage: bool = True
+    merge_messages: bool = False
 
     def resolved(self, environment: Mapping[str, str] = os.environ) -> tuple[str, str]:
         """Base URL and key. ConfigError where no server is named, or the file of the key cannot be read."""
