@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -107,16 +108,17 @@ class Client:
 
         if self._client is None:
             self.open()
-        further = dict(question.further)
-        if self.endpoint.usage:
+        further = {**question.further, "stream": self.endpoint.stream}
+        if self.endpoint.stream and self.endpoint.usage:
             further["stream_options"] = {"include_usage": True}
         messages = merged(question.messages) if self.endpoint.merge_messages else question.messages
         try:
-            stream = await self._client.chat.completions.create(
-                model=name, messages=printable(messages), stream=True, **further
-            )
-            async with stream:
-                async for chunk in stream:
+            answer = await self._client.chat.completions.create(model=name, messages=printable(messages), **further)
+            if not self.endpoint.stream:
+                yield reply.take(_as_chunk(answer))
+                return
+            async with answer:
+                async for chunk in answer:
                     yield reply.take(chunk)
         except openai.APIConnectionError as error:
             if reply.finish is not None:
@@ -136,6 +138,12 @@ class Client:
             raise ModelError(name, "reports an error in the middle of its answer", may_pass=True) from error
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ModelError(name, NO_COMPLETION) from error
+
+
+def _as_chunk(completion: Any) -> SimpleNamespace:
+    """A whole answer as the only piece of a stream."""
+    choices = [SimpleNamespace(delta=one.message, finish_reason=one.finish_reason) for one in completion.choices]
+    return SimpleNamespace(choices=choices, usage=completion.usage)
 
 
 def _may_pass(status: int) -> bool:

@@ -94,7 +94,8 @@ class Reply:
         self.text = "".join(self._texts)
 
     def _take_fragment(self, fragment: Any) -> None:
-        index = fragment.index if isinstance(fragment.index, int) else 0
+        number = getattr(fragment, "index", None)
+        index = number if isinstance(number, int) else 0
         key = (index, fragment.id or "")
         function = fragment.function
         name, arguments = (function.name or "", function.arguments or "") if function is not None else ("", "")

@@ -28,9 +28,11 @@ class Endpoint(StrictOptions):
     Without `url`: OPENAI_BASE_URL, else OpenAI. The key is `api_key`, else the text of `api_key_file`, else OPENAI_API_KEY, but
     that only where `url` is from the environment too: a key for one server never goes to another. `timeout_s` is the time in
     which something new must come; of `tries` the first is one; a pause is `first_pause_s`, then four times as long each time,
-    or what the server says; where that is more than `longest_pause_s`, nobody waits. `usage: false` is for servers that
-    refuse `stream_options`, `merge_messages: true` for chat templates that want roles to alternate (Mistral's, Gemma's):
-    messages of the system's or the user's role that follow each other become one.
+    or what the server says; where that is more than `longest_pause_s`, nobody waits.
+
+    `stream: false` is for servers that give an answer but whole, `usage: false` for those that refuse `stream_options`,
+    `merge_messages: true` for chat templates that want roles to alternate (Mistral's, Gemma's): messages of the system's or the
+    user's role that follow each other become one.
     """
 
     url: str | None = None
@@ -41,6 +43,7 @@ class Endpoint(StrictOptions):
     tries: int = Field(default=3, ge=1)
     first_pause_s: float = Field(default=0.5, ge=0)
     longest_pause_s: float = Field(default=20.0, ge=0)
+    stream: bool = True
     usage: bool = True
     merge_messages: bool = False
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from uuid import uuid4
 
 import pytest
+from aiohttp import web
 from pydantic import BaseModel, SecretStr
 
 from spade_coreason import (
@@ -94,6 +95,33 @@ async def test_the_window_is_shown_and_the_oldest_turns_give_way_to_the_token_li
     assert shown[7] == [str(number) for number in range(8 - len(shown[7]), 8)]
     assert 1 < len(shown[7]) < 8
     assert contents(server.asked[7], "assistant") == ["noted"] * (len(shown[7]) - 1)
+
+
+async def test_a_server_that_does_not_stream_is_asked_for_whole_answers() -> None:
+    def whole(finish: str, **message: Any) -> Answer:
+        async def answer(wire: Wire) -> web.Response:
+            assert wire.asked["stream"] is False
+            assert "stream_options" not in wire.asked
+            choice = {"index": 0, "message": {"role": "assistant", "content": None, **message}, "finish_reason": finish}
+            usage = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
+            return web.json_response({"id": "c1", "object": "chat.completion", "choices": [choice], "usage": usage})
+
+        return answer
+
+    wanted = [
+        {"id": f"id-{query}", "type": "function", "function": {"name": "recall", "arguments": json.dumps({"query": query})}}
+        for query in ("tea", "milk")
+    ]
+    answers = [fails(503), whole("tool_calls", tool_calls=wanted), whole("stop", content="Neither.", reasoning_content="Hm.")]
+    async with helper(*answers, html, endpoint={"stream": False, "tries": 2}) as (server, t):
+        answer = await t.ask("tea or milk?")
+        [turn] = await recorded(t)
+        with pytest.raises(PeerFailed, match="answers with something that is no chat completion"):
+            await t.ask("hi")
+    assert answer.text == "Neither."
+    assert "Hm." in [event.data.get("content") for event in answer.events]
+    assert contents(server.asked[2], "tool") == ["Nothing was found."] * 2
+    assert turn["meta"]["usage"]["total_tokens"] == 36
 
 
 async def test_messages_of_one_role_behind_each_other_can_be_joined() -> None:
