@@ -36,6 +36,8 @@ class Speaker:
         """In any reply."""
         self.is_over = False
         """Whether there was a termination marker."""
+        self.is_cleared = False
+        """Whether guardrails left nothing of the last reply, which had a text."""
         self.begin()
 
     def begin(self) -> None:
@@ -49,6 +51,7 @@ class Speaker:
         self._data: list[str] = []
         self._blank = self._thought = ""
         self.heard = 0
+        self._has_text = False
 
     async def text(self, piece: str) -> None:
         """A piece of the text."""
@@ -56,6 +59,7 @@ class Speaker:
             await self._end_reasoning()
         self.heard += len(piece)
         shown = self._markers.feed(piece)
+        self._has_text = self._has_text or bool(shown.strip())
         if self._is_silent:
             self._data.append(shown)
         else:
@@ -88,7 +92,9 @@ class Speaker:
                 await self._stream.write(_CUT)
             await self._stream.close()
         self._stream, self.has_spoken = None, False
-        return "".join(self._said)
+        said = "".join(self._said)
+        self.is_cleared = self._has_text and not said.strip()
+        return said
 
     async def abort(self, reason: str) -> None:
         """The reply will not be whole."""

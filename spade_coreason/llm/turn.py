@@ -15,6 +15,8 @@ from .tool_use import ToolUse
 
 _OVER = "(Our conversation ends here.)"
 """Where a termination marker is all that the model says."""
+_CLEARED = "I cannot give this answer."
+"""Where guardrails leave nothing of what it says."""
 
 
 class LLMTurn:
@@ -50,10 +52,10 @@ class LLMTurn:
             if capability is None:
                 if self._speaker.said_something:
                     return
-                if not self._speaker.is_over:
+                if not (self._speaker.is_over or self._speaker.is_cleared):
                     problem = "used up all it may say before its answer" if reply.finish == "length" else "gave no answer"
                     raise ModelError(reply.model, problem, may_pass=True)
-                await self._response.markdown(_OVER)
+                await self._response.markdown(_OVER if self._speaker.is_over else _CLEARED)
                 return
             data, problem = data_in(reply.text, capability.outputs)
             if data is not None:

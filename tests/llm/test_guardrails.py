@@ -203,6 +203,11 @@ def broken(text: str) -> bool:
         ({"length": {"min": 4}}, "one two three", []),
         ({"length": 5}, "I cannot give this answer.", [("guardrail.block", "output: length", "success")]),
         ({"length": 5, "action": "replace", "replacement": "…"}, "…", [("guardrail.replace", "output: length", "success")]),
+        (
+            {"length": 5, "action": "replace", "replacement": ""},
+            "I cannot give this answer.",
+            [("guardrail.replace", "output: length", "success")],
+        ),
         ({"length": 5, "action": "warn"}, "one two three", [("guardrail.warn", "output: length", "success")]),
         ({"keywords": "two", "action": "warn"}, "one two three", [("guardrail.warn", "output: keywords", "success")]),
         (
