@@ -134,11 +134,14 @@ class KnowledgeError(CoReasonError):
 class ModelError(CoReasonError):
     """A model did not answer as it should; `where` is its address or its name.
 
-    `may_pass`: asking again may help, after `retry_after_s` where the server said so.
+    `may_pass`: asking again may help, after `retry_after_s` where the server said so. `said` are the server's own words, for
+    whoever asked: they may quote what it was asked, and so are for no log.
     """
 
-    def __init__(self, where: str, problem: str, *, may_pass: bool = False, retry_after_s: float | None = None) -> None:
-        super().__init__(f"{where}: {problem}")
+    def __init__(
+        self, where: str, problem: str, *, said: str = "", may_pass: bool = False, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(f"{where}: {problem}{f'; its words: {said}' if said else ''}")
         self.where = where
         self.problem = problem
         self.may_pass = may_pass
@@ -227,3 +230,10 @@ class PeerFailed(PeerError):
     def __init__(self, jid: str, problem: str, code: int | None = None) -> None:
         super().__init__(jid, f"reports: {problem}")
         self.code = code
+
+
+def unquoted(error: BaseException) -> str:
+    """An error as a log has it: without the words of a server or of somebody's own code, which may quote a person's."""
+    if isinstance(error, ModelError):
+        return f"{error.where}: {error.problem}"
+    return str(error) if isinstance(error, CoReasonError) else type(error).__name__

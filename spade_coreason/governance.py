@@ -11,7 +11,7 @@ import logging
 from typing import NamedTuple
 
 from .contracts import MemoryConfig, MemoryStrategy
-from .exceptions import CoReasonError
+from .exceptions import CoReasonError, unquoted
 from .held import HeldState, HeldTurn, interactions
 from .knowledge import Knowledge
 from .lane import Memory
@@ -152,13 +152,9 @@ class Governance:
                     await self._take_in(memory, numbers[:_TURNS_AT_ONCE])
         except Exception as error:  # the turns stay where they are, whatever it was
             if not self._is_failing:
-                is_ours = isinstance(error, CoReasonError)
-                log.error(
-                    "%s: turns stay in their windows until they can be taken in: %s",
-                    self._store.agent,
-                    error if is_ours else repr(error),
-                    exc_info=None if is_ours else error,
-                )
+                what = "%s: turns stay in their windows until they can be taken in: %s"
+                unforeseen = None if isinstance(error, CoReasonError) else error
+                log.error(what, self._store.agent, unquoted(error), exc_info=unforeseen)
             self._is_failing = True
         else:
             if self._is_failing:

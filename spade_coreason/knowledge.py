@@ -16,7 +16,7 @@ from .contracts import Interaction
 from .contracts.base import utc_now
 from .documents import FileText, read_document
 from .embedding import Embedder
-from .exceptions import ConfigError, KnowledgeError, ModelError
+from .exceptions import ConfigError, KnowledgeError, ModelError, unquoted
 from .passages import split
 from .stores.knowledge import Document, KnowledgeStore, Lacking, NewDocument, Shelf, VectorRow, turn_name
 from .turns import turn_text
@@ -178,7 +178,7 @@ class Knowledge:
             asked = _packed(self.embedder, vector)
         except ModelError as error:
             if not self._is_failing:
-                log.error("%s: searches by words alone: %s", self.store.agent, error)
+                log.error("%s: searches by words alone: %s", self.store.agent, unquoted(error))
             self._is_failing = True
             return near
         self._is_failing = False
@@ -318,7 +318,7 @@ class Knowledge:
             await self._index(Lacking(shelf))
         except ModelError as error:
             if not self._is_failing:
-                log.error("%s: turns are kept without vectors: %s", self.store.agent, error)
+                log.error("%s: turns are kept without vectors: %s", self.store.agent, unquoted(error))
             self._is_failing = True
 
     def let_go(self) -> None:

@@ -70,9 +70,9 @@ class WebApi:
         except (aiohttp.ClientError, OSError) as error:
             raise ModelError(address, f"cannot be reached: {' '.join(str(error).split())}", may_pass=True) from error
         if status != 200:
-            problem = f"says {status}: {_said(body)}{_REMEDIES.get(status, '')}"
+            problem = f"says {status}{_REMEDIES.get(status, '')}"
             after_s = float(retry_after) if retry_after.isdecimal() else None
-            raise ModelError(address, problem, may_pass=status in _TRANSIENT, retry_after_s=after_s)
+            raise ModelError(address, problem, said=_said(body), may_pass=status in _TRANSIENT, retry_after_s=after_s)
         try:
             answer = json.loads(body)
         except (ValueError, RecursionError) as error:

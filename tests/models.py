@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
@@ -80,7 +81,8 @@ class ModelServer:
             if isinstance(failure, str):
                 return web.Response(text=failure, content_type="application/json")
             assert failure is not None
-            return web.json_response({"error": {"message": "told to fail"}}, status=failure)
+            message = f"told to fail: {json.dumps(asked)}"  # as those do that say what they do not take
+            return web.json_response({"error": {"message": message}}, status=failure)
         return asked
 
     async def _embeddings(self, request: web.Request) -> web.Response:

@@ -185,7 +185,7 @@ async def test_what_the_embedder_did_not_reach_is_made_up_for(open_knowledge: Op
     knowledge = open_knowledge(models)
     text = "\n\n".join(f"Paragraph {number}. " + "word " * 150 for number in range(100))
     models.failures = [400]
-    with pytest.raises(ModelError, match=r"/v1/embeddings: says 400: told to fail"):
+    with pytest.raises(ModelError, match=r"/v1/embeddings: says 400; its words: told to fail"):
         await knowledge.add(text, "long")
     assert await texts(knowledge.search("paragraph 7", 1))  # by its words it is found already
     calls = len(models.asked)
@@ -200,7 +200,7 @@ async def test_what_may_pass_is_tried_again_and_what_may_not_is_said(models: Mod
     models.failures = [503, 429]
     assert len(await embedder.embed(["a"])) == 1
     for failure, problem in (
-        (404, "says 404: told to fail; see to url and model"),
+        (404, "says 404; see to url and model; its words: told to fail"),
         ("{}", "but not with embeddings"),
         ("no", "no JSON"),
         ('{"data": []}', "0 vectors for 1 texts"),
@@ -233,7 +233,7 @@ async def test_an_api_key_is_sent_and_never_shown() -> None:
         assert "s3cret" not in repr(api)
         await api.close()
         wrong = WebApi(server.url, "other")
-        with pytest.raises(ModelError, match=r"401: Incorrect API key provided; see to api_key") as caught:
+        with pytest.raises(ModelError, match=r"401; see to api_key; its words: Incorrect API key provided") as caught:
             await OpenAIEmbedder(wrong, "m").embed(["a"])
         assert "other" not in str(caught.value)
         await wrong.close()
@@ -248,6 +248,8 @@ async def test_while_the_embedder_is_away_words_are_searched_and_the_log_says_so
     for _ in range(2):
         assert await texts(knowledge.search("refund policy")) == [REFUNDS]
     assert caplog.text.count("searches by words alone") == 1
+    assert "/v1/embeddings: says 400\n" in caplog.text
+    assert "refund policy" not in caplog.text  # which the server quotes
 
 
 # Another model
