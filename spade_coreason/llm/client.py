@@ -74,10 +74,17 @@ class Client:
         """Makes the client; importing its package takes half a second."""
         import openai
 
+        from .bounded import bound
+
         if self._client is None:
             timeout = openai.Timeout(self.endpoint.timeout_s, connect=self.endpoint.connect_timeout_s)
             # A redirect would take what is asked, which is somebody's words, to another server.
-            http = openai.DefaultAsyncHttpx2Client(follow_redirects=False, timeout=timeout)
+            http = openai.DefaultAsyncHttpx2Client(
+                follow_redirects=False,
+                timeout=timeout,
+                headers={"Accept-Encoding": "identity"},
+                event_hooks={"response": [bound]},
+            )
             self._client = openai.AsyncOpenAI(
                 base_url=self.url,
                 api_key=self._key,
@@ -105,6 +112,7 @@ class Client:
     async def chunks(self, name: str, question: Question, reply: Reply) -> AsyncGenerator[tuple[str, str], None]:
         """Text and reasoning, piece by piece; whatever goes wrong is a ModelError without a word of what was said."""
         import openai
+        from httpx2 import DecodingError
 
         if self._client is None:
             self.open()
@@ -126,6 +134,8 @@ class Client:
             problem = "broke off in the middle of its answer" if reply.chunks else "cannot be reached"
             if isinstance(error, openai.APITimeoutError):
                 problem = f"said nothing for {self.endpoint.timeout_s:g} s"
+            elif isinstance(error.__cause__, DecodingError):
+                raise ModelError(name, "sends its answer compressed, which it was not asked for") from error
             raise ModelError(name, problem, may_pass=True) from error
         except openai.APIStatusError as error:
             log.debug("%s says %d: %s", name, error.status_code, error.message)

@@ -23,6 +23,10 @@ class Wire:
         self._response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         self._is_begun = False
 
+    def status(self, status: int) -> None:
+        """Before the first word."""
+        self._response.set_status(status)
+
     async def raw(self, data: str) -> None:
         if not self._is_begun:
             await self._response.prepare(self._request)

@@ -314,7 +314,7 @@ def _coded(status: int, code: str) -> Answer:
         (_raw("data: " + "[" * 100_000 + "\n\n"), "answers with something that is no chat completion"),
         (_raw('data: {"choices": [7]}\n\n'), "answers with something that is no chat completion"),
         (_raw('data: {"choices": [{"delta": {"content": [1]}}]}\n\n'), "answers with something that is no chat completion"),
-        (_raw("data: {}\n\n", **{"Content-Encoding": "gzip"}), "cannot be reached"),
+        (_raw("data: {}\n\n", **{"Content-Encoding": "gzip"}), "sends its answer compressed, which it was not asked for"),
         (_raw("data: [DONE]\n\n"), "answers with something that is no chat completion"),
         (_raw(""), "answers with something that is no chat completion"),
         (fails(403), r"refuses the key \(403\)\."),
@@ -328,6 +328,38 @@ async def test_nonsense_on_the_wire_is_one_line_and_the_agent_stays(failure: Ans
             await t.ask("hi")
         assert "\n" not in str(raised.value)
         assert len(server.asked) == 1
+        server.answers[:] = [says("yes")]
+        assert (await t.ask("hi")).text == "yes"
+
+
+def _endless(piece: str, status: int = 200) -> Answer:
+    """Sends this on and on, as fast as it is read, and never ends."""
+
+    async def answer(wire: Wire) -> None:
+        assert wire.headers["Accept-Encoding"] == "identity"  # or few bytes could be many
+        wire.status(status)
+        for _ in range(4096):  # 256 MiB
+            await wire.raw(piece * (65536 // len(piece)))
+        await asyncio.Event().wait()
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (_endless("data: x"), "answers with something that is no chat completion"),
+        (_endless("data: x\n"), "answers with something that is no chat completion"),
+        (_endless("<p>Welcome</p>\r"), "answers with something that is no chat completion"),
+        (_endless("told to fail\n\n", 500), r"fails \(500\)"),
+    ],
+    ids=["a line", "an event", "a page", "an error"],
+)
+async def test_of_what_has_no_end_no_more_is_read_than_anybody_wants(failure: Answer, said: str) -> None:
+    async with nothing_left(), helper(failure, endpoint={"tries": 1}) as (server, t):
+        with pytest.raises(PeerFailed, match=f"My language model {said}"):
+            await t.ask("hi", timeout=30)
+        await eventually(lambda: server.open == 0)
         server.answers[:] = [says("yes")]
         assert (await t.ask("hi")).text == "yes"
 

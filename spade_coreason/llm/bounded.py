@@ -1,0 +1,45 @@
+"""What is read of a model's server: no more than anybody wants, whatever it sends."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import httpx2
+
+_MOST_BYTES = 2**24
+"""Of an event, and of all that says what is wrong; what comes then is not read."""
+_A_LINE = 2**16
+"""What a line of an event counts: the package goes over all of it again with each."""
+_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    def __init__(self, stream: httpx2.AsyncByteStream, *, has_events: bool) -> None:
+        self._stream = stream
+        self._has_events = has_events
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        read, before = 0, b""
+        async for piece in self._stream:
+            if self._has_events:
+                text = before + piece
+                begin = max((text.rfind(end) + len(end) for end in _ENDS if end in text), default=0)
+                read, piece_of_it = (0, text[begin:]) if begin else (read, piece)
+                read += len(piece_of_it) + _A_LINE * (piece_of_it.count(b"\n") + piece_of_it.count(b"\r"))
+                before = text[-3:]
+            else:
+                read += len(piece)
+            if read > _MOST_BYTES:
+                return
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+async def bound(response: httpx2.Response) -> None:
+    """Bounds what will be read. DecodingError for what comes compressed though it was to come plain: few bytes may be many."""
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise httpx2.DecodingError("it sends compressed what was to come plain")
+    assert isinstance(response.stream, httpx2.AsyncByteStream)
+    response.stream = _Bounded(response.stream, has_events=response.is_success)  # whatever its type says: servers err
