@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
 from typing import Any
+
+from .json_text import value_of
 
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]+")
 _USAGE = ("prompt_tokens", "completion_tokens", "total_tokens")
@@ -23,7 +24,7 @@ class ToolCall:
     @property
     def message(self) -> dict[str, Any]:
         """As the next request says it again, without what servers fail on: arguments that are no JSON object, odd names."""
-        arguments = self.arguments if isinstance(self.parsed, dict) and not self.refusal else "{}"
+        arguments = self.arguments if self.arguments and isinstance(self.parsed, dict) and not self.refusal else "{}"
         name = _NOT_IN_A_NAME.sub("_", self.name)[:64] or "unknown"
         return {"id": self.id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
@@ -31,8 +32,8 @@ class ToolCall:
     def parsed(self) -> Any:
         """The arguments; None where they are no JSON."""
         try:
-            return json.loads(self.arguments or "{}")
-        except (ValueError, RecursionError):
+            return value_of(self.arguments or "{}")
+        except ValueError:
             return None
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..contracts import AgentCapability, AgentDefinition, AgentRequest
 from ..contracts.schema import first_problem
+from .json_text import value_of
 
 _FENCE = re.compile(r"\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*", re.S)
 
@@ -39,7 +40,7 @@ def unescaped(text: str) -> str:
     try:
         value = _value(text)
         return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else text
-    except (ValueError, RecursionError):
+    except ValueError:
         return text
 
 
@@ -47,8 +48,7 @@ def data_in(text: str, schema: Mapping[str, Any]) -> tuple[dict[str, Any] | None
     """The data in a text, or None and what is wrong with it."""
     try:
         value = _value(text)
-        json.dumps(value, allow_nan=False)  # a number may be none: NaN, 1e999
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         return None, f"it is no JSON ({str(error)[:120]})"
     if not isinstance(value, dict):
         return None, "it is no JSON object"
@@ -58,4 +58,4 @@ def data_in(text: str, schema: Mapping[str, Any]) -> tuple[dict[str, Any] | None
 
 def _value(text: str) -> Any:
     fenced = _FENCE.fullmatch(text)
-    return json.loads(fenced[1] if fenced else text)
+    return value_of(fenced[1] if fenced else text)

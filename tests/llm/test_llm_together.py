@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -10,6 +11,7 @@ import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, PeerEvent, PeerFailed
 from tests.llm.helper import guarded, recorded
+from tests.llm.mcp.servers import happened, old, results
 from tests.llm.server import Answer, Wire, breaks, calls, hangs, says
 
 RULE = "be nice " * 1000  # more than 1000 tokens
@@ -107,13 +109,25 @@ async def test_an_answer_that_broke_off_is_in_the_budget_and_one_that_never_bega
     assert "total_tokens" not in turn["meta"]["usage"]
 
 
-@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
-async def test_a_number_that_is_none_in_json_is_no_data(number: str) -> None:
-    definition = giving({"type": "object", "properties": {"price": {"type": "number"}}, "required": ["price"]})
-    async with guarded(says(f'{{"price": {number}}}'), says('{"price": 2}'), definition=definition) as (server, t):
+@pytest.mark.parametrize(
+    "value", ["NaN", "-Infinity", "1e999", '"\\ud83d"', "9" * 5000, f"{'[' * 300}{']' * 300}"], ids=lambda value: value[:9]
+)
+async def test_what_not_everybody_reads_as_json_is_neither_data_nor_arguments(value: str, tmp_path: Path) -> None:
+    text = f'{{"price": {value}}}'
+    async with guarded(says(text), says('{"price": 2}'), definition=giving({"type": "object"})) as (server, t):
         answer = await t.ask("How much?")
+        assert "it is no JSON" in str(server.asked[1]["messages"])
     assert [one["data"] for one in answer.data] == [{"price": 2}]
-    assert "it is no JSON" in server.asked[1]["messages"][-1]["content"]
+
+    answers = calls(("files__say", text), ("files__say", "")), calls(("files__say", {"price": "two"})), says("ok")
+    async with guarded(*answers, mcp={"files": old(tmp_path / "log")}) as (server, t):
+        await t.ask("How much?")
+    # No server of a model or of tools fails on it, and none is lost to other people.
+    [said] = [message["tool_calls"] for message in server.asked[1]["messages"] if message.get("tool_calls")]
+    assert [call["function"]["arguments"] for call in said] == ["{}", "{}"]
+    assert results(server.asked[1]) == ["error: the arguments are no JSON object; call it again with one", "say"]
+    assert results(server.asked[2]) == ["say two"]
+    assert happened(tmp_path / "log").count("began") == 1
 
 
 async def test_a_keyword_is_found_however_json_writes_its_letters() -> None:
