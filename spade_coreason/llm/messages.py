@@ -38,7 +38,8 @@ def turns_shown(window: Sequence[Interaction]) -> list[list[Message]]:
     for turn in window:
         if turn.meta.get("summary"):
             continue
-        said = [_spoken(asked_text(turn), turn.meta.get("nickname"))]
+        asked = turn.input if isinstance(turn.input, dict) else {"query": asked_text(turn)}
+        said = _asked(asked, turn.meta.get("nickname"))[-1:]  # what came with it was for that turn
         if (answer := answered_text(turn)).strip():
             said.append({"role": "assistant", "content": answer})
         shown.append(said)
@@ -65,13 +66,13 @@ def question_text(request: AgentRequest) -> str:
 
 def question_shown(request: AgentRequest) -> list[Message]:
     """What is asked, in a room with who asks, behind whatever else came with it (attachments, fields of a program) as data."""
-    payload = dict(request.payload)
-    query = payload.pop("query", None)
-    name = request.metadata.get("nickname") if request.metadata.get("room") else None
-    if not isinstance(query, str):
-        return [_spoken(_json(request.payload), name)]
-    beside = [_data("Sent with the next message", payload)] if payload else []
-    return [*beside, _spoken(query, name)]
+    return _asked(request.payload, request.metadata.get("nickname") if request.metadata.get("room") else None)
+
+
+def problem_shown(problem: str) -> list[Message]:
+    """What is wrong with an answer that was to be data: `problem` may quote it, and that a document."""
+    again = "That is not valid. Answer again, with the corrected JSON alone."
+    return [_data("What is wrong with that answer", problem), {"role": "user", "content": again}]
 
 
 def passages_shown(passages: Sequence[str]) -> list[Message]:
@@ -90,11 +91,27 @@ def merged(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     return found
 
 
+def _asked(payload: Mapping[str, Any], nickname: Any) -> list[Message]:
+    """A query is what is asked, and the rest data; without one the fields of a program are, and attachments are data."""
+    query = payload.get("query")
+    keys = payload.keys() - {"query"} if isinstance(query, str) else payload.keys() & {"attachments"}
+    beside = {key: value for key, value in payload.items() if key in keys}
+    if beside and beside.keys() == payload.keys():
+        by = {} if nickname is None else {"sent_by": _name(nickname)}
+        return [_data("Sent without a word", {**by, **beside})]
+    words = query if isinstance(query, str) else _json({key: payload[key] for key in payload if key not in beside})
+    return [*([_data("Sent with the next message", beside)] if beside else []), _spoken(words, nickname)]
+
+
 def _spoken(text: str, nickname: Any) -> Message:
     # In a room both are JSON, so that nobody there can write a line that another seems to have said.
     if nickname is not None:
-        text = f"{_json(' '.join(str(nickname).split())[:_NAME])} says in the room: {_json(text)}"
+        text = f"{_json(_name(nickname))} says in the room: {_json(text)}"
     return {"role": "user", "content": text}
+
+
+def _name(nickname: Any) -> str:
+    return " ".join(str(nickname).split())[:_NAME]
 
 
 def _data(what: str, value: Any) -> Message:

@@ -8,6 +8,7 @@ from .asker import Asker
 from .context import Context
 from .decisions import Withheld
 from .deltas import Reply
+from .messages import problem_shown
 from .options import Limits
 from .speaker import Speaker
 from .structured import data_in
@@ -67,7 +68,7 @@ class LLMTurn:
             repairs -= 1
             self._context.tail += [
                 {"role": "assistant", "content": reply.text[: self._limits.result_characters]},
-                {"role": "user", "content": f"That is not valid: {problem}. Answer again, with the corrected JSON alone."},
+                *problem_shown(problem),
             ]
 
     async def _answer(self) -> Reply | None:

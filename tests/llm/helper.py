@@ -57,3 +57,10 @@ def decisions(turn: dict[str, Any]) -> list[tuple[str, str, str]]:
     """What the audit trail of a turn says of guardrails: action, resource, outcome."""
     audited = [event["data"] for event in turn["events"] if event["type"] == "ai.coreason.audit"]
     return [(one["action"], one["resource"], one["outcome"]) for one in audited if one["action"].startswith("guardrail.")]
+
+
+def giving(schema: dict[str, Any]) -> AgentDefinition:
+    """An agent that answers with data."""
+    definition = AgentDefinition.simple("helper")
+    [capability] = definition.capabilities
+    return definition.model_copy(update={"capabilities": (capability.model_copy(update={"outputs": schema}),)})

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, PeerEvent, PeerFailed
-from tests.llm.helper import guarded, recorded
+from tests.llm.helper import giving, guarded, recorded
 from tests.llm.mcp.servers import happened, old, results
 from tests.llm.server import Answer, Wire, breaks, calls, hangs, says
 
@@ -25,13 +25,6 @@ def uncounted(answer: Answer) -> Answer:
         return await answer(wire)
 
     return said
-
-
-def giving(schema: dict[str, Any]) -> AgentDefinition:
-    """An agent that answers with data."""
-    definition = AgentDefinition.simple("helper")
-    [capability] = definition.capabilities
-    return definition.model_copy(update={"capabilities": (capability.model_copy(update={"outputs": schema}),)})
 
 
 async def test_a_tool_that_a_model_made_up_is_neither_shown_nor_recorded_by_its_name() -> None:
