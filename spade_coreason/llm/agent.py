@@ -21,6 +21,7 @@ from .budgets import Budgets, BudgetUsedUp, Purse
 from .checks import Checks
 from .client import Client
 from .context import Context, ContextTooLong
+from .fitting import Fitting
 from .guard import Guard, Guards
 from .guardrails import Given
 from .mcp import Offer, Servers
@@ -108,6 +109,7 @@ class LLMAgent:
         for line in unkept(manifest, {*RESERVED, *(tool.name for tool in self._tools)}):
             log.warning("%s: %s", manifest.metadata.name, line)
         self._count = count or counter("auto")
+        self._fitting = Fitting(manifest.metadata.name, self._limits.context_tokens // 2, self._count)
         self._guards = Guards(input_guardrails, output_guardrails, Checks(self._model, threads, self._count))
         self._budgets = options_of(Budgets, budgets, "options.budgets")
         if self._budgets.last and usage is None:
@@ -201,7 +203,7 @@ class LLMAgent:
         return context
 
     def _toolbox(self, request: AgentRequest, session: SessionHandle) -> Toolbox:
-        tools = [*self._tools, *self.servers.tools(), recall_tool(session)]
+        tools = [*self._tools, *self._fitting.those(self.servers.tools()), recall_tool(session)]
         if self._memory is not None:
             tools += memory_tools(self._memory, _conversation(request, session))
         if self._peers is not None and self._agents:

@@ -1,7 +1,7 @@
 """An MCP server without the SDK, of the protocol before 2026, that can do wrong what the SDK cannot: `python old.py LOG [HOW]`.
 
 LOG gets a line for what happens in it. HOW: `deaf` answers nothing, `stubborn` ends for no reason but SIGKILL, `chatty` writes
-what is no message, `broken` says why and ends, `rich` has 120 tools.
+what is no message, `broken` says why and ends, `rich` has 120 tools, `wordy` describes what its first takes at great length.
 """
 
 from __future__ import annotations
@@ -78,6 +78,8 @@ def answer(message: dict[str, Any]) -> None:
     send(id=message["id"], result=result)
 
 
+if "wordy" in HOW:
+    TOOLS[0]["inputSchema"] = {"type": "object", "description": "anything at all " * 10_000}
 note(f"began {os.getpid()}")
 if "broken" in HOW:
     sys.exit("the disk is gone")

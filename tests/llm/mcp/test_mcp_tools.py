@@ -184,6 +184,21 @@ async def test_a_server_that_is_away_at_the_start_is_one_line_and_its_tools_come
     assert not any(group(one) for name in ("log", "broken", "deaf") for one in began(tmp_path / name))
 
 
+async def test_tools_for_which_there_is_no_room_are_left_out_and_the_agent_answers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with helper(says("Yes."), mcp={"files": old(tmp_path / "log", "wordy")}) as (server, t):
+        for _ in range(2):
+            assert (await t.ask("are you there?")).text == "Yes."
+    assert (
+        tools(server.asked[0])
+        == tools(server.asked[1])
+        == [f"files__{tool}" for tool in ("slow", "hang", "die", "grow", "long")]
+    )
+    [line] = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert line.startswith("helper: there is no room for these tools of MCP servers: files__say; require those")
+
+
 async def test_a_server_by_http_is_asked_and_found_again_after_it_was_killed(tmp_path: Path) -> None:
     log, port = tmp_path / "log", free_ports(1)[0]
     mcp = {"web": {"url": f"http://127.0.0.1:{port}/mcp", "timeout_s": 30}}
