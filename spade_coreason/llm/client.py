@@ -166,7 +166,7 @@ def retry_after_s(header: str, now: datetime) -> float | None:
         return float(header)
     try:
         when = parsedate_to_datetime(header)
-    except ValueError:
+    except (ValueError, OverflowError):  # a year or a zone of twenty digits
         return None
     when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
     return max(0.0, (when - now).total_seconds())

@@ -49,6 +49,7 @@ class Reply:
     chunks: int = 0
     size: int = 0
     """Characters of its text, its reasoning and what it wants called."""
+    _choice: int | None = None
     _texts: list[str] = field(default_factory=list)
     _ids: set[str] = field(default_factory=set)
     _latest: dict[int, ToolCall] = field(default_factory=dict)
@@ -62,11 +63,15 @@ class Reply:
         self.chunks += 1
         if (usage := getattr(chunk, "usage", None)) is not None:
             counted = {name: getattr(usage, name, None) for name in _USAGE}
-            self.usage = {name: number for name, number in counted.items() if isinstance(number, int)}
+            self.usage = {name: number for name, number in counted.items() if isinstance(number, int) and number >= 0}
         choices = getattr(chunk, "choices", None)
         if not choices:
             return "", ""
         choice = choices[0]
+        number = getattr(choice, "index", None) or 0
+        self._choice = number if self._choice is None else self._choice
+        if number != self._choice:
+            return "", ""  # another answer, for which nobody asked
         if choice.finish_reason:
             self.finish = str(choice.finish_reason)
         delta = choice.delta

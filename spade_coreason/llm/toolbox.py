@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from pydantic import ValidationError
 from pydantic_core import to_json
 
+from ..codec import printable
 from ..exceptions import CoReasonError
 from .deltas import ToolCall
 from .options import Limits
@@ -84,9 +85,15 @@ class Toolbox:
         # Its text may hold what a person said: the model hears it, the log does not.
         log.warning("the tool %s raised %s", tool.name, type(error).__name__)
         log.debug("the tool %s failed", tool.name, exc_info=error)
-        return self._bounded(f"error: {type(error).__name__}: {error}")
+        try:
+            said = f"{type(error).__name__}: {error}"
+        except Exception:  # noqa: BLE001 - its text is made by somebody else's code, too
+            said = type(error).__name__
+        return self._bounded(f"error: {said}")
 
     def _bounded(self, result: Any) -> str:
-        text = result if isinstance(result, str) else to_json(result, fallback=str, inf_nan_mode="strings").decode()
+        text = result
+        if not isinstance(result, str):  # file names may have half characters, and JSON has none
+            text = to_json(printable(result), fallback=str, inf_nan_mode="strings").decode()
         more = len(text) - self._limits.result_characters
         return text if more <= 0 else f"{text[: self._limits.result_characters]}\n(cut here; {more:,} characters more)"

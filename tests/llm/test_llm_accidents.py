@@ -132,8 +132,18 @@ def _exits() -> str:
     raise GeneratorExit("told to")
 
 
+class _WordlessError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no word")
+
+
+def _fails_wordlessly() -> str:
+    """Raises what cannot be said."""
+    raise _WordlessError
+
+
 async def test_a_tool_that_raises_anything_ends_neither_the_process_nor_the_turn() -> None:
-    tools = [_leaves, _leaves_async, _cancels, _exits]
+    tools = [_leaves, _leaves_async, _cancels, _exits, _fails_wordlessly]
     async with (
         nothing_left(),
         helper(calls(*((tool.__name__, {}) for tool in tools)), says("Sorry."), tools=tools) as (server, t),
@@ -141,7 +151,7 @@ async def test_a_tool_that_raises_anything_ends_neither_the_process_nor_the_turn
         assert (await t.ask("go")).text == "Sorry."
         assert (await t.ask("still there?")).text == "Sorry."
     results = contents(server.asked[1], "tool")
-    kinds = ["SystemExit", "SystemExit", "CancelledError", "GeneratorExit"]
+    kinds = ["SystemExit", "SystemExit", "CancelledError", "GeneratorExit", "_WordlessError"]
     assert all(one.startswith("error: ") and kind in one for one, kind in zip(results, kinds, strict=True))
 
 
@@ -364,10 +374,20 @@ async def test_of_what_has_no_end_no_more_is_read_than_anybody_wants(failure: An
         assert (await t.ask("hi")).text == "yes"
 
 
+async def test_of_two_answers_that_come_by_turns_one_is_heard() -> None:
+    async def two(wire: Wire) -> None:
+        for index, piece, finish in ((0, "Ye", None), (1, "N", None), (1, "o.", "stop"), (0, "s.", None), (0, "", "stop")):
+            await wire.event({"choices": [{"index": index, "delta": {"content": piece}, "finish_reason": finish}]})
+        await wire.raw("data: [DONE]\n\n")
+
+    async with helper(two) as (_, t):
+        assert (await t.ask("hi")).text == "Yes."
+
+
 async def test_half_a_character_fails_nothing() -> None:
-    def read() -> str:
+    def read() -> list[str]:
         """A file name that is no UTF-8."""
-        return "caf\udce9"
+        return ["caf\udce9"]
 
     async def halves(wire: Wire) -> None:
         for half in ("\ud83d", "\ude00", " yes"):
@@ -377,5 +397,5 @@ async def test_half_a_character_fails_nothing() -> None:
     async with helper(calls(("read", {})), halves, says("yes"), tools=[read]) as (server, t):
         assert (await t.ask("caf\udce9")).text.endswith("yes")
         assert (await t.ask("again")).text == "yes"
-    assert contents(server.asked[1], "tool") == ["caf?"]
+    assert contents(server.asked[1], "tool") == ['["caf?"]']
     assert contents(server.asked[0], "user") == ["caf?"]

@@ -655,7 +655,15 @@ async def test_a_nickname_that_pretends_to_be_an_instruction_is_quoted_in_one_li
 
 @pytest.mark.parametrize(
     ("header", "seconds"),
-    [("7", 7.0), ("Sat, 21 Nov 2026 12:00:30 GMT", 30.0), ("Sat, 21 Nov 2026 11:00:00 GMT", 0.0), ("soon", None), ("", None)],
+    [
+        ("7", 7.0),
+        ("Sat, 21 Nov 2026 12:00:30 GMT", 30.0),
+        ("Sat, 21 Nov 2026 11:00:00 GMT", 0.0),
+        ("soon", None),
+        ("", None),
+        (f"Sat, 21 Nov {'9' * 20} 12:00:00 GMT", None),
+        (f"Sat, 21 Nov 2026 12:00:00 +{'9' * 20}", None),
+    ],
 )
 def test_retry_after_is_a_number_or_a_date(header: str, seconds: float | None) -> None:
     assert retry_after_s(header, datetime(2026, 11, 21, 12, tzinfo=UTC)) == seconds
