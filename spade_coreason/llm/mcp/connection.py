@@ -77,12 +77,16 @@ class Connection:
             with self._limit as limit:
                 us = Implementation(name="spade-coreason", version=__version__)
                 async with Client(self._transport(), client_info=us, message_handler=self._on_message, cache=None) as client:
-                    self._on_tools(await _tools(client))
-                    if not self._is_over:
-                        limit.deadline = math.inf
-                        self.client = client
-                        self.settled.set()
-                    await self._attend(client)
+                    try:
+                        self._on_tools(await _tools(client))
+                        if not self._is_over:
+                            limit.deadline = math.inf
+                            self.client = client
+                            self.settled.set()
+                        await self._attend(client)
+                    except Exception as error:
+                        self._ended(what_went_wrong(error))  # before the program, which ends now, is said to have ended
+                        raise
             self.leave(f"was not there within {self._options.timeout_s:g} s")
         except Exception as error:  # noqa: BLE001 - whatever it dies of, the agent stays
             self._ended(what_went_wrong(error))

@@ -6,6 +6,7 @@ The transport of the SDK reads a line of any length into memory, in a time that 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -18,8 +19,9 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
+from mcp_types import JSONRPCMessage, jsonrpc_message_adapter
 
+from ...codec import printable
 from .options import ServerOptions
 
 if TYPE_CHECKING:
@@ -75,8 +77,8 @@ class Program:
         try:
             while line := await self._pipes.stdout.readline():
                 try:
-                    message = jsonrpc_message_adapter.validate_json(line, by_name=False)
-                except ValueError:  # programs print where they should not
+                    message = _message(line)
+                except (ValueError, RecursionError):  # programs print where they should not
                     log.debug("an MCP server wrote a line that is no message")
                     continue
                 await to_us.send(SessionMessage(message))
@@ -132,6 +134,16 @@ class Program:
     def _give_up(self, problem: str) -> None:
         self._is_useless = True
         self._on_end(problem)
+
+
+def _message(line: bytes) -> JSONRPCMessage:
+    """ValueError for what is none. Some cut a text in the middle of a character, as which "\\ud83d" is no JSON to the SDK."""
+    try:
+        return jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except ValueError:
+        if b"\\ud" not in line.lower():
+            raise
+        return jsonrpc_message_adapter.validate_json(json.dumps(printable(json.loads(line))), by_name=False)
 
 
 @asynccontextmanager

@@ -1,7 +1,8 @@
 """An MCP server without the SDK, of the protocol before 2026, that can do wrong what the SDK cannot: `python old.py LOG [HOW]`.
 
 LOG gets a line for what happens in it. HOW: `deaf` answers nothing, `stubborn` ends for no reason but SIGKILL, `chatty` writes
-what is no message, `broken` says why and ends, `rich` has 120 tools, `wordy` describes what its first takes at great length.
+what is no message, `broken` says why and ends, `rich` has 120 tools, `wordy` describes what its first takes at great length,
+`halves` ends its texts in the middle of a character, `odd` has a number for the name of a tool.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from typing import Any
 
 LOG, HOW = Path(sys.argv[1]), sys.argv[2:]
 NAMES = [f"tool{number}" for number in range(120)] if "rich" in HOW else ["say", "slow", "hang", "die", "grow", "long"]
-TOOLS = [{"name": name, "description": f"It is called {name}.", "inputSchema": {"type": "object"}} for name in NAMES]
+TOOLS: list[dict[str, Any]] = [
+    {"name": name, "description": f"It is called {name}.", "inputSchema": {"type": "object"}} for name in NAMES
+]
 
 
 def note(line: str) -> None:
@@ -68,7 +71,7 @@ def answer(message: dict[str, Any]) -> None:
             text = call(params["name"], params.get("arguments", {}))
             if text is None:
                 return
-            result = {"content": [{"type": "text", "text": text}]}
+            result = {"content": [{"type": "text", "text": f"{text}\ud83d" if "halves" in HOW else text}]}
         case "notifications/cancelled":
             return note("cancelled")
         case _ if "id" not in message:
@@ -80,6 +83,8 @@ def answer(message: dict[str, Any]) -> None:
 
 if "wordy" in HOW:
     TOOLS[0]["inputSchema"] = {"type": "object", "description": "anything at all " * 10_000}
+if "odd" in HOW:
+    TOOLS[0]["name"] = 7
 note(f"began {os.getpid()}")
 if "broken" in HOW:
     sys.exit("the disk is gone")

@@ -184,6 +184,16 @@ async def test_a_server_that_is_away_at_the_start_is_one_line_and_its_tools_come
     assert not any(group(one) for name in ("log", "broken", "deaf") for one in began(tmp_path / name))
 
 
+async def test_a_text_cut_within_a_character_is_a_result_and_a_list_that_is_none_is_what_is_wrong(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mcp = {"cut": old(tmp_path / "cut", "halves"), "odd": old(tmp_path / "odd", "odd")}
+    async with helper(calls(("cut__say", {"text": "hi"})), says("Yes."), mcp=mcp) as (server, t):
+        assert (await t.ask("are you there?")).text == "Yes."
+    assert results(server.asked[1]) == ["say hi?"]
+    assert "the MCP server odd is away: 1 validation error for ListToolsResult tools.0.name" in caplog.text
+
+
 async def test_tools_for_which_there_is_no_room_are_left_out_and_the_agent_answers(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -210,7 +220,7 @@ async def test_a_server_by_http_is_asked_and_found_again_after_it_was_killed(tmp
     async with helper(*answers, mcp=mcp, limits={"tool_timeout_s": 30}, policy=ENDLESS) as (server, t):
         asked = asyncio.create_task(t.ask("go", timeout=60))
         await eventually(lambda: "waits" in happened(log), 30)
-        assert "web__sing" in offered(t)
+        await eventually(lambda: "web__sing" in offered(t), 20)  # in its own time
         process.kill()
         await process.wait()
         assert (await asked).text == "Sorry."
