@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from pydantic_core import from_json
 
-from .codec import COMMAND, Bounce, Reply, request_stanza
+from .codec import COMMAND, Bounce, Reply, request_stanza, retraction_stanza
 from .contracts import AgentRequest
 from .exceptions import PeerError, PeerFailed, PeerRefused, PeerTimeout, PeerUnavailable, RequestTooLong
 from .names import bare, derived_thread
@@ -206,7 +206,7 @@ class Peers:
         self._stanza_bytes = stanza_bytes
 
     async def ask(self, jid: str, request: AgentRequest | Mapping[str, Any] | str, timeout: float = 30.0) -> Answer:
-        """Asks the agent `jid` and waits for its whole answer, `timeout` seconds at most.
+        """Asks the agent `jid` and waits for its whole answer, `timeout` seconds at most; cancelled, it takes that back.
 
         A text or a payload becomes a child of the request that is being answered. Raises PeerTimeout, PeerUnavailable,
         PeerRefused, PeerFailed or RequestTooLong, each naming the agent.
@@ -216,11 +216,15 @@ class Peers:
     async def stream(
         self, jid: str, request: AgentRequest | Mapping[str, Any] | str, timeout: float = 30.0
     ) -> AsyncIterator[PeerEvent]:
-        """Asks, and gives the events of the answer as they come. Raises as `ask` does."""
+        """Asks, and gives the events of the answer as they come. Raises, and is cancelled, as `ask`."""
         child = as_request(request)
         stanza = self._stanza(jid, child)
-        async for event in self._requests.events(jid, str(child.request_id), timeout, lambda: self._send([stanza])):
-            yield event
+        try:
+            async for event in self._requests.events(jid, str(child.request_id), timeout, lambda: self._send([stanza])):
+                yield event
+        except asyncio.CancelledError:
+            self._send([retraction_stanza(jid, str(child.request_id))])  # nobody waits for the work of the other any more
+            raise
 
     async def tell(self, jid: str, request: AgentRequest | Mapping[str, Any] | str) -> None:
         """Sends a request and does not wait; what is answered is dropped."""

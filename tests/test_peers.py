@@ -13,6 +13,7 @@ from xml.etree.ElementTree import fromstring
 import pytest
 
 from spade_coreason import (
+    AgentDefinition,
     AgentRequest,
     AgentTester,
     PeerError,
@@ -715,3 +716,39 @@ async def test_telling_starts_a_turn_and_ends_nothing() -> None:
         await t.settled()
         assert done.is_set()
         assert t.unread() == []
+
+
+async def test_who_cancels_stops_the_work_of_every_agent_that_was_asked_for_it() -> None:
+    begun, stopped = asyncio.Event(), asyncio.Event()
+
+    @agent
+    async def last(request: AgentRequest, session: Any, response: Any) -> None:
+        if request.payload["query"] == "go":
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                stopped.set()
+        await response.markdown("done")
+
+    def passing_on(to: str) -> Any:
+        class Passing:
+            manifest = AgentDefinition.simple("passing")
+
+            def __init__(self, peers: Peers) -> None:
+                self.peers = peers
+
+            async def assist(self, request: AgentRequest, session: Any, response: Any) -> None:
+                await response.markdown((await self.peers.ask(to, request.payload["query"])).text)
+
+        return Passing
+
+    async with AgentTester(passing_on(OTHER), peers={OTHER: passing_on(PEER), PEER: last}) as t:
+        t.send_stanza("<message to='agent@localhost' type='chat' id='q1'><body>go</body></message>")
+        await asyncio.wait_for(begun.wait(), 5)
+        await t.say("/cancel")
+        await asyncio.wait_for(stopped.wait(), 5)
+        await t.settled()
+        assert await t.say("and now?") == ["done"]
+        kept = [await t.runners[jid].store.conversations() for jid in (OTHER, PEER)]
+    assert [[row.turns for row in rows] for rows in kept] == [[1], [1]]  # of what was cancelled nothing

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentInteractionMemory
+from spade_coreason import AgentDefinition, AgentInteractionMemory, Peers
 from spade_coreason.llm import LLMAgent
 from tests.llm.helper import Endless
 from tests.llm.server import Answer, ChatServer, Wire, calls, contents, says
@@ -21,7 +21,7 @@ from tests.servers.profanity import Profanity, installed
 from tests.servers.requirements import require
 from tests.servers.server import XmppServer
 from tests.waiting import eventually
-from tests.xmpp.hosting import Hosted, hosted
+from tests.xmpp.hosting import By, Hosted, hosted
 from tests.xmpp.test_growing import CORRECTS, met, replaces
 
 PEOPLE = 10
@@ -195,3 +195,28 @@ async def test_who_cancels_leaves_no_request_connection_tool_task_or_thread(
         while (said := (await person.answer())["body"]) != "yes":
             assert "too late" not in said
         assert len(model.asked) == 4
+
+
+async def test_who_cancels_stops_the_agent_that_was_asked_by_a_tool(prosody: XmppServer, tmp_path: Path) -> None:
+    tool = Endless()
+
+    async def work(request: Any, session: Any, response: Any) -> None:
+        await tool.never()
+
+    async with (
+        hosted(By(work), prosody, tmp_path / "other") as other,
+        ChatServer(calls(("ask_agent", {"agent": other.jid, "question": "go"})), says("yes")) as model,
+        StockClient(*await prosody.account(), prosody) as person,
+    ):
+        manifest = AgentDefinition.simple("asking")
+
+        def make(peers: Peers) -> LLMAgent:
+            endpoint = {"url": model.url}
+            return LLMAgent(manifest, None, peers, model="small", endpoint=endpoint, agents=[other.jid], show_tools=False)
+
+        async with hosted(make, prosody, tmp_path / "asking") as online:
+            person.send("use it", online.jid)
+            await asyncio.wait_for(tool.begun.wait(), 5)
+            person.send("/cancel", online.jid)
+            await asyncio.wait_for(tool.stopped.wait(), 5)
+            await eventually(lambda: not other.runner.turns_in_flight)
