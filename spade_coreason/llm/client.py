@@ -146,7 +146,7 @@ class Client:
             raise ModelError(name, problem, may_pass=_may_pass(error.status_code), retry_after_s=after_s) from error
         except openai.OpenAIError as error:  # an error that the server sends as a part of the stream
             raise ModelError(name, "reports an error in the middle of its answer", may_pass=True) from error
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
             raise ModelError(name, NO_COMPLETION) from error
 
 

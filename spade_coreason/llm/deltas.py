@@ -58,7 +58,7 @@ class Reply:
     def take(self, chunk: Any) -> tuple[str, str]:
         """Takes a chunk; gives its text and its reasoning. Whatever a server leaves out of one is as good as empty.
 
-        AttributeError or TypeError for what is no chunk.
+        AttributeError, KeyError or TypeError for what is no chunk.
         """
         self.chunks += 1
         if (usage := getattr(chunk, "usage", None)) is not None:
@@ -79,9 +79,7 @@ class Reply:
             return "", ""
         for fragment in delta.tool_calls or ():
             self._take_fragment(fragment)
-        text = delta.content or getattr(delta, "refusal", None) or ""
-        if not isinstance(text, str):
-            raise TypeError("the content of a delta is a text")
+        text = _text(delta.content or getattr(delta, "refusal", None))
         if text:
             self._texts.append(text)
         # The first is DeepSeek's and vLLM's name for it, the second Ollama's and OpenRouter's.
@@ -102,9 +100,9 @@ class Reply:
     def _take_fragment(self, fragment: Any) -> None:
         number = getattr(fragment, "index", None)
         index = number if isinstance(number, int) else 0
-        key = (index, fragment.id or "")
+        key = (index, _text(fragment.id))
         function = fragment.function
-        name, arguments = (function.name or "", function.arguments or "") if function is not None else ("", "")
+        name, arguments = (_text(function.name), _text(function.arguments)) if function is not None else ("", "")
         call = self._by_id.get(key) or self._latest.get(index)
         if call is None or self._is_another(call, key, name, arguments):
             call = self._begun(key)
@@ -133,3 +131,9 @@ class Reply:
             self._by_id[key] = call
         self.size += len(ident)
         return call
+
+
+def _text(value: Any) -> str:
+    if value and not isinstance(value, str):
+        raise TypeError(f"where a text is to be, there is {type(value).__name__}")
+    return value or ""

@@ -39,7 +39,7 @@ def deltas(*fragments: dict[str, Any], finish: str = "tool_calls") -> Answer:
     return answer
 
 
-def fragment(arguments: str | None = None, name: str | None = None, **more: Any) -> dict[str, Any]:
+def fragment(arguments: str | None = None, name: Any = None, **more: Any) -> dict[str, Any]:
     return {**more, "function": {"name": name, "arguments": arguments}}
 
 
@@ -323,7 +323,9 @@ def _coded(status: int, code: str) -> Answer:
     [
         (_raw("data: " + "[" * 100_000 + "\n\n"), "answers with something that is no chat completion"),
         (_raw('data: {"choices": [7]}\n\n'), "answers with something that is no chat completion"),
+        (_raw('data: {"choices": {"0": 7}}\n\n'), "answers with something that is no chat completion"),
         (_raw('data: {"choices": [{"delta": {"content": [1]}}]}\n\n'), "answers with something that is no chat completion"),
+        (deltas(fragment("{}", {"a": 1}, index=0, id="a")), "answers with something that is no chat completion"),
         (_raw("data: {}\n\n", **{"Content-Encoding": "gzip"}), "sends its answer compressed, which it was not asked for"),
         (_raw("data: [DONE]\n\n"), "answers with something that is no chat completion"),
         (_raw(""), "answers with something that is no chat completion"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -90,6 +91,7 @@ if "broken" in HOW:
     sys.exit("the disk is gone")
 if "stubborn" in HOW:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    subprocess.Popen(["sleep", "600"])  # which ignores it, too
 for line in sys.stdin:
     if "chatty" in HOW:
         print("Welcome!", flush=True)
