@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentRequest, PeerEvent, PeerFailed
+from spade_coreason import AgentRequest, PeerEvent, PeerFailed
 from tests.llm.helper import giving, guarded, recorded
 from tests.llm.mcp.servers import happened, old, results
 from tests.llm.server import Answer, Wire, breaks, calls, hangs, says

@@ -455,7 +455,7 @@ class Pages:
 
 
 async def test_a_long_session_costs_what_its_window_costs(database_url: str) -> None:
-    """Whatever reads the rest of a hundred thousand turns takes longer than counting their letters: `make bench` has figures."""
+    """Whatever reads the rest of a hundred thousand turns takes longer than to count their letters; see `make bench`."""
     database = await opened(database_url)
     store = AgentStore(database, AGENT)
     for name, turns in (("short", 100), ("long", LONG)):
