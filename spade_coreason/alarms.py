@@ -28,13 +28,15 @@ class Alarms:
         self.delay_s = delay_s
         self._waits: dict[Callable[[], None], float] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def set(self, callback: Callable[[], None]) -> None:
         """Calls `callback` once in `delay_s`; it is not set already."""
-        loop = asyncio.get_running_loop()
-        self._waits[callback] = when = loop.time() + self.delay_s
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()  # a system call each time, up to Python 3.11
+        self._waits[callback] = when = self._loop.time() + self.delay_s
         if self._timer is None:
-            self._timer = loop.call_at(when, self._ring)
+            self._timer = self._loop.call_at(when, self._ring)
 
     def take_back(self, callback: Callable[[], None]) -> None:
         """Does not call `callback`, if it has not been called yet."""
@@ -46,6 +48,7 @@ class Alarms:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._loop = None
 
     def _ring(self) -> None:
         loop = asyncio.get_running_loop()
@@ -67,22 +70,23 @@ class Limit:
     """`with Limit(alarms):` in a task is as `asyncio.timeout(alarms.delay_s)`; no limit where the delay is 0.
 
     Work that swallows its cancellation would hold whoever waits for it: `await limit.hold(work)` leaves it where it stands
-    if it has not ended `patience_s` later.
+    if it has not ended `patience_s` later. `task` is the one that is running, where that is known.
     """
 
     __slots__ = ("_alarms", "_cancelling", "_insistence", "_is_leaving", "_patience_s", "_task", "has_expired")
 
-    def __init__(self, alarms: Alarms, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, alarms: Alarms, patience_s: float = PATIENCE_S, task: asyncio.Task[Any] | None = None) -> None:
         self._alarms = alarms
         self._patience_s = patience_s
-        self._task: asyncio.Task[object] | None = None
+        self._task = task
         self._cancelling = 0
         self._insistence: asyncio.TimerHandle | None = None
         self._is_leaving = False
         self.has_expired = False
 
     def __enter__(self) -> Limit:
-        self._task = asyncio.current_task()
+        if self._task is None:
+            self._task = asyncio.current_task()
         if self._task is None:
             raise RuntimeError("a Limit is for a task")
         self._cancelling = self._task.cancelling()

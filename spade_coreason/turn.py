@@ -94,7 +94,7 @@ class Turn:
         """
         lane, response = self.lane, self.response
         token = CURRENT_REQUEST.set(self.request)
-        limit, syncs = Limit(self.engine.assist_alarms), Syncs()
+        limit, syncs = Limit(self.engine.assist_alarms, task=lane.worker), Syncs()
         try:
             if lane.is_withdrawn:
                 response.withdraw()
@@ -159,7 +159,7 @@ class Turn:
 
     async def _take_back_cancels(self) -> None:
         """An agent that cancelled its own task cancelled its turn, and not what comes after it."""
-        task = asyncio.current_task()
+        task = self.lane.worker
         if task is None or not task.cancelling() or self.engine.is_giving_up:
             return
         with suppress(asyncio.CancelledError):

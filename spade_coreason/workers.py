@@ -41,6 +41,7 @@ class Workers:
     def open(self) -> None:
         """Takes up work."""
         self._is_draining = self._engine.is_giving_up = False
+        self._loop = asyncio.get_running_loop()
 
     def put(self, waiting: Waiting) -> None:
         """Takes a request, which has its place."""
@@ -51,7 +52,7 @@ class Workers:
     def set_to_work(self, lane: Lane) -> None:
         """Does what waits in a lane."""
         if lane.worker is None:
-            lane.worker = asyncio.create_task(self._work(lane))
+            lane.worker = self._loop.create_task(self._work(lane))
 
     def resume(self) -> None:
         """Does what waits in all of them, after a pause."""
