@@ -227,6 +227,11 @@ class Response:
                 self._type_on()
 
     def _think(self, content: str, status: str, title: str | None = None) -> None:
+        self._require_open()
+        if not isinstance(content, str):
+            raise TypeError(f"a thought is text, not {type(content).__name__}")
+        if not self._voice.reads_thoughts(title):
+            return
         self._thoughts += 1
         block = ThinkingBlock(
             id=UUID(int=self._key.int ^ self._thoughts << 64),

@@ -25,6 +25,7 @@ from spade_coreason import (
     Peers,
     PeerTimeout,
     PeerUnavailable,
+    Policy,
     agent,
 )
 from tests.clock import Clock
@@ -388,3 +389,15 @@ async def test_what_is_settled_has_arrived_whenever_it_is_asked() -> None:
             looks.append(asyncio.create_task(look()))
             await asyncio.sleep(0)
         assert all(seen == ["hello"] for seen in await asyncio.gather(*looks))
+
+
+@pytest.mark.parametrize("thoughts", [False, True], ids=["unheard", "heard"])
+async def test_a_thought_that_is_no_text_is_an_error_whoever_reads_it(thoughts: bool) -> None:
+    @agent
+    async def counts(request: Any, session: Any, response: Any) -> None:
+        await response.thought(7)
+        await response.markdown("seven")
+
+    async with AgentTester(counts, policy=Policy(thoughts=thoughts)) as t:
+        [said] = await t.say("think")
+        assert said.startswith("Something went wrong on my side (incident ")

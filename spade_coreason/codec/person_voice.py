@@ -76,6 +76,9 @@ class PersonVoice:
         self.grows = manner.grows
         self.shows_typing = incoming.uses_chat_states
 
+    def reads_thoughts(self, title: str | None) -> bool:
+        return self._says_steps if title == STEP else self._says_thoughts
+
     def say(self, event: TurnEvent) -> list[str]:
         if isinstance(event, StreamChunk):
             self._streams[event.stream_id].chunks.append(event.chunk)
@@ -166,7 +169,7 @@ class PersonVoice:
     def _thought(self, block: ThinkingBlock) -> list[str]:
         """Its lines in italics, in one stanza: what is too long for it is cut off."""
         text = clean(block.content).strip()
-        if not text or not (self._says_steps if block.title == STEP else self._says_thoughts):
+        if not text or not self.reads_thoughts(block.title):
             return []
         stanza_id = said_id(f"{self._key}-t", self._thoughts, text)
         self._thoughts += 1

@@ -42,6 +42,9 @@ class ProgramVoice:
             stanza_bytes=stanza_bytes,
         )
 
+    def reads_thoughts(self, title: str | None) -> bool:
+        return True
+
     def say(self, event: TurnEvent) -> list[str]:
         kind, data = _event(event)
         return self._events.write(kind, data, beside=result_form(data) if kind == "block.data" else "")

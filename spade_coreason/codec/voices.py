@@ -36,6 +36,10 @@ class Voice(Protocol):
         """Whether a text that is too long may be a file, and a link the file behind it: a person listens."""
         ...
 
+    def reads_thoughts(self, title: str | None) -> bool:
+        """Whether thoughts with this title, `STEP` or none, are shown to this listener."""
+        ...
+
     def say(self, event: TurnEvent) -> list[str]:
         """The stanzas that `event` becomes now; none where it waits for more, or is not for this listener."""
         ...
