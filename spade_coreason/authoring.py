@@ -33,8 +33,8 @@ class FunctionAgent:
         return self._manifest
 
     async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
-        """Runs the coroutine."""
-        await self._function(request, session, response, **self._given)
+        """Runs the coroutine; what it returns, against its type, is given on to be named in the log."""
+        return await self._function(request, session, response, **self._given)
 
     @property
     def further_parameters(self) -> tuple[Parameter, ...]:

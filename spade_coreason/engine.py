@@ -45,6 +45,8 @@ class Engine:
     pace: Pace
     assist_alarms: Alarms
     usage: Usage
+    has_returned: bool = False
+    """Whether `assist` gave something back, which nobody hears."""
     is_giving_up: bool = False
     """Whether the turns that still run are cancelled, to run again after the next start."""
 

@@ -87,7 +87,7 @@ class Turn:
         """Whether all of it was forgotten meanwhile: the agent did not let itself be stopped."""
         return self.lane.memory is not self.memory
 
-    async def run(self, work: Callable[[], Awaitable[None]]) -> Ended | None:
+    async def run(self, work: Callable[[], Awaitable[object]]) -> Ended | None:
         """Runs `assist`, or a command of the agent's. The one place that catches whatever it raises: it fails alone.
 
         None where whoever asked took the request back meanwhile.
@@ -104,7 +104,7 @@ class Turn:
                 with limit:
                     await self.engine.lifecycle.ensure_started()
                     with syncs:
-                        await limit.hold(work())
+                        self._say_what_nobody_hears(await limit.hold(work()))
             finally:
                 lane.is_assisting, lane.current = False, None
             await self._take_back_cancels()
@@ -130,6 +130,15 @@ class Turn:
             code = reported.code or ErrorCode.INTERNAL
             return Ended(Failed(reported.user_message, int(code), reported.recoverable, reported=True))
         return Ended(Completed(lane.conversation_id or "", "completed" if self.session.is_ended else "active"))
+
+    def _say_what_nobody_hears(self, returned: object) -> None:
+        """In the log, once: to return an answer is the most natural mistake."""
+        if returned is not None and not self.engine.has_returned:
+            self.engine.has_returned = True
+            kind = type(returned).__name__
+            log.warning(
+                "%s: assist returned a %s, which nobody hears; say it: await response.markdown(…)", self.engine.jid, kind
+            )
 
     def _failed(self, error: BaseException, *, is_late: bool) -> Ended:
         """Says that the agent failed, here with its traceback, to whoever asked with the number of the incident only."""

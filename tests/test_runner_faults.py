@@ -431,3 +431,15 @@ async def test_a_shutdown_that_exits_or_hangs_holds_up_nothing(
             assert await t.say("hi") == ["hi"]
     assert "shutdown() of Exiting failed" in caplog.text
     assert "shutdown() of Hanging took longer than 0.05 s" in caplog.text
+
+
+async def test_an_answer_that_is_returned_instead_of_said_is_named_in_the_log_once(caplog: pytest.LogCaptureFixture) -> None:
+    @agent
+    async def returning(request: Any, session: Any, response: Any) -> None:
+        return "hello"  # type: ignore[return-value]
+
+    async with AgentTester(returning) as t:
+        for _ in range(2):
+            assert (await t.ask("hi")).text == ""
+    said = "agent@localhost: assist returned a str, which nobody hears; say it: await response.markdown(…)"
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [said]
