@@ -142,6 +142,7 @@ class Platform:
         await self._open_server()
         for place, agent in placed:
             self._build(place, agent)
+        await self._make_accounts()
         await self._stack.enter_async_context(answer_status(settings.data_dir, self.status))
         await self._stack.enter_async_context(answer_librarians(settings.data_dir, self._knowledge))
         await self._bring_online()
@@ -167,32 +168,39 @@ class Platform:
         # About one connection in fifty to the embedded server hangs in its beginning.
         timeout_s, attempts = (3.0, 5) if local.kind == "embedded" else (10.0, 1)
         self.endpoint = Endpoint(local.host, local.port, local.verify, local.ca_file, timeout_s, attempts)
-        self._passwords = await self._local_passwords()
         guest = f"{GUEST}@{local.domain}"
+        kept = await self._kept_passwords()
+        for agent in self.settings.agents:
+            given = agent.password.get_secret_value() if agent.password is not None else None
+            self._passwords[bare(agent.jid)] = given or kept.get(bare(agent.jid)) or secrets.token_urlsafe(24)
+        self._passwords.setdefault(guest, kept.get(guest) or secrets.token_urlsafe(24))
         self.guest = (guest, self._passwords[guest])
-        for jid, password in self._passwords.items():
-            await local.create_account(jid, password)
 
-    async def _local_passwords(self) -> dict[str, str]:
-        """The passwords of a local server's accounts: the configured ones, else made up once and kept (0600)."""
-        path = self.settings.data_dir / "accounts.json"
+    async def _make_accounts(self) -> None:
+        """Makes the accounts of a local server and keeps their passwords (0600), for agents that there are."""
+        if self.server is None:
+            return
+        await write_private(self._accounts_file, {**await self._kept_passwords(), **self._passwords})
+        for jid, password in self._passwords.items():
+            await self.server.create_account(jid, password)
+
+    @property
+    def _accounts_file(self) -> Path:
+        return self.settings.data_dir / "accounts.json"
+
+    async def _kept_passwords(self) -> dict[str, str]:
+        """The passwords that were made up for a local server's accounts."""
+        path = self._accounts_file
         try:
             async with aiofiles.open(path, encoding="utf-8") as file:
                 kept = json.loads(await file.read())
         except FileNotFoundError:
-            kept = {}
+            return {}
         except ValueError as error:
             raise ConfigError(str(path), f"is no JSON ({error}); remove it, and new passwords are made up") from error
         if not isinstance(kept, dict):
             raise ConfigError(str(path), "holds no accounts; remove it, and new passwords are made up")
-        passwords = {}
-        for agent in self.settings.agents:
-            given = agent.password.get_secret_value() if agent.password is not None else None
-            passwords[bare(agent.jid)] = given or kept.get(bare(agent.jid)) or secrets.token_urlsafe(24)
-        guest = f"{GUEST}@{self.server.domain if self.server else 'localhost'}"
-        passwords.setdefault(guest, kept.get(guest) or secrets.token_urlsafe(24))
-        await write_private(path, {**kept, **passwords})
-        return passwords
+        return kept
 
     def _build(self, place: str, settings: AgentSettings) -> None:
         jid = bare(settings.jid)

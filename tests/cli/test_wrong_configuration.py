@@ -86,6 +86,13 @@ def test_a_class_that_is_not_there_or_no_agent(invoke: Invoke, agent: str, texts
     assert_one_line(invoke("run", agent), 2, *texts)
 
 
+def test_what_is_no_agent_gets_no_account(invoke: Invoke) -> None:
+    Path("things.py").write_text("def thing():\n    return 3\n")
+    assert "is no agent" in invoke("run", "things:thing").stderr
+    assert not Path("data/accounts.json").exists()
+    assert invoke("audit", "verify").stdout == "There are none.\n"
+
+
 def test_run_names_the_option_that_is_wrong(invoke: Invoke) -> None:
     echo = "spade_coreason.agents.echo:EchoAgent"
     assert_one_line(invoke("run", echo, "--jid", "no jid"), 2, "--jid: ", "is not a JID")
