@@ -86,22 +86,24 @@ async def opened(
             from ..stores import lock_directory
 
             stack.enter_context(lock_directory(settings.data_dir))
-        agents = _agents(settings, agent)
-        file_of_database = database_file(settings)
-        if file_of_database is not None and not file_of_database.is_file() and not (alone and settings.data_dir.is_dir()):
-            yield Storage(settings, agents, None)
-            return
-        from ..stores import Database
-
+        database = await _database(settings, alone)
         try:
-            database = await Database.open(settings.storage.url, settings.storage.durability, reads_only=not alone)
-        except DatabaseEmpty:
-            yield Storage(settings, agents, None)
-            return
-        try:
-            yield Storage(settings, agents, database)
+            yield Storage(settings, await _agents(settings, agent, database), database)
         finally:
-            await database.close()
+            if database is not None:
+                await database.close()
+
+
+async def _database(settings: Settings, alone: bool) -> Database | None:
+    file = database_file(settings)
+    if file is not None and not file.is_file() and not (alone and settings.data_dir.is_dir()):
+        return None
+    from ..stores import Database
+
+    try:
+        return await Database.open(settings.storage.url, settings.storage.durability, reads_only=not alone)
+    except DatabaseEmpty:
+        return None
 
 
 def _parameters() -> list[click.Parameter]:
@@ -112,8 +114,13 @@ def _is_typed(option: str) -> bool:
     return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
-def _agents(settings: Settings, wanted: str | None) -> tuple[str, ...]:
-    known = tuple(dict.fromkeys([*(bare(agent.jid) for agent in settings.agents), *local_accounts(settings.data_dir)]))
+async def _agents(settings: Settings, wanted: str | None, database: Database | None) -> tuple[str, ...]:
+    from ..stores import stored_agents
+
+    # What a backup brought here, or a configuration names no longer, is in the database alone.
+    stored = await stored_agents(database) if database is not None else []
+    configured = (bare(agent.jid) for agent in settings.agents)
+    known = tuple(dict.fromkeys([*configured, *local_accounts(settings.data_dir), *stored]))
     if wanted is None or wanted == EVERY:
         return known
     found = [jid for jid in known if wanted in (jid, jid.partition("@")[0])]

@@ -3,7 +3,7 @@
 from .database import Database
 from .lock import lock_directory
 from .rows import ConversationRow, ForgetReport, InboxRow, PendingRow, Stored, Turn, Variable
-from .sessions import AgentStore
+from .sessions import AgentStore, stored_agents
 
 __all__ = [
     "AgentStore",
@@ -16,4 +16,5 @@ __all__ = [
     "Turn",
     "Variable",
     "lock_directory",
+    "stored_agents",
 ]

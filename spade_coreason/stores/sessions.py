@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import CompoundSelect, Row, Select, delete, func, select, update
+from sqlalchemy import CompoundSelect, Row, Select, delete, func, select, union, update
 
 from ..contracts import ConversationState
 from ..contracts.base import utc_now
@@ -53,6 +53,13 @@ from .statements import (
 _CONVERSATIONS_AT_ONCE = 50  # are looked through for a turn
 _TURNS_A_PAGE = 500
 _OWN = "agent"  # the scope of what is neither a person's nor a conversation's
+
+
+async def stored_agents(database: Database) -> list[str]:
+    """The agents (bare JIDs) of whom anything is kept but requests, in alphabetical order."""
+    tables = (conversations, variables, shelves, audit)
+    found = union(*(select(table.c.agent) for table in tables)).order_by("agent")
+    return await database.read(lambda connection: list(connection.execute(found).scalars()))
 
 
 class AgentStore:

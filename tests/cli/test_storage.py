@@ -92,6 +92,20 @@ def test_lists_are_tables_with_whole_lines(stored: Path, invoke: Invoke) -> None
     assert len(invoke("memory", "list").stdout.splitlines()) == 4
 
 
+def test_what_is_stored_is_found_without_the_accounts_as_in_a_restored_backup(stored: Path, invoke: Invoke) -> None:
+    commands = (
+        ["sessions", "list"],
+        ["memory", "list"],
+        ["conversations"],
+        ["audit", "verify"],
+        ["knowledge", "list", "notes"],
+    )
+    before = [invoke(*command).stdout for command in commands]
+    assert AGENT in before[0]
+    (stored / "accounts.json").unlink()
+    assert [invoke(*command).stdout for command in commands] == before
+
+
 @pytest.mark.parametrize("kind", ["xterm", "dumb"])
 def test_a_narrow_terminal_breaks_no_id(stored: Path, kind: str) -> None:
     main, side = pty.openpty()
