@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import IO, Any
 
 _CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "blue": 34, "cyan": 36}
@@ -41,6 +42,12 @@ def one_line(text: str, width: int = 60) -> str:
     """The beginning of a text, in one line."""
     line = " ".join(printable(text).split())
     return line if len(line) <= width else f"{line[: width - 1]}…"
+
+
+def shown_path(path: Path) -> str:
+    """A path as people would write it: from where they are, unless that goes upwards."""
+    absolute, here = path.absolute(), Path.cwd()
+    return str(absolute.relative_to(here) if absolute.is_relative_to(here) else absolute)
 
 
 def warn(text: str) -> None:

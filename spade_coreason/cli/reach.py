@@ -14,6 +14,7 @@ import click
 from ..exceptions import ConfigError, PeerUnavailable, ServerError
 from ..names import bare, domain
 from ..runfile import RunFile, is_owned, read_run_file
+from .console import shown_path
 from .context import options
 
 if TYPE_CHECKING:
@@ -150,14 +151,12 @@ def account(
 
 
 def _guest(running: RunFile | None, directory: Path) -> Account:
-    shown = os.path.relpath(directory)
+    shown = shown_path(directory)
     if running is None and is_owned(directory):
         raise ServerError(f"{shown} is in use, and nobody there can be asked: it is just starting or stopping; try again")
     if running is None:
-        raise ServerError(
-            f"no platform is running on {shown}; start one (`spade-coreason up`), or name your account with --jid, "
-            "or another data directory with --data"
-        )
+        remedy = "start one (`spade-coreason up`), or name your account with --jid, or another data directory with --data"
+        raise no_platform(directory, remedy)
     if running.guest is None:
         raise ConfigError("--jid", f"is missing; the platform on {shown} uses {running.domain}, which has no guest account")
     ca_file = Path(running.ca_file) if running.ca_file else None
@@ -172,6 +171,16 @@ def _guest(running: RunFile | None, directory: Path) -> Account:
         _described(running),
         are_all=True,
     )
+
+
+def no_platform(directory: Path, remedy: str) -> ServerError:
+    """That none runs on a data directory, or that this user cannot know."""
+    shown = shown_path(directory)
+    if not directory.is_dir():
+        return ServerError(f"no platform is running on {shown} (there is no such directory); {remedy}")
+    if not os.access(directory, os.R_OK | os.X_OK):
+        return ServerError(f"{shown} may not be read by this user, who cannot know whether a platform is running; {remedy}")
+    return ServerError(f"no platform is running on {shown}; {remedy}")
 
 
 def _described(running: RunFile) -> dict[str, str]:

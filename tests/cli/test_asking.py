@@ -191,7 +191,7 @@ def test_an_agent_that_is_not_there_is_told_from_those_that_are(agents: tuple[st
 def test_without_a_platform_it_says_how_to_start_one(beside: Invoke) -> None:
     done = beside("ask", "echo", "hi", "--data", "elsewhere")
     assert done.exit_code == 4
-    assert done.stderr.startswith("error: no platform is running on elsewhere; start one")
+    assert done.stderr.startswith("error: no platform is running on elsewhere (there is no such directory); start one")
 
 
 def test_while_a_platform_starts_it_says_so(invoke: Invoke, tmp_path: Path) -> None:

@@ -52,9 +52,12 @@ def _echo(beside: Invoke) -> dict[str, Any]:
 
 
 def test_where_none_runs_it_is_one_line_and_4(invoke: Invoke, tmp_path: Path) -> None:
-    wanted = "error: no platform is running on data; start one (`spade-coreason up`), or name another with --data\n"
+    remedy = "start one (`spade-coreason up`), or name another with --data\n"
     nothing = invoke("status", "--json")
+    wanted = f"error: no platform is running on data (there is no such directory); {remedy}"
     assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (4, "", wanted)
+    elsewhere = invoke("status", "--data", "/no/such")
+    assert elsewhere.stderr.startswith("error: no platform is running on /no/such (")
     with lock_directory(tmp_path / "data"):
         busy = invoke("status")
         assert (busy.exit_code, busy.stderr.count("\n")) == (4, 1)
@@ -143,7 +146,9 @@ async def test_it_is_honest_while_it_starts_is_cut_comes_back_and_stops(
         shown = await asyncio.to_thread(invoke, "status", "--data", str(data))
         assert shown.exit_code == 1
         assert "0 of 1 agents online" in shown.stdout
-        assert f"reconnecting: {cut.agents[0].why[:10]}" in shown.stdout
+        reason = cut.agents[0].why.removeprefix(f"{host.connection.jid}: ")
+        assert f"\n{jid}: {reason}\n" in shown.stdout
+        assert reason not in shown.stdout.partition(f"\n{jid}  reconnecting ")[2].partition("\n")[0]
 
         tunnel.is_open = True
         back = (await _says(data, "online")).agents[0]

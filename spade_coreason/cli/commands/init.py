@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import keyword
-import os
 import sys
 from pathlib import Path
 
 import click
 
 from ...exceptions import ConfigError
+from ..console import shown_path
 from ..context import PROGRAM, options
 from ..context import command as define
 from ..new_project import MODEL_FIRST, QUESTION, THINKING_QUESTION, files_of
@@ -40,7 +40,7 @@ def command(directory: Path, name: str, thinks: bool) -> None:
         file = target / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
-    shown = os.path.relpath(target)
+    shown = shown_path(target)
     print(f"{shown} has the agent {name}@localhost in {name}.py. Try it:")
     first = MODEL_FIRST if thinks else ""
     question = f'"{THINKING_QUESTION}"' if thinks else QUESTION

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from ...exceptions import ServerError
 from ..configured import config_option, storage_settings
 from ..console import paint, printable, table, when
 from ..context import command as define
-from ..reach import data_option
+from ..reach import data_option, no_platform
 
 if TYPE_CHECKING:
     from ...status import AgentStatus
@@ -38,8 +37,7 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
     directory = storage_settings(file, data).data_dir
     found = read_status(directory)
     if found is None:
-        shown = os.path.relpath(directory)
-        raise ServerError(f"no platform is running on {shown}; start one (`spade-coreason up`), or name another with --data")
+        raise no_platform(directory, "start one (`spade-coreason up`), or name another with --data")
     if as_json:
         print(found.to_json())
         return 0 if found.is_well else 1
@@ -49,11 +47,23 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
     for agent in found.agents:
         for room, state in agent.rooms.items():
             print(printable(f"{agent.jid} in the room {room}: {state}"))
+    for why, whose in _hindrances(found.agents).items():
+        print(paint(printable(f"{', '.join(whose)}: {why}"), "red"))
     for problem in dict.fromkeys(agent.cannot_store for agent in found.agents if agent.cannot_store):
         print(paint(printable(problem), "red"))
     online = sum(agent.state == "online" for agent in found.agents)
     print(f"{online} of {len(found.agents)} agents online, process {found.pid}")
     return 0 if found.is_well else 1
+
+
+def _hindrances(agents: Sequence[AgentStatus]) -> dict[str, list[str]]:
+    """What keeps agents from their server, and whom; a hundred may miss the same one."""
+    found: dict[str, list[str]] = {}
+    for agent in agents:
+        if agent.why:
+            account, _, why = agent.why.partition(": ")
+            found.setdefault(why if account.startswith(agent.jid) else agent.why, []).append(agent.jid)
+    return found
 
 
 def _row(agent: AgentStatus) -> tuple[object, ...]:
@@ -62,8 +72,6 @@ def _row(agent: AgentStatus) -> tuple[object, ...]:
         state += f" since {when(agent.since)}"
     if agent.is_paused:
         state += ", paused"
-    if agent.why:
-        state += f": {agent.why}"
     if agent.cannot_store:
         state += ", cannot store anything"
     conversations = "?" if agent.conversations is None else agent.conversations
