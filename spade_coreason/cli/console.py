@@ -15,6 +15,16 @@ _CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "blue": 34,
 _CONTROL = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
 
 
+# What is good, worth a note, or bad, and the same where standard output has no such signs.
+_MARKS = {"good": ("✓", "+", "green"), "note": ("•", "-", "yellow"), "bad": ("✗", "x", "red")}
+
+
+def mark(verdict: str) -> str:
+    """The sign of a verdict (good, note, bad) for standard output."""
+    sign, plain, colour = _MARKS[verdict]
+    return paint(sign if _is_unicode() else plain, colour)
+
+
 def has_colours(stream: IO[str]) -> bool:
     """Whether a stream is a terminal with colours (no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
@@ -63,8 +73,11 @@ def write(text: str) -> None:
 
 def json_text(value: Any, indent: int | None = None) -> str:
     """JSON, with escapes for what standard output cannot show."""
-    is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
-    return json.dumps(value, indent=indent, ensure_ascii=not is_unicode, default=str)
+    return json.dumps(value, indent=indent, ensure_ascii=not _is_unicode(), default=str)
+
+
+def _is_unicode() -> bool:
+    return (sys.stdout.encoding or "").lower().startswith("utf")
 
 
 def never_fail(stream: IO[str]) -> None:

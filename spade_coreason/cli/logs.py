@@ -8,6 +8,8 @@ import traceback
 from pathlib import Path
 from typing import TextIO
 
+from .passing import passing
+
 _OURS = "spade_coreason"
 
 
@@ -19,7 +21,8 @@ class _StandardError(logging.StreamHandler[TextIO]):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
-        super().emit(record)
+        with passing.aside():
+            super().emit(record)
 
 
 class OneLine(logging.Formatter):

@@ -16,6 +16,7 @@ from . import failures
 from .answers import AnswerText, steps_of
 from .company import Company
 from .console import paint, terminal_width, write
+from .passing import passing
 from .prompt import Prompt, without_echo
 from .question import decoded
 from .slash import INDENT, commands_in, is_command, is_leave, is_ours, obey, shown
@@ -24,8 +25,8 @@ from .wrapping import Wrapped
 if TYPE_CHECKING:
     from ..xmpp.client import AgentClient
 
-TYPING_AFTER_S = 0.2
-_CLEAR_LINE = "\r\x1b[K"
+WAITING_AFTER_S = 0.2
+_LOOKS_EVERY_S = 0.5
 
 
 def is_terminal() -> bool:
@@ -127,16 +128,17 @@ class Chat:
     async def _show_answer(self, text: str) -> None:
         jid, asked = self._company.jid, _request(text)
         answer, wrapped = AnswerText(), Wrapped(terminal_width, INDENT)
-        typing = _Typing(self._client, local_part(jid))
-        problem = ""
+        waiting = _Waiting(self._client, local_part(jid))
+        problem, is_silent = "", True
         try:
             async for event in self._client.stream(jid, asked, timeout=self._timeout_s):
                 if steps := steps_of(event):
-                    typing.end()
+                    is_silent = False
+                    waiting.end()
                     write(_steps_shown(steps, wrapped, answer.has_text))
-                    typing = typing if answer.has_text else _Typing(self._client, local_part(jid))
+                    waiting = waiting if answer.has_text else _Waiting(self._client, local_part(jid))
                 if new := wrapped.feed(answer.feed(event)):
-                    typing.end()
+                    waiting.end()
                     write(new)
         except PeerError as error:
             problem = failures.line(error)
@@ -144,10 +146,12 @@ class Chat:
             self._client.take_back(jid, asked)
             raise
         finally:
-            typing.end()
+            waiting.end()
             write(f"{wrapped.end()}\n" if answer.has_text else "")
             if problem:
                 _say(problem, "red")
+        if is_silent and not (answer.has_text or problem):
+            _say(f"({local_part(jid)} has nothing to say)")
 
 
 def _request(text: str) -> AgentRequest:
@@ -164,23 +168,20 @@ def _say(text: str, style: str = "dim") -> None:
     print(paint(shown(text, terminal_width()), style))
 
 
-class _Typing:
-    """The line "… is typing", shown when an answer takes a moment, until it begins; without a connection nobody is."""
+class _Waiting:
+    """The line that says for whom one waits, shown when an answer takes a moment, until it begins."""
 
     def __init__(self, client: AgentClient, name: str) -> None:
         self._client = client
         self._name = name
-        self._is_shown = False
-        self._timer = asyncio.get_running_loop().call_later(TYPING_AFTER_S, self._show)
+        self._timer = asyncio.get_running_loop().call_later(WAITING_AFTER_S, self._show)
 
     def _show(self) -> None:
-        self._is_shown = True
-        what = f"{self._name} is typing…" if self._client.is_online else "waiting for the server… (Ctrl-C takes it back)"
-        write(paint(f"{INDENT}{what}", "dim"))
+        # Of an agent that is away nobody tells; only that the server is.
+        whom = self._name if self._client.is_online else "the server"
+        passing.show(paint(f"{INDENT}waiting for {whom}… (Ctrl-C takes it back)", "dim"))
+        self._timer = asyncio.get_running_loop().call_later(_LOOKS_EVERY_S, self._show)
 
     def end(self) -> None:
         self._timer.cancel()
-        if self._is_shown:
-            self._is_shown = False
-            with contextlib.suppress(BrokenPipeError):
-                write(_CLEAR_LINE)
+        passing.clear()

@@ -299,7 +299,8 @@ class Connection:
     async def _reconnect(self, why: str) -> None:
         delays_s = self._back_off.delays_s(self._loop.time())
         delay_s = next(delays_s)
-        log.warning("%s: connection lost (%s); reconnecting in %.1f s", self.jid, why, delay_s)
+        begins = f"in {delay_s:.1f} s" if delay_s >= 0.05 else "at once"
+        log.warning("%s: connection lost (%s); reconnecting %s", self.jid, why, begins)
         problem = ""
         while True:
             await asyncio.sleep(delay_s)

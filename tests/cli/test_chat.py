@@ -100,7 +100,7 @@ def test_ctrl_c_takes_the_question_back_and_the_next_one_is_answered_at_once(cha
     terminal = chat("moody")
     for _ in range(2):  # each would sleep for half a minute, and the next one wait for it
         terminal.type("sleep\r")
-        terminal.until("moody is typing")
+        terminal.until("waiting for moody…")
         terminal.type("\x03")
         terminal.until(r"\(taken back\).*moody ▸")
     begin = time.monotonic()
@@ -111,6 +111,12 @@ def test_ctrl_c_takes_the_question_back_and_the_next_one_is_answered_at_once(cha
     terminal.type("/history 1\r")
     terminal.until(r"> two.*moody ▸")
     assert "> sleep" not in terminal.screen
+
+
+def test_of_an_answer_without_a_word_it_says_so(chat: Chat) -> None:
+    terminal = chat("moody")
+    terminal.type("hush\r")
+    terminal.until(r"\(moody has nothing to say\)\r\n.*moody ▸")
 
 
 def test_the_commands_of_the_agent_are_obeyed_and_completed(chat: Chat) -> None:

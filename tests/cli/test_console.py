@@ -11,8 +11,9 @@ import pytest
 
 from spade_coreason.cli.checks import mixed_slixmpp
 from spade_coreason.cli.commands.run import name_of
-from spade_coreason.cli.console import paint
-from spade_coreason.cli.logs import OneLine
+from spade_coreason.cli.console import mark, paint
+from spade_coreason.cli.logs import OneLine, _StandardError
+from spade_coreason.cli.passing import passing
 
 
 def test_colours_are_for_terminals_and_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,6 +38,25 @@ def test_a_log_line_is_one_line_and_quotes_no_person() -> None:
     assert line.startswith("error: a turn failed: ValueError (test_console.py:")
     assert "alice" not in line
     assert "\n" not in line
+
+
+def test_a_log_line_stands_above_the_line_that_says_for_whom_one_waits(capfd: pytest.CaptureFixture[str]) -> None:
+    handler, before = _StandardError(), sys.stderr
+    sys.stderr = sys.stdout  # as in a terminal, both go to the same place
+    try:
+        passing.show("waiting for echo…")
+        handler.handle(logging.LogRecord("x", logging.WARNING, __file__, 1, "connected again", (), None))
+        passing.clear()
+    finally:
+        sys.stderr = before
+    away = "\r\x1b[K"
+    assert capfd.readouterr().out == f"waiting for echo…{away}connected again\nwaiting for echo…{away}"
+
+
+def test_good_and_bad_look_different_in_any_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    for encoding, signs in (("utf-8", "✓•✗"), ("ascii", "+-x"), ("latin-1", "+-x")):
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding))
+        assert "".join(map(mark, ("good", "note", "bad"))) == signs
 
 
 def test_an_installation_with_both_slixmpps_is_recognised() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...exceptions import ConfigError
-from ..console import json_text, paint, printable, table, when
+from ..console import json_text, mark, printable, table, when
 from ..context import Group, run
 from ..storage import opened, storage_options
 
@@ -117,12 +117,12 @@ async def _verify(file: Path | None, data: Path | None, agent: str | None, throu
 
 def _report(jid: str, verdict: Verdict) -> None:
     forgotten = f", {verdict.forgotten:,} of them forgotten" if verdict.forgotten else ""
-    mark = paint("✗", "red") if verdict.problems else paint("✓", "green")
+    sign = mark("bad" if verdict.problems else "good")
     entries = f"{verdict.entries:,} {'entry' if verdict.entries == 1 else 'entries'}"
     print(
-        f"{mark} {jid}: {entries}{forgotten}; hash of the last {verdict.head}"
+        f"{sign} {jid}: {entries}{forgotten}; hash of the last {verdict.head}"
         if verdict.entries
-        else f"{mark} {jid}: no entries"
+        else f"{sign} {jid}: no entries"
     )
     for problem in verdict.problems:
         print(f"    {printable(problem)}")

@@ -10,14 +10,12 @@ import click
 from ...exceptions import CoReasonError
 from .. import failures
 from ..configured import config_option, platform_settings
-from ..console import json_text, paint
+from ..console import json_text, mark
 from ..context import command as define
 from ..context import run
 
 if TYPE_CHECKING:
     from ..checks import Finding
-
-_MARKS = {"good": ("✓", "green"), "note": ("•", "yellow"), "bad": ("✗", "red")}
 
 
 @define("check")
@@ -54,6 +52,5 @@ def _print_all(findings: list[Finding], as_json: bool) -> int:
         return code
     width = max(len(finding.what) for finding in findings)
     for finding in findings:
-        mark, style = _MARKS[finding.verdict]
-        print(f"{paint(mark, style)} {finding.what:<{width}}  {finding.text}")
+        print(f"{mark(finding.verdict)} {finding.what:<{width}}  {finding.text}")
     return code

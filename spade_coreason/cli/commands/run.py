@@ -132,7 +132,7 @@ def _print(platform: Platform, data: Path | None) -> None:
     where = platform.server_line
     if platform.server is not None:
         where = f"{platform.server.kind} server, {platform.server.host}:{platform.server.port}"
-    print(f"{jid} is online ({where}). Ask it from another terminal:")
+    print(f"{jid} is online ({where}).\nAsk it from another terminal:")
     account = "" if platform.server is not None else " --jid YOU@DOMAIN"
     place = f" --data {shlex.quote(str(data))}" if data is not None else ""
     print(f'  {PROGRAM} ask {jid} "Hello"{account}{place}', flush=True)

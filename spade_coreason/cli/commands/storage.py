@@ -14,7 +14,7 @@ import click
 from ... import __version__
 from ...exceptions import DatabaseEmpty, StoreError
 from ..configured import config_option, storage_settings
-from ..console import json_text, paint, printable
+from ..console import json_text, mark, printable
 from ..context import Group, run
 from ..reach import data_option
 
@@ -89,11 +89,11 @@ async def _check(settings: Settings, as_json: bool) -> int:
     waiting = f"{health.received:,} to be answered, {health.answered:,} answered and not acknowledged"
     print(f"requests that are not closed: {waiting}")
     for problem in health.problems:
-        print(f"{paint('✗', 'red')} {printable(problem)}")
+        print(f"{mark('bad')} {printable(problem)}")
     if health.problems:
         print("Restore a backup, or go on: what is named above is lost, and nothing else.")
         return 1
-    print(f"{paint('✓', 'green')} nothing is damaged")
+    print(f"{mark('good')} nothing is damaged")
     return 0
 
 
