@@ -211,7 +211,8 @@ def _is_awaited(kind: Any) -> bool:
 
 
 def _a(agent: object) -> str:
-    return f"a {type(agent).__name__}"
+    name = type(agent).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def _manifest_of(found: Any, spec: str) -> AgentDefinition:
