@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ..exceptions import ConfigError, ConnectError, CoReasonError, DatabaseEmpty, LoginError, ServerError, StoreError
-from ..names import bare
+from ..names import bare, domain
 from ..runfile import read_run_file
 from . import failures
 from .configured import database_file
@@ -30,6 +30,8 @@ FEATURES = {
     "vcard-temp": "vCards",
     "msgoffline": "offline messages",
     "jabber:iq:register": "registration",
+    "http://jabber.org/protocol/muc": "rooms",
+    "urn:xmpp:http:upload:0": "files",
 }
 
 
@@ -199,7 +201,7 @@ async def _accounts(settings: Settings) -> AsyncIterator[Finding]:
             yield Finding(bare(agent.jid), "good", "logs in")
             if not is_described:
                 is_described = True
-                yield Finding("server", "good", f"{endpoint.address(server.domain)}: {abilities}")
+                yield Finding("server", "good", f"{endpoint.address(domain(agent.jid))}: {abilities}")
 
 
 async def _log_in(agent: AgentSettings, endpoint: Endpoint) -> str:

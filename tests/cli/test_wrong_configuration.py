@@ -137,14 +137,19 @@ def test_a_wrong_password(invoke: Invoke, prosody: XmppServer, tmp_path: Path) -
     assert_one_line(asked, 4, jid, "refuses the login")
 
 
-def test_check_logs_in_and_says_what_the_server_can_do(invoke: Invoke, prosody: XmppServer) -> None:
-    jid, password = asyncio.run(prosody.account())
-    write(Path("config/platform.yaml"), external(prosody, prosody.port, password).replace("JID", jid))
-    checked = invoke("check")
-    assert checked.exit_code == 0, checked.output
-    assert "logs in" in checked.stdout
-    assert f"{prosody.host}:{prosody.port}: stream management, " in checked.stdout
-    assert not Path("data").exists()
+def test_check_logs_in_and_says_what_the_server_can_do(
+    invoke: Invoke, prosody: XmppServer, prosody_archive: XmppServer
+) -> None:
+    for server, has_archive in ((prosody, False), (prosody_archive, True)):
+        jid, password = asyncio.run(server.account())
+        write(Path("config/platform.yaml"), external(server, server.port, password).replace("JID", jid))
+        checked = invoke("check")
+        assert checked.exit_code == 0, checked.output
+        assert "logs in" in checked.stdout
+        abilities = checked.stdout.partition(f"{server.host}:{server.port}: ")[2].splitlines()[0].split(", ")
+        assert {"stream management", "rooms"} <= set(abilities)
+        assert ("archive" in abilities) == has_archive
+        assert not Path("data").exists()
 
 
 def test_check_says_that_there_are_no_agents_yet(invoke: Invoke) -> None:
