@@ -28,13 +28,13 @@ COMMANDS = {
     "status": "Show how the running platform and each of its agents are.",
     "check": "Check a configuration without changing anything.",
     "init": "Make a new project with an agent, its configuration and its test.",
+    "conversations": "List conversations and their states.",
     "sessions": "See or delete what the agents said with whom.",
     "memory": "See, delete, import or compact what the agents remember.",
     "storage": "Back up, restore, check or migrate what the agents keep.",
     "knowledge": "Give documents to agents, and see what they know.",
     "audit": "See what agents did, and whether its record is whole.",
     "tools": "Show what the MCP servers of agents offer, with the hash of each tool.",
-    "conversations": "List conversations and their states.",
     "completion": "Print the script that completes commands in your shell.",
 }
 

@@ -95,7 +95,7 @@ def test_documents_are_added_once_updated_searched_and_removed(invoke: Invoke, d
     assert invoke("knowledge", "search", AGENT, "elephants").stdout == (
         "Nothing has a score of 0.7 or more; a lower --threshold may find some.\n"
     )
-    assert "removed 1 document.\n" in invoke("knowledge", "remove", AGENT, "docs/inner").stdout
+    assert f"{AGENT}: removed 1 document.\n" in invoke("knowledge", "remove", AGENT, "docs/inner").stdout
     refused = invoke("knowledge", "remove", AGENT, "docs/inner")
     assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
     assert "--yes: is missing" in invoke("knowledge", "remove", AGENT, "--all").stderr
@@ -142,8 +142,8 @@ def test_another_model_is_noticed_and_reindexing_mends_it(invoke: Invoke, docs: 
     shown = invoke("knowledge", "list", "notes")
     assert "3 passages have no vector by the configured model: spade-coreason knowledge reindex notes\n" in shown.stdout
     assert "Nothing" in invoke("knowledge", "search", "notes", "reimbursed", "--threshold", "0.6").stdout
-    assert invoke("knowledge", "reindex", "notes").stdout == "notes: made 3 vectors.\n"
-    assert invoke("knowledge", "reindex", "notes").stdout == "notes: made 0 vectors.\n"
+    assert invoke("knowledge", "reindex", "notes").stdout == f"{AGENT}: made 3 vectors.\n"
+    assert invoke("knowledge", "reindex", "notes").stdout == f"{AGENT}: made 0 vectors.\n"
     assert "refunds.md" in invoke("knowledge", "search", "notes", "reimbursed", "--threshold", "0.6").stdout
 
 
@@ -225,7 +225,7 @@ def test_a_platform_that_runs_takes_documents_in_and_gives_them_back(invoke: Inv
         refused = invoke("knowledge", "add", "a", "reader.py")
         assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
         assert "/v1/embeddings: says 400" in refused.stderr
-        assert invoke("knowledge", "reindex", "a").stdout == "a: made 1 vector.\n"
+        assert invoke("knowledge", "reindex", "a").stdout == "a@localhost: made 1 vector.\n"
         assert "removed 1 document" in invoke("knowledge", "remove", "a", "docs/refunds.md").stdout
         assert "slow" not in recalled()
         unknown = invoke("knowledge", "add", "b@localhost", "reader.py")

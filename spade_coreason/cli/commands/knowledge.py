@@ -247,12 +247,11 @@ async def _remove(
             confirm(f"remove {len(names)} document{'' if len(names) == 1 else 's'} of {agent}", yes or bool(documents))
         for name in names:
             await knowledge.remove(name, **whose)
+        jid = knowledge.store.agent if knowledge is not None else agent
     if as_json:
         print(json_text(names, indent=2))
         return
-    print(
-        f"{agent}: removed {len(names)} document{'' if len(names) == 1 else 's'}." if names else f"{agent}: there was nothing."
-    )
+    print(f"{jid}: removed {len(names)} document{'' if len(names) == 1 else 's'}." if names else f"{jid}: there was nothing.")
     for name in names:
         print(f"  {name}")
 
@@ -288,7 +287,8 @@ async def _reindex(agent: str, file: Path | None, data: Path | None, as_json: bo
         with bar(1) as progress:
             progress.begin(agent)
             count = await knowledge.reindex(progress.part) if knowledge is not None else 0
-    print(json_text({"indexed": count}) if as_json else f"{agent}: made {count} vector{'' if count == 1 else 's'}.")
+        jid = knowledge.store.agent if knowledge is not None else agent
+    print(json_text({"indexed": count}) if as_json else f"{jid}: made {count} vector{'' if count == 1 else 's'}.")
 
 
 def _whose(person: str | None, conversation: str | None) -> dict[str, str]:
