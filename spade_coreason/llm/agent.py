@@ -172,7 +172,7 @@ class LLMAgent:
         further = {**self._further, "tools": toolbox.schemas}
         if capability is not None:
             further["response_format"] = response_format(capability)
-        context = await self._context(request, session, wanted(capability) if capability is not None else "")
+        context = await self._context(request, session, guard, wanted(capability) if capability is not None else "")
         speaker = Speaker(response, self._markers, guard, is_silent=capability is not None)
         asker = Asker(self._model, context, speaker, purse, further)
         name = self._manifest.metadata.name
@@ -184,7 +184,7 @@ class LLMAgent:
             if speaker.is_over and callable(end := getattr(session, "end", None)):
                 end()
 
-    async def _context(self, request: AgentRequest, session: SessionHandle, wanted: str) -> Context:
+    async def _context(self, request: AgentRequest, session: SessionHandle, guard: Guard, wanted: str) -> Context:
         further = [wanted]
         if away := self.servers.unknown:
             further.insert(0, f"The tools of {', '.join(away)} are not there now; say so where they would be needed.")
@@ -198,7 +198,7 @@ class LLMAgent:
         if self._limits.passages and isinstance(query, str):
             known = {turn_text(turn) for turn in window}  # shown anyway
             found = await session.recall(query, self._limits.passages, _THRESHOLD)
-            context.passages = [passage for passage in found if passage not in known]
+            context.passages = await guard.found([passage for passage in found if passage not in known])
         context.tail += question_shown(request)
         return context
 

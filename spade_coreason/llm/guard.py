@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from ..contracts import ResponseHandler
 from .budgets import Purse
@@ -53,6 +54,14 @@ class Guard:
             return await self._let_through(armed, unescaped(text), "tool") if armed else text
         except Withheld as error:
             return f"error: {error.text}"
+
+    async def found(self, passages: Sequence[str]) -> list[str]:
+        """What was found for the question, as if a tool had; those that are kept back are left out."""
+        armed, passed = self._at("tool"), []
+        for passage in passages:
+            with suppress(Withheld):
+                passed.append(await self._let_through(armed, passage, "tool"))
+        return passed
 
     async def called(self, call: ToolCall) -> None:
         """Changes what a tool is called with to what may be; a call that may not be is refused."""
