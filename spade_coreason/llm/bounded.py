@@ -21,7 +21,9 @@ class _Bounded(httpx2.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         read, before = 0, b""
         async for piece in self._stream:
-            if self._has_events:
+            if piece.endswith(b"\n\n") and self._has_events:  # most do
+                read, before = 0, b""
+            elif self._has_events:
                 text = before + piece
                 begin = max((text.rfind(end) + len(end) for end in _ENDS if end in text), default=0)
                 read, piece_of_it = (0, text[begin:]) if begin else (read, piece)
