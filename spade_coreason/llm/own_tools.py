@@ -8,6 +8,7 @@ from typing import Any
 from ..contracts import SessionHandle
 from ..peers import Peers
 from ..stores.memory import AgentInteractionMemory
+from ..stores.memory_tools import MemoryTool
 from .tools import Tool
 
 RESERVED = ("remember_interaction_info", "get_interaction_history", "recall", "ask_agent")
@@ -19,10 +20,15 @@ _FOUND, _THRESHOLD = 5, 0.5
 def memory_tools(memory: AgentInteractionMemory, conversation_id: str) -> list[Tool]:
     """`remember_interaction_info` and `get_interaction_history` (seed: Memory API), bound to a conversation."""
 
-    def bound(acall: Callable[..., Awaitable[str]]) -> Callable[[dict[str, Any]], Awaitable[str]]:
-        return lambda arguments: acall(**arguments)
+    def bound(one: MemoryTool) -> Callable[[dict[str, Any]], Awaitable[str]]:
+        async def call(arguments: dict[str, Any]) -> str:
+            if missing := [name for name in one.parameters["required"] if name not in arguments]:
+                return f"error: {', '.join(missing)} is missing"
+            return await one.acall(**{name: arguments[name] for name in one.parameters["properties"] if name in arguments})
 
-    return [Tool(one.name, one.description, one.parameters, bound(one.acall)) for one in memory.tools(conversation_id)]
+        return call
+
+    return [Tool(one.name, one.description, one.parameters, bound(one)) for one in memory.tools(conversation_id)]
 
 
 def recall_tool(session: SessionHandle) -> Tool:

@@ -257,6 +257,21 @@ async def test_a_parameter_may_have_any_name_and_any_type_that_pydantic_knows(re
     assert not [warning for warning in recwarn.list if warning.category is UserWarning]
 
 
+async def test_the_memory_tools_take_what_models_make_of_their_arguments() -> None:
+    wanted = calls(
+        ("remember_interaction_info", {}),
+        ("remember_interaction_info", {"information": "tea", "importance": 3}),
+        ("remember_interaction_info", {"information": 7}),
+        ("get_interaction_history", {"": ""}),
+    )
+    async with helper(wanted, says("Done.")) as (server, t):
+        assert (await t.ask("go")).text == "Done."
+    missing, remembered, number, history = contents(server.asked[1], "tool")
+    assert (missing, remembered) == ("error: information is missing", "Remembered: tea")
+    assert "must be a text" in number
+    assert history in ("No previous interactions.", "Previous interactions:\n- tea")
+
+
 async def test_a_tool_that_never_returns_has_its_time_and_no_more() -> None:
     cancelled, released = [], threading.Event()
 
