@@ -51,9 +51,10 @@ class Abilities:
 
     def corrects(self, person: str) -> bool:
         """Whether every available device of a person (a bare JID) shows corrections (XEP-0308); False if none is known."""
-        devices = self._devices.get(person, {}).values()
-        shows = {device.corrections for device in devices}
-        return shows == {_Shows.ALL} or self.chained_to(person) is not None
+        devices = self._devices.get(person)
+        if not devices:
+            return False
+        return all(d.corrections is _Shows.ALL for d in devices.values()) or self.chained_to(person) is not None
 
     def refers(self, device: str) -> bool:
         """Whether a device (a full JID) shows replies (XEP-0461)."""

@@ -47,12 +47,13 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
     def hold(self, durable: asyncio.Future[Any]) -> None:
         """The stanza that is just being handled is not acknowledged before `durable` is done."""
         if self.enabled_in and not durable.done():
-            self._held.append((self.handled, durable))
+            self._held.append((self.config["handled"], durable))
 
     def count_in(self) -> None:
         """Counts a stanza that slixmpp does not see."""
         if self.enabled_in:
-            self.handled = (self.handled + 1) % _MODULUS  # type: ignore[has-type]
+            # As an attribute it is found, and set, by functions of slixmpp's; and there are as many as messages.
+            self.config["handled"] = (self.config["handled"] + 1) % _MODULUS
 
     def send_ack(self) -> None:
         """Acknowledges what came in until now, as soon as it is durable."""
@@ -97,9 +98,11 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         """Counts stanzas that are written to the stream as text; in the order in which they are written."""
         if not self.enabled_out:
             return
+        seq = self.config["seq"]
         for stanza in stanzas:
-            self.seq = (self.seq + 1) % _MODULUS  # type: ignore[has-type]
-            self.unacked_queue.append((self.seq, stanza))
+            seq = (seq + 1) % _MODULUS
+            self.unacked_queue.append((seq, stanza))
+        self.config["seq"] = seq
 
     def _durable(self, _: asyncio.Future[Any]) -> None:
         # They become durable in the order in which they came, so everything before this one is too.

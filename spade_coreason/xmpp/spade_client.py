@@ -51,6 +51,8 @@ class Client(XMPPClient):  # type: ignore[misc]  # SPADE comes without types
         # slixmpp's own remedy for a lost connection would connect beside ours.
         self.plugin["xep_0199"].disable_keepalive()
         self.register_plugin("xep_0198")
+        self.sm: DurableStreamManagement = self.plugin["xep_0198"]
+        """Stream management (XEP-0198)."""
         # SPADE approves every subscription although it says that it does not.
         self.roster.auto_authorize = None
         self.roster.auto_subscribe = False
@@ -123,9 +125,3 @@ class Client(XMPPClient):  # type: ignore[misc]  # SPADE comes without types
         """Whether the server is one that people use: pyjabber ends a session at next to anything."""
         # Of pyjabber's stream features none is beyond the login; every other has one of these.
         return bool(self.features & {"rosterver", "stream_management", "preapproval"})
-
-    @property
-    def sm(self) -> DurableStreamManagement:
-        """Stream management (XEP-0198)."""
-        plugin: DurableStreamManagement = self.plugin["xep_0198"]
-        return plugin
