@@ -64,7 +64,11 @@ def test_fields_come_from_the_parameters() -> None:
         ("/sum", "first is missing: the first. Write `/sum FIRST [SECOND] [LOUD] [NOTE] [HOW]`."),
         ("/sum x", 'first is a number, not "x". Write `/sum FIRST [SECOND] [LOUD] [NOTE] [HOW]`.'),
         ("/sum 1 1 loud", 'loud is yes or no, not "loud". Write `/sum FIRST [SECOND] [LOUD] [NOTE] [HOW]`.'),
-        ("/sum 1 1 no n *", 'how is one of +, -; not "*". Write `/sum FIRST [SECOND] [LOUD] [NOTE] [HOW]`.'),
+        (
+            "/sum 1 1 no n *",
+            'how is one of +, -; not "*". Several words of note stand in quotes. '
+            "Write `/sum FIRST [SECOND] [LOUD] [NOTE] [HOW]`.",
+        ),
     ],
 )
 async def test_a_text_fills_them_in_order(text: str, answer: str) -> None:

@@ -91,7 +91,16 @@ def _in_order(command: Command, rest: str) -> dict[str, Value] | None:
         else:
             said[field.name], _, rest = rest.partition(" ")
         rest = rest.strip()
-    return {field.name: field.read(said[field.name]) for field in fields}
+    values: dict[str, Value] = {}
+    for number, field in enumerate(fields):
+        try:
+            values[field.name] = field.read(said[field.name])
+        except FieldError as error:
+            texts = [before.name for before in fields[:number] if before.kind == "text"]
+            if not (texts and said[field.name]):
+                raise
+            raise FieldError(f"{error} Several words of {' or '.join(texts)} stand in quotes.") from error
+    return values
 
 
 def _named(command: Command, rest: str) -> dict[str, Value]:
