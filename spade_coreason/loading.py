@@ -11,7 +11,7 @@ from typing import Any
 from .authoring import FunctionAgent
 from .contracts import AgentDefinition, AgentInterface
 from .exceptions import ConfigError
-from .modules import describe, find_attribute, nearest
+from .modules import describe, find_attribute, how_to_name, nearest
 
 WHAT_AN_AGENT_IS = 'an agent has an attribute "manifest" and a coroutine assist(request, session, response)'
 
@@ -87,7 +87,7 @@ class _Wanted:
     def find(self) -> Any:
         name, colon, path = self.spec.partition(":")
         if not (name and colon and path):
-            raise self.error(f'"{self.spec}" does not name an agent; write it like "agents.echo:EchoAgent"')
+            raise self.error(f'"{self.spec}" does not name an agent; {how_to_name(self.spec)}')
         return find_attribute(self.spec, self.project, self.at("agent"))
 
     # Making it

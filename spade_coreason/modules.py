@@ -6,6 +6,7 @@ import difflib
 import importlib
 import os
 import pkgutil
+import re
 import sys
 import traceback
 from collections.abc import Iterable
@@ -51,6 +52,17 @@ def find_attribute(spec: str, project: Path, place: str) -> Any:
             raise ConfigError(place, f'{name} has no "{step}"; {hint}')
         found = getattr(found, step)
     return found
+
+
+def how_to_name(spec: str) -> str:
+    """How what does not name an agent may be meant: a module alone, its file, or a point where the colon belongs."""
+    module = re.sub(r"\.py(:|$)", r"\1", spec).replace("/", ".").strip(".:")
+    above, _, last = module.partition(":") if ":" in module else module.rpartition(".")
+    if above and last[:1].isupper():
+        return f'write it like "{above}:{last}"'
+    if re.fullmatch(r"\w+(\.\w+)*", module):
+        return f'write it like "{module}:NAME", the name of its class or function behind a colon'
+    return 'write it like "agents.echo:EchoAgent"'
 
 
 def describe(error: BaseException, project: Path) -> str:
@@ -135,7 +147,8 @@ def _not_there(name: str, missing: str, project: Path) -> str:
     above, _, last = missing.rpartition(".")
     parent = sys.modules.get(above)
     if above and parent is not None and not hasattr(parent, "__path__"):
-        return f"there is no module {name}: {above} is a file, not a package"
+        remedy = f"; write {above} without .py" if missing == f"{above}.py" else ""
+        return f"there is no module {name}: {above} is a file, not a package{remedy}"
     path = list(parent.__path__) if above and parent is not None else [str(project)]
     near = nearest(last, (module.name for module in pkgutil.iter_modules(path)))
     hint = f"did you mean {name.replace(missing, f'{above}.{near}'.lstrip('.'), 1)}?" if near else NAME_THE_PROJECT

@@ -333,6 +333,10 @@ MISTAKES = [
         agents("jid: echo@localhost, agent: agents.echo.EchoAgent"),
         "agents[0].agent: 'agents.echo.EchoAgent' does not name an agent; write",
     ),
+    (
+        agents("jid: echo@localhost, agent: 'agents/echo.py:EchoAgent'"),
+        "agents[0].agent: 'agents/echo.py:EchoAgent' does not name an agent; write it like \"agents.echo:EchoAgent\"",
+    ),
     (agents(ECHO, ECHO), "agents[1].jid: echo@localhost is agents[0] already; every agent needs a JID of its own"),
     (agents(ECHO, ECHO.replace("echo@localhost", "ECHO@LocalHost/desk")), "agents[1].jid: echo@localhost is agents[0] already"),
     (

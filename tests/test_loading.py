@@ -438,6 +438,10 @@ def test_a_module_that_is_not_there_is_one_line_with_the_nearest(project: Path) 
     )
     for wrong in ("agents.echo", "agents.echo:", ":EchoAgent", ""):
         assert "does not name an agent; write it like" in mistake(project, wrong)
+    assert mistake(project, "agents.echo.EchoAgent").endswith('write it like "agents.echo:EchoAgent"')
+    for module in ("agents.echo", "agents/echo.py", "agents.echo:"):
+        assert 'write it like "agents.echo:NAME", the name of' in mistake(project, module)
+    assert mistake(project, "agents.echo.py:EchoAgent").endswith("is a file, not a package; write agents.echo without .py")
 
 
 @pytest.mark.parametrize(

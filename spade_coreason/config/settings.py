@@ -24,6 +24,7 @@ from pydantic import (
     model_validator,
 )
 
+from ..modules import how_to_name
 from ..names import bare
 from .jid import parse_domain, parse_jid
 
@@ -327,7 +328,7 @@ class AgentSettings(Section):
     @classmethod
     def _module_and_attribute(cls, agent: str) -> str:
         if not AGENT.fullmatch(agent):
-            raise ValueError(f'{agent!r} does not name an agent; write it like "agents.echo:EchoAgent"')
+            raise ValueError(f"{agent!r} does not name an agent; {how_to_name(agent)}")
         return agent
 
     @field_serializer("options")

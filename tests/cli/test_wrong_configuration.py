@@ -54,7 +54,7 @@ def agents(text: str) -> str:
     [
         (agents('{jdi: a@localhost, agent: "a:B"}'), ['agents[0].jdi: unknown key; did you mean "jid"?']),
         (agents('{jid: "not a jid", agent: "a:B"}'), ["agents[0].jid", "is not a JID"]),
-        (agents("{jid: a@localhost, agent: nothing}"), ["agents[0].agent", "agents.echo:EchoAgent"]),
+        (agents("{jid: a@localhost, agent: nothing}"), ["agents[0].agent", "nothing:NAME"]),
         ("server: {mode: extrenal}", ["server.mode", 'did you mean "external"?']),
         ("server: {mode: auto, port: 99999}", ["server.port", "at most 65535"]),
         ("server: [", ["config/platform.yaml"]),
