@@ -262,7 +262,8 @@ async def test_where_no_server_keeps_files_the_export_is_text_or_one_clear_line(
         t.runners[AGENT].files = None
         head, *parts = await t.say("/export")
         if turns == 1:
-            assert head == "Everything that I keep about you, as text: it cannot be a file here."
+            why = "It cannot be a file: there is no way to a server that keeps files."
+            assert head == f"Everything that I keep about you, as text. {why}"
             text = "\n".join(part.removeprefix("```\n").removesuffix("\n```") for part in parts)
             assert len(parts) > 1
             assert json.loads(text)["person"] == ALICE

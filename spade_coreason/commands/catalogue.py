@@ -126,7 +126,8 @@ async def _export(asked: Asked) -> Outcome:
     if size > _EXPORT_AS_TEXT:
         problem = f"What I keep about you is too long for messages ({size:,} bytes), and it cannot be a file: {why}."
         return Outcome(problem, is_error=True)
-    return Outcome("Everything that I keep about you, as text: it cannot be a file here.", further=marked_json(text))
+    cause, _, _remedy = why.partition(";")  # the remedy is not theirs
+    return Outcome(f"Everything that I keep about you, as text. It cannot be a file: {cause}.", further=marked_json(text))
 
 
 def _as_choice(value: bool | None) -> str:
