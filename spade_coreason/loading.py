@@ -169,7 +169,7 @@ class _Wanted:
             return self.error(f'{self.spec} takes "{parameter.name}" by position only; remove the "/" behind it')
         if parameter.name in PARTS:
             return self.error(f"{self.spec} asks for {parameter.name}, which there is none of here; give it a default")
-        return self.error(f'is missing, and {self.spec} needs it; add it under "options"', f"options.{parameter.name}")
+        return self.error(f"is missing, and {self.spec} needs it; give it a value", f"options.{parameter.name}")
 
     # Looking at it
 

@@ -138,7 +138,7 @@ async def test_further_parameters_are_filled_by_name() -> None:
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({}, 'options.greeting: is missing, and takes_one needs it; add it under "options"'),
+        ({}, "options.greeting: is missing, and takes_one needs it; give it a value"),
         ({"greting": 1}, 'options.greting: unknown option of takes_one; did you mean "greeting"?'),
     ],
 )

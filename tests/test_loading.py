@@ -397,7 +397,7 @@ def test_options_that_do_not_fit_are_named(project: Path) -> None:
     write(project, "mine.py", WRONG)
     parts = parts_counted()[0]
     assert mistake(project, "mine:Asking", parts) == (
-        f'{PLACE}.options.delay_s: is missing, and mine:Asking needs it; add it under "options"'
+        f"{PLACE}.options.delay_s: is missing, and mine:Asking needs it; give it a value"
     )
     assert mistake(project, "mine:Asking", parts, dely_s=1) == (
         f'{PLACE}.options.dely_s: unknown option of mine:Asking; did you mean "delay_s"?'
