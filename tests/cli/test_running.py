@@ -172,8 +172,7 @@ def test_the_demo_ends_with_1_if_an_answer_is_wrong(tmp_path: Path) -> None:
 def test_the_demo_in_a_terminal_is_a_chat(tmp_path: Path) -> None:
     terminal = Terminal("demo", cwd=tmp_path, env={"SPADE_COREASON_SERVER__MODE": "embedded"})
     try:
-        terminal.until("You are       guest@localhost.  Tab changes the agent, /help shows more, Ctrl-D leaves.")
-        terminal.until("notes ▸")
+        terminal.until("You are       guest@localhost.  Tab changes the agent, /help shows more, Ctrl-D leaves.*notes ▸")
         terminal.type("my plane leaves on Friday at 7\r")
         terminal.until('I\'ll remember: "my plane leaves on Friday at 7".*notes ▸')
         terminal.type("\t")
