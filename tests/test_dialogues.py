@@ -115,7 +115,7 @@ async def test_a_form_may_be_sent_with_the_first_call_and_only_once() -> None:
 
 
 async def test_what_takes_long_is_answered_by_a_message_and_eight_at_once_are_enough() -> None:
-    async with desk(answer_within_s=0.05) as d:
+    async with desk(answer_within_s=0.5) as d:
         assert await d.text("wait") == "This takes a while; the answer follows as a message."
         assert d.t.unread() == []
         d.agent.may_go_on.set()
@@ -192,7 +192,7 @@ async def test_what_a_turn_does_that_cannot_be_stopped_is_forgotten_too(monkeypa
 
 
 async def test_an_agents_commands_pile_up_in_a_pause_no_more_than_messages() -> None:
-    async with desk(Policy(queue=3, operators=frozenset({BOB})), answer_within_s=0.01) as d:
+    async with desk(Policy(queue=3, operators=frozenset({BOB})), answer_within_s=0.3) as d:
         await d.text("pause", who=f"{BOB}/x")
         said = [await d.text("wait") for _ in range(4)]
         assert said[2:] == [

@@ -9,12 +9,21 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ..exceptions import ConfigError, ConnectError, CoReasonError, DatabaseEmpty, LoginError, ServerError, StoreError
+from ..exceptions import (
+    ConfigError,
+    ConnectError,
+    CoReasonError,
+    DatabaseEmpty,
+    LoginError,
+    ModelError,
+    ServerError,
+    StoreError,
+)
 from ..names import bare, domain
 from ..runfile import read_run_file
 from . import failures
 from .configured import database_file
-from .unstarted import UsesServers, configured_agent
+from .unstarted import UsesModels, UsesServers, configured_agent
 
 if TYPE_CHECKING:
     from ..config import AgentSettings, Settings
@@ -153,6 +162,11 @@ async def _agents(settings: Settings) -> AsyncIterator[Finding]:
             continue
         metadata = found.manifest.metadata
         yield Finding(jid, "good", f"{agent.agent} ({metadata.name} {metadata.version})")
+        if isinstance(found, UsesModels):
+            for problem in await found.examine_models():
+                # A server that is away, or a name that it does not list, may be right when somebody asks.
+                is_certain = not (isinstance(problem, ModelError) and problem.may_pass)
+                yield bad(jid, problem) if is_certain else Finding(jid, "note", str(problem))
         if isinstance(found, UsesServers):
             _, problems = await found.examine_mcp_servers()
             for problem in problems:

@@ -26,6 +26,13 @@ class UsesServers(Protocol):
     async def examine_mcp_servers(self) -> tuple[Sequence[Offer], Sequence[CoReasonError]]: ...
 
 
+@runtime_checkable
+class UsesModels(Protocol):
+    """An agent with language models: what is wrong with them."""
+
+    async def examine_models(self) -> Sequence[CoReasonError]: ...
+
+
 def configured_agent(settings: Settings, number: int) -> AgentInterface:
     """The agent that is configured, made and never started. ConfigError as for `load_agent`."""
     from ..loading import AgentParts, load_agent

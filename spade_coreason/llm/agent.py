@@ -140,6 +140,21 @@ class LLMAgent:
         """What its MCP servers offer, and what is wrong with them, of an agent that is not started."""
         return await self.servers.examine()
 
+    async def examine_models(self) -> Sequence[CoReasonError]:
+        """What is wrong with its models, as far as it costs no token, of an agent that is not started."""
+        client = Client(self._client.endpoint)
+        try:
+            listed = await client.listed()
+        except ModelError as error:
+            return [error]
+        finally:
+            await client.close()
+        unknown = [name for name in self._model.models if listed and name not in listed]
+        some = ", ".join(sorted(listed or ())[:5])
+        return [
+            ModelError(f"the server {client.url}", f"lists no model {name!r}; it has {some}", may_pass=True) for name in unknown
+        ]
+
     async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         """Answers one request. Cancelled, the request to the model is closed and its tools are cancelled."""
         name = self._manifest.metadata.name

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -24,6 +25,7 @@ log = logging.getLogger(__name__)
 
 NO_COMPLETION = "answers with something that is no chat completion"
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+_LIST_S = 10.0
 _OPENAI = ("api.openai.com", ".openai.azure.com")
 _TRANSIENT = {408, 409, 425, 429}
 _NEVER = {501, 505}
@@ -111,16 +113,13 @@ class Client:
 
     async def chunks(self, name: str, question: Question, reply: Reply) -> AsyncGenerator[tuple[str, str], None]:
         """Text and reasoning, piece by piece; whatever goes wrong is a ModelError without a word of what was said."""
-        import openai
-        from httpx2 import DecodingError
-
         if self._client is None:
             self.open()
         further = {**question.further, "stream": self.endpoint.stream}
         if self.endpoint.stream and self.endpoint.usage:
             further["stream_options"] = {"include_usage": True}
         messages = merged(question.messages) if self.endpoint.merge_messages else question.messages
-        try:
+        with self._in_words(name, reply, self.endpoint.timeout_s):
             answer = await self._client.chat.completions.create(model=name, messages=printable(messages), **further)
             if not self.endpoint.stream:
                 yield reply.take(_as_chunk(answer))
@@ -128,18 +127,40 @@ class Client:
             async with answer:
                 async for chunk in answer:
                     yield reply.take(chunk)
+
+    async def listed(self) -> set[str] | None:
+        """The models that the server says it has (`GET /models`); None where it says nothing of it. Errors as of `chunks`."""
+        if self._client is None:
+            self.open()
+        try:
+            with self._in_words(f"the language model at {self.url}", Reply(""), _LIST_S):
+                page = await self._client.models.list(timeout=_LIST_S)
+                return {str(model.id) for model in page.data}
+        except ModelError as error:
+            if error.problem in (NO_COMPLETION, _MEANING[404], _failing(405), _failing(501)):
+                return None
+            raise
+
+    @contextmanager
+    def _in_words(self, name: str, reply: Reply, timeout_s: float) -> Iterator[None]:
+        """What the package raises as a ModelError, unless all was said."""
+        import openai
+        from httpx2 import DecodingError
+
+        try:
+            yield
         except openai.APIConnectionError as error:
             if reply.finish is not None:
-                return  # all was said
+                return
             problem = "broke off in the middle of its answer" if reply.chunks else "cannot be reached"
             if isinstance(error, openai.APITimeoutError):
-                problem = f"said nothing for {self.endpoint.timeout_s:g} s"
+                problem = f"said nothing for {timeout_s:g} s"
             elif isinstance(error.__cause__, DecodingError):
                 raise ModelError(name, "sends its answer compressed, which it was not asked for") from error
             raise ModelError(name, problem, may_pass=True) from error
         except openai.APIStatusError as error:
             log.debug("%s says %d: %s", name, error.status_code, error.message)
-            problem = _MEANING.get(error.status_code, f"fails ({error.status_code})")
+            problem = _MEANING.get(error.status_code, _failing(error.status_code))
             if isinstance(error.code, str) and error.code in _MEANING_OF_CODE:
                 raise ModelError(name, f"{_MEANING_OF_CODE[error.code]} ({error.status_code})") from error
             after_s = retry_after_s(error.response.headers.get("retry-after", ""), datetime.now(UTC))
@@ -148,6 +169,10 @@ class Client:
             raise ModelError(name, "reports an error in the middle of its answer", may_pass=True) from error
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
             raise ModelError(name, NO_COMPLETION) from error
+
+
+def _failing(status: int) -> str:
+    return f"fails ({status})"
 
 
 def _as_chunk(completion: Any) -> SimpleNamespace:

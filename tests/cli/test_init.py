@@ -75,9 +75,11 @@ def test_with_llm_its_agent_has_a_language_model_and_its_test_needs_none(
     assert refused.exit_code == 2
     assert "agents[0].options.endpoint: no language model is named; set OPENAI_BASE_URL or OPENAI_API_KEY" in refused.stdout
     monkeypatch.setenv("OPENAI_API_KEY", "sk")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
     checked = invoke("--project", "town", "check")
     assert checked.exit_code == 0, checked.output
     assert "town_guide:TownGuide (TownGuide 0.1.0)" in checked.stdout
+    assert "the language model at http://127.0.0.1:9/v1: cannot be reached" in checked.stdout
 
 
 def test_a_directory_that_is_not_empty_is_left_alone(invoke: Invoke) -> None:

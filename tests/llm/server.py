@@ -144,11 +144,14 @@ class ChatServer:
         self.closed = 0
         self.open = 0
         self.url = ""
+        self.models: list[str] | int = 404
+        """What it lists, or the status with which it does not."""
         self._runner: web.AppRunner | None = None
 
     async def __aenter__(self) -> ChatServer:
         application = web.Application(client_max_size=2**26)
         application.router.add_post("/v1/chat/completions", self._completions)
+        application.router.add_get("/v1/models", self._models)
         self._runner = web.AppRunner(application, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
@@ -167,6 +170,12 @@ class ChatServer:
         assert self._runner is not None
         assert self._runner.server is not None
         return len(self._runner.server.connections)
+
+    async def _models(self, request: web.Request) -> web.Response:
+        self.keys.append(request.headers.get("Authorization", ""))
+        if isinstance(self.models, int):
+            return web.json_response({"error": {"message": "no list"}}, status=self.models)
+        return web.json_response({"object": "list", "data": [{"id": name, "object": "model"} for name in self.models]})
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
         wire = Wire(request, await request.json())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -125,7 +126,7 @@ async def test_nothing_of_what_is_said_and_no_key_is_printed(prosody: XmppServer
             code, out, err = up.stop()
         assert code == 0
         assert {key.removeprefix("Bearer ") for key in server.keys} == set(KEYS.values())
-        check = call("check", "-c", "platform.yaml", "--json", cwd=tmp_path, env=environment)
+        check = await asyncio.to_thread(call, "check", "-c", "platform.yaml", "--json", cwd=tmp_path, env=environment)
     assert check.returncode == 0, check.stdout
     assert "raised ValueError" in err
     assert "refuses the key (401)" in err
