@@ -25,8 +25,10 @@ class FileText:
     is_markdown: bool
 
 
-def files_in(paths: Iterable[Path]) -> Iterator[Path]:
-    """The files that are named, and those of known kinds below directories that are named; hidden ones are left out.
+def files_in(paths: Iterable[Path], left_out: Path) -> Iterator[Path]:
+    """The files that are named, and those of known kinds below directories that are named.
+
+    There hidden ones are left out, and what is below `left_out`: a platform's own data.
 
     KnowledgeError where one is not there.
     """
@@ -38,7 +40,8 @@ def files_in(paths: Iterable[Path]) -> Iterator[Path]:
             continue
         for found in sorted(path.rglob("*")):
             is_hidden = any(part.startswith(".") for part in found.relative_to(path).parts)
-            if found.is_file() and not is_hidden and found.suffix.lower() in KNOWN - {""}:
+            is_ours = left_out.resolve() in found.resolve().parents
+            if found.is_file() and not is_hidden and not is_ours and found.suffix.lower() in KNOWN - {""}:
                 yield found
 
 

@@ -115,6 +115,14 @@ def test_what_belongs_to_a_person_is_listed_and_found_for_them_alone(invoke: Inv
     assert "Nothing" in invoke("knowledge", "search", AGENT, "refunds", "--person", "alice@localhost").stdout
 
 
+def test_of_a_directory_the_platforms_own_data_are_no_documents(invoke: Invoke, docs: Path) -> None:
+    Path("data/server").mkdir(parents=True)
+    Path("data/server/notes.txt").write_text("who logged in")
+    assert invoke("knowledge", "add", AGENT, ".").stdout == f"{AGENT}: 3 documents: 3 new.\n"
+    assert "notes.txt" not in invoke("knowledge", "list", AGENT).stdout
+    assert invoke("knowledge", "add", AGENT, "data/server/notes.txt").exit_code == 0
+
+
 def test_one_file_that_cannot_be_read_stops_no_other(invoke: Invoke, docs: Path) -> None:
     (docs / "a_broken.pdf").write_bytes(b"%PDF-nothing")
     done = invoke("knowledge", "add", AGENT, "docs")

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -19,9 +19,6 @@ from ..known import agents as known_agents
 from ..progress import bar
 from ..reach import data_option
 from ..storage import confirm, opened
-
-if TYPE_CHECKING:
-    pass
 
 _PATH = click.Path(path_type=Path)
 
@@ -84,7 +81,7 @@ async def _add(
 ) -> int:
     from ...documents import files_in
 
-    files = list(files_in(paths))
+    files = list(files_in(paths, storage_settings(file, data).data_dir))
     if not files:
         raise KnowledgeError(f"{', '.join(map(str, paths))}: there are no text, Markdown or PDF files below it")
     done: list[dict[str, str]] = []
