@@ -125,6 +125,13 @@ def steps_of(event: PeerEvent) -> list[str]:
     return printable(str(event.data.get("content", ""))).splitlines()
 
 
+def choices_of(event: PeerEvent) -> list[str]:
+    """What an event offers as answers, printable; nothing of those that would not be said as they are shown."""
+    offered = event.data.get("choices")
+    values = [one.get("value") for one in offered if isinstance(one, dict)] if isinstance(offered, list) else []
+    return [value for value in values if isinstance(value, str) and value == printable(value) and "\n" not in value]
+
+
 def _data_text(data: dict[str, Any]) -> str:
     from ..codec.rendering import block_text
 

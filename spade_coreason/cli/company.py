@@ -16,6 +16,7 @@ class Company:
         self._descriptions = [description for _, description in agents]
         self._current = current
         locals_ = Counter(local_part(jid) for jid in self._jids)
+        self._offered: dict[str, list[str]] = {}
         self._commands: dict[str, Mapping[str, str]] = {}
         self.names = [local_part(jid) if locals_[local_part(jid)] == 1 else jid for jid in self._jids]
 
@@ -47,6 +48,16 @@ class Company:
     def learn(self, jid: str, commands: Mapping[str, str]) -> None:
         """Says what commands an agent knows, and what each does."""
         self._commands[jid] = commands
+
+    def offer(self, jid: str, choices: Sequence[str]) -> None:
+        """Says what an agent offers as answers to what it has just said; nothing where it offers none."""
+        self._offered[jid] = list(choices)
+
+    def chosen(self, text: str) -> str:
+        """What is said with `text` to whoever is spoken to: a number stands for the answer offered with it."""
+        offered = self._offered.get(self.jid, [])
+        is_number = text.isascii() and text.isdigit() and text not in offered
+        return offered[int(text) - 1] if is_number and 0 < int(text) <= len(offered) else text
 
     def move(self, step: int) -> None:
         """Speaks to the next, or the one before."""

@@ -13,7 +13,7 @@ from ..exceptions import ConfigError, PeerError
 from ..names import local_part
 from ..peers import as_request, collect, command_request
 from . import failures
-from .answers import AnswerText, steps_of
+from .answers import AnswerText, choices_of, steps_of
 from .company import Company
 from .console import paint, terminal_width, write
 from .passing import passing
@@ -102,6 +102,7 @@ class Chat:
                 return
             if is_leave(text):
                 return
+            text = self._company.chosen(text)
             if is_command(text) and is_ours(text):
                 if said := obey(text, self._company, terminal_width()):
                     print(said)
@@ -130,8 +131,10 @@ class Chat:
         answer, wrapped = AnswerText(), Wrapped(terminal_width, INDENT)
         waiting = _Waiting(self._client, local_part(jid))
         problem, is_silent = "", True
+        offered: list[str] = []
         try:
             async for event in self._client.stream(jid, asked, timeout=self._timeout_s):
+                offered += choices_of(event)
                 if steps := steps_of(event):
                     is_silent = False
                     waiting.end()
@@ -150,6 +153,9 @@ class Chat:
             write(f"{wrapped.end()}\n" if answer.has_text else "")
             if problem:
                 _say(problem, "red")
+        self._company.offer(jid, offered)
+        if offered:
+            _say(", ".join(f"{number} {choice}" for number, choice in enumerate(offered, start=1)))
         if is_silent and not (answer.has_text or problem):
             _say(f"({local_part(jid)} has nothing to say)")
 

@@ -49,6 +49,8 @@ class MoodyAgent:
             case "table":
                 rows = [{"city": "Berlin", "sun": "yes"}]
                 await response.data({"columns": ["city", "sun"], "rows": rows}, title="Weather", view_hint="TABLE")
+            case "choose":
+                await response.ask("Which colour?", ["red", "light green"])
             case "hush":
                 pass
             case "two":

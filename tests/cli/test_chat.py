@@ -119,6 +119,18 @@ def test_of_an_answer_without_a_word_it_says_so(chat: Chat) -> None:
     terminal.until(r"\(moody has nothing to say\)\r\n.*moody ▸")
 
 
+def test_an_offered_answer_is_chosen_by_its_number(chat: Chat) -> None:
+    terminal = chat("moody")
+    terminal.type("2\r")
+    terminal.until("You said 2 ")
+    terminal.type("choose\r")
+    terminal.until("Which colour.*1 red, 2 light green")
+    terminal.type("2\r")
+    terminal.until("You said light green ")
+    terminal.type("2\r")
+    terminal.until(r"You said 2 \(light green before")
+
+
 def test_the_commands_of_the_agent_are_obeyed_and_completed(chat: Chat) -> None:
     terminal = chat("echo")
     terminal.type("hello\r")
