@@ -6,6 +6,7 @@ slixmpp's own message event knows only stanzas with a body.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 from xml.etree.ElementTree import Element
 
@@ -81,48 +82,51 @@ def decode(message: Element, *, in_room: bool = False) -> Decoded:
     form = parts.get(DATA_FORM)
     fields = _spade_fields(form) if form is not None else None
     if fields is not None:
-        thread = thread or fields.pop(SPADE_THREAD, None) or None
-        if thread is not None and len(thread) > LONGEST_ID:
-            return None
-        return Incoming(
-            language="spade",
-            sender=sender,
-            stanza_id=stanza_id,
-            thread=thread,
-            payload={"query": text},
-            content=f"{thread}\n{text}\n{json.dumps(fields)}",
-            message_type=kind,
-            metadata={"spade": fields, **{k: v for k, v in fields.items() if k not in RESERVED}},
-        )
+        return _from_spade(fields, text, sender, stanza_id, thread, kind)
+    return _from_person(message, parts, text, thread, kind, uses_chat_states=uses_chat_states)
+
+
+def _from_spade(
+    fields: dict[str, str], text: str, sender: str, stanza_id: str, thread: str | None, kind: str
+) -> Incoming | None:
+    thread = thread or fields.pop(SPADE_THREAD, None) or None
+    if thread is not None and len(thread) > LONGEST_ID:
+        return None
+    return Incoming(
+        language="spade",
+        sender=sender,
+        stanza_id=stanza_id,
+        thread=thread,
+        payload={"query": text},
+        content=f"{thread}\n{text}\n{json.dumps(fields)}",
+        message_type=kind,
+        metadata={"spade": fields, **{k: v for k, v in fields.items() if k not in RESERVED}},
+    )
+
+
+def _from_person(
+    message: Element, parts: Mapping[str, Element], text: str, thread: str | None, kind: str, *, uses_chat_states: bool
+) -> Incoming | None:
+    """What is left when no program says anything; None without a word."""
     reply = parts.get(REPLY)
     asked = without_quote(text, message) if reply is not None else text
     if not asked.strip():
         return None
     payload: dict[str, Any] = {"query": asked}
-    metadata: dict[str, Any] = {}
     if linked := attachments(message):
         payload["attachments"] = linked
-    if reply is not None and reply.get("id"):
-        metadata["reply_to"] = reply.get("id")
-    if thread is not None and (parent := parent_thread(message)) is not None:
-        metadata[PARENT_THREAD] = parent
-    corrected = parts.get(REPLACE)
-    origin = parts.get(ORIGIN_ID)
-    language = (body.get(LANGUAGE) if body is not None else None) or message.get(LANGUAGE)
-    if language is not None and is_language_tag(language):
-        metadata["language_tag"] = language
+    stanza_id = message.get("id", "")
+    corrected, origin = parts.get(REPLACE), parts.get(ORIGIN_ID)
     origin_id = origin.get("id", "") if origin is not None else ""
-    if (delay := parts.get(DELAY)) is not None and delay.get("stamp"):
-        metadata["delayed_since"] = delay.get("stamp")
     return Incoming(
         "person",
-        sender,
+        message.get("from", ""),
         stanza_id,
         thread,
         payload,
         f"{thread}\n{text}",
         kind,
-        metadata,
+        _metadata(message, parts, thread),
         wants_receipt=RECEIPT_REQUEST in parts,
         uses_chat_states=uses_chat_states,
         wants_marker=MARKABLE in parts,
@@ -130,6 +134,21 @@ def decode(message: Element, *, in_room: bool = False) -> Decoded:
         origin_id=origin_id if origin_id != stanza_id and 0 < len(origin_id) <= LONGEST_ID else None,
         uses_replies=reply is not None,
     )
+
+
+def _metadata(message: Element, parts: Mapping[str, Element], thread: str | None) -> dict[str, Any]:
+    metadata: dict[str, Any] = {}
+    reply, body, delay = parts.get(REPLY), parts.get(BODY), parts.get(DELAY)
+    if reply is not None and reply.get("id"):
+        metadata["reply_to"] = reply.get("id")
+    if thread is not None and (parent := parent_thread(message)) is not None:
+        metadata[PARENT_THREAD] = parent
+    language = (body.get(LANGUAGE) if body is not None else None) or message.get(LANGUAGE)
+    if language is not None and is_language_tag(language):
+        metadata["language_tag"] = language
+    if delay is not None and delay.get("stamp"):
+        metadata["delayed_since"] = delay.get("stamp")
+    return metadata
 
 
 def _bounce(message: Element, sender: str) -> Bounce | None:

@@ -17,11 +17,12 @@ from .patterns import Pattern
 log = logging.getLogger(__name__)
 
 KEPT_BACK = "kept back by a guardrail"
+NO_ANSWER = "I cannot give this answer."
 _MESSAGES: Mapping[Stage, str] = {
     "input": "I cannot take this message.",
     "name": "I cannot take this message.",
     "tool": KEPT_BACK,
-    "output": "I cannot give this answer.",
+    "output": NO_ANSWER,
     "call": KEPT_BACK,
     "reasoning": "",
 }

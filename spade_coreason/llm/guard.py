@@ -12,9 +12,9 @@ from .decisions import KEPT_BACK, Armed, Decisions, Withheld
 from .deltas import ToolCall
 from .filters import Chain, filters_of
 from .guardrails import Given, Stage, guardrails_of
+from .json_text import unescaped
 from .options import listed
 from .patterns import patterns_of
-from .structured import unescaped
 
 
 def armed(given: Sequence[Given], place: str, *, are_of_output: bool = False) -> list[Armed]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..contracts import ResponseHandler, StreamHandle
-from .decisions import Withheld
+from .decisions import KEPT_BACK, Withheld
 from .filters import Chain
 from .guard import Guard
+from .json_text import unescaped
 from .markers import Markers
-from .structured import unescaped
 
 _THOUGHT = 400
-_KEPT_BACK = "kept back by a guardrail"
 _CUT = "\n\n(My answer is cut off here: it reached the limit for one answer.)"
 
 
@@ -111,9 +110,9 @@ class Speaker:
         elif stream is None:
             await self._response.markdown(error.text)
         elif callable(replace):
-            await replace(error.text, _KEPT_BACK)
+            await replace(error.text, KEPT_BACK)
         else:  # another platform's stream
-            await stream.abort(_KEPT_BACK)
+            await stream.abort(KEPT_BACK)
             await self._response.markdown(error.text)
 
     def _whole(self, rest: str) -> str:

@@ -9,9 +9,7 @@ from typing import Any
 
 from ..contracts import AgentCapability, AgentDefinition, AgentRequest
 from ..contracts.schema import first_problem
-from .json_text import value_of
-
-_FENCE = re.compile(r"\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*", re.S)
+from .json_text import fenced_value_of
 
 
 def structured(manifest: AgentDefinition, request: AgentRequest) -> AgentCapability | None:
@@ -33,29 +31,13 @@ def wanted(capability: AgentCapability) -> str:
     return f"Answer with one JSON object alone, no other text, that fits this JSON Schema:\n{schema}"
 
 
-def unescaped(text: str) -> str:
-    """A text that is JSON, also in a fence, without the escapes that JSON does without; any other as it is."""
-    if "\\" not in text:
-        return text
-    try:
-        value = _value(text)
-        return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else text
-    except ValueError:
-        return text
-
-
 def data_in(text: str, schema: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str]:
     """The data in a text, or None and what is wrong with it."""
     try:
-        value = _value(text)
+        value = fenced_value_of(text)
     except ValueError as error:
         return None, f"it is no JSON ({str(error)[:120]})"
     if not isinstance(value, dict):
         return None, "it is no JSON object"
     problem = first_problem(value, dict(schema))
     return (value, "") if problem is None else (None, problem)
-
-
-def _value(text: str) -> Any:
-    fenced = _FENCE.fullmatch(text)
-    return value_of(fenced[1] if fenced else text)

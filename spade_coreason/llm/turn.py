@@ -6,7 +6,7 @@ from ..contracts import AgentCapability, ResponseHandler
 from ..exceptions import ModelError
 from .asker import Asker
 from .context import Context
-from .decisions import Withheld
+from .decisions import NO_ANSWER, Withheld
 from .deltas import Reply
 from .messages import problem_shown
 from .options import Limits
@@ -16,8 +16,6 @@ from .tool_use import ToolUse
 
 _OVER = "(Our conversation ends here.)"
 """Where a termination marker is all that the model says."""
-_CLEARED = "I cannot give this answer."
-"""Where guardrails leave nothing of what it says."""
 
 
 class LLMTurn:
@@ -56,7 +54,7 @@ class LLMTurn:
                 if not (self._speaker.is_over or self._speaker.is_cleared):
                     problem = "used up all it may say before its answer" if reply.finish == "length" else "gave no answer"
                     raise ModelError(reply.model, problem, may_pass=True)
-                await self._response.markdown(_OVER if self._speaker.is_over else _CLEARED)
+                await self._response.markdown(_OVER if self._speaker.is_over else NO_ANSWER)
                 return
             data, problem = data_in(reply.text, capability.outputs)
             if data is not None:
