@@ -6,10 +6,10 @@ can make the whole trail anew: for that keep a head elsewhere, and ask `verify` 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from pydantic_core import from_json
 from sqlalchemy import Connection, insert, select, update
 
 from ..contracts import GENESIS_HASH, AuditEntry
@@ -50,7 +50,10 @@ class AuditTrail:
         self._agent = agent
 
     async def append(self, entry: AuditEntry, person: str) -> AuditEntry:
-        """The entry as the trail has it, sealed; durable when it is given. `person` is whose request it belongs to."""
+        """The entry as the trail has it, sealed; durable when it is given. `person` is whose request it belongs to.
+
+        StoreError where it cannot be stored.
+        """
 
         def work(connection: Connection) -> AuditEntry:
             number, head = _head(connection, self._agent)
@@ -107,7 +110,7 @@ def verify(connection: Connection, agent: str, through: str | None = None) -> Ve
         entry = _json(row.entry)
         if not integrity_hash(entry) == entry.get("integrity_hash") == row.integrity_hash:
             problems.append(f"entry {row.number} was changed")
-        elif is_next and entry["previous_hash"] != before:
+        elif is_next and entry.get("previous_hash") != before:
             problems.append(f"entry {row.number} does not follow the one before it")
     number, head = _head(connection, agent)
     if number > last:
@@ -135,8 +138,9 @@ def _span(first: int, last: int) -> str:
 
 
 def _json(text: str) -> dict[str, Any]:
+    # json.loads ends with a RecursionError at what is too deep, and reads half characters, of which there is no hash.
     try:
-        entry = json.loads(text)
+        entry = from_json(text)
     except ValueError:
         return {}
     return entry if isinstance(entry, dict) else {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from hashlib import sha256
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.turns import AGENT, ALICE
 from tests.waiting import eventually
 
 BOB = "bob@localhost"
+EMPTY = sha256(b"{}").hexdigest()
 
 
 @pytest.fixture
@@ -73,6 +75,12 @@ async def test_a_trail_goes_on_after_a_restart_and_each_agent_has_its_own(store:
         ("UPDATE audit SET entry = replace(entry, 'tool 3', 'tool 9') WHERE number = 3", ["entry 3 was changed"]),
         ("UPDATE audit SET entry = replace(entry, '{', '{\"more\":1,') WHERE number = 3", ["entry 3 was changed"]),
         ("UPDATE audit SET entry = '[' WHERE number = 3", ["entry 3 was changed"]),
+        ('UPDATE audit SET entry = \'{"actor": "\\ud800"}\' WHERE number = 3', ["entry 3 was changed"]),
+        (f"UPDATE audit SET entry = '{'[' * 10_000}' WHERE number = 3", ["entry 3 was changed"]),
+        (
+            f"UPDATE audit SET entry = '{{\"integrity_hash\": \"{EMPTY}\"}}', integrity_hash = '{EMPTY}' WHERE number = 3",
+            [f"entry {number} does not follow the one before it" for number in (3, 4)],
+        ),
         ("DELETE FROM audit WHERE number = 1", ["entry 1 is missing"]),
         ("DELETE FROM audit WHERE number IN (2, 3)", ["entries 2 to 3 are missing"]),
         ("DELETE FROM audit WHERE number >= 4", ["entries 4 to 5 are missing"]),
