@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from ..exceptions import MemoryFileError, StoreError
+from .loop_lock import LoopLock
 from .memory_context import SystemMessage, summary, system_messages
 from .memory_file import Addition, MemoryFile
 from .memory_file import MemoryLimits as MemoryLimits
@@ -66,7 +67,7 @@ class AgentInteractionMemory:
         directory = Path(DEFAULT_DIRECTORY if storage_dir is None else storage_dir).absolute()
         self._file = MemoryFile(directory / file_name(agent_id), agent_id, limits, is_durable=durability == "full")
         self._clock = clock
-        self._turn, self._syncing = LoopLock(), LoopLock()
+        self._order, self._syncing = LoopLock(), LoopLock()
 
     @property
     def path(self) -> Path:
@@ -171,7 +172,7 @@ class AgentInteractionMemory:
         addition = self._addition(conversation_id, information)
         self._file.add(addition)
         try:
-            async with self._turn.lock():
+            async with self._order.lock():
                 if not addition.done():  # who came before wrote for all who waited
                     # A thread that has begun goes on when its task is cancelled, and one that has not must begin all
                     # the same, for it writes the additions of others too.
@@ -237,7 +238,7 @@ class AgentInteractionMemory:
     async def _aside(self, work: Callable[[], T]) -> T:
         # In turn: many who wait for one file would else hold all threads of the loop's pool, and additions would be
         # stored in another order than they were made in.
-        async with self._turn.lock():
+        async with self._order.lock():
             return await asyncio.to_thread(work)
 
     def _addition(self, conversation_id: str, information: str) -> Addition:
@@ -256,20 +257,6 @@ class AgentInteractionMemory:
         size, most = len(text.encode()), self.limits.entry_bytes
         if size > most:
             raise ValueError(f"{what} has {size:,} bytes, and {most:,} are the most; keep the text elsewhere, remember where")
-
-
-class LoopLock:
-    """A lock of the event loop in which it is waited for; one of asyncio's belongs to the first that did."""
-
-    def __init__(self) -> None:
-        self._of: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
-
-    def lock(self) -> asyncio.Lock:
-        """That of the running loop."""
-        loop = asyncio.get_running_loop()
-        if self._of is None or self._of[0] is not loop:
-            self._of = (loop, asyncio.Lock())
-        return self._of[1]
 
 
 def _by_itself() -> bool:
