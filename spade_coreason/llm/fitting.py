@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..tokens import TokenCounter
 from .tools import Tool
@@ -14,7 +14,13 @@ log = logging.getLogger(__name__)
 
 _NAMED = 10
 _MOST_CHARACTERS = 16
-"""A token; more is not counted, for it is too much."""
+"""Of a token: a schema with more has no room, and is not counted."""
+
+
+class _Count(NamedTuple):
+    parameters: Mapping[str, Any]
+    description: str
+    tokens: int
 
 
 class Fitting:
@@ -24,14 +30,15 @@ class Fitting:
         self._agent = agent
         self._room = room
         self._count = count
-        self._counted: dict[str, tuple[Mapping[str, Any], str, int]] = {}
+        self._counted: dict[str, _Count] = {}
         self._left_out: list[str] = []
 
     def those(self, tools: Sequence[Tool]) -> list[Tool]:
         """Those that fit, in their order. Which do not is a line in the log, once."""
+        self._counted = {tool.name: self._count_of(tool) for tool in tools}
         fitting, left_out, room = [], [], self._room
         for tool in tools:
-            tokens = self._tokens(tool)
+            tokens = self._counted[tool.name].tokens
             if tokens <= room:
                 fitting.append(tool)
                 room -= tokens
@@ -44,11 +51,10 @@ class Fitting:
         self._left_out = left_out
         return fitting
 
-    def _tokens(self, tool: Tool) -> int:
+    def _count_of(self, tool: Tool) -> _Count:
         known = self._counted.get(tool.name)
-        if known is None or known[0] is not tool.parameters or known[1] != tool.description:
-            text = json.dumps(tool.schema, ensure_ascii=False)
-            is_too_long = len(text) > _MOST_CHARACTERS * self._room
-            known = tool.parameters, tool.description, self._room + 1 if is_too_long else self._count(text)
-            self._counted[tool.name] = known
-        return known[2]
+        if known is not None and known.parameters is tool.parameters and known.description == tool.description:
+            return known
+        text = json.dumps(tool.schema, ensure_ascii=False)
+        is_too_long = len(text) > _MOST_CHARACTERS * self._room
+        return _Count(tool.parameters, tool.description, self._room + 1 if is_too_long else self._count(text))
