@@ -33,7 +33,7 @@ COMMANDS = {
     "memory": "See, delete, import or compact what the agents remember.",
     "storage": "Back up, restore, check or migrate what the agents keep.",
     "knowledge": "Give documents to agents, and see what they know.",
-    "audit": "See what agents did, and whether its record is whole.",
+    "audit": "See what agents did, and whether the record of it is whole.",
     "tools": "Show what the MCP servers of agents offer, with the hash of each tool.",
     "completion": "Print the script that completes commands in your shell.",
 }

@@ -1,4 +1,4 @@
-"""What a shell can complete: the agents and conversations that a data directory knows, or its database server."""
+"""What a shell can complete: the agents and conversations of a data directory, or of a database server."""
 
 from __future__ import annotations
 

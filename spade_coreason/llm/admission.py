@@ -16,9 +16,10 @@ _SOMEBODY = "somebody"
 
 
 async def admitted(request: AgentRequest, response: ResponseHandler, guard: Guard, purse: Purse) -> bool:
-    """Whether the guardrails let it through, and BudgetUsedUp where nothing may be asked any more.
+    """Whether the guardrails let it through; who is refused hears so here. BudgetUsedUp where nothing may be asked any more.
 
-    Payload and nickname are recorded: they have what is asked as it was let through, and until then not.
+    Payload and nickname are recorded with the turn, however it ends: until it is let through they have nothing of what is
+    asked, and then what the guardrails made of it.
     """
     asked, text, name = dict(request.payload), question_text(request), request.metadata.get("nickname")
     if guard.is_at_input:

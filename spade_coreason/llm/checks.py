@@ -71,7 +71,10 @@ class Checks:
             return await self._asked(guardrail.function, text)
 
     async def search(self, look: Callable[[float], T]) -> T:
-        """What `look` finds within the seconds that it is given: here where that is quick, else in a thread. TimeoutError."""
+        """What `look` finds within the seconds that it is given: here where that is quick, else in a thread.
+
+        TimeoutError where it takes longer there, too; RuntimeError where there is no thread for it.
+        """
         try:
             return look(AT_ONCE_S)
         except TimeoutError:

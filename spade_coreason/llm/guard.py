@@ -49,27 +49,27 @@ class Guard:
 
     async def given(self, text: str) -> str:
         """What a tool gave, likewise; one that is kept back says so."""
-        armed = self._at("tool")
+        rules = self._at("tool")
         try:
-            return await self._let_through(armed, unescaped(text), "tool") if armed else text
+            return await self._let_through(rules, unescaped(text), "tool") if rules else text
         except Withheld as error:
             return f"error: {error.text}"
 
     async def found(self, passages: Sequence[str]) -> list[str]:
         """What was found for the question, as if a tool had; those that are kept back are left out."""
-        armed, passed = self._at("tool"), []
+        rules, passed = self._at("tool"), []
         for passage in passages:
             with suppress(Withheld):
-                passed.append(await self._let_through(armed, passage, "tool"))
+                passed.append(await self._let_through(rules, passage, "tool"))
         return passed
 
     async def called(self, call: ToolCall) -> None:
         """Changes what a tool is called with to what may be; a call that may not be is refused."""
-        armed = self._at("call")
-        if not armed or not isinstance(call.parsed, dict):
+        rules = self._at("call")
+        if not rules or not isinstance(call.parsed, dict):
             return
         try:
-            call.arguments = await self._let_through(armed, unescaped(call.arguments), "call")
+            call.arguments = await self._let_through(rules, unescaped(call.arguments), "call")
         except Withheld as error:
             call.refusal = error.text
         else:
@@ -90,10 +90,10 @@ class Guard:
         return [one for one in (*self._of_input, *self._of_output) if stage in one.guardrail.stages]
 
     def _chain(self, stage: Stage) -> Chain:
-        return Chain([one for armed in self._at("output") for one in filters_of(armed, self._decisions, stage)])
+        return Chain([one for rule in self._at("output") for one in filters_of(rule, self._decisions, stage)])
 
-    async def _let_through(self, armed: Sequence[Armed], text: str, stage: Stage) -> str:
-        for one in armed:
+    async def _let_through(self, rules: Sequence[Armed], text: str, stage: Stage) -> str:
+        for one in rules:
             if one.guardrail.action == "redact":
                 chain = Chain(filters_of(one, self._decisions, stage))
                 text = await chain.feed(text) + await chain.end()

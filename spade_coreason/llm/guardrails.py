@@ -36,11 +36,12 @@ class Guardrail(StrictOptions):
     `action` "block" ends the turn with `message`; "redact" puts `replacement` in the place of each match of `keywords` or
     `regex`; "replace" puts it in the place of the whole text; "warn" lets it through. Whatever is done is in the audit trail.
     `stages` says which texts are checked. On input: what was asked ("input", the default), what tools gave and what was found
-    for the question ("tool"), or both.
-    On output: what is said ("output"), what tools are called with ("call"), or both; by default `keywords` and `regex` look at
-    both, others at what is said. `per: sentence` checks each sentence of an answer as it is complete, where otherwise a check
-    of the whole text holds the answer back until there is all of it. A check that fails or takes longer than `timeout_s`
-    seconds blocks; `on_error: allow` lets the text through.
+    for the question ("tool"), or both. On output: what is said ("output"), what tools are called with ("call"), or both; by
+    default `keywords` and `regex` look at both, others at what is said.
+
+    `per: sentence` checks each sentence of an answer as it is complete, where otherwise a check of the whole text holds the
+    answer back until there is all of it. A check that fails or takes longer than `timeout_s` seconds blocks; `on_error: allow`
+    lets the text through.
 
     A match of `regex` is found in a stream where it has at most `span` characters: so many are held back.
     """

@@ -30,7 +30,7 @@ class Endpoint(StrictOptions):
     which something new must come; of `tries` the first is one; a pause is `first_pause_s`, then four times as long each time,
     or what the server says; where that is more than `longest_pause_s`, nobody waits.
 
-    `stream: false` is for servers that give an answer but whole, `usage: false` for those that refuse `stream_options`,
+    `stream: false` is for servers that only give whole answers, `usage: false` for those that refuse `stream_options`,
     `merge_messages: true` for chat templates that want roles to alternate (Mistral's, Gemma's): messages of the system's or the
     user's role that follow each other become one.
     """

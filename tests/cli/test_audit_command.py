@@ -1,4 +1,4 @@
-"""`audit`: what agents did, and whether its record is whole."""
+"""`audit`: what agents did, and whether the record of it is whole."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.group("audit", cls=Group)
 def command() -> None:
-    """See what agents did, and whether its record is whole.
+    """See what agents did, and whether the record of it is whole.
 
     What an agent gives to `response.audit` is there, and of agents with a language model each call of a tool and each
     decision of a guardrail. Every entry holds the hash of the one before it.
