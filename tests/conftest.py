@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from spade_coreason.stores import Database
 from tests.databases import SQLITE
 from tests.servers import ejabberd as ejabberd_server
 from tests.servers import embedded as embedded_server
@@ -86,6 +87,14 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     server = request.getfixturevalue("postgres")
     assert isinstance(server, Postgres)
     return server.url()
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    """What is at `database_url`, without syncs."""
+    database = await Database.open(database_url, "off")
+    yield database
+    await database.close()
 
 
 @pytest.fixture(params=["prosody", "ejabberd"])

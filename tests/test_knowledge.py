@@ -32,13 +32,6 @@ Open: TypeAlias = Callable[..., Knowledge]
 
 
 @pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    database = await Database.open(database_url, "off")
-    yield database
-    await database.close()
-
-
-@pytest.fixture
 async def models() -> AsyncIterator[ModelServer]:
     async with ModelServer() as server:
         yield server

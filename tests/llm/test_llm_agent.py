@@ -372,7 +372,7 @@ async def test_each_pause_is_longer_than_the_one_before() -> None:
         return await fails(503)(wire)
 
     async with helper(busy, endpoint={"first_pause_s": 0.05, "tries": 4}) as (_, t):
-        with pytest.raises(PeerFailed, match=r"fails \(503\)|is busy"):
+        with pytest.raises(PeerFailed, match=r"fails \(503\)"):
             await t.ask("hi")
     pauses = [after - before for before, after in pairwise(began)]
     assert len(pauses) == 3

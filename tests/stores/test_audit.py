@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from hashlib import sha256
 from itertools import pairwise
 from typing import Any
@@ -21,13 +20,6 @@ from tests.waiting import eventually
 
 BOB = "bob@localhost"
 EMPTY = sha256(b"{}").hexdigest()
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    database = await Database.open(database_url, "off")
-    yield database
-    await database.close()
 
 
 @pytest.fixture

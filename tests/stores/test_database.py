@@ -10,7 +10,6 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -30,13 +29,6 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 def url(directory: Path) -> str:
     return f"sqlite+aiosqlite:///{directory}/platform.db"
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    database = await Database.open(database_url, "off")
-    yield database
-    await database.close()
 
 
 @pytest.fixture

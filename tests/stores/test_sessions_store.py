@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -39,13 +39,6 @@ BOB, CAROL = "bob@localhost", "carol@localhost"
 # Whose JIDs look like Alice's.
 MALICE, ALICE_ELSEWHERE = "malice@localhost", "alice@localhost.example"
 RECEIVED, ANSWERED, CLOSED = range(3)
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    database = await opened(database_url)
-    yield database
-    await database.close()
 
 
 @pytest.fixture
