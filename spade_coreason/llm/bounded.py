@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import httpx2
 
 _MOST_BYTES = 2**24
-"""Of an event, and of all that says what is wrong; what comes then is not read."""
+"""Of an event, and of what has none: a whole answer, an error; what comes then is not read."""
 _A_LINE = 2**16
 """What a line of an event counts: the package goes over all of it again with each."""
 _ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")
@@ -27,7 +27,7 @@ class _Bounded(httpx2.AsyncByteStream):
                 text = before + piece
                 begin = max((text.rfind(end) + len(end) for end in _ENDS if end in text), default=0)
                 read, piece_of_it = (0, text[begin:]) if begin else (read, piece)
-                read += len(piece_of_it) + _A_LINE * (piece_of_it.count(b"\n") + piece_of_it.count(b"\r"))
+                read += len(piece_of_it) + _A_LINE * max(piece_of_it.count(b"\n"), piece_of_it.count(b"\r"))
                 before = text[-3:]
             else:
                 read += len(piece)
@@ -39,9 +39,13 @@ class _Bounded(httpx2.AsyncByteStream):
         await self._stream.aclose()
 
 
-async def bound(response: httpx2.Response) -> None:
-    """Bounds what will be read. DecodingError for what comes compressed though it was to come plain: few bytes may be many."""
+async def bound(response: httpx2.Response, *, streams: bool) -> None:
+    """Bounds what will be read: each event of an answer that `streams`, all of any other, in bytes.
+
+    DecodingError for what comes compressed though it was to come plain: few bytes may be many.
+    """
     if response.headers.get("content-encoding", "identity") != "identity":
         raise httpx2.DecodingError("it sends compressed what was to come plain")
     assert isinstance(response.stream, httpx2.AsyncByteStream)
-    response.stream = _Bounded(response.stream, has_events=response.is_success)  # whatever its type says: servers err
+    has_events = streams and response.is_success  # whatever its type says: servers err
+    response.stream = _Bounded(response.stream, has_events=has_events)

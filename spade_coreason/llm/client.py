@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
@@ -85,7 +86,7 @@ class Client:
                 follow_redirects=False,
                 timeout=timeout,
                 headers={"Accept-Encoding": "identity"},
-                event_hooks={"response": [bound]},
+                event_hooks={"response": [partial(bound, streams=self.endpoint.stream)]},
             )
             self._client = openai.AsyncOpenAI(
                 base_url=self.url,

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 from uuid import uuid4
@@ -104,7 +105,9 @@ async def test_a_server_that_does_not_stream_is_asked_for_whole_answers() -> Non
             assert "stream_options" not in wire.asked
             choice = {"index": 0, "message": {"role": "assistant", "content": None, **message}, "finish_reason": finish}
             usage = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
-            return web.json_response({"id": "c1", "object": "chat.completion", "choices": [choice], "usage": usage})
+            said = {"id": "c1", "object": "chat.completion", "choices": [choice], "usage": usage}
+            # As some servers write it: with a line for each of many numbers.
+            return web.json_response(said | {"prompt_token_ids": list(range(1000))}, dumps=partial(json.dumps, indent=2))
 
         return answer
 
