@@ -278,6 +278,21 @@ async def test_a_turn_whose_memory_cannot_be_synced_is_not_answered_as_finished(
         assert memory_in(tmp_path).get_information("c") == ["x"]
 
 
+async def test_each_memory_that_cannot_be_synced_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    memories = [memory_in(tmp_path / name) for name in "ab"]
+
+    async def work() -> None:
+        for memory in memories:
+            await memory.aadd_information("c", "x")
+            memory.journal_path.unlink()
+            memory.journal_path.mkdir()
+
+    async with AgentTester(Agent(work)) as t:
+        with pytest.raises(PeerFailed, match="this is not remembered"):
+            await t.ask("work")
+    assert all(f"{memory.path}: cannot be read: Is a directory" in caplog.text for memory in memories)
+
+
 @pytest.mark.parametrize("refusals", [1, 2])
 async def test_what_the_disk_refuses_to_sync_is_written_anew(tmp_path: Path, disk: Disk, refusals: int) -> None:
     memory = memory_in(tmp_path)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from contextvars import ContextVar, Token
 from typing import Protocol
+
+log = logging.getLogger(__name__)
 
 
 class Unsettled(Protocol):
@@ -46,13 +49,19 @@ class Syncs:
             return not self._is_over
 
     async def carry_out(self) -> None:
-        """After the work: syncs what was left, beside the event loop. StoreError if something of it cannot be stored."""
+        """After the work: syncs what was left, beside the event loop. StoreError if something of it cannot be stored.
+
+        Where that is so of several memories, the log has the others.
+        """
         if not self._memories:
             return
         outcomes = await asyncio.gather(*(memory.asettle() for memory in self._memories), return_exceptions=True)
         self._memories.clear()
-        for problem in filter(None, outcomes):
-            raise problem
+        problems = [problem for problem in outcomes if problem is not None]
+        for further in problems[1:]:
+            log.error("%s", further)
+        if problems:
+            raise problems[0]
 
 
 CURRENT_SYNCS: ContextVar[Syncs | None] = ContextVar("current_syncs", default=None)
