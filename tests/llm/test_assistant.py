@@ -54,7 +54,7 @@ def opening_hours(day: str) -> str:
     return "closed"
 
 
-def test_the_configuration_of_the_assistant_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_configuration_of_the_assistant_is_read(tmp_path: Path) -> None:
     text = (ROOT / "config" / "assistant.yaml").read_text(encoding="utf-8")
     [agent] = load_settings(ROOT / "config" / "assistant.yaml", ROOT, {}).agents
     assert agent.options == {"model": "gpt-4o-mini"}
