@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from hashlib import sha256
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ from spade_coreason import AgentTester, PeerFailed, StoreError, agent
 from spade_coreason.contracts import GENESIS_HASH, AuditEntry, Interaction
 from spade_coreason.stores import AgentStore, Database
 from spade_coreason.stores.audit import Verdict
+from spade_coreason.stores.backup import back_up, restore
 from spade_coreason.stores.health import examine
-from tests.databases import execute
+from tests.databases import SQLITE, execute
 from tests.turns import AGENT, ALICE
 from tests.waiting import eventually
 
@@ -59,6 +61,23 @@ async def test_a_trail_goes_on_after_a_restart_and_each_agent_has_its_own(store:
         assert (await other.trail.verify()).entries == 1
     finally:
         await again.close()
+
+
+async def test_a_trail_that_was_restored_from_a_backup_is_whole_and_goes_on(
+    store: AgentStore, database: Database, tmp_path: Path
+) -> None:
+    sealed = await trail_of(store)
+    await store.forget(BOB)
+    await back_up(database, tmp_path / "none", tmp_path / "b.tar", "1", lambda done, total: None)
+    restored = await Database.open(f"{SQLITE}{tmp_path}/restored.db", "off")
+    try:
+        await restore(restored, tmp_path / "memory", tmp_path / "b.tar", lambda done, total: None)
+        trail = AgentStore(restored, AGENT).trail
+        assert await trail.verify(sealed[0].integrity_hash) == await store.trail.verify()
+        assert (await trail.append(entry(), ALICE)).previous_hash == sealed[-1].integrity_hash
+        assert (await trail.verify())[:2] == (6, 2)
+    finally:
+        await restored.close()
 
 
 @pytest.mark.parametrize(
