@@ -16,7 +16,7 @@ GENESIS_HASH = "0" * 64
 
 
 def integrity_hash(entry: dict[str, Any]) -> str:
-    """The hash that an entry, as its JSON, must have: of the rest in UTF-8, with sorted keys and no spaces."""
+    """What an entry, as its JSON, must have: SHA-256 in hex over the rest as JSON in UTF-8, with sorted keys and no spaces."""
     rest = {name: value for name, value in entry.items() if name != "integrity_hash"}
     canonical = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(canonical.encode()).hexdigest()

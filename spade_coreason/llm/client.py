@@ -1,4 +1,4 @@
-"""The client of a server with OpenAI's API: one streamed request, and what goes wrong with it as a ModelError."""
+"""The client of a server with OpenAI's API: one request, and what goes wrong with it as a ModelError."""
 
 from __future__ import annotations
 

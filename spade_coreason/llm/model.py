@@ -1,4 +1,4 @@
-"""Asking a language model: a streamed reply, with time limits, retries with back-off and a fallback model."""
+"""Asking a language model: a reply as it comes, with time limits, retries with back-off and a fallback model."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def test_what_agents_did_is_listed_and_verified_beside_a_running_platform(tmp_pa
     sealed = filled(url, 3)
     with lock_directory(tmp_path / "data"):
         head, *lines = invoke("audit", "list", *options, "--limit", "2").stdout.splitlines()
-        assert head.split() == ["AGENT", "NO", "WHEN", "ACTOR", "ACTION", "RESOURCE", "OUTCOME", "FOR"]
+        assert head.split() == ["AGENT", "NUMBER", "WHEN", "ACTOR", "ACTION", "RESOURCE", "OUTCOME", "PERSON"]
         assert [line.split()[-6:] for line in lines] == [
             [AGENT, "tool.call", "tool", str(number), "success", ALICE] for number in (1, 2)
         ]

@@ -37,7 +37,7 @@ def command() -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list of the entries.")
 def list_(file: Path | None, data: Path | None, agent: str | None, limit: int, as_json: bool) -> None:
-    """List the newest entries in chronological order. Works beside a running platform.
+    """List the newest entries of each agent in chronological order. Works beside a running platform.
 
     \b
       spade-coreason audit list --agent assistant --limit 20
@@ -56,7 +56,7 @@ async def _list(file: Path | None, data: Path | None, agent: str | None, limit: 
     elif not found:
         print("There are none.")
     else:
-        table(("agent", "no", "when", "actor", "action", "resource", "outcome", "for"), [_line(*pair) for pair in found])
+        table(("agent", "number", "when", "actor", "action", "resource", "outcome", "person"), [_line(*pair) for pair in found])
 
 
 def _record(jid: str, row: AuditRow) -> dict[str, Any]:
