@@ -431,7 +431,7 @@ class MemoryFile:
             self.journal.unlink(missing_ok=True)
         content.journal, content.read = None, memory_journal.Read()
 
-    # Errors, and the lock between processes
+    # The lock between processes
 
     @contextmanager
     def _exclusively(self) -> Iterator[None]:
@@ -444,7 +444,7 @@ class MemoryFile:
 
 
 class _Unusable:
-    """`with` it: an OSError there is a StoreError that says `what`. Several at once, and in each other, are the same."""
+    """`with` it: an OSError there is a StoreError that says `what`. One is for all threads, and for blocks within blocks."""
 
     __slots__ = ("_path", "_what")
 
