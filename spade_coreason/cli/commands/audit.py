@@ -61,7 +61,7 @@ async def _list(file: Path | None, data: Path | None, agent: str | None, limit: 
 
 def _record(jid: str, row: AuditRow) -> dict[str, Any]:
     place = {"agent": jid, "number": row.number, "person": row.person, "integrity_hash": row.integrity_hash}
-    return {**place, "forgotten": True} if row.entry is None else {**place, **row.entry}
+    return {**place, "forgotten": True} if row.entry is None else {**row.entry, **place}
 
 
 def _line(jid: str, row: AuditRow) -> tuple[object, ...]:
