@@ -116,12 +116,15 @@ class Client:
         """Text and reasoning, piece by piece; whatever goes wrong is a ModelError without a word of what was said."""
         if self._client is None:
             self.open()
-        further = {**question.further, "stream": self.endpoint.stream}
+        further = dict(question.further)
         if self.endpoint.stream and self.endpoint.usage:
             further["stream_options"] = {"include_usage": True}
         messages = merged(question.messages) if self.endpoint.merge_messages else question.messages
         with self._in_words(name, reply, self.endpoint.timeout_s):
-            answer = await self._client.chat.completions.create(model=name, messages=printable(messages), **further)
+            # What is in `messages` the package goes through key by key, which takes it longer than all the rest of a request.
+            answer = await self._client.chat.completions.create(
+                model=name, messages=[], stream=self.endpoint.stream, extra_body={**further, "messages": printable(messages)}
+            )
             if not self.endpoint.stream:
                 yield reply.take(_as_chunk(answer))
                 return
