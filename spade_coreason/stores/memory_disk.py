@@ -5,8 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeAlias
 
@@ -19,13 +18,19 @@ def stamp_of(status: os.stat_result) -> Stamp:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-@contextmanager
-def _opened(path: Path, flags: int) -> Iterator[int]:
-    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+class _Opened:
+    """A descriptor until the end of `with`."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, path: Path, flags: int) -> None:
+        self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+    def __enter__(self) -> int:
+        return self._descriptor
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
 
 
 def append(path: Path, position: int, data: bytes, *, mode: int | None, is_durable: bool, is_named: bool) -> Stamp:
@@ -33,7 +38,7 @@ def append(path: Path, position: int, data: bytes, *, mode: int | None, is_durab
 
     At position 0 the file is a new one and gets these rights, 0600 for None. `is_named`: its name is lasting already.
     """
-    with _opened(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW) as descriptor:
+    with _Opened(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW) as descriptor:
         if os.fstat(descriptor).st_size != position:
             os.ftruncate(descriptor, position)
         try:
@@ -56,7 +61,7 @@ def append(path: Path, position: int, data: bytes, *, mode: int | None, is_durab
 
 def sync(path: Path, *, is_named: bool) -> None:
     """Makes lasting what was appended; `is_named`: its name is already."""
-    with _opened(path, os.O_WRONLY | os.O_NOFOLLOW) as descriptor:
+    with _Opened(path, os.O_WRONLY | os.O_NOFOLLOW) as descriptor:
         os.fdatasync(descriptor)
     if not is_named:
         sync_directory(path.parent)
@@ -69,7 +74,7 @@ def write_beside(beside: Path, pieces: Iterable[bytes], before: os.stat_result |
     """
     digest = hashlib.sha256()
     with (
-        _opened(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW) as descriptor,
+        _Opened(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW) as descriptor,
         open(descriptor, "wb", buffering=1 << 16, closefd=False) as file,
     ):
         for piece in pieces:
@@ -87,12 +92,21 @@ def write_beside(beside: Path, pieces: Iterable[bytes], before: os.stat_result |
         return stamp_of(os.fstat(descriptor)), digest.hexdigest()
 
 
-@contextmanager
-def locked(path: Path, *, exclusively: bool) -> Iterator[None]:
-    """Holds the lock of this file, which is never removed, since somebody may be waiting for it; to write, it is made."""
-    with _opened(path, os.O_RDWR | os.O_CREAT if exclusively else os.O_RDONLY) as descriptor:  # closing also unlocks
-        fcntl.flock(descriptor, fcntl.LOCK_EX if exclusively else fcntl.LOCK_SH)
-        yield
+class Locked(_Opened):
+    """Holds the lock of this file from now on; closing it also unlocks.
+
+    The file is never removed, since somebody may be waiting for it; to write, it is made.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, path: Path, *, exclusively: bool) -> None:
+        super().__init__(path, os.O_RDWR | os.O_CREAT if exclusively else os.O_RDONLY)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX if exclusively else fcntl.LOCK_SH)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
 
 
 def make_directory(directory: Path) -> None:
@@ -106,5 +120,5 @@ def make_directory(directory: Path) -> None:
 
 def sync_directory(directory: Path) -> None:
     """Makes lasting which names a directory has."""
-    with _opened(directory, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+    with _Opened(directory, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
         os.fsync(descriptor)

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 
 from ..exceptions import MemoryFileError, MemoryFullError, StoreError
 from . import memory_journal
-from .memory_disk import Stamp, append, locked, make_directory, stamp_of, sync, sync_directory, write_beside
+from .memory_disk import Locked, Stamp, append, make_directory, stamp_of, sync, sync_directory, write_beside
 from .memory_format import AnotherAgents, Memories, dump, entries, new_document, parse
 from .memory_import import parse_spade_llm, spade_llm_name
 
@@ -129,7 +129,7 @@ class MemoryFile:
     def _read_again(self) -> _Content:
         with ExitStack() as stack, self._reading:
             if self.lock.exists():
-                stack.enter_context(locked(self.lock, exclusively=False))
+                stack.enter_context(Locked(self.lock, exclusively=False))
                 return self._refresh()
         content = self._refresh(is_locked=False)
         return self._read_again() if self.lock.exists() else content  # the first writer came meanwhile
@@ -433,14 +433,14 @@ class MemoryFile:
 
     # The lock between processes
 
-    @contextmanager
-    def _exclusively(self) -> Iterator[None]:
+    def _exclusively(self) -> Locked:
         """One writer among the processes that use this file; `_turn` is held already."""
-        with ExitStack() as stack:
-            with self._writing:
+        with self._writing:
+            try:
+                return Locked(self.lock, exclusively=True)
+            except FileNotFoundError:
                 make_directory(self.path.parent)
-                stack.enter_context(locked(self.lock, exclusively=True))
-            yield
+                return Locked(self.lock, exclusively=True)
 
 
 class _Unusable:
