@@ -81,6 +81,20 @@ async def test_equal_scores_stay_in_the_order_of_full_text(open_knowledge: Open)
     assert [(hit.document, hit.score) for hit in found] == [("b", 1.0), ("a", 1.0)]
 
 
+async def test_by_bm25_the_rarer_word_counts_for_more_and_a_word_again_for_less(open_knowledge: Open) -> None:
+    knowledge = open_knowledge()
+    said = {
+        "rare": "The harbour is closed while the bridge over the river is built, as it was two years ago.",
+        "twice": "The train leaves at nine. Another train leaves at ten.",
+        "once": "The train leaves at nine. Another leaves at ten.",
+        **{f"other {number}": f"No train stops at platform {number} today, says the board." for number in range(9)},
+    }
+    for name, text in said.items():
+        await knowledge.add(text, name)
+    found = await knowledge.search("train harbour", 3, threshold=0.5)
+    assert [(hit.document, hit.score) for hit in found] == [("rare", 0.5), ("twice", 0.5), ("once", 0.5)]
+
+
 @pytest.mark.parametrize(
     "query", ['"', "a* OR b", "NEAR(x)", "shelf : 1", "'; DROP TABLE passages", "(", "& | !", "\x00", "\ud800", "日本語"]
 )

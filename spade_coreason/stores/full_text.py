@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import log
 
 from sqlalchemy import Connection, text
 
@@ -27,10 +28,21 @@ _FIND_SQLITE = text(
     "SELECT rowid FROM passage_words WHERE passage_words MATCH :query ORDER BY bm25(passage_words, 0.0, 1.0) LIMIT :most"
 )
 _FIND_POSTGRESQL = text(
-    "SELECT id FROM passages, to_tsquery('simple', :query) AS query WHERE shelf = ANY(:shelves) AND found_by @@ query"
+    "SELECT id, words, length(text) AS size FROM passages, to_tsquery('simple', :query) AS query"
+    " WHERE shelf = ANY(:shelves) AND found_by @@ query"
     # 1: a longer passage with as many of the words is less about them.
     " ORDER BY ts_rank(found_by, query, 1) DESC, id LIMIT :most"
 )
+_SIZES = text("SELECT sum(passages) AS passages, sum(characters) AS characters FROM documents WHERE shelf = ANY(:shelves)")
+_FREQUENCIES = text(
+    "SELECT form,"
+    " (SELECT count(*) FROM passages WHERE shelf = ANY(:shelves) AND found_by @@ to_tsquery('simple', form)) AS passages"
+    " FROM unnest(CAST(:forms AS text[])) AS form"
+)
+_RANKED = 4
+"""So many times the passages that are wanted are ranked by BM25 on PostgreSQL, which finds them by a measure of its own."""
+_K1, _B = 1.2, 0.75
+"""The constants of BM25, as FTS5 has them."""
 
 
 def create(connection: Connection) -> None:
@@ -47,7 +59,7 @@ def drop(connection: Connection) -> None:
 
 
 def find(connection: Connection, shelves: Sequence[int], wanted: Sequence[str], most: int) -> list[int]:
-    """The passages on these shelves with any of the words `wanted`, the best (BM25 on SQLite, ts_rank on PostgreSQL) first."""
+    """The passages on these shelves with any of the words `wanted`, the best by BM25 first."""
     if not wanted or not shelves:
         return []
     forms = [form for word in wanted for form in sought(word)]
@@ -56,8 +68,27 @@ def find(connection: Connection, shelves: Sequence[int], wanted: Sequence[str], 
         some = " OR ".join(f'"{form[:-1]}"*' if form.endswith("*") else f'"{form}"' for form in forms)
         query = f"shelf : ({' OR '.join(map(str, shelves))}) AND words : ({some})"
         return list(connection.scalars(_FIND_SQLITE, {"query": query, "most": most}))
-    some = " | ".join(form.replace("*", ":*") for form in forms)
-    return list(connection.scalars(_FIND_POSTGRESQL, {"query": some, "shelves": list(shelves), "most": most}))
+    on, queries = list(shelves), [form.replace("*", ":*") for form in forms]
+    asked = {"query": " | ".join(queries), "shelves": on, "most": most * _RANKED}
+    found = connection.execute(_FIND_POSTGRESQL, asked).all()
+    if not found:
+        return []
+    counted = connection.execute(_FREQUENCIES, {"forms": queries, "shelves": on})
+    frequencies = {row.form.replace(":*", "*"): row.passages for row in counted}
+    sizes = connection.execute(_SIZES, {"shelves": on}).one()
+    weights = {form: max(log((sizes.passages - n + 0.5) / (n + 0.5)), 1e-6) for form, n in frequencies.items()}
+    average = sizes.characters / sizes.passages
+    return [row.id for row in sorted(found, key=lambda row: -_bm25(row.words.split(), row.size / average, weights))][:most]
+
+
+def _bm25(words: Sequence[str], length: float, weights: Mapping[str, float]) -> float:
+    """Okapi BM25 of a passage; `length` is that of an average one times so many, `weights` are those of the forms of words."""
+    score = 0.0
+    for form, weight in weights.items():
+        stem = form.removesuffix("*")
+        often = sum(word.startswith(stem) for word in words) if form.endswith("*") else words.count(form)
+        score += weight * often * (_K1 + 1) / (often + _K1 * (1 - _B + _B * length))
+    return score
 
 
 def scrub(connection: Connection) -> None:
