@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from .contracts import MemoryConfig, MemoryStrategy
 from .exceptions import CoReasonError, unquoted
-from .held import HeldState, HeldTurn, interactions
+from .held import HeldTurn, interactions
 from .knowledge import Knowledge
 from .lane import Memory
 from .pruning import extent, to_absorb
@@ -63,14 +64,13 @@ class Governance:
 
     # The window
 
-    def pruned(self, state: HeldState, turns: int, variables: Variables) -> tuple[HeldState, int]:
-        """The state with the turns that are held in memory, and the number of the first of the window; see `pruning.extent`."""
-        there = state.history.held
+    def pruned(self, there: Sequence[HeldTurn], turns: int, variables: Variables) -> tuple[Sequence[HeldTurn], int]:
+        """Those of the turns that are held in memory, and the number of the first of the window; see `pruning.extent`."""
         if self._counts:
             most, first = extent(len(there), self.policy, turns, sizes=(self._size(turn) for turn in reversed(there)))
         else:
             most, first = extent(len(there), self.policy, turns, absorbed=self.taken_in(variables).through)
-        return (state if most >= len(there) else state.prune(MemoryStrategy.SLIDING_WINDOW, most)), first
+        return there[max(0, len(there) - most) :], first
 
     def first(self, memory: Memory) -> int:
         """The number of the first turn in the window of a conversation."""

@@ -89,13 +89,13 @@ class HeldState(SessionState):
     history: HeldTurns = HeldTurns()  # type: ignore[assignment]  # it is no list, and read as one
 
     @classmethod
-    def of(cls, session_id: str, agent_id: str, user_id: str, rows: Iterable[str] = ()) -> HeldState:
-        """A state from what is stored: the JSON texts of its turns."""
-        return cls.model_construct(id=session_id, agent_id=agent_id, user_id=user_id, history=HeldTurns.of(rows))
+    def of(cls, session_id: str, agent_id: str, user_id: str, turns: Iterable[HeldTurn] = ()) -> HeldState:
+        """A state with the turns that are stored of it."""
+        return cls.model_construct(id=session_id, agent_id=agent_id, user_id=user_id, history=HeldTurns(turns))
 
-    def add_held(self, turn: HeldTurn) -> Self:
-        """`add_interaction` for a turn that is held."""
-        return self._with_history(HeldTurns((*self.history.held, turn)))
+    def with_turns(self, turns: Iterable[HeldTurn]) -> Self:
+        """A new state with these turns: `add_interaction` and `prune` in one step."""
+        return self._with_history(HeldTurns(turns))
 
 
 def interactions(rows: Iterable[str]) -> list[Interaction]:

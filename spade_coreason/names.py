@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
 
 SESSIONS = uuid5(NAMESPACE_URL, "urn:spade-coreason:session")
@@ -16,6 +17,7 @@ INBOX = uuid5(NAMESPACE_URL, "urn:spade-coreason:inbox")
 THREADS = uuid5(NAMESPACE_URL, "urn:spade-coreason:thread")
 
 
+@lru_cache(maxsize=4096)  # asked for the same few, many times a message
 def bare(jid: str) -> str:
     """The bare JID (RFC 7622): without its resource."""
     return jid.split("/", 1)[0]

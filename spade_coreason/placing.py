@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from uuid import UUID
 
@@ -29,7 +29,8 @@ class Places:
     def __init__(self, store: AgentStore, enqueue: Callable[[Waiting], None]) -> None:
         self._store = store
         self._enqueue = enqueue
-        self._recent: dict[UUID, tuple[str, str | None]] = {}
+        self._recent: OrderedDict[int, tuple[str, str | None]] = OrderedDict()
+        """Whose turns are on which thread, by the numbers of their keys; the latest of them."""
         self._queues: dict[str, deque[Waiting]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -43,7 +44,7 @@ class Places:
     def placed(self, incoming: Incoming) -> Incoming:
         """The request on the thread where it belongs, as far as that is known at once."""
         turn = _replied_to(incoming)
-        sender, thread = self._recent.get(turn, ("", None)) if turn is not None else ("", None)
+        sender, thread = self._recent.get(turn.int, ("", None)) if turn is not None else ("", None)
         return incoming._replace(thread=thread) if thread is not None and sender == owner_of(incoming) else incoming
 
     def put(self, waiting: Waiting) -> None:
@@ -78,12 +79,12 @@ class Places:
 
     def _is_to_be_found(self, waiting: Waiting) -> bool:
         turn = _replied_to(waiting.incoming)
-        return turn is not None and turn not in self._recent
+        return turn is not None and turn.int not in self._recent
 
     def _pass_on(self, waiting: Waiting) -> None:
-        self._recent[waiting.key] = owner_of(waiting.incoming), waiting.incoming.thread
+        self._recent[waiting.key.int] = owner_of(waiting.incoming), waiting.incoming.thread
         if len(self._recent) > _REMEMBERED:
-            del self._recent[next(iter(self._recent))]
+            self._recent.popitem(last=False)
         self._enqueue(waiting)
 
     async def _place(self, sender: str) -> None:

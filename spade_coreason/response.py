@@ -283,6 +283,7 @@ class Response:
             pace.still_typing.take_back(self._show_typing)
         for stream in self._streams.values():
             stream.stop_growing()
+        self._streams.clear()
 
     def _show_typing(self) -> None:
         if (stanza := self._voice.composing()) is not None:
@@ -340,7 +341,8 @@ class Stream:
             raise TypeError(f"a stream takes text, not {type(chunk).__name__}")
         if not self.is_active:
             raise RuntimeError("this stream is closed")
-        self._response._emit(StreamChunk(self._stream_id, len(self._chunks), chunk))
+        if self._response._voice.follows_streams:
+            self._response._emit(StreamChunk(self._stream_id, len(self._chunks), chunk))
         self._chunks.append(chunk)
         if len(self._chunks) % _CHUNKS_UNTIL_YIELD == 0:
             await asyncio.sleep(0)  # a long answer written in one go holds up nobody else
@@ -372,9 +374,12 @@ class Stream:
         if self._response._streams.pop(self._stream_id, None) is None:
             return
         self.stop_growing()
+        text = "".join(self._chunks)
+        if text and not self._response._voice.follows_streams:
+            self._response._emit(StreamChunk(self._stream_id, 0, text))
         self._response._emit(end)
-        if self._chunks:
-            self._response.texts.append("".join(self._chunks))
+        if text:
+            self._response.texts.append(text)
 
     def grow(self) -> None:
         """It has more to show: its first words soon, what follows when it is time again. Each stream has its own time."""

@@ -188,7 +188,7 @@ class Turn:
         final = response.conclude(ended.event)
         turn = engine.governance.mark(HeldTurn(_turn_json(self._turn())))
         row = memory.row
-        state, window_start = engine.governance.pruned(memory.state.add_held(turn), row.turns + 1, memory.variables)
+        turns, window_start = engine.governance.pruned((*memory.state.history.held, turn), row.turns + 1, memory.variables)
         row = row._replace(
             life=life,
             max_interactions=rules.max_interactions,
@@ -198,7 +198,7 @@ class Turn:
         memory.row = row  # what is changed while this is stored is stored after it
         await self.store_answer(TurnRow(str(self.waiting.key), self.began, turn.text), await self._used())
         session.settle()
-        memory.state = state
+        memory.state = memory.state.with_turns(turns)
         engine.governance.absorb(memory)
         memory.last_answer = response.text.strip()
         self.send_answer(final)

@@ -23,8 +23,8 @@ def asked(state: SessionState) -> list[object]:
 
 
 def test_it_is_a_session_state_and_each_change_is_another_one() -> None:
-    state = HeldState.of("s", "agent@localhost", "alice@localhost", [turn(1), turn(2)])
-    longer = state.add_held(HeldTurn(turn(3)))
+    state = HeldState.of("s", "agent@localhost", "alice@localhost", [HeldTurn(turn(1)), HeldTurn(turn(2))])
+    longer = state.with_turns((*state.history.held, HeldTurn(turn(3))))
     shorter = longer.prune(MemoryStrategy.SLIDING_WINDOW, 2)
     assert isinstance(shorter, SessionState)
     assert (shorter.id, shorter.agent_id, shorter.user_id) == ("s", "agent@localhost", "alice@localhost")
@@ -43,7 +43,7 @@ def test_it_is_a_session_state_and_each_change_is_another_one() -> None:
 
 def test_no_turn_is_read_until_somebody_looks_at_it(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
-        state = HeldState.of("s", "a@localhost", "b@localhost", ["no turn", turn(1)]).add_held(HeldTurn("nor this"))
+        state = HeldState.of("s", "a@localhost", "b@localhost", [HeldTurn("no turn"), HeldTurn(turn(1)), HeldTurn("nor this")])
         kept = state.prune(MemoryStrategy.SLIDING_WINDOW, 2)
         assert (len(state.history), len(kept.history), caplog.records) == (3, 2, [])
         assert asked(kept) == ["question 1"]

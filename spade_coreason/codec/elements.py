@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from zlib import crc32
 
 from ..names import bare
@@ -31,10 +32,17 @@ def address(incoming: Incoming) -> str:
     return incoming.address or bare(incoming.sender)
 
 
+@lru_cache(maxsize=1024)  # a conversation has one, and many messages; as with `opening`
 def thread_element(thread: str | None, parent: str | None = None) -> str:
     """The native thread, echoed, and of which it is a branch (RFC 6121, 5.2.5)."""
     branch = f" parent='{attribute(parent)}'" if parent else ""
     return f"<thread{branch}>{escape(thread)}</thread>" if thread else ""
+
+
+@lru_cache(maxsize=1024)
+def opening(to: str, message_type: str) -> str:
+    """The beginning of a message, before its id."""
+    return f"<message to='{attribute(to)}' type='{attribute(message_type)}'"
 
 
 def thread_of(incoming: Incoming) -> str:

@@ -12,6 +12,7 @@ from .elements import (
     address,
     file_at,
     hint,
+    opening,
     replacing,
     reply_to,
     responses,
@@ -73,7 +74,7 @@ class PersonVoice:
         self._says_thoughts = manner.thoughts
         self._says_steps = manner.thoughts or manner.steps
         self._thoughts = 0
-        self.grows = manner.grows
+        self.grows = self.follows_streams = manner.grows
         self.shows_typing = incoming.uses_chat_states
 
     def reads_thoughts(self, title: str | None) -> bool:
@@ -178,6 +179,8 @@ class PersonVoice:
 
     def _whole(self, text: str, links: tuple[str, ...], stream: Growing | None = None) -> list[str]:
         """A text, and behind it a message for each link; one where the text is the link."""
+        if not links:
+            return self._text(text, stream)
         if (alone := text.strip()) in links:
             return self._text(alone, stream, is_link=True)
         return [*self._text(text, stream), *(message for link in links for message in self._text(link, is_link=True))]
@@ -220,7 +223,6 @@ class PersonVoice:
     def _stanza(self, stanza_id: str, text: str, extra: str) -> str:
         incoming = self._incoming
         return (
-            f"<message to='{attribute(address(incoming))}' type='{attribute(incoming.message_type)}'"
-            f" id='{stanza_id}'><body>{escape(text)}</body>{self._thread}{extra}{ANSWER_MARK}"
-            f"<origin-id xmlns='{ORIGIN_ID_NAMESPACE}' id='{stanza_id}'/></message>"
+            f"{opening(address(incoming), incoming.message_type)} id='{stanza_id}'><body>{escape(text)}</body>"
+            f"{self._thread}{extra}{ANSWER_MARK}<origin-id xmlns='{ORIGIN_ID_NAMESPACE}' id='{stanza_id}'/></message>"
         )

@@ -30,6 +30,7 @@ class ProgramVoice:
 
     shows_typing = False
     grows = False
+    follows_streams = True
     shows_files = False
 
     def __init__(self, incoming: Incoming, key: UUID, agent: str, stanza_bytes: int) -> None:

@@ -32,6 +32,11 @@ class Voice(Protocol):
         ...
 
     @property
+    def follows_streams(self) -> bool:
+        """Whether it is told of a stream as it goes on; else only of all of it, at its end."""
+        ...
+
+    @property
     def shows_files(self) -> bool:
         """Whether a text that is too long may be a file, and a link the file behind it: a person listens."""
         ...

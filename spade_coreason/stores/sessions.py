@@ -68,6 +68,8 @@ class AgentStore:
     def __init__(self, database: Database, agent: str) -> None:
         self._database = database
         self.agent = agent
+        self.trail = AuditTrail(database, agent)
+        """What the agent audited, in the same database."""
 
     @property
     def is_failing(self) -> bool:
@@ -216,11 +218,6 @@ class AgentStore:
     def retention(self) -> RetentionStore:
         """What has been kept for long enough, in the same database."""
         return RetentionStore(self._database, self.agent)
-
-    @property
-    def trail(self) -> AuditTrail:
-        """What the agent audited, in the same database."""
-        return AuditTrail(self._database, self.agent)
 
     @property
     def knowledge(self) -> KnowledgeStore:
