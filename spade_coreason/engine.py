@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
+from .activity import Activity
 from .alarms import Alarms
 from .codec import Manner, owner_of, voice_for
 from .contracts import AgentInterface
@@ -45,6 +46,7 @@ class Engine:
     pace: Pace
     assist_alarms: Alarms
     usage: Usage
+    activity: Activity
     has_returned: bool = False
     """Whether `assist` gave something back, which nobody hears."""
     is_giving_up: bool = False

@@ -30,6 +30,8 @@ class Waiting(NamedTuple):
     key: UUID
     row: int
     is_new: asyncio.Future[bool]
+    arrived: float
+    """When it came in, by the clock of `Activity`."""
     is_surely_new: bool = False
     redelivered: bool = False
 

@@ -16,6 +16,7 @@ from uuid import UUID, uuid4
 
 from pydantic_core import to_json
 
+from .activity import Activity
 from .admissions import Admissions
 from .alarms import Alarms
 from .codec import Failed, Incoming, Said, owner_of
@@ -84,6 +85,7 @@ class Runner:
         self.knowledge = knowledge
         self.governance = Governance(store, self.policy.memory, count=count, summariser=summariser, knowledge=knowledge)
         self.files = files
+        self.activity = Activity()
         self.admissions: Admissions | None = None
         """Where operators say who may talk to the agent, where there is somebody to ask them."""
         self.commands = Commands(agent, are_on=self.policy.commands, operators=self.policy.operators)
@@ -113,6 +115,7 @@ class Runner:
             pace=Pace(),
             assist_alarms=Alarms(self.policy.assist_timeout_s),
             usage=usage or Usage(store, clock),
+            activity=self.activity,
         )
         self._memories = Memories(self._engine)
         self._workers = Workers(self._engine, self._turn, self._may_begin)
@@ -163,7 +166,7 @@ class Runner:
         is_new: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         is_new.set_result(True)
         if self.policy.on_restart == "rerun" or self.is_paused:  # in a pause nothing of it was begun
-            self._places.put(Waiting(incoming, key, row, is_new, redelivered=True))
+            self._places.put(Waiting(incoming, key, row, is_new, self.activity.clock(), redelivered=True))
             return
         text = "I was interrupted before I could answer this. Please ask again."
         self._outbox.keep(row, self._outbox.words(incoming, key, Failed(text, ErrorCode.UNAVAILABLE, True)))
@@ -211,7 +214,7 @@ class Runner:
         is_surely_new = self.store.is_surely_new(key.bytes)
         row, is_new = self.store.receive(key.bytes, sender, incoming.to_json().decode(), self._clock())
         self._obeying.cancel_at_once(incoming, is_new, is_surely_new)
-        waiting = Waiting(incoming, key, row, is_new, is_surely_new)
+        waiting = Waiting(incoming, key, row, is_new, self.activity.clock(), is_surely_new)
         if self.is_paused:
             is_new.add_done_callback(partial(self._tell_of_pause, waiting))
         if self._is_accepting:

@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from .activity import Recent
 from .exceptions import ServerError
 from .private_socket import address_of, answering
 from .runfile import is_owned
@@ -29,9 +30,9 @@ class AgentStatus:
     """One agent. `since` is when its present session began, `why` what keeps it from its server, `cannot_store` what keeps it
     from storing anything; None where there is none.
 
-    `conversations` are the active ones (None where the database does not say), `in_flight` those with a turn that runs or
-    waits; `resumed` counts the cuts after which a session went on, `sessions` those that began. One that `is_paused` by an
-    operator keeps requests and answers none.
+    `conversations` are the active ones and `conversations_kept` all (None where the database does not say), `in_flight` those
+    with a turn that runs or waits; `resumed` counts the cuts after which a session went on, `sessions` those that began. One
+    that `is_paused` by an operator keeps requests and answers none. `recent` is what it did in the last 24 hours.
     `rooms` are the states of its chat rooms, by JID.
     """
 
@@ -43,9 +44,11 @@ class AgentStatus:
     resumed: int = 0
     sessions: int = 0
     conversations: int | None = 0
+    conversations_kept: int | None = 0
     in_flight: int = 0
     is_paused: bool = False
     rooms: dict[str, str] = field(default_factory=dict)
+    recent: Recent = field(default_factory=Recent)
 
     @property
     def is_well(self) -> bool:
@@ -75,10 +78,14 @@ class PlatformStatus:
         """What `to_json` wrote."""
         read = json.loads(text)
         agents = [
-            AgentStatus(**{**agent, "since": datetime.fromisoformat(agent["since"]) if agent["since"] else None})
+            AgentStatus(**agent | {"since": _moment(agent["since"]), "recent": Recent(**agent["recent"])})
             for agent in read["agents"]
         ]
         return cls(read["pid"], read["server"], tuple(agents))
+
+
+def _moment(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
 
 
 @asynccontextmanager

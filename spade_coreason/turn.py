@@ -25,7 +25,7 @@ from .contracts import (
     UserErrorBlock,
 )
 from .engine import Engine
-from .exceptions import StoreError
+from .exceptions import StoreError, unquoted
 from .held import HeldTurn
 from .lane import Lane, Memory, Waiting
 from .response import Response
@@ -127,6 +127,7 @@ class Turn:
         finally:
             CURRENT_REQUEST.reset(token)
         if (reported := response.reported_error) is not None:
+            self.engine.activity.failed("it reported an error")
             code = reported.code or ErrorCode.INTERNAL
             return Ended(Failed(reported.user_message, int(code), reported.recoverable, reported=True))
         return Ended(Completed(lane.conversation_id or "", "completed" if self.session.is_ended else "active"))
@@ -144,9 +145,11 @@ class Turn:
         """Says that the agent failed, here with its traceback, to whoever asked with the number of the incident only."""
         agent, incident = self.engine.jid, secrets.token_hex(4)
         code: int = ErrorCode.TIMEOUT if is_late else ErrorCode.INTERNAL
+        problem = f"{unquoted(error)} (incident {incident})"
         if is_late:
             limit_s = self.engine.policy.assist_timeout_s
-            log.error("%s: incident %s: assist took longer than %g s", agent, incident, limit_s)
+            problem = f"assist took longer than {limit_s:g} s"
+            log.error("%s: incident %s: %s", agent, incident, problem)
             text = f"I could not finish this within {limit_s:g} s (incident {incident})."
         elif isinstance(error, StoreError):
             code = ErrorCode.UNAVAILABLE
@@ -155,6 +158,7 @@ class Turn:
         else:
             log.error("%s: incident %s", agent, incident, exc_info=error)
             text = f"Something went wrong on my side (incident {incident})."
+        self.engine.activity.failed(problem)
         self.response.abort_streams("the turn failed")
         self.response.report(UserErrorBlock(user_message=text, recoverable=True, code=code))
         return Ended(Failed(text, code, True, incident, reported=True), failed=True)
@@ -202,6 +206,7 @@ class Turn:
         engine.governance.absorb(memory)
         memory.last_answer = response.text.strip()
         self.send_answer(final)
+        engine.activity.answered(self.waiting.arrived)
         if is_active and life.state is not ConversationState.ACTIVE:
             await engine.ends.ended(row.conversation_id, life.state)
 

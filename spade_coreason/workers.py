@@ -102,11 +102,13 @@ class Workers:
                             await self._turn(lane, waiting)
                 except StoreError as error:
                     log.error("%s: a request of %s is not stored: %s", self._engine.jid, lane.sender, error)
+                    self._engine.activity.failed(str(error))
                     await self._apologise(lane, waiting)
                 except Exception:
                     # What `assist` raises is caught in `Turn.run`; this is a fault of ours, and one request must not hold
                     # up the others of its conversation.
                     log.exception("%s: a request of %s failed", self._engine.jid, lane.sender)
+                    self._engine.activity.failed("a fault of the platform; the log has it")
                     await self._give_up(lane, waiting)
         finally:
             lane.worker = lane.current = None

@@ -20,6 +20,7 @@ FLOORS = [
         "status",
         "private_socket",
         "tracked",
+        "activity",
         "alarms",
         "notices",
         "collector",

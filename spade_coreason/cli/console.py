@@ -107,3 +107,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 def when(moment: Any) -> str:
     """A time of day for people, in their own time zone."""
     return str(moment.astimezone().strftime("%Y-%m-%d %H:%M"))
+
+
+def duration(milliseconds: float | None) -> str:
+    """A duration for people, to two digits; a dash for none."""
+    if milliseconds is None:
+        return "-"
+    rounded = float(f"{milliseconds:.2g}")
+    return f"{rounded:g} ms" if rounded < 1000 else f"{rounded / 1000:,g} s"

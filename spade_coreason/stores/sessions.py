@@ -233,9 +233,12 @@ class AgentStore:
         audited = select(audit.c.person).where(audit.c.agent == self.agent, audit.c.person != "")
         return list(await self._scalars(owners.union(holders, senders, known, audited)))
 
-    async def active_conversations(self) -> int:
-        """How many conversations are active."""
-        return int((await self._scalars(select(func.count()).select_from(conversations).where(*self._is_active())))[0])
+    async def count_conversations(self) -> tuple[int, int]:
+        """How many conversations are active, and how many there are."""
+        is_own, is_active = self._is_active()
+        counts: Any = select(func.count().filter(is_active).label("active"), func.count().label("kept")).where(is_own)
+        [found] = await self._rows(counts)
+        return found.active, found.kept
 
     async def delete_conversation(self, row: ConversationRow) -> ForgetReport:
         """Deletes a conversation with everything under its id."""

@@ -15,6 +15,7 @@ from spade.container import Container
 from spade.message import Message as SpadeMessage
 from spade.presence import PresenceManager
 
+from ..activity import Recent
 from ..avatar import Avatar
 from ..codec import Incoming, archive_id
 from ..codec.namespaces import SHOW, SHOWS
@@ -225,26 +226,29 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             state = "reconnecting"
         elif state == "online" and not self._alive.is_set():
             state = "starting"
-        conversations: int | None = 0
+        active: int | None = 0
+        kept: int | None = 0
         failure = None
         if runner is not None:
             failure = runner.store.failure
             try:
-                conversations = await runner.store.active_conversations()
+                active, kept = await runner.store.count_conversations()
             except StoreError as error:
-                conversations, failure = None, error
+                active, kept, failure = None, None, error
         return AgentStatus(
-            bare(connection.jid),
-            state,
-            connection.online_at if connection.state == "online" else None,
-            connection.trouble or None,
-            str(failure) if failure is not None else None,
-            connection.resumptions,
-            connection.sessions,
-            conversations,
-            runner.turns_in_flight if runner is not None else 0,
-            runner is not None and runner.is_paused,
-            {jid: str(room) for jid, room in self.rooms.states.items()},
+            jid=bare(connection.jid),
+            state=state,
+            since=connection.online_at if connection.state == "online" else None,
+            why=connection.trouble or None,
+            cannot_store=str(failure) if failure is not None else None,
+            resumed=connection.resumptions,
+            sessions=connection.sessions,
+            conversations=active,
+            conversations_kept=kept,
+            in_flight=runner.turns_in_flight if runner is not None else 0,
+            is_paused=runner is not None and runner.is_paused,
+            rooms={jid: str(room) for jid, room in self.rooms.states.items()},
+            recent=runner.activity.recent if runner is not None else Recent(),
         )
 
     def _is_there_for(self, asker: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import stat
 from collections.abc import AsyncIterator
@@ -32,18 +33,38 @@ def test_it_shows_every_agent_of_a_running_platform(platform: Running, beside: I
     lines = shown.stdout.splitlines()
     assert shown.exit_code == 0
     assert lines[0].startswith("XMPP server   ")
-    assert lines[1].split() == ["AGENT", "STATE", "CONVERSATIONS", "IN", "FLIGHT", "RESUMED"]
+    assert lines[1].split() == "AGENT STATE CONVERSATIONS IN FLIGHT ANSWERS/24H P50 P99 ERRORS".split()
     assert sorted(line.split()[:3] for line in lines[2:5]) == [
         [f"{name}@localhost", "online", "since"] for name in ("echo", "moody", "notes")
     ]
     assert lines[5] == f"3 of 3 agents online, process {platform.process.pid}"
     before = _echo(beside)["conversations"]  # the platform is that of other tests too
+    answers = _echo(beside)["recent"]["answers"]
     beside("ask", "echo", "hello", "--thread", "one more")
     echo = _echo(beside)
+    assert echo["conversations_kept"] >= echo["conversations"]
+    assert echo["recent"]["answers"] == answers + 1
+    assert 0 < echo["recent"]["p50_ms"] <= echo["recent"]["p99_ms"] < 60_000
+    assert echo["recent"]["errors"] == 0
+    [row] = [line for line in beside("status").stdout.splitlines() if line.startswith("echo@localhost ")]
+    assert f" {echo['conversations_kept']} ({echo['conversations']} active) " in row
+    assert row.split()[-1] == "0"
     assert (echo["state"], echo["conversations"], echo["in_flight"], echo["rooms"]) == ("online", before + 1, 0, {})
     socket = platform.cwd / "data" / "status.sock"
     assert stat.S_ISSOCK(socket.stat().st_mode)
     assert socket.stat().st_mode & 0o777 == 0o600
+
+
+def test_it_shows_what_failed_last(platform: Running, beside: Invoke) -> None:
+    found = None
+    for mood, told in (("fail", "it reported an error"), ("raise", r"ValueError \(incident ([0-9a-f]{8})\)")):
+        asked = beside("ask", "moody", mood)
+        assert asked.exit_code == 1
+        [row] = [line for line in beside("status").stdout.splitlines() if line.startswith("moody@localhost ")]
+        found = re.search(rf" [1-9]\d* \(last: {told}\)$", row)
+        assert found is not None, row
+    assert found is not None
+    assert found[1] in asked.stderr
 
 
 def _echo(beside: Invoke) -> dict[str, Any]:

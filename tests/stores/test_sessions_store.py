@@ -306,6 +306,8 @@ async def test_only_the_agents_own_active_conversations_expire(store: AgentStore
     assert await store.expired(later - timedelta(microseconds=1)) == []
     assert [row.conversation_id for row in await store.expired(later)] == ["later"]
     assert await store.active_ids() == {"later"}
+    assert (await store.count_conversations(), await elsewhere.count_conversations()) == ((1, 2), (1, 1))
+    assert await AgentStore(database, "nobody@localhost").count_conversations() == (0, 0)
 
 
 # Variables

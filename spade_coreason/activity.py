@@ -1,0 +1,94 @@
+"""What an agent did in the last 24 hours: how many answers it gave, how long they took, what failed."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+DAY_S = 24 * 3600.0
+_SLOT_S = 900.0
+# Durations are counted in classes, each a tenth longer than the one before; the first ends at a tenth of a millisecond.
+_SHORTEST_S = 1e-4
+_STEP = math.log(1.1)
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """Of the last 24 hours, or since the start.
+
+    Durations are from a request's arrival to its whole answer, in milliseconds, to a tenth of themselves; None where nothing
+    was answered.
+    """
+
+    answers: int = 0
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    errors: int = 0
+    last_error: str | None = None
+
+
+@dataclass(slots=True)
+class _Slot:
+    number: int
+    durations: Counter[int] = field(default_factory=Counter)
+    errors: int = 0
+    last_error: str | None = None
+
+
+class Activity:
+    """Counts for one agent, in memory: a quarter of an hour at a time, so that what is older than a day goes by itself.
+
+    `clock` gives seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self._slots: deque[_Slot] = deque()
+
+    def answered(self, since: float) -> None:
+        """A request that arrived at `since`, by the clock, is answered."""
+        duration_s = self.clock() - since
+        self._slot().durations[math.ceil(math.log(max(duration_s, _SHORTEST_S) / _SHORTEST_S) / _STEP)] += 1
+
+    def failed(self, problem: str) -> None:
+        """An answer is an error; `problem` is what an operator is told of it."""
+        slot = self._slot()
+        slot.errors += 1
+        slot.last_error = problem
+
+    @property
+    def recent(self) -> Recent:
+        """All of it."""
+        self._slot()
+        durations: Counter[int] = Counter()
+        for slot in self._slots:
+            durations.update(slot.durations)
+        return Recent(
+            durations.total(),
+            _percentile(durations, 0.5),
+            _percentile(durations, 0.99),
+            sum(slot.errors for slot in self._slots),
+            next((slot.last_error for slot in reversed(self._slots) if slot.last_error is not None), None),
+        )
+
+    def _slot(self) -> _Slot:
+        """That of now; those of more than a day ago are dropped."""
+        number = int(self.clock() // _SLOT_S)
+        if not self._slots or self._slots[-1].number != number:
+            self._slots.append(_Slot(number))
+            while self._slots[0].number < number - DAY_S / _SLOT_S:
+                self._slots.popleft()
+        return self._slots[-1]
+
+
+def _percentile(durations: Counter[int], share: float) -> float | None:
+    """The duration that so many of them do not exceed, in milliseconds."""
+    rest = math.ceil(durations.total() * share)
+    for number in sorted(durations):
+        rest -= durations[number]
+        if rest <= 0:
+            return _SHORTEST_S * math.exp(number * _STEP) * 1e3
+    return None
