@@ -1,4 +1,7 @@
-"""Writing so that it is either there or not: appending, writing beside, locking between processes. OSError is the caller's."""
+"""Writing so that it is either there or not: appending, writing beside, locking between processes.
+
+OSError is the caller's, who makes it a StoreError by `Unusable`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeAlias
+
+from ..exceptions import StoreError
 
 Stamp: TypeAlias = tuple[int, int, int]
 """Inode, time of the last change in nanoseconds, size: another one after every change."""
@@ -122,3 +127,21 @@ def sync_directory(directory: Path) -> None:
     """Makes lasting which names a directory has."""
     with _Opened(directory, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
         os.fsync(descriptor)
+
+
+class Unusable:
+    """`with` it: an OSError there is a StoreError that says `what`. One is for all threads, and for blocks within blocks."""
+
+    __slots__ = ("_path", "_what")
+
+    def __init__(self, path: Path, what: str) -> None:
+        self._path, self._what = path, what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if isinstance(error, OSError):
+            cause = error.strerror or str(error)
+            problem = f"{self._path}: {self._what}: {cause}; what was stored is kept; see to the directory, and try again"
+            raise StoreError(problem) from error

@@ -7,31 +7,24 @@ A file that cannot be understood is never written to.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import secrets
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
 
-from ..exceptions import MemoryFileError, MemoryFullError, StoreError
+from ..exceptions import MemoryFullError, StoreError
 from . import memory_journal
-from .memory_disk import Locked, Stamp, append, make_directory, stamp_of, sync, sync_directory, write_beside
-from .memory_format import AnotherAgents, Memories, dump, entries, new_document, parse
-from .memory_import import parse_spade_llm, spade_llm_name
+from .memory_disk import Locked, Unusable, append, make_directory, sync, sync_directory, write_beside
+from .memory_format import Memories, dump, entries
+from .memory_reading import Content, MemoryReader
 
 log = logging.getLogger(__name__)
-
-REMEDY = "repair it, or move it aside to go on with an empty memory"
-JOURNAL_REMEDY = "repair it, or move it aside to go on without what was added since the memory file was written"
-
-UNREAD: Stamp = (-1, -1, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,29 +54,10 @@ class Addition(Future[None]):
         self.journal_line = journal_line
 
 
-@dataclass(slots=True)
-class _Content:
-    """What file and journal held when their stamps were taken."""
-
-    file: Stamp | None = None
-    journal: Stamp | None = None
-    document: dict[str, Any] = field(default_factory=dict)
-    """The document without its memories."""
-    memories: Memories = field(default_factory=dict)
-    read: memory_journal.Read = field(default_factory=memory_journal.Read)
-    """Up to where the journal was read; its memories are among the others."""
-    is_imported: bool = False
-
-    @property
-    def stamps(self) -> tuple[Stamp | None, Stamp | None]:
-        return self.file, self.journal
-
-
 class MemoryFile:
     """The entries of one agent by conversation.
 
-    Reading costs two `stat` as long as nobody has changed anything, and the new end of the journal when something was
-    added. What a person or another program wrote into the document is kept when it is written again.
+    What a person or another program wrote into the document is kept when it is written again.
 
     `is_durable`: an addition survives a power cut too, not only the end of the process, when `write` has returned, or `sync`
     where all that were written at once leave it to that.
@@ -98,9 +72,9 @@ class MemoryFile:
         self._is_durable = is_durable
         self._waiting: deque[Addition] = deque()
         self._turn = threading.Lock()
-        self._writing, self._reading = _Unusable(path, "cannot be written"), _Unusable(path, "cannot be read")
+        self._reader = MemoryReader(path, self.journal, agent_id)
+        self._writing = Unusable(path, "cannot be written")
         self._fold_from = limits.journal_bytes
-        self._content = _Content(file=UNREAD)
         self._named = b""  # the head of the journal whose name is lasting
         self._is_refused = False
         self.left = 0
@@ -119,123 +93,20 @@ class MemoryFile:
         """The conversations that have entries, in the order in which they began."""
         return [name for name, lines in list(self._current().memories.items()) if lines]
 
-    def _current(self) -> _Content:
-        content = self._content
-        if self._stamps() == content.stamps:
+    def _current(self) -> Content:
+        content = self._reader.content
+        if self._reader.stamps() == content.stamps:
             return content
         with self._turn:
             return self._read_again()
 
-    def _read_again(self) -> _Content:
-        with ExitStack() as stack, self._reading:
+    def _read_again(self) -> Content:
+        with ExitStack() as stack, self._reader.reading:
             if self.lock.exists():
                 stack.enter_context(Locked(self.lock, exclusively=False))
-                return self._refresh()
-        content = self._refresh(is_locked=False)
+                return self._reader.refresh()
+        content = self._reader.refresh(is_locked=False)
         return self._read_again() if self.lock.exists() else content  # the first writer came meanwhile
-
-    def _stamps(self) -> tuple[Stamp | None, Stamp | None]:
-        return self._stamp(self.path), self._stamp(self.journal)
-
-    def _stamp(self, path: Path) -> Stamp | None:
-        with self._reading:
-            try:
-                return stamp_of(os.stat(path))
-            except FileNotFoundError:
-                return None
-
-    def _refresh(self, *, is_locked: bool = True) -> _Content:
-        content, (file, journal_now) = self._content, self._stamps()
-        if (file, journal_now) == content.stamps:
-            return content
-        if not (file == content.file and journal_now and self._read_on(content)):
-            content = self._content = self._load()
-        if is_locked and content.journal and content.journal[2] > content.read.end:
-            left = content.journal[2] - content.read.end
-            log.warning(
-                "%s: the last line is not whole (%d bytes): an addition was interrupted and never confirmed; it is left out",
-                self.journal,
-                left,
-            )
-        return content
-
-    def _read_on(self, content: _Content) -> bool:
-        """Takes in what was added to the journal; False if it is another journal."""
-        known = content.read
-        with self._opened(self.journal) as file:
-            if file is None:
-                return False
-            stamp = stamp_of(os.fstat(file.fileno()))
-            if content.journal and (stamp[2] <= content.journal[2] or file.read(len(known.head)) != known.head):
-                return False
-            file.seek(known.end)
-            data = file.read()
-        more = self._parsed(lambda: memory_journal.read_on(data)) if known.end else self._read_journal(data)
-        _add(content.memories, more.memories)
-        content.read = memory_journal.Read(known.end + more.end, known.head or more.head, {}, known.is_folded)
-        content.journal = stamp
-        return True
-
-    def _load(self) -> _Content:
-        content = _Content(document=new_document(self.agent_id))
-        with self._opened(self.path) as file:
-            if file is None:
-                self._import(content)
-            else:
-                content.file = stamp_of(os.fstat(file.fileno()))
-                try:
-                    content.document, content.memories = parse(file, self.agent_id)
-                except ValueError as error:
-                    raise MemoryFileError(self.path, str(error), REMEDY) from error
-        with self._opened(self.journal) as file:
-            if file is not None:
-                content.journal = stamp_of(os.fstat(file.fileno()))
-                content.read = self._read_journal(file.read())
-                _add(content.memories, content.read.memories)
-                content.read.memories = {}
-        return content
-
-    def _read_journal(self, data: bytes) -> memory_journal.Read:
-        digest = self._digest() if b'\n{"folded":"' in data else None
-        return self._parsed(lambda: memory_journal.read(data, self.agent_id, digest))
-
-    def _digest(self) -> str | None:
-        with self._opened(self.path) as file:
-            return hashlib.sha256(file.read()).hexdigest() if file is not None else None
-
-    def _import(self, content: _Content) -> None:
-        """Where the agent has no file, one of spade_llm's in the same directory is what it remembers."""
-        name = spade_llm_name(self.agent_id)
-        if name is None:
-            return
-        theirs = self.path.with_name(name)
-        with self._opened(theirs) as file:
-            if file is None:
-                return
-            try:
-                content.memories = parse_spade_llm(file, self.agent_id)
-            except AnotherAgents:  # spade_llm gives a_b@c and a@b_c one name
-                return
-            except ValueError as error:
-                raise MemoryFileError(theirs, str(error), REMEDY) from error
-        content.is_imported = True
-        log.info("%s: imported what spade_llm remembered; that file is kept as it is", theirs)
-
-    @contextmanager
-    def _opened(self, path: Path) -> Iterator[BinaryIO | None]:
-        with ExitStack() as stack, self._reading:
-            try:
-                file = stack.enter_context(open(path, "rb"))
-            except FileNotFoundError:
-                yield None
-            else:
-                yield file
-
-    def _parsed(self, parse: Callable[[], memory_journal.Read]) -> memory_journal.Read:
-        try:
-            return parse()
-        except ValueError as error:
-            raise MemoryFileError(self.journal, str(error), JOURNAL_REMEDY) from error
 
     # Adding
 
@@ -261,7 +132,7 @@ class MemoryFile:
                     refused = self._append(batch)
             except BaseException as error:
                 if not isinstance(error, StoreError):
-                    self._content = _Content(file=UNREAD)
+                    self._reader.read_anew()
                 for addition in batch:
                     addition.set_exception(error)
                 if not isinstance(error, Exception):
@@ -275,7 +146,7 @@ class MemoryFile:
 
     def _append(self, batch: list[Addition]) -> set[Addition]:
         """Stores a batch but for those that it gives back, whose conversations are full."""
-        content = self._refresh()
+        content = self._reader.refresh()
         sizes: dict[str, int] = {}
         accepted, refused = [], set()
         for addition in batch:
@@ -302,7 +173,7 @@ class MemoryFile:
         self.left += 1  # before somebody is told to sync it: they wait until it is written
         return all(addition.leave_sync() for addition in additions)
 
-    def _fold_in_passing(self, content: _Content) -> None:
+    def _fold_in_passing(self, content: Content) -> None:
         try:
             self._fold(content, content.memories)
         except StoreError as error:  # what was added is in the journal; that it grows is no reason to refuse it
@@ -311,7 +182,7 @@ class MemoryFile:
         else:
             self._fold_from = self._limits.journal_bytes
 
-    def _write_journal(self, content: _Content, lines: bytes, is_durable: bool) -> None:
+    def _write_journal(self, content: Content, lines: bytes, is_durable: bool) -> None:
         """Appends lines behind the last one that is whole. Nothing of them is left if that fails."""
         known, mode, left = content.read, None, self.left
         head = known.head or memory_journal.head(self.agent_id, secrets.token_hex(8))
@@ -332,7 +203,7 @@ class MemoryFile:
     def sync(self) -> None:
         """Syncs what was added and left for later. StoreError if it cannot be stored, now and until it can."""
         with self._turn:  # what is being written has its turn
-            left, head = self.left, self._content.read.head
+            left, head = self.left, self._reader.content.read.head
         if not self._is_refused:
             try:
                 sync(self.journal, is_named=bool(head) and head == self._named)
@@ -345,7 +216,7 @@ class MemoryFile:
             if self._is_refused and self.synced < left:
                 # The disk does not refuse a second time what it has lost: only writing it again shows that it is there.
                 with self._exclusively():
-                    content = self._refresh()
+                    content = self._reader.refresh()
                     self._fold(content, content.memories)
             elif self.synced < left:
                 self.synced, self._named = left, head
@@ -358,7 +229,7 @@ class MemoryFile:
         if now.memories.keys().isdisjoint(conversation_ids) and not now.read.is_folded:
             return 0
         with self._turn, self._exclusively():
-            content = self._refresh()
+            content = self._reader.refresh()
             kept = {name: lines for name, lines in content.memories.items() if name not in conversation_ids}
             gone = len(content.memories) - len(kept)
             if gone or content.read.is_folded:
@@ -371,7 +242,7 @@ class MemoryFile:
         if conversation_id not in now.memories and not now.read.is_folded:
             return 0
         with self._turn, self._exclusively():
-            content = self._refresh()
+            content = self._reader.refresh()
             lines = bytes(content.memories.get(conversation_id, b""))
             one_by_one = zip(entries(lines), lines.splitlines(keepends=True), strict=True)
             kept = [line for entry, line in one_by_one if entry["content"] not in contents]
@@ -387,14 +258,14 @@ class MemoryFile:
         if now.journal is None and not now.is_imported:
             return
         with self._turn, self._exclusively():
-            content = self._refresh()
+            content = self._reader.refresh()
             if content.journal is not None or content.is_imported:
                 self._fold(content, content.memories)
 
     def merge(self, memories: Memories) -> int:
         """Adds entries from elsewhere that are not there yet, each to its conversation; how many these were."""
         with self._turn, self._exclusively():
-            content = self._refresh()
+            content = self._reader.refresh()
             merged, count = dict(content.memories), 0
             for name, lines in memories.items():
                 known = merged.get(name, bytearray())
@@ -406,7 +277,7 @@ class MemoryFile:
                 self._fold(content, merged)
             return count
 
-    def _fold(self, content: _Content, memories: Memories) -> None:
+    def _fold(self, content: Content, memories: Memories) -> None:
         # Only who holds the lock writes, so one name is enough, and what a killed process left is overwritten.
         beside = self.path.with_name(f".{self.path.name}.tmp")
         with self._writing:
@@ -426,7 +297,7 @@ class MemoryFile:
         self.synced, self._is_refused = self.left, False
         self._remove_journal(content)
 
-    def _remove_journal(self, content: _Content) -> None:
+    def _remove_journal(self, content: Content) -> None:
         with self._writing:
             self.journal.unlink(missing_ok=True)
         content.journal, content.read = None, memory_journal.Read()
@@ -441,29 +312,3 @@ class MemoryFile:
             except FileNotFoundError:
                 make_directory(self.path.parent)
                 return Locked(self.lock, exclusively=True)
-
-
-class _Unusable:
-    """`with` it: an OSError there is a StoreError that says `what`. One is for all threads, and for blocks within blocks."""
-
-    __slots__ = ("_path", "_what")
-
-    def __init__(self, path: Path, what: str) -> None:
-        self._path, self._what = path, what
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        if isinstance(error, OSError):
-            cause = error.strerror or str(error)
-            problem = f"{self._path}: {self._what}: {cause}; what was stored is kept; see to the directory, and try again"
-            raise StoreError(problem) from error
-
-
-def _add(memories: Memories, more: Memories) -> None:
-    for name, lines in more.items():
-        if name in memories:
-            memories[name] += lines
-        else:
-            memories[name] = lines
