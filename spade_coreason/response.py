@@ -142,8 +142,10 @@ class Response:
 
     async def create_stream(self, title: str | None = None, metadata: dict[str, Any] | None = None) -> Stream:
         """Opens a stream."""
-        stream = Stream(self, str(self._id()))
-        self._emit(StreamStarted(stream.stream_id, title))
+        self._require_open()
+        stream = Stream(self, self._id())
+        if self._voice.follows_streams:
+            self._emit(StreamStarted(stream.stream_id, title))
         self._streams[stream.stream_id] = stream
         return stream
 
@@ -316,11 +318,12 @@ class Response:
 class Stream:
     """The StreamHandle: open, active, then closed or aborted."""
 
-    __slots__ = ("_chunks", "_is_closing", "_is_growing", "_response", "_stream_id")
+    __slots__ = ("_chunks", "_ident", "_is_closing", "_is_growing", "_response", "_stream_id")
 
-    def __init__(self, response: Response, stream_id: str) -> None:
+    def __init__(self, response: Response, ident: UUID) -> None:
         self._response = response
-        self._stream_id = stream_id
+        self._ident = ident
+        self._stream_id = str(ident)
         self._chunks: list[str] = []
         self._is_closing = False
         self._is_growing = False
@@ -375,11 +378,16 @@ class Stream:
             return
         self.stop_growing()
         text = "".join(self._chunks)
-        if text and not self._response._voice.follows_streams:
-            self._response._emit(StreamChunk(self._stream_id, 0, text))
-        self._response._emit(end)
+        for event in (end,) if self._response._voice.follows_streams else self._as_a_whole(text, end):
+            self._response._emit(event)
         if text:
             self._response.texts.append(text)
+
+    def _as_a_whole(self, text: str, end: StreamEnded | StreamAborted) -> tuple[TurnEvent, ...]:
+        """What whoever does not follow streams is told of this one: it is a block, if it came to its end."""
+        if isinstance(end, StreamEnded):
+            return (Said(MarkdownBlock(id=self._ident, content=text), end.text, end.links),)
+        return StreamStarted(self._stream_id), StreamChunk(self._stream_id, 0, text), end
 
     def grow(self) -> None:
         """It has more to show: its first words soon, what follows when it is time again. Each stream has its own time."""
