@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeAlias
 from xml.etree.ElementTree import Element
 
 from slixmpp import Iq, Presence
-from slixmpp.plugins.xep_0198.stanza import Ack, RequestAck
 
+from ..codec.namespaces import LANGUAGE, MESSAGE
 from ..contracts.base import utc_now
 from ..exceptions import ConnectError, LoginError
 from ..names import bare
@@ -21,6 +21,7 @@ from .endpoint import Endpoint
 from .outgoing import Outgoing, Wanted
 from .problems import CLOSED, in_words, login_refused, remedy_for
 from .refusing import refusal
+from .sm import ACK, ACK_REQUEST
 from .spade_client import Client
 from .watch import Watch
 
@@ -71,7 +72,7 @@ class Connection:
         self._is_closing = False
         self._supervisor: asyncio.Task[None] | None = None
         client = self.client
-        client.on_message = self._message
+        client.takes = {MESSAGE: self._message, ACK_REQUEST: self._ack_requested, ACK: self._acknowledged}
         client.add_filter("in", self._filter)
         client.add_event_handler("stream_negotiated", self._session_begins)
         client.add_event_handler("session_resumed", self._session_resumed)
@@ -139,6 +140,10 @@ class Connection:
     # Receiving
 
     def _message(self, message: Element) -> None:
+        client = self.client
+        client.sm.count_in()
+        if client.peer_default_lang and LANGUAGE not in message.attrib:
+            message.set(LANGUAGE, client.peer_default_lang)  # RFC 6120, 4.7.4
         try:
             # Where something could not be stored, it comes again with the new session, behind that.
             durable = None if self._takes(message) or self._renewal is not None else self._on_message(message)
@@ -146,7 +151,15 @@ class Connection:
             log.exception("%s: a message from %s could not be read", self.jid, message.get("from"))
             return
         if durable is not None:
-            self.client.sm.hold(durable)
+            client.sm.hold(durable)
+
+    def _ack_requested(self, _: Element) -> None:
+        self.client.sm.send_ack()
+
+    def _acknowledged(self, ack: Element) -> None:
+        self.client.sm.handle_ack(int(ack.get("h", "")))
+        self._outgoing.acknowledged()
+        tcp.acknowledge_at_once(self.client.transport)
 
     def _filter(self, stanza: Any) -> Any:
         # After stream management's own filter, which has counted the stanza.
@@ -155,19 +168,7 @@ class Connection:
         if isinstance(stanza, Iq) and (error := refusal(stanza.xml, bare(self.jid), self._is_there_for)) is not None:
             self.send([error])
             return None
-        return self._stream_management(stanza)
-
-    def _stream_management(self, stanza: Any) -> Any:
-        # slixmpp would compare these, which are as many as the messages, with every handler it has.
-        if isinstance(stanza, RequestAck):
-            self.client.sm.send_ack()
-        elif isinstance(stanza, Ack):
-            self.client.sm.handle_ack(stanza)
-            self._outgoing.acknowledged()
-            tcp.acknowledge_at_once(self.client.transport)
-        else:
-            return stanza
-        return None
+        return stanza
 
     def _silent(self, why: str) -> None:
         if self.state == "online":

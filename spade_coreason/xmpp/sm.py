@@ -19,6 +19,8 @@ _MODULUS = 2**32
 
 
 REQUEST_ACK = "<r xmlns='urn:xmpp:sm:3'/>"
+ACK_REQUEST = "{urn:xmpp:sm:3}r"
+ACK = "{urn:xmpp:sm:3}a"
 
 
 class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes without types here
@@ -72,10 +74,10 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         self._ack_is_due = False
         return self._ack()
 
-    def handle_ack(self, ack: Any) -> None:
+    def handle_ack(self, h: int) -> None:
         """Frees what the server has acknowledged, and tells whoever waits for it."""
-        acknowledged = (ack["h"] - self.last_ack) % _MODULUS  # type: ignore[has-type]
-        self.last_ack = ack["h"]
+        acknowledged = (h - self.last_ack) % _MODULUS  # type: ignore[has-type]
+        self.last_ack = h
         is_heard = self.xmpp.event_handled("stanza_acked")  # raising it for nobody costs more than all the rest
         for _ in range(min(acknowledged, len(self.unacked_queue))):
             _, stanza = self.unacked_queue.popleft()
@@ -92,7 +94,7 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
 
     def _handle_ack(self, ack: Any) -> None:
         # What slixmpp calls when a stream is resumed.
-        self.handle_ack(ack)
+        self.handle_ack(ack["h"])
 
     def count(self, stanzas: list[str]) -> None:
         """Counts stanzas that are written to the stream as text; in the order in which they are written."""

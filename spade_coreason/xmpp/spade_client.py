@@ -14,7 +14,6 @@ from slixmpp import JID
 from slixmpp.exceptions import IqError, IqTimeout
 from spade.xmpp_client import XMPPClient
 
-from ..codec.namespaces import LANGUAGE, MESSAGE
 from .endpoint import Endpoint
 from .sm import DurableStreamManagement
 
@@ -45,8 +44,8 @@ class Client(XMPPClient):  # type: ignore[misc]  # SPADE comes without types
         """Why there is no account although one was to be registered, as far as is known."""
         self.heard_at = 0.0
         """When the server sent something last, by the clock of the event loop."""
-        self.on_message: Callable[[Element], None] | None = None
-        """Gets every `<message/>` as it came in, instead of slixmpp's own handlers."""
+        self.takes: dict[str, Callable[[Element], None]] = {}
+        """Who gets the elements with a tag as they came in, instead of slixmpp's own handlers."""
         self.ssl_context = endpoint.context
         # slixmpp's own remedy for a lost connection would connect beside ours.
         self.plugin["xep_0199"].disable_keepalive()
@@ -111,14 +110,12 @@ class Client(XMPPClient):  # type: ignore[misc]  # SPADE comes without types
         return found
 
     def _spawn_event(self, xml: Element) -> None:
-        # What slixmpp builds of a message, to compare it with its handlers, costs more than everything that is read of it.
-        if self.on_message is None or xml.tag != MESSAGE:
+        # What slixmpp builds of an element, to compare it with its handlers, costs more than everything that is read of it.
+        take = self.takes.get(xml.tag)
+        if take is None:
             super()._spawn_event(xml)
-            return
-        self.sm.count_in()
-        if self.peer_default_lang and LANGUAGE not in xml.attrib:
-            xml.set(LANGUAGE, self.peer_default_lang)  # RFC 6120, 4.7.4
-        self.on_message(xml)
+        else:
+            take(xml)
 
     @property
     def is_full_server(self) -> bool:
