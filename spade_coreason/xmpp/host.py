@@ -323,7 +323,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         is_claimed = self._behaviours_take(stanza)
         if is_claimed:
             self.archive.note(stanza, None)
-        if (ident := archive_id(stanza, bare(self.connection.jid))):
+        if ident := archive_id(stanza, bare(self.connection.jid)):
             self._heard[ident] = is_claimed
             if len(self._heard) > _HEARD:
                 del self._heard[next(iter(self._heard))]

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
-from xml.etree.ElementTree import Element, ParseError, XMLParser, XMLPullParser
+from xml.etree.ElementTree import Element
 
 from slixmpp import JID
 from slixmpp.exceptions import IqError, IqTimeout
@@ -16,6 +16,7 @@ from spade.xmpp_client import XMPPClient
 
 from .endpoint import Endpoint
 from .sm import DurableStreamManagement
+from .stream import StreamReader
 
 # SPADE imports pyjabber, which makes a directory for uploads at its import and leaves it behind.
 if (uploads := sys.modules.get("pyjabber.plugins.xep_0363.upload_server")) is not None:
@@ -31,8 +32,10 @@ def _is_news(record: logging.LogRecord) -> bool:
 logging.getLogger().addFilter(_is_news)
 
 
-_DTD = b"<!DOCTYPE"
 _REGISTRATION_S = 10.0
+_NOT_WELL_FORMED = (  # RFC 6120, 4.9.3.13
+    "<stream:error><not-well-formed xmlns='urn:ietf:params:xml:ns:xmpp-streams'/></stream:error></stream:stream>"
+)
 
 
 class Client(XMPPClient):  # type: ignore[misc]  # SPADE comes without types
@@ -76,38 +79,25 @@ class Client(XMPPClient):  # type: ignore[misc]  # SPADE comes without types
 
     def init_parser(self) -> None:
         """A new stream begins."""
-        super().init_parser()
-        self.parser = XMLPullParser(("start", "end"), _parser=XMLParser(encoding="UTF-8"))
-        self._beginning = b""
+        self.parser = StreamReader()
 
     def data_received(self, data: bytes) -> None:
-        """Parses what came in, all of it."""
+        """Takes what came in, stanza by stanza."""
         self.heard_at = self.loop.time()
-        if self.xml_depth == 0 and self._has_dtd(data):
-            self.disconnect_reason = "its stream begins with a DTD, which XMPP does not know"
-            self.abort()
+        reader = self.parser  # a stanza may begin a new stream, with another one
+        if reader is None:
             return
-        super().data_received(data)
-        # From expat 2.6 on (Python 3.13) the parser waits, after a long piece of a stanza, until twice as much has come;
-        # a complete stanza would lie there until then.
-        if (flush := getattr(self.parser, "flush", None)) is not None:
-            try:
-                flush()
-            except ParseError as error:
-                self.disconnect_reason = f"its stream is no XML: {error}"
-                self.abort()
-                return
-            super().data_received(b"")
-
-    def _has_dtd(self, data: bytes) -> bool:
-        """Whether a stream that has not begun brings a DTD (RFC 6120, 11.1): only there could it define entities, which grow.
-
-        Parsers that can be told not to expand them are in Python, and take three times as long.
-        """
-        self._beginning += data
-        found = _DTD in self._beginning or b"\0" in self._beginning  # in UTF-16, which 11.6 does not allow either
-        self._beginning = self._beginning[-len(_DTD) :]
-        return found
+        is_new = reader.header is None
+        stanzas = reader.read(data)
+        if is_new and reader.header is not None:
+            self.start_stream_handler(reader.header)
+        for stanza in stanzas:
+            self._spawn_event(stanza)
+        if reader.end:
+            if not reader.is_xml and self.transport is not None:
+                self.send_raw(_NOT_WELL_FORMED)
+            self.disconnect_reason = reader.end
+            self.abort()
 
     def _spawn_event(self, xml: Element) -> None:
         # What slixmpp builds of an element, to compare it with its handlers, costs more than everything that is read of it.
