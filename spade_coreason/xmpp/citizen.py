@@ -60,6 +60,8 @@ class Citizen:
             lambda: runner.store.is_failing,
         )
         runner.on_pause(self._presence.paused)
+        self.noticed = self._presence.noticed
+        """A message came in."""
         self._contacts: Contacts | None = None
         self._access = access
         self._admissions = admissions
@@ -100,10 +102,6 @@ class Citizen:
     def announce_again(self, then: Callable[[], None]) -> None:
         """In a new session, of which the server knows nothing; `then` is called when the agent has shown itself."""
         self._spawn(self._arrive_again(then))
-
-    def noticed(self) -> None:
-        """A message came in."""
-        self._presence.noticed()
 
     def leave(self) -> None:
         """The agent takes nothing new; `gone` comes after what it still works on."""

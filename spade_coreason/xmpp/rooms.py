@@ -277,7 +277,7 @@ class Rooms:
 
     def concerns(self, message: Element) -> bool:
         """Whether a message is one of a room, or about one."""
-        room = self._rooms.get(bare(message.get("from", "")))
+        room = self._rooms.get(bare(message.get("from", ""))) if self._rooms else None
         if message.get("type") == "error":
             if room is not None and room.state is RoomState.JOINED and _is_not_in_it(message):
                 self._lost(room, "the room says that it is not an occupant")
