@@ -17,6 +17,7 @@ class StreamReader:
         self.end = ""
         """Why nothing more will come; empty as long as something may."""
         self.is_xml = True
+        """Until something was not."""
         self._beginning = b""
         self._builder = TreeBuilder()
         self._parser = XMLParser(target=self._builder, encoding="UTF-8")

@@ -141,6 +141,22 @@ async def test_a_stream_with_xml_entities_is_ended_at_once(first: str, at_once: 
     assert "no answer" not in text
 
 
+async def test_a_server_that_says_what_is_no_xml_is_told_so_and_left_at_once(tmp_path: Path) -> None:
+    heard: list[str] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)
+        writer.write(f"{STREAM}<message></presence>".encode())
+        with suppress(ConnectionError):
+            heard.append((await reader.read()).decode())
+
+    async with _listening(serve) as port:
+        text = await _fails(Endpoint("127.0.0.1", port, timeout_s=10), tmp_path, 2)
+        await eventually(lambda: bool(heard))
+    assert f"cannot connect to 127.0.0.1:{port}: its stream is no XML: mismatched tag" in text
+    assert "<not-well-formed xmlns='urn:ietf:params:xml:ns:xmpp-streams'/>" in heard[0]
+
+
 async def test_a_wrong_password_is_a_login_error(our_server: XmppServer, tmp_path: Path) -> None:
     jid, _ = await our_server.account()
     with pytest.raises(LoginError):
