@@ -30,6 +30,7 @@ from .archive import Archive
 from .citizen import Citizen
 from .connection import Connection
 from .endpoint import Endpoint
+from .offline_mail import OfflineMail
 from .room import RoomPlan, is_visit
 from .rooms import REMEMBERED, Rooms
 from .uploads import Uploads
@@ -120,6 +121,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             is_there_for=self._is_there_for,
         )
         self.archive = Archive(self.connection, self._recover)
+        self.offline_mail = OfflineMail(self.connection)
         self.uploads = Uploads(self.connection.client, endpoint.context)
         self.rooms = Rooms(self.connection, rooms, self._occupant_has_left)
         self._drops: set[asyncio.Task[None]] = set()
@@ -194,6 +196,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         await self._citizen.close()
         await self.connection.settle(2.0)
         await self.archive.close()
+        await self.offline_mail.close()
         await self._runner.close()
         await self.abilities.close()
         await self.connection.close()
@@ -305,6 +308,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
     def _catch_up(self) -> None:
         if self._runner is not None and self.client.is_full_server:
             self.archive.begin(self._runner.store)
+            self.offline_mail.begin()
 
     async def _recover(self, stanza: Element) -> asyncio.Future[bool] | None:
         """Takes a message of the archive in. What is said in rooms is not there, and whoever is gone from one waits no more."""
