@@ -78,6 +78,14 @@ def quiet_storage_settings(project: Path, file: Path | None, data: Path | None) 
     return load_settings(file, project, _with_data(os.environ, data))
 
 
+def data_directories(project: Path, file: Path | None, data: Path | None) -> list[Path]:
+    """Where a platform may keep its data: what is named, else what config/platform.yaml says, and `data`."""
+    if data is not None or (file is None and not (project / PLATFORM_FILE).is_file()):
+        return [project / (data or "data")]
+    configured = quiet_storage_settings(project, file, None).data_dir
+    return [configured] if file is not None else list(dict.fromkeys([configured, project / "data"]))
+
+
 def database_file(settings: Settings) -> Path | None:
     """The file of the sessions; None where they are on a database server."""
     scheme, _, rest = settings.storage.url.partition(":///")

@@ -12,7 +12,7 @@ import click
 from ..exceptions import CoReasonError
 from ..names import bare
 from ..runfile import read_run_file
-from .configured import database_file, quiet_storage_settings
+from .configured import data_directories, database_file, quiet_storage_settings
 
 if TYPE_CHECKING:
     from ..config import Settings
@@ -36,11 +36,12 @@ def local_accounts(data_dir: Path) -> list[str]:
 
 def agents(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Agents whose JIDs begin so: those of the platform that runs, and those that had an account there."""
-    directory, found = _data_dir(ctx), dict[str, None]()
-    with suppress(OSError):
-        running = read_run_file(directory)
-        found |= dict.fromkeys(agent["jid"] for agent in (running.agents if running else ()))
-        found |= dict.fromkeys(local_accounts(directory))
+    found: dict[str, None] = {}
+    with suppress(OSError, CoReasonError):
+        for directory in data_directories(_project(ctx), ctx.params.get("file"), ctx.params.get("data")):
+            running = read_run_file(directory)
+            found |= dict.fromkeys(agent["jid"] for agent in (running.agents if running else ()))
+            found |= dict.fromkeys(local_accounts(directory))
     return [jid for jid in found if jid.startswith(incomplete)]
 
 
@@ -77,10 +78,6 @@ async def _on_server(settings: Settings, incomplete: str) -> list[str]:
         await database.close()
     found.sort(key=lambda row: row.life.last_interaction, reverse=True)
     return list(dict.fromkeys(row.conversation_id for row in found))[:MOST]
-
-
-def _data_dir(ctx: click.Context) -> Path:
-    return _project(ctx) / (ctx.params.get("data") or "data")
 
 
 def _project(ctx: click.Context) -> Path:

@@ -14,6 +14,7 @@ import click
 from ..exceptions import ConfigError, PeerUnavailable, ServerError
 from ..names import bare, domain
 from ..runfile import RunFile, is_owned, read_run_file
+from .configured import config_option, data_directories
 from .console import shown_path
 from .context import options
 
@@ -53,7 +54,7 @@ def reach_options(function: Callable[..., Any]) -> Callable[..., Any]:
         )
     ):
         function = option(function)
-    return data_option(function)
+    return config_option("config/platform.yaml, if there is one")(data_option(function))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,7 @@ def those_there(agents: Sequence[str]) -> str:
 
 
 def account(
+    file: Path | None,
     data: Path | None,
     own_jid: str | None,
     host: str | None,
@@ -120,7 +122,8 @@ def account(
     password_file: Path | None,
 ) -> Account:
     """The account that the options name; without `--jid` the guest of the platform that runs on the data directory."""
-    directory = options().project / (data or "data")
+    directories = data_directories(options().project, file, data)
+    directory = next(filter(is_owned, directories), directories[0])
     running = read_run_file(directory)
     if own_jid is None:
         given = {
@@ -155,7 +158,7 @@ def _guest(running: RunFile | None, directory: Path) -> Account:
     if running is None and is_owned(directory):
         raise ServerError(f"{shown} is in use, and nobody there can be asked: it is just starting or stopping; try again")
     if running is None:
-        remedy = "start one (`spade-coreason up`), or name your account with --jid, or another data directory with --data"
+        remedy = "start one (`spade-coreason up`), or name your account with --jid, or another data directory with -c or --data"
         raise no_platform(directory, remedy)
     if running.guest is None:
         raise ConfigError("--jid", f"is missing; the platform on {shown} uses {running.domain}, which has no guest account")

@@ -18,7 +18,9 @@ from spade_coreason.exceptions import PeerUnavailable
 from spade_coreason.stores import lock_directory
 
 from .conftest import Invoke
-from .program import COMMAND, MOODY_SLEEPS_S, TIMEOUT_S, Running, call, environment
+from .program import COMMAND, MOODY, MOODY_SLEEPS_S, TIMEOUT_S, Running, call, environment, running
+
+EMBEDDED = {"SPADE_COREASON_SERVER__MODE": "embedded"}
 
 
 def test_ask_prints_the_answer_and_nothing_else(platform: Running) -> None:
@@ -215,3 +217,25 @@ def test_an_interrupted_ask_takes_its_question_back(platform: Running, beside: I
     assert beside("ask", "moody", "two", "--thread", thread).stdout == "one\n\ntwo three\n"
     assert time.monotonic() - begin < MOODY_SLEEPS_S
     assert "yawn" not in beside("sessions", "show", thread).stdout
+
+
+def test_the_data_directory_of_the_configuration_is_found_and_that_of_run(tmp_path: Path) -> None:
+    (tmp_path / "moody.py").write_text(MOODY)
+    (tmp_path / "config").mkdir()
+    agents = [{"jid": "echo@localhost", "agent": "spade_coreason.agents.echo:EchoAgent"}]
+    configured = json.dumps({"server": {"mode": "embedded"}, "data_dir": "kept", "agents": agents})
+    (tmp_path / "config" / "platform.yaml").write_text(configured)
+    with running("up", cwd=tmp_path, until="Ready") as up:
+        assert (tmp_path / "kept" / "run.json").exists()
+        assert up.ask("ask", "echo", "hello").stdout == "hello\n"
+        assert up.ask("chat", "echo", stdin="hello\n").stdout.endswith("hello\n")
+        up.stop()
+    with running("run", "moody:MoodyAgent", cwd=tmp_path, env=EMBEDDED, until="spade-coreason ask") as run:
+        assert "You said hello" in run.ask("ask", "moody", "hello").stdout
+        named = run.ask("ask", "-c", "config/platform.yaml", "moody", "hello")
+        assert (named.returncode, named.stdout) == (4, "")
+        assert named.stderr.startswith("error: no platform is running on kept; ")
+    (tmp_path / "config" / "platform.yaml").write_text("agents: 1")
+    broken = call("ask", "echo", "hello", cwd=tmp_path)
+    assert (broken.returncode, broken.stderr.count("\n")) == (2, 1)
+    assert broken.stderr.startswith("error: config/platform.yaml: agents")

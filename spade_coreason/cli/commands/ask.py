@@ -31,7 +31,7 @@ def command(agent: str, text: str, as_json: bool, thread: str | None, timeout: f
 
     JID is the agent's address; a name alone is an agent on your own server. TEXT is the question, "-" reads it from standard
     input; all of it goes to the agent, commands such as /help are for `chat`. Without --jid you are the guest of the platform
-    that runs here (see --data).
+    that runs here (see -c and --data).
 
     \b
       spade-coreason ask weather@localhost "Berlin"

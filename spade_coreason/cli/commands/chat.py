@@ -27,8 +27,8 @@ def command(agent: str, timeout: float, **reach: Any) -> int:
     """Chat with an agent in the terminal.
 
     JID is the agent's address; a name alone is an agent on your own server. You keep one conversation with it, also over
-    several chats. Without --jid you are the guest of the platform that runs here (see --data). In the chat Tab changes to
-    the other agents of that platform, /help shows what there is, /quit or Ctrl-D leaves. Without a terminal every line of
+    several chats. Without --jid you are the guest of the platform that runs here (see -c and --data). In the chat Tab changes
+    to the other agents of that platform, /help shows what there is, /quit or Ctrl-D leaves. Without a terminal every line of
     standard input is a question.
 
     \b
