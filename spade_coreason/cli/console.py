@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any
 
@@ -115,3 +116,13 @@ def duration(milliseconds: float | None) -> str:
         return "-"
     rounded = float(f"{milliseconds:.2g}")
     return f"{rounded:g} ms" if rounded < 1000 else f"{rounded / 1000:,g} s"
+
+
+def lasting(time: timedelta) -> str:
+    """How long something lasts, for people, in its two largest units."""
+    minutes, seconds = divmod(max(0, int(time.total_seconds())), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min" if minutes else f"{seconds} s"

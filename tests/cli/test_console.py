@@ -6,12 +6,13 @@ import io
 import logging
 import os
 import sys
+from datetime import timedelta
 
 import pytest
 
 from spade_coreason.cli.checks import mixed_slixmpp
 from spade_coreason.cli.commands.run import name_of
-from spade_coreason.cli.console import mark, paint
+from spade_coreason.cli.console import duration, lasting, mark, paint
 from spade_coreason.cli.logs import OneLine, _StandardError
 from spade_coreason.cli.passing import passing
 
@@ -75,3 +76,28 @@ def test_an_installation_with_both_slixmpps_is_recognised() -> None:
 )
 def test_an_agent_is_named_after_its_attribute(spec: str, name: str) -> None:
     assert name_of(spec) == name
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "shown"),
+    [
+        *((None, "-"), (0.04, "0.04 ms"), (4.14, "4.1 ms"), (41.2, "41 ms"), (384, "380 ms")),
+        *((999.6, "1 s"), (1234, "1.2 s"), (3.6e6, "3,600 s")),
+    ],
+)
+def test_a_duration_has_two_digits(milliseconds: float | None, shown: str) -> None:
+    assert duration(milliseconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("time", "shown"),
+    [
+        (timedelta(seconds=-1), "0 s"),
+        (timedelta(seconds=59.9), "59 s"),
+        (timedelta(minutes=4, seconds=30), "4 min"),
+        (timedelta(hours=3, minutes=5), "3 h 5 min"),
+        (timedelta(days=6, hours=4, minutes=59), "6 d 4 h"),
+    ],
+)
+def test_how_long_something_lasts_has_two_units(time: timedelta, shown: str) -> None:
+    assert lasting(time) == shown

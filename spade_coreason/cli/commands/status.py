@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ..configured import config_option, storage_settings
-from ..console import duration, paint, printable, table, when
+from ..console import duration, lasting, paint, printable, table
 from ..context import command as define
 from ..reach import data_option, no_platform
 
@@ -73,7 +74,7 @@ def _hindrances(agents: Sequence[AgentStatus]) -> dict[str, list[str]]:
 def _row(agent: AgentStatus) -> tuple[object, ...]:
     state: str = agent.state
     if agent.since is not None:
-        state += f" since {when(agent.since)}"
+        state += f" {lasting(datetime.now(UTC) - agent.since)}"
     if agent.resumed:
         state += f", resumed {'once' if agent.resumed == 1 else f'{agent.resumed} times'}"
     if agent.is_paused:
