@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,6 +22,10 @@ from tests.servers.requirements import missing_programs, require
 from tests.servers.server import XmppServer
 
 RAISED_STANZA_BYTES = 4 * 1024 * 1024
+
+# In the background of a shell it is ignored, here and by every program that is started from here.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
