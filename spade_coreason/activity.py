@@ -17,7 +17,7 @@ _STEP = math.log(1.1)
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """Of the last 24 hours, or since the start.
+    """Of the last 24 hours, to a quarter of an hour, or since the start. Errors are failures: one request may fail again.
 
     Durations are from a request's arrival to its whole answer, in milliseconds, to a tenth of themselves; None where nothing
     was answered.
@@ -45,12 +45,12 @@ class Activity:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.clock = clock
+        self.now = clock
         self._slots: deque[_Slot] = deque()
 
     def answered(self, since: float) -> None:
-        """A request that arrived at `since`, by the clock, is answered."""
-        duration_s = self.clock() - since
+        """A request that arrived at `since`, by `now`, is answered."""
+        duration_s = self.now() - since
         self._slot().durations[math.ceil(math.log(max(duration_s, _SHORTEST_S) / _SHORTEST_S) / _STEP)] += 1
 
     def failed(self, problem: str) -> None:
@@ -59,9 +59,8 @@ class Activity:
         slot.errors += 1
         slot.last_error = problem
 
-    @property
     def recent(self) -> Recent:
-        """All of it."""
+        """What it comes to now."""
         self._slot()
         durations: Counter[int] = Counter()
         for slot in self._slots:
@@ -76,10 +75,10 @@ class Activity:
 
     def _slot(self) -> _Slot:
         """That of now; those of more than a day ago are dropped."""
-        number = int(self.clock() // _SLOT_S)
+        number = int(self.now() // _SLOT_S)
         if not self._slots or self._slots[-1].number != number:
             self._slots.append(_Slot(number))
-            while self._slots[0].number < number - DAY_S / _SLOT_S:
+            while self._slots[0].number <= number - DAY_S / _SLOT_S:
                 self._slots.popleft()
         return self._slots[-1]
 

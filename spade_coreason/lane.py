@@ -31,7 +31,7 @@ class Waiting(NamedTuple):
     row: int
     is_new: asyncio.Future[bool]
     arrived: float
-    """When it came in, by the clock of `Activity`."""
+    """When it came in, by `Activity.now`."""
     is_surely_new: bool = False
     redelivered: bool = False
 

@@ -108,7 +108,7 @@ class Obeying:
             asked = Incoming("person", lane.sender, "", lane.key[1], {"query": command.text}, "")
             is_new: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
             is_new.set_result(True)
-            waiting = Waiting(asked, uuid4(), 0, is_new, self._engine.activity.clock())
+            waiting = Waiting(asked, uuid4(), 0, is_new, self._engine.activity.now())
             turn = self._turn(lane, memory, waiting, lambda stanzas: None)
             return await self._run_own(turn, own, values, is_heard=False)
         outcome = await self._commands.do(command, values, self._house, lane.sender, memory.row)
@@ -194,6 +194,7 @@ class Obeying:
             await store.save_conversation(memory.row)
             await asyncio.gather(*(store.save_variable(*variable) for variable in written))
         session.settle()
+        self._engine.activity.answered(turn.waiting.arrived)
         failed = response.reported_error
         return Outcome("\n\n".join(response.texts) if failed is None else failed.user_message, is_error=failed is not None)
 

@@ -378,7 +378,10 @@ class Stream:
             return
         self.stop_growing()
         text = "".join(self._chunks)
-        for event in (end,) if self._response._voice.follows_streams else self._as_a_whole(text, end):
+        told: tuple[TurnEvent, ...] = (end,)
+        if not self._response._voice.follows_streams:
+            told = self._as_a_whole(text, end)
+        for event in told:
             self._response._emit(event)
         if text:
             self._response.texts.append(text)

@@ -166,7 +166,7 @@ class Runner:
         is_new: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         is_new.set_result(True)
         if self.policy.on_restart == "rerun" or self.is_paused:  # in a pause nothing of it was begun
-            self._places.put(Waiting(incoming, key, row, is_new, self.activity.clock(), redelivered=True))
+            self._places.put(Waiting(incoming, key, row, is_new, self.activity.now(), redelivered=True))
             return
         text = "I was interrupted before I could answer this. Please ask again."
         self._outbox.keep(row, self._outbox.words(incoming, key, Failed(text, ErrorCode.UNAVAILABLE, True)))
@@ -214,7 +214,7 @@ class Runner:
         is_surely_new = self.store.is_surely_new(key.bytes)
         row, is_new = self.store.receive(key.bytes, sender, incoming.to_json().decode(), self._clock())
         self._obeying.cancel_at_once(incoming, is_new, is_surely_new)
-        waiting = Waiting(incoming, key, row, is_new, self.activity.clock(), is_surely_new)
+        waiting = Waiting(incoming, key, row, is_new, self.activity.now(), is_surely_new)
         if self.is_paused:
             is_new.add_done_callback(partial(self._tell_of_pause, waiting))
         if self._is_accepting:

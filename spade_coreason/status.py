@@ -78,7 +78,7 @@ class PlatformStatus:
         """What `to_json` wrote."""
         read = json.loads(text)
         agents = [
-            AgentStatus(**agent | {"since": _moment(agent["since"]), "recent": Recent(**agent["recent"])})
+            AgentStatus(**agent | {"since": _moment(agent["since"]), "recent": Recent(**agent.get("recent", {}))})
             for agent in read["agents"]
         ]
         return cls(read["pid"], read["server"], tuple(agents))
@@ -116,5 +116,7 @@ def read_status(data_dir: Path, answer_within_s: float = 5.0) -> PlatformStatus 
     except TimeoutError as error:
         problem = f"does not answer within {answer_within_s:g} s; something blocks its event loop"
         raise ServerError(f"the platform on {data_dir} runs, and {problem}") from error
+    except TypeError as error:
+        raise ServerError(f"the platform on {data_dir} is of another version; ask it with that one") from error
     except (OSError, ValueError) as error:
         raise ServerError(f"{data_dir} is in use, and nobody there says how it is: it is just starting or stopping") from error

@@ -145,7 +145,7 @@ class Turn:
         """Says that the agent failed, here with its traceback, to whoever asked with the number of the incident only."""
         agent, incident = self.engine.jid, secrets.token_hex(4)
         code: int = ErrorCode.TIMEOUT if is_late else ErrorCode.INTERNAL
-        problem = f"{unquoted(error)} (incident {incident})"
+        problem = unquoted(error)
         if is_late:
             limit_s = self.engine.policy.assist_timeout_s
             problem = f"assist took longer than {limit_s:g} s"
@@ -158,7 +158,7 @@ class Turn:
         else:
             log.error("%s: incident %s", agent, incident, exc_info=error)
             text = f"Something went wrong on my side (incident {incident})."
-        self.engine.activity.failed(problem)
+        self.engine.activity.failed(f"{problem} (incident {incident})")
         self.response.abort_streams("the turn failed")
         self.response.report(UserErrorBlock(user_message=text, recoverable=True, code=code))
         return Ended(Failed(text, code, True, incident, reported=True), failed=True)

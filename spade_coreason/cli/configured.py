@@ -80,10 +80,22 @@ def quiet_storage_settings(project: Path, file: Path | None, data: Path | None) 
 
 def data_directories(project: Path, file: Path | None, data: Path | None) -> list[Path]:
     """Where a platform may keep its data: what is named, else what config/platform.yaml says, and `data`."""
-    if data is not None or (file is None and not (project / PLATFORM_FILE).is_file()):
-        return [project / (data or "data")]
-    configured = quiet_storage_settings(project, file, None).data_dir
-    return [configured] if file is not None else list(dict.fromkeys([configured, project / "data"]))
+    usual = project / "data"
+    if file is None and (data is not None or not (project / PLATFORM_FILE).is_file()):
+        return [project / data if data is not None else usual]
+    configured = _configured_data_dir(project, file or PLATFORM_FILE)
+    if data is not None:
+        return [project / data]
+    return [configured] if file is not None else list(dict.fromkeys([configured, usual]))
+
+
+def _configured_data_dir(project: Path, file: Path) -> Path:
+    """What else a configuration says, and the secrets that it needs, concern only whoever runs it."""
+    from ..config.environment import expand
+    from ..config.files import read_file
+
+    named = {"data_dir": read_file(project / file, str(file)).get("data_dir") or "data"}
+    return project / Path(str(expand(named, os.environ, str(file))["data_dir"])).expanduser()
 
 
 def database_file(settings: Settings) -> Path | None:

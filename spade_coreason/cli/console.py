@@ -119,7 +119,7 @@ def duration(milliseconds: float | None) -> str:
 
 
 def lasting(time: timedelta) -> str:
-    """How long something lasts, for people, in its two largest units."""
+    """How long something lasts, for people, in whole units: two of them from an hour on."""
     minutes, seconds = divmod(max(0, int(time.total_seconds())), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)

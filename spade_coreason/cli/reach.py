@@ -32,7 +32,7 @@ def data_option(function: Callable[..., Any]) -> Callable[..., Any]:
         type=click.Path(file_okay=False, path_type=Path),
         envvar="SPADE_COREASON_DATA_DIR",
         metavar="DIR",
-        help="The data directory of the platform.  [default: data]",
+        help="The data directory of the platform.  [default: that of the configuration, else data]",
     )(function)
 
 
@@ -122,8 +122,7 @@ def account(
     password_file: Path | None,
 ) -> Account:
     """The account that the options name; without `--jid` the guest of the platform that runs on the data directory."""
-    directories = data_directories(options().project, file, data)
-    directory = next(filter(is_owned, directories), directories[0])
+    directory = running_directory(file, data)
     running = read_run_file(directory)
     if own_jid is None:
         given = {
@@ -151,6 +150,12 @@ def account(
         ca_file = ca_file or (Path(running.ca_file) if running.ca_file else None)
         no_verify = no_verify or not running.verify
     return Account(jid, password_of(jid, password_file), host, port, ca_file, not no_verify, agents=agents)
+
+
+def running_directory(file: Path | None, data: Path | None) -> Path:
+    """The data directory of the platform that runs; where none does, the first on which one might."""
+    directories = data_directories(options().project, file, data)
+    return next(filter(is_owned, directories), directories[0])
 
 
 def _guest(running: RunFile | None, directory: Path) -> Account:

@@ -32,14 +32,14 @@ def address(incoming: Incoming) -> str:
     return incoming.address or bare(incoming.sender)
 
 
-@lru_cache(maxsize=1024)  # a conversation has one, and many messages; as with `opening`
+@lru_cache(maxsize=1024)  # the same for every message of a conversation
 def thread_element(thread: str | None, parent: str | None = None) -> str:
     """The native thread, echoed, and of which it is a branch (RFC 6121, 5.2.5)."""
     branch = f" parent='{attribute(parent)}'" if parent else ""
     return f"<thread{branch}>{escape(thread)}</thread>" if thread else ""
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=1024)  # as `thread_element`
 def opening(to: str, message_type: str) -> str:
     """The beginning of a message, before its id."""
     return f"<message to='{attribute(to)}' type='{attribute(message_type)}'"

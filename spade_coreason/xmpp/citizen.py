@@ -61,7 +61,7 @@ class Citizen:
         )
         runner.on_pause(self._presence.paused)
         self.noticed = self._presence.noticed
-        """A message came in."""
+        """To be called when a message came in."""
         self._contacts: Contacts | None = None
         self._access = access
         self._admissions = admissions

@@ -72,7 +72,7 @@ class Connection:
         self._is_closing = False
         self._supervisor: asyncio.Task[None] | None = None
         client = self.client
-        client.takes = {MESSAGE: self._message, ACK_REQUEST: self._ack_requested, ACK: self._acknowledged}
+        client.handlers = {MESSAGE: self._message, ACK_REQUEST: self._ack_requested, ACK: self._acknowledged}
         client.add_filter("in", self._filter)
         client.add_event_handler("stream_negotiated", self._session_begins)
         client.add_event_handler("session_resumed", self._session_resumed)
@@ -157,7 +157,11 @@ class Connection:
         self.client.sm.send_ack()
 
     def _acknowledged(self, ack: Element) -> None:
-        self.client.sm.handle_ack(int(ack.get("h", "")))
+        h = ack.get("h", "")
+        if not h.isdecimal():
+            self._silent("it acknowledges without a number")
+            return
+        self.client.sm.handle_ack(int(h))
         self._outgoing.acknowledged()
         tcp.acknowledge_at_once(self.client.transport)
 

@@ -251,7 +251,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             in_flight=runner.turns_in_flight if runner is not None else 0,
             is_paused=runner is not None and runner.is_paused,
             rooms={jid: str(room) for jid, room in self.rooms.states.items()},
-            recent=runner.activity.recent if runner is not None else Recent(),
+            recent=runner.activity.recent() if runner is not None else Recent(),
         )
 
     def _is_there_for(self, asker: str) -> bool:
@@ -303,6 +303,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             return None
         durable = self._door.deliver(stanza)
         self.archive.note(stanza, durable)
+        self.offline_mail.note(durable)
         return durable
 
     def _catch_up(self) -> None:

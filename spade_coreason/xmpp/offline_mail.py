@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Any
 from xml.etree.ElementTree import SubElement
 
-from slixmpp.exceptions import XMPPError
+from slixmpp.exceptions import IqError, IqTimeout
 
 from ..names import bare
 from .connection import Connection
@@ -27,11 +28,14 @@ _AT_ONCE = 100
 
 
 class OfflineMail:
-    """Asks for it with each new session. It comes as any message does, and the inbox knows what came before."""
+    """Asks, with each new session, for what the server still keeps. It comes as any message does, in its order."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._own = bare(connection.jid)
         self._task: asyncio.Task[None] | None = None
+        self._coming: list[asyncio.Future[Any]] | None = None
+        self.at_once = _AT_ONCE
 
     def begin(self) -> None:
         """With a new session, after the first presence."""
@@ -45,26 +49,39 @@ class OfflineMail:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
+    def note(self, durable: asyncio.Future[Any] | None) -> None:
+        """A message came in; `durable` is done when it need not come again (None: at once)."""
+        if self._coming is not None and durable is not None:
+            self._coming.append(durable)
+
     async def fetch(self) -> int:
-        """Has the server hand over what it keeps, which keeps it no longer then; how many messages. XMPPError if it cannot."""
-        count, nodes = 0, await self._nodes()
-        while nodes:
-            # They come before the answer. Until they are durable they are not acknowledged, and not lost with the session.
-            await self._ask("get", "view", nodes)
+        """Has the server hand over what it keeps; it keeps that no longer, once all of it is durable. How many messages.
+
+        IqError where the server has no such thing, IqTimeout where it does not answer.
+        """
+        seen: set[str] = set()
+        while nodes := [node for node in await self._nodes() if node not in seen][: self.at_once]:
+            coming: list[asyncio.Future[Any]] = []
+            self._coming = coming
+            try:
+                await self._ask("get", "view", nodes)  # they come before the answer
+            finally:
+                self._coming = None
+            if coming:
+                await asyncio.wait(coming)
+            if any(one.cancelled() or one.exception() is not None for one in coming):
+                break  # what could not be stored stays there
             await self._ask("set", "remove", nodes)
-            count += len(nodes)
-            left = await self._nodes()
-            nodes = left if left != nodes else []
-        return count
+            seen.update(nodes)
+        return len(seen)
 
     async def _nodes(self) -> list[str]:
         """The server's names of the messages, the oldest first."""
         disco = self._connection.client.plugin["xep_0030"]
-        own = bare(self._connection.jid)
-        found = await disco.get_items(jid=own, node=OFFLINE, local=False, timeout=_ANSWER_WITHIN_S)
-        return [node for _, node, _ in found["disco_items"]["items"] if node][:_AT_ONCE]
+        found = await disco.get_items(jid=self._own, node=OFFLINE, local=False, timeout=_ANSWER_WITHIN_S)
+        return [node for item in found["disco_items"].xml if (node := item.get("node"))]
 
-    async def _ask(self, kind: str, action: str, nodes: Iterable[str]) -> None:
+    async def _ask(self, kind: str, action: str, nodes: Sequence[str]) -> None:
         iq = self._connection.client.make_iq(itype=kind)
         query = SubElement(iq.xml, f"{{{OFFLINE}}}offline")
         for node in nodes:
@@ -78,7 +95,9 @@ class OfflineMail:
             waited_s = after_s
             try:
                 if count := await self.fetch():
-                    log.info("%s: its server still kept %d messages for it", bare(self._connection.jid), count)
-            except XMPPError as error:  # most servers know nothing of it, and keep nothing back
-                log.debug("%s: does not say what it keeps: %s", bare(self._connection.jid), type(error).__name__)
+                    log.info("%s: its server still kept %d messages for it", self._own, count)
+            except IqTimeout:
+                log.debug("%s: its server does not say what it keeps", self._own)
+            except IqError as error:  # most servers know nothing of it, and keep nothing back
+                log.debug("%s: its server does not say what it keeps: %s", self._own, error.condition)
                 return

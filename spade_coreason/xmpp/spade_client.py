@@ -47,7 +47,7 @@ class Client(XMPPClient):  # type: ignore[misc]  # SPADE comes without types
         """Why there is no account although one was to be registered, as far as is known."""
         self.heard_at = 0.0
         """When the server sent something last, by the clock of the event loop."""
-        self.takes: dict[str, Callable[[Element], None]] = {}
+        self.handlers: dict[str, Callable[[Element], None]] = {}
         """Who gets the elements with a tag as they came in, instead of slixmpp's own handlers."""
         self.ssl_context = endpoint.context
         # slixmpp's own remedy for a lost connection would connect beside ours.
@@ -82,7 +82,7 @@ class Client(XMPPClient):  # type: ignore[misc]  # SPADE comes without types
         self.parser = StreamReader()
 
     def data_received(self, data: bytes) -> None:
-        """Takes what came in, stanza by stanza."""
+        """Takes what came in, stanza by stanza; the stream may end with it."""
         self.heard_at = self.loop.time()
         reader = self.parser  # a stanza may begin a new stream, with another one
         if reader is None:
@@ -101,11 +101,11 @@ class Client(XMPPClient):  # type: ignore[misc]  # SPADE comes without types
 
     def _spawn_event(self, xml: Element) -> None:
         # What slixmpp builds of an element, to compare it with its handlers, costs more than everything that is read of it.
-        take = self.takes.get(xml.tag)
-        if take is None:
+        handle = self.handlers.get(xml.tag)
+        if handle is None:
             super()._spawn_event(xml)
         else:
-            take(xml)
+            handle(xml)
 
     @property
     def is_full_server(self) -> bool:

@@ -17,15 +17,15 @@ class StreamReader:
         self.end = ""
         """Why nothing more will come; empty as long as something may."""
         self.is_xml = True
-        """Until something was not."""
+        """Until something was not, before its regular end."""
         self._beginning = b""
         self._builder = TreeBuilder()
         self._parser = XMLParser(target=self._builder, encoding="UTF-8")
         self._ended: deque[tuple[str, Element]] = deque(maxlen=1)
         # What XMLPullParser is made of. Its own queue would be read in Python, element by element.
         self._parser._setevents(self._ended, ("end",))  # type: ignore[attr-defined]
-        # From expat 2.6 on the parser waits, after a long piece of a stanza, until twice as much has come; a complete stanza
-        # would lie there until then.
+        # From expat 2.6 on the parser waits, after a tag that was cut between two reads, until twice as much has come; a
+        # complete stanza would lie there until then.
         self._flush = getattr(self._parser, "flush", lambda: None)
 
     def read(self, data: bytes) -> list[Element]:
@@ -49,7 +49,7 @@ class StreamReader:
         ended = self._ended.pop()[1] if self._ended else None
         stanzas = header[:]
         if ended is header:
-            self.end = "End of stream"
+            self.end, self.is_xml = "End of stream", True
         elif stanzas and stanzas[-1] is not ended:
             stanzas.pop()  # the rest of it comes later
         del header[: len(stanzas)]

@@ -235,7 +235,22 @@ def test_the_data_directory_of_the_configuration_is_found_and_that_of_run(tmp_pa
         named = run.ask("ask", "-c", "config/platform.yaml", "moody", "hello")
         assert (named.returncode, named.stdout) == (4, "")
         assert named.stderr.startswith("error: no platform is running on kept; ")
-    (tmp_path / "config" / "platform.yaml").write_text("agents: 1")
-    broken = call("ask", "echo", "hello", cwd=tmp_path)
-    assert (broken.returncode, broken.stderr.count("\n")) == (2, 1)
-    assert broken.stderr.startswith("error: config/platform.yaml: agents")
+        assert "moody@localhost" in run.ask("status").stdout
+    both = call("ask", "-c", "config/nothing.yaml", "--data", "data", "moody", "hello", cwd=tmp_path)
+    assert (both.returncode, both.stderr.count("\n")) == (2, 1)
+    assert both.stderr.startswith("error: config/nothing.yaml: there is no such file")
+
+
+def test_who_asks_needs_nothing_else_of_a_configuration(invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    file = tmp_path / "config" / "platform.yaml"
+    agents = "agents: [{jid: 1, password: '${NOT_SET_HERE}'}]"
+    for directory, shown in (("${HOME}/of/agents", f"{Path.home()}/of/agents"), ("'${NOT_SET:-kept}'", "kept")):
+        file.write_text(f"data_dir: {directory}\n{agents}\n")
+        for command in (("ask", "echo", "hello"), ("chat", "echo"), ("status",)):
+            done = invoke(*command)
+            assert (done.exit_code, done.stderr.partition(" (")[0]) == (4, f"error: no platform is running on {shown}")
+    file.write_text("data_dir: [\n")
+    broken = invoke("ask", "echo", "hello")
+    assert (broken.exit_code, broken.stderr.count("\n")) == (2, 1)
+    assert broken.stderr.startswith("error: config/platform.yaml:")

@@ -99,5 +99,5 @@ def test_a_duration_has_two_digits(milliseconds: float | None, shown: str) -> No
         (timedelta(days=6, hours=4, minutes=59), "6 d 4 h"),
     ],
 )
-def test_how_long_something_lasts_has_two_units(time: timedelta, shown: str) -> None:
+def test_how_long_something_lasts_is_in_whole_units(time: timedelta, shown: str) -> None:
     assert lasting(time) == shown

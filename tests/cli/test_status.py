@@ -17,7 +17,7 @@ import pytest
 from spade_coreason.config import load_settings
 from spade_coreason.exceptions import ServerError, StoreError
 from spade_coreason.service import Platform
-from spade_coreason.status import PlatformStatus, read_status
+from spade_coreason.status import AgentStatus, PlatformStatus, read_status
 from spade_coreason.stores import lock_directory
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
@@ -71,6 +71,15 @@ def test_it_shows_what_failed_last(platform: Running, beside: Invoke) -> None:
 def _echo(beside: Invoke) -> dict[str, Any]:
     agents: list[dict[str, Any]] = json.loads(beside("status", "--json").stdout)["agents"]
     return next(agent for agent in agents if agent["jid"] == "echo@localhost")
+
+
+def test_a_platform_of_the_version_before_is_understood() -> None:
+    agent = AgentStatus("echo@localhost", "online")
+    said = json.loads(PlatformStatus(1, "embedded", (agent,)).to_json())
+    assert PlatformStatus.from_json(json.dumps(said)).agents == (agent,)
+    for name in ("recent", "conversations_kept"):
+        del said["agents"][0][name]
+    assert PlatformStatus.from_json(json.dumps(said)).agents == (agent,)
 
 
 def test_where_none_runs_it_is_one_line_and_4(invoke: Invoke, tmp_path: Path) -> None:

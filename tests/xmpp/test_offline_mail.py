@@ -3,49 +3,68 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from slixmpp.exceptions import XMPPError
+from slixmpp.exceptions import IqError
 
+from spade_coreason.exceptions import StoreError
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
-from tests.xmpp.hosting import By, hosted
+from tests.xmpp.hosting import By, Echo, hosted
 
 
-async def test_what_ejabberd_has_kept_back_is_answered_once(
-    ejabberd: XmppServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("spade_coreason.xmpp.offline_mail._AT_ONCE", 3)
-    runs: Counter[str] = Counter()
+async def test_what_ejabberd_has_kept_back_is_answered_once_and_in_its_order(ejabberd: XmppServer, tmp_path: Path) -> None:
+    runs: list[str] = []
 
     async def assist(request: Any, session: Any, response: Any) -> None:
-        runs[request.payload["query"]] += 1
+        runs.append(request.payload["query"])
         await response.markdown(request.payload["query"])
 
     async with hosted(By(assist), ejabberd, tmp_path) as agent, StockClient(*await ejabberd.account(), ejabberd) as alice:
-        assert await alice.ask("before", agent.jid) == "before"
         mail = agent.host.offline_mail
+        await mail.close()  # it asks by itself, too
+        mail.at_once = 3
+        assert await alice.ask("before", agent.jid) == "before"
         assert await mail.fetch() == 0
         # With a negative priority (RFC 6121, 8.5.2.1.1) nothing is handed to it, as in the moment of its login.
         agent.host.connection.send(["<presence><priority>-1</priority></presence>"])
         await agent.host.connection.settle(2)
-        for number in range(7):
-            alice.send(f"kept {number}", agent.jid)
-        answers: list[str] = []
-        kept = 0
+        kept = [f"kept {number}" for number in range(12)]
+        for text in kept:
+            alice.send(text, agent.jid)
+        fetched = 0
         async with asyncio.timeout(20):
-            while kept < 7:
-                kept += await mail.fetch()
-        for _ in range(7):
-            answers.append(str((await alice.answer(10))["body"]))
-        assert sorted(answers) == [f"kept {number}" for number in range(7)]
-        assert (kept, await mail.fetch()) == (7, 0)
+            while fetched < len(kept):
+                fetched += await mail.fetch()
+        assert [str((await alice.answer(10))["body"]) for _ in kept] == kept
+        assert (fetched, await mail.fetch()) == (len(kept), 0)
         agent.host.connection.send(["<presence/>"])
         assert await alice.ask("after", agent.jid) == "after"
-        assert set(runs.values()) == {1}
+        assert runs == ["before", *kept, "after"]
+
+
+async def test_what_cannot_be_stored_stays_with_the_server(ejabberd: XmppServer, tmp_path: Path) -> None:
+    async with hosted(Echo(), ejabberd, tmp_path) as agent, StockClient(*await ejabberd.account(), ejabberd) as alice:
+        mail = agent.host.offline_mail
+        await mail.close()
+        agent.host.connection.send(["<presence><priority>-1</priority></presence>"])
+        await agent.host.connection.settle(2)
+        alice.send("kept", agent.jid)
+        async with asyncio.timeout(20):
+            nodes = await mail._nodes()
+            while not nodes:
+                nodes = await mail._nodes()
+        refused: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        refused.set_exception(StoreError("the disk is full"))
+        note = mail.note
+        mail.note = lambda durable: note(refused)  # type: ignore[method-assign]
+        assert await mail.fetch() == 0
+        mail.note = note  # type: ignore[method-assign]
+        assert await mail._nodes() == nodes
+        assert await mail.fetch() == 1
+        assert str((await alice.answer(10))["body"]) == "kept"
 
 
 async def test_a_server_that_keeps_nothing_back_is_asked_in_vain(prosody: XmppServer, tmp_path: Path) -> None:
@@ -53,6 +72,6 @@ async def test_a_server_that_keeps_nothing_back_is_asked_in_vain(prosody: XmppSe
         await response.markdown("here")
 
     async with hosted(By(assist), prosody, tmp_path) as agent, StockClient(*await prosody.account(), prosody) as alice:
-        with pytest.raises(XMPPError):
+        with pytest.raises(IqError):
             await agent.host.offline_mail.fetch()
         assert await alice.ask("still there?", agent.jid) == "here"

@@ -76,6 +76,12 @@ def test_what_was_said_before_the_stream_ends_is_read(at_once: int) -> None:
     assert reader.is_xml
 
 
+def test_what_comes_behind_the_end_of_a_stream_is_nothing() -> None:
+    reader = StreamReader()
+    assert _texts(reader.read((HEADER + _message("a") + END + "<x/>").encode())) == ["a"]
+    assert (reader.end, reader.is_xml) == ("End of stream", True)
+
+
 def test_what_was_said_before_what_is_no_xml_is_read() -> None:
     reader = StreamReader()
     stanzas = reader.read((HEADER + _message("a") + "<message><body>b</message>" + _message("c")).encode())

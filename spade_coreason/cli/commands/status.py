@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..configured import config_option, storage_settings
+from ..configured import config_option
 from ..console import duration, lasting, paint, printable, table
 from ..context import command as define
-from ..reach import data_option, no_platform
+from ..reach import data_option, no_platform, running_directory
 
 if TYPE_CHECKING:
     from ...status import AgentStatus
@@ -38,7 +38,7 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
     """
     from ...status import read_status
 
-    directory = storage_settings(file, data).data_dir
+    directory = running_directory(file, data)
     found = read_status(directory)
     if found is None:
         raise no_platform(directory, "start one (`spade-coreason up`), or name another with --data")
