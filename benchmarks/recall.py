@@ -16,7 +16,6 @@ import numpy as np
 from spade_coreason import ConversationState, Identity, Knowledge
 from spade_coreason.contracts.base import utc_now
 from spade_coreason.conversation import Life
-from spade_coreason.held import HeldState
 from spade_coreason.session import Session, Variables
 from spade_coreason.stores import AgentStore, ConversationRow, Database
 from spade_coreason.stores.knowledge import KnowledgeStore, Lacking, NewDocument, Shelf, VectorRow
@@ -85,8 +84,7 @@ def _session(database: Database, knowledge: Knowledge) -> Session:
     row = ConversationRow(1, "one", PERSON, str(uuid4()), Life(ConversationState.ACTIVE, 0, now, now), 0)
     identity = Identity(id=PERSON, name="alice", role="user")
     variables = Variables("conversation", "one", {}), Variables("person", PERSON, {})
-    state = HeldState.of(row.session_id, AGENT, PERSON)
-    return Session(row, state, identity, AgentStore(database, AGENT), *variables, knowledge=knowledge)
+    return Session(row, (), identity, AgentStore(database, AGENT), *variables, knowledge=knowledge)
 
 
 async def _fill(database: Database, documents: int, chance: random.Random) -> None:

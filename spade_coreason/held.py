@@ -1,15 +1,14 @@
-"""Sessions that are held in memory: their turns as they are stored, and read as Interactions when somebody looks at them."""
+"""Turns that are held in memory: as they are stored, and read as Interactions when somebody looks at them."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Self, overload
+from collections.abc import Iterable
+from typing import Any
 
-from pydantic import ConfigDict
 from pydantic_core import from_json, to_json
 
-from .contracts import Interaction, SessionState
+from .contracts import Interaction
 
 log = logging.getLogger(__name__)
 
@@ -45,59 +44,11 @@ class HeldTurn:
         return HeldTurn(to_json(turn).decode())
 
 
-class HeldTurns(Sequence[Interaction]):
-    """The `history` of a session, oldest first: each turn is read when it is looked at. A part of it is one as well.
-
-    One that cannot be read is left out where they are gone through, and a LookupError where it is asked for by its index.
-    """
-
-    __slots__ = ("held",)
-
-    def __init__(self, held: Iterable[HeldTurn] = ()) -> None:
-        self.held = tuple(held)
-
-    @classmethod
-    def of(cls, rows: Iterable[str]) -> HeldTurns:
-        """Turns from their JSON texts."""
-        return cls(map(HeldTurn, rows))
-
-    def __len__(self) -> int:
-        return len(self.held)
-
-    @overload
-    def __getitem__(self, index: int) -> Interaction: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> HeldTurns: ...
-
-    def __getitem__(self, index: int | slice) -> Interaction | HeldTurns:
-        if isinstance(index, slice):
-            return HeldTurns(self.held[index])
-        if (turn := self.held[index].interaction) is None:
-            raise LookupError("this turn cannot be read")
-        return turn
-
-    def __iter__(self) -> Iterator[Interaction]:
-        return (turn for one in self.held if (turn := one.interaction) is not None)
-
-
-class HeldState(SessionState):
-    """The state of a session between two turns: immutable as any, with a `history` that nobody has to read."""
-
-    model_config = ConfigDict(arbitrary_types_allowed=True)
-
-    history: HeldTurns = HeldTurns()  # type: ignore[assignment]  # it is no list, and read as one
-
-    @classmethod
-    def of(cls, session_id: str, agent_id: str, user_id: str, turns: Iterable[HeldTurn] = ()) -> HeldState:
-        """A state with the turns that are stored of it."""
-        return cls.model_construct(id=session_id, agent_id=agent_id, user_id=user_id, history=HeldTurns(turns))
-
-    def with_turns(self, turns: Iterable[HeldTurn]) -> Self:
-        """A new state with these turns: `add_interaction` and `prune` in one step."""
-        return self._with_history(HeldTurns(turns))
+def read(turns: Iterable[HeldTurn]) -> list[Interaction]:
+    """The turns, those that can be read."""
+    return [interaction for turn in turns if (interaction := turn.interaction) is not None]
 
 
 def interactions(rows: Iterable[str]) -> list[Interaction]:
-    """Turns from their JSON texts; one that cannot be read is missing."""
-    return list(HeldTurns.of(rows))
+    """Turns from their JSON texts, those that can be read."""
+    return read(map(HeldTurn, rows))

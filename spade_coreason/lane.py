@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -13,7 +13,7 @@ from uuid import UUID
 from .codec import Incoming
 from .contracts import ConversationState, Identity
 from .conversation import Life
-from .held import HeldState
+from .held import HeldTurn
 from .names import local_part
 from .preferences import Preferences
 from .session import Variables
@@ -80,7 +80,8 @@ class Memory:
     """What a conversation holds in memory between its turns; the database has all of it."""
 
     row: ConversationRow
-    state: HeldState
+    turns: Sequence[HeldTurn]
+    """The newest of them."""
     variables: Variables
     person: Person
     last_answer: str = ""

@@ -7,7 +7,7 @@ import weakref
 from . import conversation
 from .engine import Engine
 from .exceptions import StoreError
-from .held import HeldState, HeldTurn
+from .held import HeldTurn, read
 from .lane import Lane, Memory, Person
 from .names import choose, possible_ids, session_id
 from .preferences import PREFERENCES, Preferences
@@ -45,9 +45,8 @@ class Memories:
             row = await self._begin(name, sender)
         variables = Variables("conversation", name, stored.variables)
         turns, _ = engine.governance.pruned([HeldTurn(text) for text in stored.history], row.turns, variables)
-        state = HeldState.of(row.session_id, engine.jid, sender, turns)
-        memory = Memory(row, state, variables, person)
-        if newest := list(state.history[-1:]):
+        memory = Memory(row, turns, variables, person)
+        if newest := read(turns[-1:]):
             memory.last_answer = answered_text(newest[0]).strip()
         lane.memory = memory
         return memory

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
 from .contracts import Identity, Interaction, MemoryStrategy
-from .held import HeldState, HeldTurns, interactions
+from .held import HeldTurn, interactions, read
 from .knowledge import Knowledge
 from .stores import AgentStore, ConversationRow, Variable
 from .stores.window import NOTHING, WINDOW, Window
@@ -47,7 +47,7 @@ class Session:
     def __init__(
         self,
         row: ConversationRow,
-        state: HeldState,
+        newest: Sequence[HeldTurn],
         identity: Identity,
         store: AgentStore,
         conversation: Variables,
@@ -59,7 +59,7 @@ class Session:
         before_window: Callable[[], None] = lambda: None,
     ) -> None:
         self._row = row
-        self._newest = state.history
+        self._newest = newest
         self._identity = identity
         self._store = store
         self._window_start = window_start
@@ -92,7 +92,7 @@ class Session:
         newest = self._newest
         if offset + limit <= len(newest) or len(newest) == self._row.turns:
             end = len(newest) - offset
-            return list(newest[max(0, end - limit) : end]) if end > 0 else []
+            return read(newest[max(0, end - limit) : end]) if end > 0 else []
         return interactions(await self._store.history(self._row.id, limit, offset))
 
     @property
@@ -108,10 +108,10 @@ class Session:
         """
         self._before_window()
         count = self._row.turns - self._window_start + 1
-        window = self._newest[-count:] if count > 0 else HeldTurns()
+        window = self._newest[-count:] if count > 0 else ()
         if len(window) < count and len(self._newest) < self._row.turns:
-            window = HeldTurns.of(await self._store.history(self._row.id, count))
-        turns = list(window)
+            window = [HeldTurn(text) for text in await self._store.history(self._row.id, count)]
+        turns = read(window)
         if not self.summary:
             return turns
         when = turns[0].timestamp if turns else self._row.life.last_interaction

@@ -192,7 +192,7 @@ class Turn:
         final = response.conclude(ended.event)
         turn = engine.governance.mark(HeldTurn(_turn_json(self._turn())))
         row = memory.row
-        turns, window_start = engine.governance.pruned((*memory.state.history.held, turn), row.turns + 1, memory.variables)
+        turns, window_start = engine.governance.pruned((*memory.turns, turn), row.turns + 1, memory.variables)
         row = row._replace(
             life=life,
             max_interactions=rules.max_interactions,
@@ -202,7 +202,7 @@ class Turn:
         memory.row = row  # what is changed while this is stored is stored after it
         await self.store_answer(TurnRow(str(self.waiting.key), self.began, turn.text), await self._used())
         session.settle()
-        memory.state = memory.state.with_turns(turns)
+        memory.turns = turns
         engine.governance.absorb(memory)
         memory.last_answer = response.text.strip()
         self.send_answer(final)
@@ -288,7 +288,7 @@ def _request(memory: Memory, waiting: Waiting, now: datetime) -> AgentRequest:
 def _session(engine: Engine, memory: Memory, waiting: Waiting) -> Session:
     return Session(
         memory.row,
-        memory.state,
+        memory.turns,
         memory.identity(waiting.incoming.language, waiting.incoming.nickname),
         engine.store,
         memory.variables,

@@ -1,4 +1,4 @@
-"""The state of a session as it is held in memory: a SessionState whose turns nobody has to read."""
+"""Turns as they are held in memory, which nobody has to read."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from spade_coreason import Interaction, MemoryStrategy, SessionState
-from spade_coreason.held import HeldState, HeldTurn
+from spade_coreason.held import HeldTurn, read
 
 
 def turn(number: int) -> str:
@@ -18,37 +17,25 @@ def turn(number: int) -> str:
     )
 
 
-def asked(state: SessionState) -> list[object]:
-    return [one.input["query"] for one in state.history if isinstance(one.input, dict)]
-
-
-def test_it_is_a_session_state_and_each_change_is_another_one() -> None:
-    state = HeldState.of("s", "agent@localhost", "alice@localhost", [HeldTurn(turn(1)), HeldTurn(turn(2))])
-    longer = state.with_turns((*state.history.held, HeldTurn(turn(3))))
-    shorter = longer.prune(MemoryStrategy.SLIDING_WINDOW, 2)
-    assert isinstance(shorter, SessionState)
-    assert (shorter.id, shorter.agent_id, shorter.user_id) == ("s", "agent@localhost", "alice@localhost")
-    assert [asked(one) for one in (state, longer, shorter)] == [
-        ["question 1", "question 2"],
-        ["question 1", "question 2", "question 3"],
-        ["question 2", "question 3"],
-    ]
-    assert state.updated_at < longer.updated_at < shorter.updated_at
-    assert isinstance(shorter.history[-1], Interaction)
-    assert shorter.history[-1] is longer.history[2]
-    assert asked(longer.prune(MemoryStrategy.SLIDING_WINDOW, 0)) == []
-    with pytest.raises(ValueError, match="frozen"):
-        state.history = longer.history  # type: ignore[misc]
-
-
-def test_no_turn_is_read_until_somebody_looks_at_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_turn_is_read_once_and_one_that_cannot_be_read_is_missing(caplog: pytest.LogCaptureFixture) -> None:
+    held = [HeldTurn("no turn"), HeldTurn(turn(1)), HeldTurn(turn(2)), HeldTurn("nor this")]
     with caplog.at_level(logging.ERROR):
-        state = HeldState.of("s", "a@localhost", "b@localhost", [HeldTurn("no turn"), HeldTurn(turn(1)), HeldTurn("nor this")])
-        kept = state.prune(MemoryStrategy.SLIDING_WINDOW, 2)
-        assert (len(state.history), len(kept.history), caplog.records) == (3, 2, [])
-        assert asked(kept) == ["question 1"]
-    assert [record.getMessage().startswith("a stored turn cannot be read (8 characters)") for record in caplog.records] == [
-        True
+        assert [one.output["text"] for one in read(held)] == ["1", "2"]
+        assert read(held)[0] is read(held[:2])[0]
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "a stored turn cannot be read (7 characters)",
+        "a stored turn cannot be read (8 characters)",
     ]
-    with pytest.raises(LookupError):
-        kept.history[1]
+
+
+def test_a_turn_is_not_read_for_being_held(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR):
+        assert read([HeldTurn("no turn"), HeldTurn(turn(1))][1:])[0].input == {"query": "question 1"}
+    assert caplog.records == []
+
+
+def test_a_marked_turn_is_another_one() -> None:
+    held = HeldTurn(json.dumps({**json.loads(turn(1)), "meta": {"language": "person"}}))
+    [marked] = read([held.marked("over_limit", 7)])
+    assert marked.meta == {"language": "person", "over_limit": 7}
+    assert read([held])[0].meta == {"language": "person"}

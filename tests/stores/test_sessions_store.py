@@ -23,7 +23,6 @@ from spade_coreason.contracts import Interaction, MemoryConfig, MemoryStrategy
 from spade_coreason.contracts.base import utc_now
 from spade_coreason.conversation import Life, Rules, begin
 from spade_coreason.forget import Forgotten, forget_conversation, forget_everybody, forget_person
-from spade_coreason.held import HeldState
 from spade_coreason.names import choose, possible_ids, session_id
 from spade_coreason.pruning import extent
 from spade_coreason.runner import Policy, Runner
@@ -333,7 +332,7 @@ def session(store: AgentStore, owner: str, name: str, values: dict[str, str], of
     row = ConversationRow(1, name, owner, name, begin(NOW), 0)
     identity = Identity(id=owner, name=owner, role="user")
     conversation, person = Variables("conversation", name, values), Variables("person", owner, of_person)
-    return Session(row, HeldState.of(name, store.agent, owner), identity, store, conversation, person)
+    return Session(row, (), identity, store, conversation, person)
 
 
 async def loaded(store: AgentStore, owner: str, name: str) -> Session:
