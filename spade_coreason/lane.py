@@ -17,6 +17,7 @@ from .held import HeldTurn
 from .names import local_part
 from .preferences import Preferences
 from .session import Variables
+from .slots import Slots
 from .stores import ConversationRow
 
 
@@ -117,8 +118,8 @@ class Share:
 
     __slots__ = ("__weakref__", "slots", "waiting")
 
-    def __init__(self, slots: int) -> None:
-        self.slots = asyncio.Semaphore(slots)
+    def __init__(self, slots: Slots) -> None:
+        self.slots = slots
         self.waiting = 0
 
 
@@ -203,9 +204,10 @@ class Lane:
 class Lanes:
     """The lanes of one agent, by sender and thread, and by conversation id as soon as that is known."""
 
-    def __init__(self, slots_of_one: int) -> None:
+    def __init__(self, slots: int, slots_of_one: int) -> None:
         self._lanes: dict[tuple[str, str | None], Lane] = {}
         self._by_id: dict[str, Lane] = {}
+        self._slots = Slots(slots)
         self._slots_of_one = slots_of_one
         self._shares: weakref.WeakValueDictionary[str, Share] = weakref.WeakValueDictionary()
 
@@ -236,7 +238,7 @@ class Lanes:
     def _share(self, sender: str) -> Share:
         share = self._shares.get(sender)
         if share is None:
-            share = self._shares[sender] = Share(self._slots_of_one)
+            share = self._shares[sender] = Share(Slots(self._slots_of_one, within=self._slots))
         return share
 
     def named(self, conversation_id: str) -> Lane | None:

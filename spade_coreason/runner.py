@@ -92,7 +92,7 @@ class Runner:
         self._clock = clock
         self._memory = memory
         # However many threads one person begins, there is room for others.
-        self._lanes = Lanes(max(1, self.policy.concurrency // _SHARES))
+        self._lanes = Lanes(self.policy.concurrency, max(1, self.policy.concurrency // _SHARES))
         lifecycle = Lifecycle(agent, self.policy.lifecycle, self.policy.idle_shutdown_s)
         own = getattr(agent, "on_conversation_end", None)
         on_end = (*on_conversation_end, own) if callable(own) else on_conversation_end
@@ -260,7 +260,7 @@ class Runner:
 
     def _may_begin(self, one: Waiting | Errand) -> bool:
         """In a pause only what the platform does itself, so that one of its commands can end it."""
-        return not self.is_paused or not self._obeying.is_work(one)
+        return not self._operators.is_paused or not self._obeying.is_work(one)
 
     def _tell_of_pause(self, waiting: Waiting, kept: asyncio.Future[bool]) -> None:
         """Says to a person that their message waits. A program waits, as it does for any slow answer."""

@@ -13,6 +13,7 @@ from .contracts import ErrorCode
 from .engine import Engine
 from .exceptions import StoreError
 from .lane import Errand, Lane, Waiting
+from .slots import Slots
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,6 @@ class Workers:
         self._engine = engine
         self._turn = turn
         self._may_begin = may_begin
-        self._slots = asyncio.Semaphore(engine.policy.concurrency)
         self._retries: list[asyncio.TimerHandle] = []
         self._is_draining = False
 
@@ -85,21 +85,25 @@ class Workers:
         return not late
 
     async def _work(self, lane: Lane) -> None:
+        slots = lane.share.slots
         try:
             while (waiting := lane.take(self._may_begin)) is not None:
                 lane.is_withdrawn = False
                 if isinstance(waiting, Errand):
-                    async with lane.share.slots, self._slots:
-                        await waiting.run()
+                    await _run(waiting, slots)
                     continue
                 lane.current = waiting
                 try:
                     if waiting.is_surely_new or await waiting.is_new:
-                        async with lane.share.slots, self._slots:
+                        if not slots.take():
+                            await slots.wait()
+                        try:
                             if not self._may_begin(waiting):
                                 lane.put_back(waiting)  # it was paused while this one waited for its slot
                                 continue
                             await self._turn(lane, waiting)
+                        finally:
+                            slots.give()
                 except StoreError as error:
                     log.error("%s: a request of %s is not stored: %s", self._engine.jid, lane.sender, error)
                     self._engine.activity.failed(str(error))
@@ -149,3 +153,12 @@ class Workers:
             log.error("%s: %s", engine.jid, error)
         else:
             engine.outbox.send_final(waiting.row, stanzas)
+
+
+async def _run(errand: Errand, slots: Slots) -> None:
+    if not slots.take():
+        await slots.wait()
+    try:
+        await errand.run()
+    finally:
+        slots.give()

@@ -22,6 +22,7 @@ FLOORS = [
         "tracked",
         "activity",
         "alarms",
+        "slots",
         "notices",
         "collector",
         "access",
