@@ -43,6 +43,8 @@ TRANSITIONS: dict[State, dict[Signal, State]] = {
 
 ECHOES_UNTIL_PAUSE = 10
 
+_ACTIVE = State.ACTIVE  # looked up once: a member of an Enum is slow to find in Python 3.11
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -64,6 +66,11 @@ class Life(NamedTuple):
     failures: int = 0
     quiet_until: datetime | None = None
 
+    @property
+    def is_active(self) -> bool:
+        """Whether the next message belongs to this episode."""
+        return self.state is _ACTIVE
+
 
 class Verdict(Enum):
     """What to do with a message."""
@@ -71,6 +78,10 @@ class Verdict(Enum):
     RUN = "run the agent"
     NOTICE = "refuse, and say once when and how to go on"
     SILENCE = "refuse, and say nothing"
+
+
+RUN = Verdict.RUN
+"""What nearly every message comes to."""
 
 
 class Received(NamedTuple):
@@ -91,16 +102,16 @@ def receive(life: Life, now: datetime, rules: Rules) -> Received:
     before = life
     life = idle(life, now, rules)
     ended = life.state if life is not before else None
-    if life.state is State.MAX_INTERACTIONS_REACHED and life.quiet_until is not None and now < life.quiet_until:
-        return Received(life, Verdict.SILENCE)
-    if life.state is not State.ACTIVE:
+    if life.state is not _ACTIVE:
+        if life.state is State.MAX_INTERACTIONS_REACHED and life.quiet_until is not None and now < life.quiet_until:
+            return Received(life, Verdict.SILENCE)
         episode = Life(TRANSITIONS[life.state][Signal.MESSAGE], 1, life.created_at, now)
-        return Received(episode, Verdict.RUN, ended)
+        return Received(episode, RUN, ended)
     if rules.max_interactions and life.interaction_count >= rules.max_interactions:
         return Received(_refuse(life, Signal.OVER_LIMIT, now, rules), Verdict.NOTICE, State.MAX_INTERACTIONS_REACHED)
     return Received(
         Life(life.state, life.interaction_count + 1, life.created_at, now, life.failures, life.quiet_until),
-        Verdict.RUN,
+        RUN,
         ended,
     )
 
@@ -140,6 +151,6 @@ def reset(life: Life, now: datetime) -> Life:
 
 def idle(life: Life, now: datetime, rules: Rules) -> Life:
     """The same object, or its timeout where nothing was said for long enough."""
-    if life.state is not State.ACTIVE or not rules.timeout or now - life.last_interaction < rules.timeout:
+    if life.state is not _ACTIVE or not rules.timeout or now - life.last_interaction < rules.timeout:
         return life
     return life._replace(state=TRANSITIONS[life.state][Signal.IDLE])

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from .codec import Incoming
-from .contracts import ConversationState, Identity
+from .contracts import Identity
 from .conversation import Life
 from .held import HeldTurn
 from .names import local_part
@@ -110,7 +110,7 @@ class Memory:
     @life.setter
     def life(self, life: Life) -> None:
         if life is not self.row.life:
-            self.row = self.row._replace(life=life)
+            self.row = self.row.with_life(life)
 
 
 class Share:
@@ -259,7 +259,7 @@ class Lanes:
         memory = lane.memory
         if lane.queue or lane.worker is not None:
             return
-        if memory is not None and memory.life.state is ConversationState.ACTIVE and len(self._lanes) < _IN_MEMORY:
+        if memory is not None and memory.row.life.is_active and len(self._lanes) < _IN_MEMORY:
             return
         self._lanes.pop(lane.key, None)
         if lane.conversation_id is not None and self._by_id.get(lane.conversation_id) is lane:

@@ -14,7 +14,7 @@ from pydantic_core import to_json
 from . import conversation
 from .codec import Completed, Incoming, Said, owner_of, voice_for
 from .commands import Command, Commands, House, Outcome, Read, deleted
-from .contracts import ConversationState, MarkdownBlock
+from .contracts import MarkdownBlock
 from .engine import Engine
 from .forget import Forgotten, forget_conversation, forget_person
 from .lane import Errand, Lane, Memory, Waiting
@@ -204,7 +204,7 @@ class Obeying:
         """Does to a conversation what a command comes to; requests before that row are older than it."""
         if outcome.kind == "new":
             memory.life = conversation.end(memory.life)
-            if memory.life.state is not ConversationState.ACTIVE:
+            if not memory.life.is_active:
                 await self._engine.ends.ended(memory.row.conversation_id, memory.life.state)
         elif outcome.kind != "answer":
             self._drop_older(lane, before)

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from datetime import datetime
 
 from . import conversation
-from .contracts import ConversationState
 from .conversation import Life
 from .ends import Ends
 from .lane import Lanes
@@ -102,4 +101,4 @@ class Operators:
 
 
 def _ended(life: Life) -> Life:
-    return conversation.end(life) if life.state is ConversationState.ACTIVE else life
+    return conversation.end(life) if life.is_active else life

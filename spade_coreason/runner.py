@@ -23,7 +23,7 @@ from .codec import Failed, Incoming, Said, owner_of
 from .commands import Command, Commands, Outcome
 from .contracts import AgentInterface, ErrorCode, MarkdownBlock
 from .contracts.base import utc_now
-from .conversation import Rules, Verdict
+from .conversation import RUN, Rules, Verdict
 from .devices import Devices, UnknownDevices
 from .ends import Ends, OnConversationEnd
 from .engine import Engine
@@ -241,7 +241,7 @@ class Runner:
             await self._ends.ended(memory.row.conversation_id, received.ended)
         memory.life = received.life
         response = self._engine.response(waiting, memory.person.preferences)
-        if received.verdict is Verdict.RUN:
+        if received.verdict is RUN:
             await Turn(self._engine, lane, memory, waiting, response, now).answer()
         else:
             await self._refuse(memory, waiting, response, received.verdict)

@@ -20,7 +20,6 @@ from .alarms import Limit
 from .codec import Completed, Failed, TurnEvent, displayed, printable
 from .contracts import (
     AgentRequest,
-    ConversationState,
     ErrorCode,
     UserErrorBlock,
 )
@@ -184,7 +183,7 @@ class Turn:
         engine, memory, response, session = self.engine, self.memory, self.response, self.session
         rules = engine.policy.rules
         life = memory.life
-        is_active = life.state is ConversationState.ACTIVE  # whoever runs the agent may have ended it meanwhile
+        is_active = life.is_active  # whoever runs the agent may have ended it meanwhile
         if is_active:
             life = conversation.fail(life, rules) if ended.failed else conversation.succeed(life)
         if session.is_ended:
@@ -193,12 +192,7 @@ class Turn:
         turn = engine.governance.mark(HeldTurn(_turn_json(self._turn())))
         row = memory.row
         turns, window_start = engine.governance.pruned((*memory.turns, turn), row.turns + 1, memory.variables)
-        row = row._replace(
-            life=life,
-            max_interactions=rules.max_interactions,
-            window_start=max(window_start, row.window_start),
-            turns=row.turns + 1,
-        )
+        row = row.with_turns(life, rules.max_interactions, max(window_start, row.window_start), row.turns + 1)
         memory.row = row  # what is changed while this is stored is stored after it
         await self.store_answer(TurnRow(str(self.waiting.key), self.began, turn.text), await self._used())
         session.settle()
@@ -207,7 +201,7 @@ class Turn:
         memory.last_answer = response.text.strip()
         self.send_answer(final)
         engine.activity.answered(self.waiting.arrived)
-        if is_active and life.state is not ConversationState.ACTIVE:
+        if is_active and not life.is_active:
             await engine.ends.ended(row.conversation_id, life.state)
 
     async def _used(self) -> list[Variable]:

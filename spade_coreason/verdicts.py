@@ -7,7 +7,7 @@ from datetime import datetime
 from . import conversation
 from .codec import Incoming, Refused
 from .contracts import ErrorCode
-from .conversation import Received, Rules, Verdict
+from .conversation import RUN, Received, Rules
 from .lane import Memory
 
 
@@ -19,7 +19,7 @@ def decide(memory: Memory, incoming: Incoming, now: datetime, rules: Rules) -> R
     text = str(incoming.payload.get("query", ""))
     is_echo = bool(memory.last_answer) and memory.last_answer in text and received.ended is None
     memory.echoes = memory.echoes + 1 if is_echo else 0
-    if received.verdict is Verdict.RUN and memory.echoes >= conversation.ECHOES_UNTIL_PAUSE:
+    if memory.echoes >= conversation.ECHOES_UNTIL_PAUSE and received.verdict is RUN:
         uncounted = received.life._replace(interaction_count=received.life.interaction_count - 1)  # it gets no turn
         return conversation.pause(uncounted, now, rules)
     return received
