@@ -175,14 +175,16 @@ async def _added_in_turns(way: Way, memory: AgentInteractionMemory, names: list[
     durations, turns, said = [], [], texts()
     for number in range(0, additions, each):
         began = time.perf_counter()
-        with Syncs() as syncs:
-            for name in (names[(number + other) % len(names)] for other in range(each)):
-                begin = time.perf_counter()
-                if way == "full, in a turn, awaited":
-                    await memory.aadd_information(name, next(said))
-                else:
-                    memory.add_information(name, next(said))
-                durations.append(time.perf_counter() - begin)
+        syncs = Syncs()
+        syncs.begin()
+        for name in (names[(number + other) % len(names)] for other in range(each)):
+            begin = time.perf_counter()
+            if way == "full, in a turn, awaited":
+                await memory.aadd_information(name, next(said))
+            else:
+                memory.add_information(name, next(said))
+            durations.append(time.perf_counter() - begin)
+        syncs.end()
         await syncs.carry_out()
         turns.append((time.perf_counter() - began) / each)
     return turns if way.endswith("and a sync") else durations

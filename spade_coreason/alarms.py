@@ -7,7 +7,6 @@ import logging
 import time
 import types
 from collections.abc import Awaitable, Callable, Generator
-from types import TracebackType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -67,72 +66,67 @@ class Alarms:
 
 
 class Limit:
-    """`with Limit(alarms):` in a task is as `asyncio.timeout(alarms.delay_s)`; no limit where the delay is 0.
+    """For one piece of work: `await Limit(alarms).hold(work)` takes `alarms.delay_s` at most; 0 is no limit.
 
-    Work that swallows its cancellation would hold whoever waits for it: `await limit.hold(work)` leaves it where it stands
-    if it has not ended `patience_s` later. `task` is the one that is running, where that is known.
+    It is as `asyncio.timeout`, but that work which swallows its cancellation holds nobody: it is left where it stands if it has
+    not ended `patience_s` later. `task` is the one that is running, where that is known.
     """
 
-    __slots__ = ("_alarms", "_cancelling", "_insistence", "_is_leaving", "_patience_s", "_task", "has_expired")
+    __slots__ = ("_alarms", "_cancels", "_insistence", "_patience_s", "_task")
 
     def __init__(self, alarms: Alarms, patience_s: float = PATIENCE_S, task: asyncio.Task[Any] | None = None) -> None:
         self._alarms = alarms
         self._patience_s = patience_s
         self._task = task
-        self._cancelling = 0
+        self._cancels = 0  # how often the task was cancelled from here; the second time it is left where it stands
         self._insistence: asyncio.TimerHandle | None = None
-        self._is_leaving = False
-        self.has_expired = False
 
-    def __enter__(self) -> Limit:
-        if self._task is None:
-            self._task = asyncio.current_task()
-        if self._task is None:
-            raise RuntimeError("a Limit is for a task")
-        self._cancelling = self._task.cancelling()
-        if self._alarms.delay_s > 0:
-            self._alarms.set(self._interrupt)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._alarms.take_back(self._interrupt)
-        if self._insistence is None or self._task is None:
-            return
-        self._insistence.cancel()
-        left = self._task.uncancel()
-        if self._is_leaving:
-            left = self._task.uncancel()
-        # Our cancellation is spent; one by somebody else, who came at the same time, travels on.
-        if left <= self._cancelling and kind is not None and issubclass(kind, asyncio.CancelledError):
-            raise TimeoutError from error
+    @property
+    def has_expired(self) -> bool:
+        """Whether it took too long."""
+        return self._cancels > 0
 
     @types.coroutine
     def hold(self, work: Awaitable[T]) -> Generator[Any, Any, T]:
-        """Awaits `work`; what goes on for `patience_s` after its cancellation is closed where it stands.
-
-        The log says which work keeps the event loop from everybody else.
-        """
+        """Awaits `work`. The log says which work keeps the event loop from everybody else."""
+        task = self._task = self._task or asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a Limit is for a task")
+        before = task.cancelling()
+        if self._alarms.delay_s > 0:
+            self._alarms.set(self._interrupt)
         steps: Any = work.__await__()
         error: BaseException | None = None
-        while True:
-            began = time.monotonic()
-            try:
-                waits_for = next(steps) if error is None else steps.throw(error)
-            except StopIteration as end:
-                value: T = end.value
-                return value
-            finally:
-                if (held_s := time.monotonic() - began) > HELD_S:
-                    name = getattr(work, "__qualname__", "what runs")
-                    log.warning("%s held up everybody else for %.1f s; give what blocks to asyncio.to_thread", name, held_s)
-            error = None
-            try:
-                yield waits_for
-            except BaseException as thrown:
-                if self._is_leaving:
-                    self._leave(steps)
-                    raise
-                error = thrown
+        try:
+            while True:
+                began = time.monotonic()
+                try:
+                    waits_for = next(steps) if error is None else steps.throw(error)
+                except StopIteration as end:
+                    value: T = end.value
+                    return value
+                finally:
+                    if (held_s := time.monotonic() - began) > HELD_S:
+                        _complain(work, held_s)
+                error = None
+                try:
+                    yield waits_for
+                except BaseException as thrown:
+                    if self._cancels > 1:
+                        self._leave(steps)
+                        raise
+                    error = thrown
+        except asyncio.CancelledError as cancelled:
+            # Our cancellation is spent; one by somebody else, who came at the same time, travels on.
+            if self._cancels and task.cancelling() - self._cancels <= before:
+                raise TimeoutError from cancelled
+            raise
+        finally:
+            self._alarms.take_back(self._interrupt)
+            if self._insistence is not None:
+                self._insistence.cancel()
+                for _ in range(self._cancels):
+                    task.uncancel()
 
     def _leave(self, steps: Any) -> None:
         try:
@@ -141,12 +135,15 @@ class Limit:
             log.error("what was cancelled after %g s does not end; it is left where it stands", self._alarms.delay_s)
 
     def _interrupt(self) -> None:
-        self.has_expired = True
-        if self._task is not None:
-            self._task.cancel()
-            self._insistence = asyncio.get_running_loop().call_later(self._patience_s, self._insist)
+        self._insistence = asyncio.get_running_loop().call_later(self._patience_s, self._cancel)
+        self._cancel()
 
-    def _insist(self) -> None:
-        self._is_leaving = True
+    def _cancel(self) -> None:
+        self._cancels += 1
         if self._task is not None:
             self._task.cancel()
+
+
+def _complain(work: Awaitable[Any], held_s: float) -> None:
+    name = getattr(work, "__qualname__", "what runs")
+    log.warning("%s held up everybody else for %.1f s; give what blocks to asyncio.to_thread", name, held_s)

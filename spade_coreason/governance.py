@@ -72,11 +72,6 @@ class Governance:
             most, first = extent(len(there), self.policy, turns, absorbed=self.taken_in(variables).through)
         return there[max(0, len(there) - most) :], first
 
-    def first(self, memory: Memory) -> int:
-        """The number of the first turn in the window of a conversation."""
-        start = memory.row.window_start
-        return max(start, self.taken_in(memory.variables).through + 1) if self._takes_in else start
-
     def taken_in(self, variables: Variables) -> Window:
         """What this strategy did with the turns that left the window; another's work before is none of its own."""
         if not self._takes_in:

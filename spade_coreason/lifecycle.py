@@ -32,10 +32,14 @@ class Lifecycle:
         if self._mode == "eager":
             await self.ensure_started()
 
-    async def ensure_started(self) -> None:
-        """Before a turn: `startup()` has run. What it raises travels on; the next turn tries again."""
+    def stays_up(self) -> bool:
+        """Before a turn: whether `startup()` has run. There is no `shutdown()` until a conversation has ended again."""
         self._cancel_timer()
-        if self._is_up:
+        return self._is_up
+
+    async def ensure_started(self) -> None:
+        """`startup()` has run. What it raises travels on; the next turn tries again."""
+        if self.stays_up():
             return
         async with self._lock:
             if not self._is_up:

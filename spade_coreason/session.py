@@ -53,7 +53,6 @@ class Session:
         conversation: Variables,
         person: Variables | None,
         *,
-        window_start: int = 1,
         taken_in: Window = NOTHING,
         knowledge: Knowledge | None = None,
         before_window: Callable[[], None] = lambda: None,
@@ -62,7 +61,6 @@ class Session:
         self._newest = newest
         self._identity = identity
         self._store = store
-        self._window_start = window_start
         self._taken_in = taken_in
         self._knowledge = knowledge
         self._before_window = before_window
@@ -107,7 +105,7 @@ class Session:
         as the text of its output. A turn larger than a TOKEN_BUFFER says so: meta["over_limit"] is its number of tokens.
         """
         self._before_window()
-        count = self._row.turns - self._window_start + 1
+        count = self._row.turns - max(self._row.window_start - 1, self._taken_in.through)
         window = self._newest[-count:] if count > 0 else ()
         if len(window) < count and len(self._newest) < self._row.turns:
             window = [HeldTurn(text) for text in await self._store.history(self._row.id, count)]

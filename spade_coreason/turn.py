@@ -72,7 +72,7 @@ class Turn:
             engine.usage.begins(self.memory.row.conversation_id)
         if incoming.wants_marker and incoming.stanza_id:
             engine.outbox.send([displayed(incoming)])
-        ended = await self.run(lambda: engine.agent.assist(self.request, self.session, self.response))
+        ended = await self.run(self._assist)
         if self.is_forgotten:
             self.response.withdraw()
             engine.store.close(self.waiting.row)
@@ -80,6 +80,9 @@ class Turn:
             await engine.store.finish(self.waiting.row, self.memory.row, None, None, await self._used())
         else:
             await self._finish(ended)
+
+    def _assist(self) -> Awaitable[object]:
+        return self.engine.agent.assist(self.request, self.session, self.response)
 
     @property
     def is_forgotten(self) -> bool:
@@ -91,29 +94,36 @@ class Turn:
 
         None where whoever asked took the request back meanwhile.
         """
-        lane, response = self.lane, self.response
+        engine, lane, response = self.engine, self.lane, self.response
         token = CURRENT_REQUEST.set(self.request)
-        limit, syncs = Limit(self.engine.assist_alarms, task=lane.worker), Syncs()
+        limit, syncs = Limit(engine.assist_alarms, task=lane.worker), Syncs()
         try:
             if lane.is_withdrawn:
                 response.withdraw()
                 return None
             lane.is_assisting = True
             try:
-                with limit:
-                    await self.engine.lifecycle.ensure_started()
-                    with syncs:
-                        self._say_what_nobody_hears(await limit.hold(work()))
+                if not engine.lifecycle.stays_up():
+                    await limit.hold(engine.lifecycle.ensure_started())
+                    limit = Limit(engine.assist_alarms, task=lane.worker)
+                syncs.begin()
+                returned = await limit.hold(work())
             finally:
+                syncs.end()
                 lane.is_assisting, lane.current = False, None
-            await self._take_back_cancels()
+            if returned is not None:
+                self._say_what_nobody_hears(returned)
+            if self._is_cancelled():
+                await self._take_back_cancels()
             response.hold()
-            await syncs.carry_out()
+            if syncs.memories:
+                await syncs.carry_out()
             await response.close_streams()
-            await self._take_back_cancels()
+            if self._is_cancelled():
+                await self._take_back_cancels()
         except BaseException as error:
             # Also sys.exit(), with which a task ends the whole process, and the agent's own cancelling of its task.
-            is_given_up = isinstance(error, asyncio.CancelledError) and self.engine.is_giving_up
+            is_given_up = isinstance(error, asyncio.CancelledError) and engine.is_giving_up
             if isinstance(error, KeyboardInterrupt) or is_given_up:
                 response.abandon()
                 raise
@@ -126,14 +136,14 @@ class Turn:
         finally:
             CURRENT_REQUEST.reset(token)
         if (reported := response.reported_error) is not None:
-            self.engine.activity.failed("it reported an error")
+            engine.activity.failed("it reported an error")
             code = reported.code or ErrorCode.INTERNAL
             return Ended(Failed(reported.user_message, int(code), reported.recoverable, reported=True))
         return Ended(Completed(lane.conversation_id or "", "completed" if self.session.is_ended else "active"))
 
     def _say_what_nobody_hears(self, returned: object) -> None:
         """In the log, once: to return an answer is the most natural mistake."""
-        if returned is not None and not self.engine.has_returned:
+        if not self.engine.has_returned:
             self.engine.has_returned = True
             kind = type(returned).__name__
             log.warning(
@@ -168,6 +178,9 @@ class Turn:
             await syncs.carry_out()
         except StoreError as error:
             log.error("%s: what a turn that failed has remembered may be gone after a power cut: %s", self.engine.jid, error)
+
+    def _is_cancelled(self) -> bool:
+        return self.lane.worker is not None and self.lane.worker.cancelling() > 0
 
     async def _take_back_cancels(self) -> None:
         """An agent that cancelled its own task cancelled its turn, and not what comes after it."""
@@ -287,7 +300,6 @@ def _session(engine: Engine, memory: Memory, waiting: Waiting) -> Session:
         engine.store,
         memory.variables,
         memory.person.variables,
-        window_start=engine.governance.first(memory),
         taken_in=engine.governance.taken_in(memory.variables),
         knowledge=engine.knowledge,
         before_window=engine.governance.warn_of_everything,

@@ -65,8 +65,8 @@ async def test_after_stop_nothing_rings() -> None:
 
 async def test_a_limit_is_a_timeout_error() -> None:
     limit = Limit(Alarms(0.01))
-    with pytest.raises(TimeoutError), limit:
-        await asyncio.Event().wait()
+    with pytest.raises(TimeoutError):
+        await limit.hold(asyncio.Event().wait())
     assert limit.has_expired
     task = asyncio.current_task()
     assert task is not None
@@ -76,8 +76,8 @@ async def test_a_limit_is_a_timeout_error() -> None:
 
 async def test_within_the_limit_nothing_happens_and_a_delay_of_nought_is_no_limit() -> None:
     for alarms in (Alarms(5), Alarms(0)):
-        with Limit(alarms) as limit:
-            await asyncio.sleep(0.01)
+        limit = Limit(alarms)
+        await limit.hold(asyncio.sleep(0.01))
         assert not limit.has_expired
         alarms.stop()
 
@@ -86,8 +86,7 @@ async def test_a_cancel_from_outside_travels_on_through_a_limit() -> None:
     alarms = Alarms(5)
 
     async def waits() -> None:
-        with Limit(alarms):
-            await asyncio.Event().wait()
+        await Limit(alarms).hold(asyncio.Event().wait())
 
     task = asyncio.create_task(waits())
     await asyncio.sleep(0)
@@ -104,8 +103,8 @@ async def test_what_is_raised_within_a_limit_that_expired_is_what_is_raised() ->
         except asyncio.CancelledError:
             raise ZeroDivisionError from None
 
-    with pytest.raises(ZeroDivisionError), Limit(Alarms(0.01)):
-        await raises()
+    with pytest.raises(ZeroDivisionError):
+        await Limit(Alarms(0.01)).hold(raises())
 
 
 async def test_what_swallows_its_cancellation_is_left_where_it_stands() -> None:
@@ -121,7 +120,7 @@ async def test_what_swallows_its_cancellation_is_left_where_it_stands() -> None:
                 closed.append("closed")
 
     limit = Limit(Alarms(0.01), patience_s=0.03)
-    with pytest.raises(TimeoutError), limit:
+    with pytest.raises(TimeoutError):
         await limit.hold(stubborn())
     assert (cancelled, closed) == (["cancelled"], ["closed"])
     task = asyncio.current_task()
@@ -143,7 +142,7 @@ async def test_what_puts_things_in_order_after_its_cancellation_has_the_time_for
         return "never"
 
     limit = Limit(Alarms(0.01), patience_s=5)
-    with pytest.raises(TimeoutError), limit:
+    with pytest.raises(TimeoutError):
         await limit.hold(tidy())
     assert ordered.is_set()
 
@@ -160,10 +159,9 @@ async def test_work_that_is_held_gives_its_value_and_hears_what_it_waits_for() -
             return await asyncio.to_thread(lambda: "done")
 
     alarms = Alarms(5)
-    with Limit(alarms) as limit:
-        assert await limit.hold(work()) == "done"
-        with pytest.raises(ZeroDivisionError):
-            await limit.hold(fails())
+    assert await Limit(alarms).hold(work()) == "done"
+    with pytest.raises(ZeroDivisionError):
+        await Limit(alarms).hold(fails())
     alarms.stop()
 
 
@@ -172,7 +170,6 @@ async def test_work_that_blocks_is_named_in_the_log(caplog: pytest.LogCaptureFix
         await asyncio.sleep(0)
         time.sleep(1.05)  # noqa: ASYNC251 - what agents should not do
 
-    with Limit(Alarms(0)) as limit:
-        await limit.hold(blocks())
+    await Limit(Alarms(0)).hold(blocks())
     [said] = [record.getMessage() for record in caplog.records]
     assert re.fullmatch(r"test_work.*blocks held up everybody else for \d\.\d s; give what blocks to asyncio\.to_thread", said)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from typing import Protocol
 
 log = logging.getLogger(__name__)
+
+
+_LOCK = threading.Lock()  # one for all turns: it is held for the length of an addition to a set
 
 
 class Unsettled(Protocol):
@@ -21,31 +24,31 @@ class Unsettled(Protocol):
 class Syncs:
     """What one turn has to sync before it is answered. Threads share it.
 
-    `with syncs:` is around the agent's work. What the work adds there, in its task, in tasks and in threads that it begins
-    (`asyncio.to_thread`), leaves its sync to `carry_out`; what such a task adds later is synced by itself.
+    `begin` and `end` are around the agent's work. What the work adds there, in its task, in tasks and in threads that it begins
+    (`asyncio.to_thread`), leaves its sync to `carry_out`; what is added later is synced by itself.
     """
 
+    __slots__ = ("_is_over", "memories")
+
     def __init__(self) -> None:
-        self._memories: set[Unsettled] = set()
+        self.memories: set[Unsettled] = set()
+        """Those whose sync was left."""
         self._is_over = False
-        self._lock = threading.Lock()
-        self._token: Token[Syncs | None] | None = None
 
-    def __enter__(self) -> Syncs:
-        self._token = CURRENT_SYNCS.set(self)
-        return self
+    def begin(self) -> None:
+        """From here on the work of this task leaves its syncs."""
+        CURRENT_SYNCS.set(self)
 
-    def __exit__(self, *_: object) -> None:
-        if self._token is not None:
-            CURRENT_SYNCS.reset(self._token)
-        with self._lock:
+    def end(self) -> None:
+        """The work is over."""
+        with _LOCK:
             self._is_over = True
 
     def leave(self, memory: Unsettled) -> bool:
         """Leaves the sync of a memory to `carry_out`; False if the work is over, and who adds has to sync."""
-        with self._lock:
+        with _LOCK:
             if not self._is_over:
-                self._memories.add(memory)
+                self.memories.add(memory)
             return not self._is_over
 
     async def carry_out(self) -> None:
@@ -53,10 +56,8 @@ class Syncs:
 
         Where that is so of several memories, the log has the others.
         """
-        if not self._memories:
-            return
-        outcomes = await asyncio.gather(*(memory.asettle() for memory in self._memories), return_exceptions=True)
-        self._memories.clear()
+        outcomes = await asyncio.gather(*(memory.asettle() for memory in self.memories), return_exceptions=True)
+        self.memories.clear()
         problems = [problem for problem in outcomes if problem is not None]
         for further in problems[1:]:
             log.error("%s", further)
@@ -65,4 +66,4 @@ class Syncs:
 
 
 CURRENT_SYNCS: ContextVar[Syncs | None] = ContextVar("current_syncs", default=None)
-"""Those of the turn that runs in this task."""
+"""Those of the turn that runs in this task, or ran there last."""
