@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 import time
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 DAY_S = 24 * 3600.0
 _SLOT_S = 900.0
-# Durations are counted in classes, each a tenth longer than the one before; the first ends at a tenth of a millisecond.
-_SHORTEST_S = 1e-4
-_STEP = math.log(1.1)
+# What the durations of each class do not exceed: a tenth more than those of the one before, from 0.1 ms to more than a day.
+_LONGEST_S = [1e-4 * 1.1**number for number in range(220)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Recent:
 
 @dataclass(slots=True)
 class _Slot:
-    number: int
+    number: float
     durations: Counter[int] = field(default_factory=Counter)
     errors: int = 0
     last_error: str | None = None
@@ -50,18 +50,18 @@ class Activity:
 
     def answered(self, since: float) -> None:
         """A request that arrived at `since`, by `now`, is answered."""
-        duration_s = self.now() - since
-        self._slot().durations[math.ceil(math.log(max(duration_s, _SHORTEST_S) / _SHORTEST_S) / _STEP)] += 1
+        now = self.now()
+        self._slot(now).durations[bisect_left(_LONGEST_S, now - since)] += 1
 
     def failed(self, problem: str) -> None:
         """An answer is an error; `problem` is what an operator is told of it."""
-        slot = self._slot()
+        slot = self._slot(self.now())
         slot.errors += 1
         slot.last_error = problem
 
     def recent(self) -> Recent:
         """What it comes to now."""
-        self._slot()
+        self._slot(self.now())
         durations: Counter[int] = Counter()
         for slot in self._slots:
             durations.update(slot.durations)
@@ -73,9 +73,9 @@ class Activity:
             next((slot.last_error for slot in reversed(self._slots) if slot.last_error is not None), None),
         )
 
-    def _slot(self) -> _Slot:
+    def _slot(self, now: float) -> _Slot:
         """That of now; those of more than a day ago are dropped."""
-        number = int(self.now() // _SLOT_S)
+        number = now // _SLOT_S
         if not self._slots or self._slots[-1].number != number:
             self._slots.append(_Slot(number))
             while self._slots[0].number <= number - DAY_S / _SLOT_S:
@@ -89,5 +89,5 @@ def _percentile(durations: Counter[int], share: float) -> float | None:
     for number in sorted(durations):
         rest -= durations[number]
         if rest <= 0:
-            return _SHORTEST_S * math.exp(number * _STEP) * 1e3
+            return _LONGEST_S[min(number, len(_LONGEST_S) - 1)] * 1e3
     return None

@@ -9,6 +9,9 @@ from .contracts import MemoryConfig, MemoryStrategy
 KEPT = 256
 """Turns of a window without bounds that are held in memory; the rest is read when it is asked for."""
 
+_TOKEN_BUFFER = MemoryStrategy.TOKEN_BUFFER  # looked up once: a member of an Enum is slow to find in Python 3.11
+_COUNTED = (MemoryStrategy.SLIDING_WINDOW, _TOKEN_BUFFER)  # as many turns as the limit says at most: no turn has no token
+
 
 def extent(there: int, policy: MemoryConfig, turns: int, *, absorbed: int = 0, sizes: Iterable[int] = ()) -> tuple[int, int]:
     """How many of the newest turns that are `there` are held in memory, and the number of the first turn of the window.
@@ -20,8 +23,8 @@ def extent(there: int, policy: MemoryConfig, turns: int, *, absorbed: int = 0, s
     What leaves the window stays in storage.
     """
     strategy, limit = policy.strategy, policy.limit
-    if strategy in (MemoryStrategy.SLIDING_WINDOW, MemoryStrategy.TOKEN_BUFFER):
-        held = min(there, limit if strategy is MemoryStrategy.SLIDING_WINDOW else fitting(sizes, limit))
+    if strategy in _COUNTED:
+        held = min(there, fitting(sizes, limit) if strategy is _TOKEN_BUFFER else limit)
         return held, turns - held + 1
     first = 1 if strategy is MemoryStrategy.ALL else absorbed + 1
     return min(turns - first + 1, most_held(policy)), first
@@ -29,8 +32,7 @@ def extent(there: int, policy: MemoryConfig, turns: int, *, absorbed: int = 0, s
 
 def most_held(policy: MemoryConfig) -> int:
     """How many turns of a window are held in memory at most."""
-    is_counted = policy.strategy in (MemoryStrategy.SLIDING_WINDOW, MemoryStrategy.TOKEN_BUFFER)  # no turn has no token
-    return policy.limit if is_counted else max(policy.limit, KEPT)
+    return policy.limit if policy.strategy in _COUNTED else max(policy.limit, KEPT)
 
 
 def fitting(sizes: Iterable[int], limit: int) -> int:
