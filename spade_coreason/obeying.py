@@ -64,8 +64,11 @@ class Obeying:
 
         One that comes again does not mean what runs by then.
         """
+        command = self.find(incoming)
+        if command is None or command.name != "cancel":
+            return
         lane = self._engine.lanes.get(owner_of(incoming), incoming.thread)
-        if lane is None or (command := self.find(incoming)) is None or command.name != "cancel":
+        if lane is None:
             return
         if is_surely_new:
             lane.has_cancelled = lane.stop()
@@ -119,15 +122,15 @@ class Obeying:
 
     # In a conversation, instead of a turn
 
-    async def answer(self, lane: Lane, memory: Memory, waiting: Waiting, said: Read | None) -> None:
-        """Answers a command that somebody wrote; None is one that there is not. `StoreError` if that cannot be stored."""
+    async def answer(self, lane: Lane, memory: Memory, waiting: Waiting, said: Read | str) -> None:
+        """Answers a command that somebody wrote; a text is one that there is not. `StoreError` if that cannot be stored."""
         store = self._engine.store
-        own = self._commands.own.get(said.command.name) if said is not None else None
-        if said is not None and own is not None and said.values is not None:
+        own = self._commands.own.get(said.command.name) if isinstance(said, Read) else None
+        if isinstance(said, Read) and own is not None and said.values is not None:
             turn = self._turn(lane, memory, waiting, self._engine.outbox.send)
             await self._run_own(turn, own, said.values, is_heard=True)
             return
-        if said is None:
+        if isinstance(said, str):
             outcome = Outcome("There is no such command. /help shows what there is.", is_error=True)
         elif said.command.who == "operators" and waiting.incoming.owner:  # who it is, only a room says
             outcome = Outcome(f"{said.command.text} is for those who write to me directly.", is_error=True)
@@ -173,17 +176,17 @@ class Obeying:
             await response.markdown("Done." if said is None else str(said))
 
         turn.lane.current = turn.waiting
-        ended = await turn.run(work)
+        last = await turn.run(work)
         if turn.is_forgotten:
             if is_heard:
                 response.withdraw()
                 store.close(turn.waiting.row)
             return Outcome("This is not done: what it was about is gone.", is_error=True)
-        if ended is None:
+        if last is None:
             if is_heard:
                 await store.finish(turn.waiting.row, memory.row, None, None)
             return Outcome("Stopped.")
-        final = response.conclude(ended.event)
+        final = response.conclude(last)
         if session.is_ended:
             await self._carry_out(turn.lane, memory, Outcome("", "new"), 0)
         if is_heard:

@@ -20,7 +20,7 @@ from .activity import Activity
 from .admissions import Admissions
 from .alarms import Alarms
 from .codec import Failed, Incoming, Said, owner_of
-from .commands import Command, Commands, Outcome
+from .commands import Command, Commands, Outcome, Read
 from .contracts import AgentInterface, ErrorCode, MarkdownBlock
 from .contracts.base import utc_now
 from .conversation import RUN, Rules, Verdict
@@ -230,11 +230,11 @@ class Runner:
         if incoming.may_command:
             text = str(incoming.payload.get("query", ""))
             said = self.commands.read(text)
-            if said is not None or incoming.language == "program":
+            if isinstance(said, Read) or incoming.language == "program":
                 await self._obeying.answer(lane, memory, waiting, said)
                 return
-            if (plain := self.commands.without_escape(text)) is not text:
-                incoming = incoming._replace(payload={**incoming.payload, "query": plain})
+            if said is not text:
+                incoming = incoming._replace(payload={**incoming.payload, "query": said})
                 waiting = waiting._replace(incoming=incoming)
         received = decide(memory, incoming, now, self.policy.rules)
         if received.ended is not None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 from pydantic_core import to_json
@@ -40,13 +40,6 @@ CURRENT_REQUEST: ContextVar[AgentRequest | None] = ContextVar("current_request",
 """The request whose turn runs in this task."""
 
 
-class Ended(NamedTuple):
-    """How a turn ended: its last event, and whether it counts as a failed turn."""
-
-    event: TurnEvent
-    failed: bool = False
-
-
 @dataclass(slots=True, eq=False)
 class Turn:
     """A request that is admitted, in its conversation."""
@@ -59,6 +52,8 @@ class Turn:
     began: datetime
     request: AgentRequest = field(init=False)
     session: Session = field(init=False)
+    has_failed: bool = False
+    """Whether it counts as a failed turn."""
 
     def __post_init__(self) -> None:
         self.request = self.response.request = _request(self.memory, self.waiting, self.began)
@@ -72,14 +67,14 @@ class Turn:
             engine.usage.begins(self.memory.row.conversation_id)
         if incoming.wants_marker and incoming.stanza_id:
             engine.outbox.send([displayed(incoming)])
-        ended = await self.run(self._assist)
+        last = await self.run(self._assist)
         if self.is_forgotten:
             self.response.withdraw()
             engine.store.close(self.waiting.row)
-        elif ended is None:
+        elif last is None:
             await engine.store.finish(self.waiting.row, self.memory.row, None, None, await self._used())
         else:
-            await self._finish(ended)
+            await self._finish(last)
 
     def _assist(self) -> Awaitable[object]:
         return self.engine.agent.assist(self.request, self.session, self.response)
@@ -89,8 +84,8 @@ class Turn:
         """Whether all of it was forgotten meanwhile: the agent did not let itself be stopped."""
         return self.lane.memory is not self.memory
 
-    async def run(self, work: Callable[[], Awaitable[object]]) -> Ended | None:
-        """Runs `assist`, or a command of the agent's. The one place that catches whatever it raises: it fails alone.
+    async def run(self, work: Callable[[], Awaitable[object]]) -> TurnEvent | None:
+        """Runs `assist`, or a command of the agent's; gives its last event. It alone fails, whatever it raises.
 
         None where whoever asked took the request back meanwhile.
         """
@@ -138,8 +133,8 @@ class Turn:
         if (reported := response.reported_error) is not None:
             engine.activity.failed("it reported an error")
             code = reported.code or ErrorCode.INTERNAL
-            return Ended(Failed(reported.user_message, int(code), reported.recoverable, reported=True))
-        return Ended(Completed(lane.conversation_id or "", "completed" if self.session.is_ended else "active"))
+            return Failed(reported.user_message, int(code), reported.recoverable, reported=True)
+        return Completed(lane.conversation_id or "", "completed" if self.session.is_ended else "active")
 
     def _say_what_nobody_hears(self, returned: object) -> None:
         """In the log, once: to return an answer is the most natural mistake."""
@@ -150,7 +145,7 @@ class Turn:
                 "%s: assist returned a %s, which nobody hears; say it: await response.markdown(…)", self.engine.jid, kind
             )
 
-    def _failed(self, error: BaseException, *, is_late: bool) -> Ended:
+    def _failed(self, error: BaseException, *, is_late: bool) -> TurnEvent:
         """Says that the agent failed, here with its traceback, to whoever asked with the number of the incident only."""
         agent, incident = self.engine.jid, secrets.token_hex(4)
         code: int = ErrorCode.TIMEOUT if is_late else ErrorCode.INTERNAL
@@ -170,7 +165,8 @@ class Turn:
         self.engine.activity.failed(f"{problem} (incident {incident})")
         self.response.abort_streams("the turn failed")
         self.response.report(UserErrorBlock(user_message=text, recoverable=True, code=code))
-        return Ended(Failed(text, code, True, incident, reported=True), failed=True)
+        self.has_failed = True
+        return Failed(text, code, True, incident, reported=True)
 
     async def _sync_all_the_same(self, syncs: Syncs) -> None:
         """What the agent remembered before it failed, or was stopped, stays remembered."""
@@ -192,16 +188,16 @@ class Turn:
         while task.uncancel():
             pass
 
-    async def _finish(self, ended: Ended) -> None:
+    async def _finish(self, last: TurnEvent) -> None:
         engine, memory, response, session = self.engine, self.memory, self.response, self.session
         rules = engine.policy.rules
         life = memory.life
         is_active = life.is_active  # whoever runs the agent may have ended it meanwhile
         if is_active:
-            life = conversation.fail(life, rules) if ended.failed else conversation.succeed(life)
+            life = conversation.fail(life, rules) if self.has_failed else conversation.succeed(life)
         if session.is_ended:
             life = conversation.end(life)
-        final = response.conclude(ended.event)
+        final = response.conclude(last)
         turn = engine.governance.mark(HeldTurn(_turn_json(self._turn())))
         row = memory.row
         turns, window_start = engine.governance.pruned((*memory.turns, turn), row.turns + 1, memory.variables)

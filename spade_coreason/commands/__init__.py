@@ -49,13 +49,11 @@ class Commands:
         found = find(text, self.all)
         return None if found is None else found[0]
 
-    def read(self, text: str) -> Read | None:
-        """The command that a text is, with what it says; None if it is for the agent."""
-        return read(text, self.all)
-
-    def without_escape(self, text: str) -> str:
-        """A text for the agent, without the second slash that said so."""
-        return without_escape(text, self.all)
+    def read(self, text: str) -> Read | str:
+        """The command that a text is, with what it says; else what it says to the agent, see `without_escape`."""
+        if not text.lstrip().startswith("/"):
+            return text
+        return read(text, self.all) or without_escape(text, self.all)
 
     def of(self, owner: str) -> tuple[Command, ...]:
         """Those that somebody (a bare JID) may run."""
