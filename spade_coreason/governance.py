@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from .contracts import MemoryConfig, MemoryStrategy
@@ -64,13 +63,15 @@ class Governance:
 
     # The window
 
-    def pruned(self, there: Sequence[HeldTurn], turns: int, variables: Variables) -> tuple[Sequence[HeldTurn], int]:
-        """Those of the turns that are held in memory, and the number of the first of the window; see `pruning.extent`."""
+    def prune(self, there: list[HeldTurn], turns: int, variables: Variables) -> int:
+        """Drops those that are held in memory no longer; gives the number of the first of the window. See `pruning.extent`."""
         if self._counts:
             most, first = extent(len(there), self.policy, turns, sizes=(self._size(turn) for turn in reversed(there)))
         else:
             most, first = extent(len(there), self.policy, turns, absorbed=self.taken_in(variables).through)
-        return there[max(0, len(there) - most) :], first
+        if most < len(there):
+            del there[: len(there) - most]
+        return first
 
     def taken_in(self, variables: Variables) -> Window:
         """What this strategy did with the turns that left the window; another's work before is none of its own."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -81,7 +81,7 @@ class Memory:
     """What a conversation holds in memory between its turns; the database has all of it."""
 
     row: ConversationRow
-    turns: Sequence[HeldTurn]
+    turns: list[HeldTurn]
     """The newest of them."""
     variables: Variables
     person: Person

@@ -44,7 +44,8 @@ class Memories:
         if row is None:
             row = await self._begin(name, sender)
         variables = Variables("conversation", name, stored.variables)
-        turns, _ = engine.governance.pruned([HeldTurn(text) for text in stored.history], row.turns, variables)
+        turns = [HeldTurn(text) for text in stored.history]
+        engine.governance.prune(turns, row.turns, variables)
         memory = Memory(row, turns, variables, person)
         if newest := read(turns[-1:]):
             memory.last_answer = answered_text(newest[0]).strip()

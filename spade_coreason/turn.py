@@ -200,12 +200,12 @@ class Turn:
         final = response.conclude(last)
         turn = engine.governance.mark(HeldTurn(_turn_json(self._turn())))
         row = memory.row
-        turns, window_start = engine.governance.pruned((*memory.turns, turn), row.turns + 1, memory.variables)
+        memory.turns.append(turn)
+        window_start = engine.governance.prune(memory.turns, row.turns + 1, memory.variables)
         row = row.with_turns(life, rules.max_interactions, max(window_start, row.window_start), row.turns + 1)
         memory.row = row  # what is changed while this is stored is stored after it
         await self.store_answer(TurnRow(str(self.waiting.key), self.began, turn.text), await self._used())
         session.settle()
-        memory.turns = turns
         engine.governance.absorb(memory)
         memory.last_answer = response.text.strip()
         self.send_answer(final)
