@@ -10,6 +10,7 @@ from functools import partial
 from .activity import Activity
 from .alarms import Alarms
 from .codec import Manner, owner_of, voice_for
+from .codec.manner import PLAIN
 from .contracts import AgentInterface
 from .devices import Devices
 from .ends import Ends
@@ -54,16 +55,13 @@ class Engine:
 
     def response(self, waiting: Waiting, prefers: Preferences) -> Response:
         """What the agent answers a request through, as whoever asked wants to see it."""
-        incoming = waiting.incoming
+        incoming, devices = waiting.incoming, self.devices
         person = owner_of(incoming)
-        manner = Manner(
-            grows=prefers.streaming is not False and self.devices.corrects(person),
-            chained_to=partial(self.devices.chained_to, person),
-            is_rerun=waiting.redelivered,
-            thoughts=self.policy.thoughts if prefers.thoughts is None else prefers.thoughts,
-            steps=prefers.thoughts is not False,
-            refers=self.devices.refers(incoming.sender),
-        )
+        thoughts = self.policy.thoughts if prefers.thoughts is None else prefers.thoughts
+        grows = prefers.streaming is not False and devices.corrects(person)
+        chained_to = partial(devices.chained_to, person) if grows else PLAIN.chained_to
+        shows_steps = prefers.thoughts is not False
+        manner = Manner(grows, chained_to, waiting.redelivered, thoughts, shows_steps, devices.refers(incoming.sender))
         voice = voice_for(incoming, waiting.key, self.jid, self.policy.stanza_bytes, manner)
         return Response(voice, self.outbox.send, self.jid, waiting.key, self.pace, self.seal(person), self.filing)
 
