@@ -17,12 +17,11 @@ from .ends import Ends
 from .filing import Filing
 from .governance import Governance
 from .knowledge import Knowledge
-from .lane import Lanes, Waiting
+from .lane import Lanes, Person, Waiting
 from .lifecycle import Lifecycle
 from .outbox import Outbox
 from .policy import Policy
-from .preferences import Preferences
-from .response import Pace, Response, Seal
+from .response import Pace, Response
 from .stores import AgentStore
 from .usage import Usage
 
@@ -53,9 +52,9 @@ class Engine:
     is_giving_up: bool = False
     """Whether the turns that still run are cancelled, to run again after the next start."""
 
-    def response(self, waiting: Waiting, prefers: Preferences) -> Response:
+    def response(self, waiting: Waiting, whose: Person) -> Response:
         """What the agent answers a request through, as whoever asked wants to see it."""
-        incoming, devices = waiting.incoming, self.devices
+        incoming, devices, prefers = waiting.incoming, self.devices, whose.preferences
         person = owner_of(incoming)
         thoughts = self.policy.thoughts if prefers.thoughts is None else prefers.thoughts
         grows = prefers.streaming is not False and devices.corrects(person)
@@ -63,8 +62,4 @@ class Engine:
         shows_steps = prefers.thoughts is not False
         manner = Manner(grows, chained_to, waiting.redelivered, thoughts, shows_steps, devices.refers(incoming.sender))
         voice = voice_for(incoming, waiting.key, self.jid, self.policy.stanza_bytes, manner)
-        return Response(voice, self.outbox.send, self.jid, waiting.key, self.pace, self.seal(person), self.filing)
-
-    def seal(self, person: str) -> Seal:
-        """Seals what is audited for somebody's request."""
-        return partial(self.store.trail.append, person=person)
+        return Response(voice, self.outbox.send, self.jid, waiting.key, self.pace, whose.seal, self.filing)

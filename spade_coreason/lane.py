@@ -16,6 +16,7 @@ from .conversation import Life
 from .held import HeldTurn
 from .names import local_part
 from .preferences import Preferences
+from .response import Seal
 from .session import Variables
 from .slots import Slots
 from .stores import ConversationRow
@@ -74,6 +75,8 @@ class Person:
 
     variables: Variables
     preferences: Preferences
+    seal: Seal
+    """Seals what is audited for their requests."""
 
 
 @dataclass(slots=True, eq=False)

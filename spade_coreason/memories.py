@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from functools import partial
 
 from . import conversation
 from .engine import Engine
@@ -38,7 +39,8 @@ class Memories:
         # At once after the look-up: what is written behind it finds the person here.
         person = self._persons.get(sender)
         if person is None:
-            person = Person(Variables("person", sender, stored.person), Preferences.of(stored.preferences))
+            seal = partial(engine.store.trail.append, person=sender)
+            person = Person(Variables("person", sender, stored.person), Preferences.of(stored.preferences), seal)
             self._persons[sender] = person
         row = stored.rows.get(name)
         if row is None:
