@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +20,12 @@ _LONGEST_TAG = 35
 
 def is_language_tag(text: str) -> bool:
     """Whether it has the form of a language tag (BCP 47, RFC 5646, 2.1): "de", "pt-BR", "zh-Hant-TW". At most 35 characters."""
-    return len(text) <= _LONGEST_TAG and _LANGUAGE_TAG.fullmatch(text) is not None
+    return len(text) <= _LONGEST_TAG and _is_tag(text)
+
+
+@lru_cache(maxsize=256)  # asked for the same few, at every message
+def _is_tag(text: str) -> bool:
+    return _LANGUAGE_TAG.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True)

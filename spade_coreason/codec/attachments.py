@@ -21,6 +21,9 @@ from .namespaces import (
     URL_DATA,
 )
 
+LINKING = frozenset({OOB, SHARED_FILE, REFERENCE})
+"""The elements of a message in which a link may stand."""
+
 _MOST = 20
 _URL_CHARACTERS = 2048
 _NAME_CHARACTERS = 255

@@ -11,7 +11,7 @@ from typing import Any
 from xml.etree.ElementTree import Element
 
 from ..preferences import is_language_tag
-from .attachments import attachments
+from .attachments import LINKING, attachments
 from .container import NOT_OURS, read_container
 from .incoming import LONGEST_ID, PARENT_THREAD, RESERVED, Bounce, Decoded, Incoming
 from .namespaces import (
@@ -55,12 +55,9 @@ def decode(message: Element, *, in_room: bool = False) -> Decoded:
     if kind != "chat":
         kind = "normal"  # RFC 6121, 5.2.2; and it is echoed, so it may not be just anything
     parts: dict[str, Element] = {}
-    uses_chat_states = False
     for child in message:
-        tag = child.tag
-        parts.setdefault(tag, child)
-        if tag.startswith(CHAT_STATES):
-            uses_chat_states = True
+        if (tag := child.tag) not in parts:
+            parts[tag] = child
     stanza_id = message.get("id", "")
     thread_element = parts.get(THREAD)
     thread = (thread_element.text or None) if thread_element is not None else None
@@ -83,7 +80,7 @@ def decode(message: Element, *, in_room: bool = False) -> Decoded:
     fields = _spade_fields(form) if form is not None else None
     if fields is not None:
         return _from_spade(fields, text, sender, stanza_id, thread, kind)
-    return _from_person(message, parts, text, thread, kind, uses_chat_states=uses_chat_states)
+    return _from_person(message, parts, text, sender, stanza_id, thread, kind)
 
 
 def _from_spade(
@@ -105,34 +102,34 @@ def _from_spade(
 
 
 def _from_person(
-    message: Element, parts: Mapping[str, Element], text: str, thread: str | None, kind: str, *, uses_chat_states: bool
+    message: Element, parts: Mapping[str, Element], text: str, sender: str, stanza_id: str, thread: str | None, kind: str
 ) -> Incoming | None:
     """What is left when no program says anything; None without a word."""
-    reply = parts.get(REPLY)
-    asked = without_quote(text, message) if reply is not None else text
+    uses_replies = REPLY in parts
+    asked = without_quote(text, message) if uses_replies else text
     if not asked.strip():
         return None
     payload: dict[str, Any] = {"query": asked}
-    if linked := attachments(message):
+    if not LINKING.isdisjoint(parts) and (linked := attachments(message)):
         payload["attachments"] = linked
-    stanza_id = message.get("id", "")
     corrected, origin = parts.get(REPLACE), parts.get(ORIGIN_ID)
+    replaces = corrected.get("id") if corrected is not None else None
     origin_id = origin.get("id", "") if origin is not None else ""
     return Incoming(
         "person",
-        message.get("from", ""),
+        sender,
         stanza_id,
         thread,
         payload,
         f"{thread}\n{text}",
         kind,
         _metadata(message, parts, thread),
-        wants_receipt=RECEIPT_REQUEST in parts,
-        uses_chat_states=uses_chat_states,
-        wants_marker=MARKABLE in parts,
-        replaces=corrected.get("id") if corrected is not None else None,
-        origin_id=origin_id if origin_id != stanza_id and 0 < len(origin_id) <= LONGEST_ID else None,
-        uses_replies=reply is not None,
+        RECEIPT_REQUEST in parts,
+        not CHAT_STATES.isdisjoint(parts),
+        MARKABLE in parts,
+        replaces,
+        origin_id if origin_id != stanza_id and 0 < len(origin_id) <= LONGEST_ID else None,
+        uses_replies,
     )
 
 
@@ -141,7 +138,7 @@ def _metadata(message: Element, parts: Mapping[str, Element], thread: str | None
     reply, body, delay = parts.get(REPLY), parts.get(BODY), parts.get(DELAY)
     if reply is not None and reply.get("id"):
         metadata["reply_to"] = reply.get("id")
-    if thread is not None and (parent := parent_thread(message)) is not None:
+    if thread is not None and (parent := parent_thread(parts[THREAD])) is not None:
         metadata[PARENT_THREAD] = parent
     language = (body.get(LANGUAGE) if body is not None else None) or message.get(LANGUAGE)
     if language is not None and is_language_tag(language):

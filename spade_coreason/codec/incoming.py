@@ -57,12 +57,6 @@ class Incoming(NamedTuple):
     """What makes it another message than one with the same id."""
     message_type: str = "chat"
     metadata: Mapping[str, Any] = MappingProxyType({})
-    request_id: UUID | None = None
-    root_request_id: UUID | None = None
-    parent_request_id: UUID | None = None
-    capabilities: ClientCapabilities | None = None
-    hops: int = 0
-    """Through how many agents it came, as the last of them says."""
     wants_receipt: bool = False
     uses_chat_states: bool = False
     wants_marker: bool = False
@@ -73,6 +67,12 @@ class Incoming(NamedTuple):
     """The id by which others refer to it, where that is not the stanza's (XEP-0359): its sender's, or in a room the room's."""
     uses_replies: bool = False
     """Whether the sender's client knows replies (XEP-0461), for it is one."""
+    request_id: UUID | None = None
+    root_request_id: UUID | None = None
+    parent_request_id: UUID | None = None
+    capabilities: ClientCapabilities | None = None
+    hops: int = 0
+    """Through how many agents it came, as the last of them says."""
     archive_id: str = ""
     """What our own server calls it (XEP-0359), where it has no id."""
     owner: str = ""
@@ -101,13 +101,8 @@ class Incoming(NamedTuple):
             row["message_type"] = self.message_type
         if self.metadata:
             row["metadata"] = dict(self.metadata)
-        for name in LINEAGE:
-            if (ident := getattr(self, name)) is not None:
-                row[name] = ident
-        if self.capabilities is not None:
-            row["capabilities"] = self.capabilities.dump()
-        if self.hops:
-            row["hops"] = self.hops
+        if self.language == "program":
+            row |= self._of_a_program()
         if self.uses_chat_states:
             row["uses_chat_states"] = True
         if self.uses_replies:
@@ -117,6 +112,15 @@ class Incoming(NamedTuple):
         if self.owner:
             row |= {"owner": self.owner, "address": self.address, "nickname": self.nickname}
         return to_json(row)
+
+    def _of_a_program(self) -> dict[str, Any]:
+        """What only programs say."""
+        said = {name: ident for name in LINEAGE if (ident := getattr(self, name)) is not None}
+        if self.capabilities is not None:
+            said["capabilities"] = self.capabilities.dump()
+        if self.hops:
+            said["hops"] = self.hops
+        return said
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Incoming:

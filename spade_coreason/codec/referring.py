@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from xml.etree.ElementTree import Element
 
 from .incoming import LONGEST_ID, Reaction, Retraction
-from .namespaces import APPLY_TO, FALLBACK, FALLBACK_BODY, REACTION, REACTIONS, REPLY_NAMESPACE, RETRACTIONS, THREAD
+from .namespaces import APPLY_TO, FALLBACK, FALLBACK_BODY, REACTION, REACTIONS, REPLY_NAMESPACE, RETRACTIONS
 
+_REFERRING = frozenset({*RETRACTIONS, APPLY_TO, REACTIONS})
 _EMOJIS = 20
 _EMOJI_CHARACTERS = 32
 _RANGES = 20
 
 
-def parent_thread(message: Element) -> str | None:
-    """The thread of which that of a message is a branch (XEP-0201)."""
-    thread = message.find(THREAD)
-    parent = thread.get("parent") if thread is not None else None
+def parent_thread(thread: Element) -> str | None:
+    """The thread of which that of a message is a branch (XEP-0201), from its `<thread/>`."""
+    parent = thread.get("parent")
     return parent if parent and len(parent) <= LONGEST_ID else None
 
 
@@ -42,6 +42,8 @@ def referring(parts: Mapping[str, Element], sender: str) -> Retraction | Reactio
 
     Such a message has a text for clients that do not know that.
     """
+    if _REFERRING.isdisjoint(parts):
+        return None
     for tag in RETRACTIONS:
         retract = parts.get(tag)
         if retract is not None and retract.get("id"):

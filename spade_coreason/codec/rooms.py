@@ -76,7 +76,8 @@ def read_utterance(message: Element) -> Utterance | None:
         return None
     nick = message.get("from", "").partition("/")[2]
     body = message.findtext(BODY) or ""
-    stanza_id, thread = message.get("id", ""), message.findtext(THREAD) or None
+    stanza_id, thread_element = message.get("id", ""), message.find(THREAD)
+    thread = (thread_element.text or None) if thread_element is not None else None
     room_id = next((entry.get("id", "") for entry in message.iterfind(STANZA_ID) if entry.get("by") == _room_of(message)), "")
     if not nick or not body.strip() or max(len(stanza_id), len(room_id), len(thread or "")) > LONGEST_ID:
         return None
@@ -92,7 +93,7 @@ def read_utterance(message: Element) -> Utterance | None:
         reply.get("id", "") if reply is not None else "",
         reply.get("to", "") if reply is not None else "",
         corrected.get("id", "") if corrected is not None else "",
-        parent_thread(message) if thread is not None else None,
+        parent_thread(thread_element) if thread_element is not None and thread is not None else None,
     )
 
 
