@@ -15,6 +15,7 @@ from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
 SESSIONS = uuid5(NAMESPACE_URL, "urn:spade-coreason:session")
 INBOX = uuid5(NAMESPACE_URL, "urn:spade-coreason:inbox")
 THREADS = uuid5(NAMESPACE_URL, "urn:spade-coreason:thread")
+_INBOX_BYTES = INBOX.bytes
 
 
 @lru_cache(maxsize=4096)  # asked for the same few, many times a message
@@ -44,9 +45,14 @@ def inbox_key(agent: str, sender: str, stanza_id: str, content: str, archive_id:
     Without either no two are the same.
     """
     # XML has no NUL, so nothing can be moved from one part to the next.
-    if not stanza_id:
-        return uuid5(INBOX, "\0".join((agent, sender, "", archive_id, content))) if archive_id else uuid4()
-    return uuid5(INBOX, "\0".join((agent, sender, stanza_id, content)))
+    if stanza_id:
+        named = f"{agent}\0{sender}\0{stanza_id}\0{content}"
+    elif archive_id:
+        named = f"{agent}\0{sender}\0\0{archive_id}\0{content}"
+    else:
+        return uuid4()
+    # As `uuid5`, which imports what it needs at every call.
+    return UUID(bytes=hashlib.sha1(_INBOX_BYTES + named.encode(), usedforsecurity=False).digest()[:16], version=5)
 
 
 def derived_thread(session: UUID, peer: str) -> str:
