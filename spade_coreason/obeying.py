@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 from pydantic_core import to_json
 
 from . import conversation
-from .codec import Completed, Incoming, Said, owner_of, voice_for
+from .codec import Completed, Incoming, Said, voice_for
 from .commands import Command, Commands, House, Outcome, Read, deleted
 from .contracts import MarkdownBlock
 from .engine import Engine
@@ -59,16 +59,12 @@ class Obeying:
         command = self.find(one.incoming)
         return command is None or command.name in self._commands.own
 
-    def cancel_at_once(self, incoming: Incoming, is_new: asyncio.Future[bool], is_surely_new: bool) -> None:
-        """Stops what runs where a request says `/cancel`; its answer waits for its turn.
+    def cancel_at_once(self, lane: Lane, incoming: Incoming, is_new: asyncio.Future[bool], is_surely_new: bool) -> None:
+        """Stops what runs in a lane where a request for it says `/cancel`; its answer waits for its turn.
 
         One that comes again does not mean what runs by then.
         """
-        command = self.find(incoming)
-        if command is None or command.name != "cancel":
-            return
-        lane = self._engine.lanes.get(owner_of(incoming), incoming.thread)
-        if lane is None:
+        if (command := self.find(incoming)) is None or command.name != "cancel":
             return
         if is_surely_new:
             lane.has_cancelled = lane.stop()

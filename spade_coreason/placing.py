@@ -41,11 +41,12 @@ class Places:
         """How many requests of a sender have no place yet."""
         return len(self._queues.get(sender, ()))
 
-    def placed(self, incoming: Incoming) -> Incoming:
-        """The request on the thread where it belongs, as far as that is known at once."""
-        turn = _replied_to(incoming)
-        sender, thread = self._recent.get(turn.int, ("", None)) if turn is not None else ("", None)
-        return incoming._replace(thread=thread) if thread is not None and sender == owner_of(incoming) else incoming
+    def placed(self, incoming: Incoming, sender: str) -> Incoming:
+        """The request of a sender on the thread where it belongs, as far as that is known at once."""
+        if (turn := _replied_to(incoming)) is None:
+            return incoming
+        of, thread = self._recent.get(turn.int, ("", None))
+        return incoming._replace(thread=thread) if thread is not None and of == sender else incoming
 
     def put(self, waiting: Waiting) -> None:
         """Takes a request."""
@@ -57,7 +58,7 @@ class Places:
             self._queues[sender] = deque([waiting])
             self._tasks[sender] = asyncio.create_task(self._place(sender))
         else:
-            self._pass_on(waiting)
+            self._pass_on(waiting, sender)
 
     def take_back(self, sender: str, message_id: str) -> Waiting | None:
         """A request of the sender's own that has no place yet, and gets none."""
@@ -81,8 +82,8 @@ class Places:
         turn = _replied_to(waiting.incoming)
         return turn is not None and turn.int not in self._recent
 
-    def _pass_on(self, waiting: Waiting) -> None:
-        self._recent[waiting.key.int] = owner_of(waiting.incoming), waiting.incoming.thread
+    def _pass_on(self, waiting: Waiting, sender: str) -> None:
+        self._recent[waiting.key.int] = sender, waiting.incoming.thread
         if len(self._recent) > _REMEMBERED:
             self._recent.popitem(last=False)
         self._enqueue(waiting)
@@ -97,7 +98,7 @@ class Places:
                     incoming = incoming._replace(thread=await self._thread(sender, incoming))
                 if queue and queue[0] is waiting:  # else it was taken back meanwhile
                     queue.popleft()
-                    self._pass_on(waiting._replace(incoming=incoming))
+                    self._pass_on(waiting._replace(incoming=incoming), sender)
         finally:
             del self._queues[sender], self._tasks[sender]
 

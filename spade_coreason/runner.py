@@ -204,16 +204,19 @@ class Runner:
         sender hears so.
         """
         sender = owner_of(incoming)
-        incoming = self._places.placed(incoming)
-        if (refusal := self._waiting_room.refusal(incoming)) is not None:
+        incoming = self._places.placed(incoming, sender)
+        if (refusal := self._waiting_room.refusal(incoming, sender)) is not None:
             self._outbox.tell(incoming, uuid4(), refusal)
             return None
         if incoming.replaces is not None:
             self.withdraw(sender, incoming.replaces)
         key = inbox_key(self.jid, sender, incoming.stanza_id, incoming.content, incoming.archive_id)
-        is_surely_new = self.store.is_surely_new(key.bytes)
-        row, is_new = self.store.receive(key.bytes, sender, incoming.to_json().decode(), self._clock())
-        self._obeying.cancel_at_once(incoming, is_new, is_surely_new)
+        key_bytes = key.bytes
+        is_surely_new = self.store.is_surely_new(key_bytes)
+        row, is_new = self.store.receive(key_bytes, sender, incoming.to_json().decode(), self._clock())
+        at_work = self._lanes.get(sender, incoming.thread)
+        if at_work is not None and at_work.worker is not None:
+            self._obeying.cancel_at_once(at_work, incoming, is_new, is_surely_new)
         waiting = Waiting(incoming, key, row, is_new, self.activity.now(), is_surely_new)
         if self.is_paused:
             is_new.add_done_callback(partial(self._tell_of_pause, waiting))

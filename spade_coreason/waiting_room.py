@@ -24,12 +24,11 @@ class WaitingRoom:
         self._places = places
         self._most = most
 
-    def refusal(self, incoming: Incoming) -> Refused | None:
+    def refusal(self, incoming: Incoming, sender: str) -> Refused | None:
         """What the sender of a request hears that is not kept; None for one that is."""
-        sender, thread = owner_of(incoming), incoming.thread
-        if self.is_full(sender, thread):
+        if self.is_full(sender, incoming.thread):
             text = f"{self._most} messages of this conversation wait already; until some are answered no more are kept."
-            if not self._is_full_lane(sender, thread):
+            if not self._is_full_lane(sender, incoming.thread):
                 text = f"{self._most * _QUEUES} messages of yours wait already; until some are answered no more are kept."
             return Refused(text, ErrorCode.TOO_MANY_REQUESTS, AGAIN_S)
         if incoming.hops > MOST_HOPS:
@@ -50,7 +49,7 @@ class WaitingRoom:
     def is_full(self, sender: str, thread: str | None) -> bool:
         """Whether no more of somebody (a bare JID) may wait on a thread."""
         waiting = self._lanes.waiting(sender) + self._places.waiting(sender)
-        return self._is_full_lane(sender, thread) or waiting >= self._most * _QUEUES
+        return waiting >= self._most and (waiting >= self._most * _QUEUES or self._is_full_lane(sender, thread))
 
     def _is_full_lane(self, sender: str, thread: str | None) -> bool:
         lane = self._lanes.get(sender, thread)
