@@ -115,7 +115,9 @@ def _replied_to(incoming: Incoming) -> UUID | None:
     """The turn of ours whose message a request without a thread may be a reply to: with its key our ids begin."""
     if incoming.thread is not None or incoming.language not in ("person", "room"):
         return None
+    if (replied_to := incoming.metadata.get("reply_to")) is None:
+        return None
     try:
-        return UUID(str(incoming.metadata.get("reply_to", ""))[:36])
+        return UUID(replied_to[:36])
     except ValueError:
         return None
