@@ -87,6 +87,8 @@ class Connection:
         self._back_off = BackOff()
         self._watch = Watch(client, self._silent)
         self._outgoing = Outgoing(client, self._watch)
+        self.send = self._outgoing.send
+        """Sends stanzas in order; all that is sent in one round of the event loop leaves in one write."""
 
     @property
     def address(self) -> str:
@@ -129,10 +131,6 @@ class Connection:
         """Waits until the server has acknowledged everything; whether it has."""
         return await self._outgoing.settle(timeout_s)
 
-    def send(self, stanzas: list[str]) -> None:
-        """Sends stanzas in order; all that is sent in one round of the event loop leaves in one write."""
-        self._outgoing.send(stanzas)
-
     def recall(self, kind: type[Wanted]) -> list[Wanted]:
         """Takes back what has not left yet, or must leave again with a new session, of one kind."""
         return self._outgoing.recall(kind)
@@ -141,17 +139,16 @@ class Connection:
 
     def _message(self, message: Element) -> None:
         client = self.client
-        client.sm.count_in()
+        durable = None
         if client.peer_default_lang and LANGUAGE not in message.attrib:
             message.set(LANGUAGE, client.peer_default_lang)  # RFC 6120, 4.7.4
         try:
             # Where something could not be stored, it comes again with the new session, behind that.
-            durable = None if self._takes(message) or self._renewal is not None else self._on_message(message)
+            if not self._takes(message) and self._renewal is None:
+                durable = self._on_message(message)
         except Exception:
             log.exception("%s: a message from %s could not be read", self.jid, message.get("from"))
-            return
-        if durable is not None:
-            client.sm.hold(durable)
+        client.sm.came_in(durable)
 
     def _ack_requested(self, _: Element) -> None:
         self.client.sm.send_ack()

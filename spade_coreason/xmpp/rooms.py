@@ -57,6 +57,8 @@ class Rooms:
         self._rooms = {plan.jid: Room(plan) for plan in plans}
         self._on_gone = on_gone
         self._mail = RoomMail(self._rooms)
+        self.address = self._mail.address
+        """What may leave now of stanzas: those to rooms that the agent is not in yet wait, private ones find their seat."""
         self._agent = bare(connection.jid)
         self._is_closed = False
         self.access = Access(self._agent)
@@ -359,10 +361,6 @@ class Rooms:
         self._tell()
 
     # What the agent says there
-
-    def address(self, stanzas: list[str]) -> list[str]:
-        """What may leave now of `stanzas`: those to rooms that the agent is not in yet wait, private ones find their seat."""
-        return self._mail.address(stanzas)
 
     def _say(self, stanza: str) -> None:
         self._connection.send([ToRoom.made_of(stanza)])

@@ -46,16 +46,14 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         self._is_asked = False
         super().session_end(event)
 
-    def hold(self, durable: asyncio.Future[Any]) -> None:
-        """The stanza that is just being handled is not acknowledged before `durable` is done."""
-        if self.enabled_in and not durable.done():
-            self._held.append((self.config["handled"], durable))
-
-    def count_in(self) -> None:
-        """Counts a stanza that slixmpp does not see."""
+    def came_in(self, durable: asyncio.Future[Any] | None) -> None:
+        """Counts a stanza that slixmpp does not see; it is not acknowledged before `durable` is done."""
         if self.enabled_in:
             # As an attribute it is found, and set, by functions of slixmpp's; and there are as many as messages.
-            self.config["handled"] = (self.config["handled"] + 1) % _MODULUS
+            config = self.config
+            handled = config["handled"] = (config["handled"] + 1) % _MODULUS
+            if durable is not None and not durable.done():
+                self._held.append((handled, durable))
 
     def send_ack(self) -> None:
         """Acknowledges what came in until now, as soon as it is durable."""
@@ -79,8 +77,9 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         acknowledged = (h - self.last_ack) % _MODULUS  # type: ignore[has-type]
         self.last_ack = h
         is_heard = self.xmpp.event_handled("stanza_acked")  # raising it for nobody costs more than all the rest
-        for _ in range(min(acknowledged, len(self.unacked_queue))):
-            _, stanza = self.unacked_queue.popleft()
+        queue = self.unacked_queue
+        for _ in range(min(acknowledged, len(queue))):
+            _, stanza = queue.popleft()
             if isinstance(stanza, Tracked):
                 stanza.acknowledge()
             if is_heard:
@@ -100,10 +99,10 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         """Counts stanzas that are written to the stream as text; in the order in which they are written."""
         if not self.enabled_out:
             return
-        seq = self.config["seq"]
+        seq, queue = self.config["seq"], self.unacked_queue
         for stanza in stanzas:
             seq = (seq + 1) % _MODULUS
-            self.unacked_queue.append((seq, stanza))
+            queue.append((seq, stanza))
         self.config["seq"] = seq
 
     def _durable(self, _: asyncio.Future[Any]) -> None:
@@ -113,11 +112,12 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
             self._say_ack()
 
     def _drop_durable(self) -> None:
-        while self._held and (durable := self._held[0][1]).done():
+        held = self._held
+        while held and (durable := held[0][1]).done():
             if durable.cancelled() or durable.exception() is not None:
                 self.on_loss()
                 return
-            self._held.popleft()
+            held.popleft()
 
     def _say_ack(self) -> None:
         if not self.xmpp.transport:

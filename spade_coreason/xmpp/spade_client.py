@@ -91,21 +91,15 @@ class Client(XMPPClient):  # type: ignore[misc]  # SPADE comes without types
         stanzas = reader.read(data)
         if is_new and reader.header is not None:
             self.start_stream_handler(reader.header)
+        # What slixmpp builds of an element, to compare it with its handlers, costs more than everything that is read of it.
+        slixmpps: Callable[[Element], None] = self._spawn_event
         for stanza in stanzas:
-            self._spawn_event(stanza)
+            self.handlers.get(stanza.tag, slixmpps)(stanza)
         if reader.end:
             if not reader.is_xml and self.transport is not None:
                 self.send_raw(_NOT_WELL_FORMED)
             self.disconnect_reason = reader.end
             self.abort()
-
-    def _spawn_event(self, xml: Element) -> None:
-        # What slixmpp builds of an element, to compare it with its handlers, costs more than everything that is read of it.
-        handle = self.handlers.get(xml.tag)
-        if handle is None:
-            super()._spawn_event(xml)
-        else:
-            handle(xml)
 
     @property
     def is_full_server(self) -> bool:
