@@ -29,6 +29,7 @@ def local_part(jid: str) -> str:
     return bare(jid).split("@", 1)[0]
 
 
+@lru_cache(maxsize=4096)  # as `bare`
 def domain(jid: str) -> str:
     """The domain of a JID."""
     return bare(jid).rpartition("@")[2]

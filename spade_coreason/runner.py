@@ -218,7 +218,7 @@ class Runner:
         if at_work is not None and at_work.worker is not None:
             self._obeying.cancel_at_once(at_work, incoming, is_new, is_surely_new)
         waiting = Waiting(incoming, key, row, is_new, self.activity.now(), is_surely_new)
-        if self.is_paused:
+        if self._operators.is_paused:
             is_new.add_done_callback(partial(self._tell_of_pause, waiting))
         if self._is_accepting:
             self._places.put(waiting)
