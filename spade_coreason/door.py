@@ -31,6 +31,7 @@ from .notices import Notices
 from .peers import OpenRequests
 from .response import Send
 from .runner import Runner
+from .values import replace
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ class Door:
 
     def _named(self, message: Decoded, stanza: Element) -> Decoded:
         if isinstance(message, Incoming) and not message.stanza_id:
-            return message._replace(archive_id=archive_id(stanza, self._runner.jid))
+            return replace(message, archive_id=archive_id(stanza, self._runner.jid))
         return message
 
     def take(self, incoming: Incoming, *, is_late: bool = False) -> asyncio.Future[bool] | None:

@@ -13,6 +13,7 @@ from .exceptions import StoreError
 from .lane import Waiting
 from .names import thread_of
 from .stores import AgentStore
+from .values import replace
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class Places:
         if (turn := _replied_to(incoming)) is None:
             return incoming
         of, thread = self._recent.get(turn.int, ("", None))
-        return incoming._replace(thread=thread) if thread is not None and of == sender else incoming
+        return replace(incoming, thread=thread) if thread is not None and of == sender else incoming
 
     def put(self, waiting: Waiting) -> None:
         """Takes a request."""
@@ -95,7 +96,7 @@ class Places:
                 waiting = queue[0]
                 incoming = waiting.incoming
                 if self._is_to_be_found(waiting):
-                    incoming = incoming._replace(thread=await self._thread(sender, incoming))
+                    incoming = replace(incoming, thread=await self._thread(sender, incoming))
                 if queue and queue[0] is waiting:  # else it was taken back meanwhile
                     queue.popleft()
                     self._pass_on(waiting._replace(incoming=incoming), sender)

@@ -50,6 +50,7 @@ from .summaries import Summariser
 from .tokens import TokenCounter
 from .turn import CURRENT_REQUEST, Turn
 from .usage import Usage
+from .values import replace
 from .verdicts import decide, notice
 from .waiting_room import MOST_HOPS, WaitingRoom
 from .workers import Workers
@@ -237,7 +238,7 @@ class Runner:
                 await self._obeying.answer(lane, memory, waiting, said)
                 return
             if said is not text:
-                incoming = incoming._replace(payload={**incoming.payload, "query": said})
+                incoming = replace(incoming, payload={**incoming.payload, "query": said})
                 waiting = waiting._replace(incoming=incoming)
         received = decide(memory, incoming, now, self.policy.rules)
         if received.ended is not None:

@@ -37,6 +37,7 @@ FLOORS = [
         "documents",
         "nearness",
         "held",
+        "values",
     },
     {"conversation", "pruning", "fields", "own_commands", "config", "modules", "authoring", "tokens", "summaries", "embedding"},
     {"codec", "stores", "loading", "files", "links"},

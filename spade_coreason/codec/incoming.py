@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
+from dataclasses import field
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -11,6 +11,7 @@ from pydantic_core import from_json, to_json
 
 from ..contracts import ClientCapabilities
 from ..names import bare
+from ..values import value
 
 # Ids and threads are echoed, and a quote takes six times its room there. Longer ones are nobody's.
 LONGEST_ID = 1024
@@ -45,7 +46,8 @@ COMMAND = "command"
 LINEAGE = ("request_id", "root_request_id", "parent_request_id")
 
 
-class Incoming(NamedTuple):
+@value
+class Incoming:
     """A request and where it came from. `language` is what it is answered in: "person", "program", "spade" or "room"."""
 
     language: str
@@ -56,7 +58,7 @@ class Incoming(NamedTuple):
     content: str
     """What makes it another message than one with the same id."""
     message_type: str = "chat"
-    metadata: Mapping[str, Any] = MappingProxyType({})
+    metadata: Mapping[str, Any] = field(default_factory=dict)
     wants_receipt: bool = False
     uses_chat_states: bool = False
     wants_marker: bool = False

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 from xml.etree.ElementTree import Element
 
+from ..values import replace
 from .incoming import LONGEST_ID, PARENT_THREAD, Incoming, Reaction, Retraction
 from .namespaces import (
     APPLY_TO,
@@ -169,7 +170,8 @@ def room_request(
 def private_request(incoming: Incoming, owner: str, address: str, jid: str | None) -> Incoming:
     """The request that a private message of an occupant is. `address` is where the answer goes."""
     room, _, nick = incoming.sender.partition("/")
-    return incoming._replace(
+    return replace(
+        incoming,
         content=f"{address}\n{incoming.content}",
         metadata=_about(room, nick, jid, incoming.metadata),
         owner=owner,

@@ -23,6 +23,7 @@ from spade_coreason.codec import (
 )
 from spade_coreason.contracts import MarkdownBlock
 from spade_coreason.names import inbox_key
+from spade_coreason.values import replace
 from spade_coreason.xmpp.room import Room, RoomPlan
 from spade_coreason.xmpp.room_life import RoomState, after_leaving, after_refusal
 from tests.codec.stanzas import AGENT, KEY, message
@@ -134,7 +135,7 @@ def test_the_conversation_of_a_room_is_the_rooms_and_its_key_the_occupants() -> 
     assert {request.owner for request in requests} == {ROOM}
     assert len({inbox_key(AGENT, r.owner, r.stanza_id, r.content) for r in requests}) == 2
     again = Incoming.from_json(requests[0].to_json())
-    assert again == requests[0]._replace(content="")
+    assert again == replace(requests[0], content="")
 
 
 def test_an_answer_to_a_room_names_once_who_asked() -> None:

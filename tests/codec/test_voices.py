@@ -41,6 +41,7 @@ from spade_coreason.codec.program_voice import ProgramVoice
 from spade_coreason.codec.spade_voice import SpadeVoice
 from spade_coreason.codec.xml import clean, wire_size
 from spade_coreason.peers import OpenRequests, PeerEvent
+from spade_coreason.values import replace
 from tests.codec.stanzas import (
     ACTIVE,
     AGENT,
@@ -241,7 +242,7 @@ def test_the_longest_id_that_an_answer_refers_to_leaves_room(mark: str) -> None:
     absurd = mark * 1024
     reply = "<reply xmlns='urn:xmpp:reply:0' id='1'/>"
     incoming = request(message(body("hi") + reply, id=absurd, thread=absurd, sender=f"{ALICE}/{absurd}"))
-    incoming = incoming._replace(metadata={**incoming.metadata, "parent_thread": absurd})
+    incoming = replace(incoming, metadata={**incoming.metadata, "parent_thread": absurd})
     stanzas = all_of(voice(incoming), says("x" * 70_000))
     assert longest(stanzas) <= LIMIT
     assert ["<reply" in stanza for stanza in stanzas] == [True] + [False] * (len(stanzas) - 1)
