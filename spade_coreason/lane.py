@@ -7,7 +7,7 @@ import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 from .codec import Incoming
@@ -20,9 +20,11 @@ from .response import Seal
 from .session import Variables
 from .slots import Slots
 from .stores import ConversationRow
+from .values import value
 
 
-class Waiting(NamedTuple):
+@value
+class Waiting:
     """A request whose turn has not come. `is_new` is done when it is durable: False for a duplicate.
 
     Where it `is_surely_new`, its turn begins without waiting for that.

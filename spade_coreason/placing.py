@@ -99,7 +99,7 @@ class Places:
                     incoming = replace(incoming, thread=await self._thread(sender, incoming))
                 if queue and queue[0] is waiting:  # else it was taken back meanwhile
                     queue.popleft()
-                    self._pass_on(waiting._replace(incoming=incoming), sender)
+                    self._pass_on(replace(waiting, incoming=incoming), sender)
         finally:
             del self._queues[sender], self._tasks[sender]
 

@@ -239,7 +239,7 @@ class Runner:
                 return
             if said is not text:
                 incoming = replace(incoming, payload={**incoming.payload, "query": said})
-                waiting = waiting._replace(incoming=incoming)
+                waiting = replace(waiting, incoming=incoming)
         received = decide(memory, incoming, now, self.policy.rules)
         if received.ended is not None:
             await self._ends.ended(memory.row.conversation_id, received.ended)

@@ -14,6 +14,7 @@ from .engine import Engine
 from .exceptions import StoreError
 from .lane import Errand, Lane, Waiting
 from .slots import Slots
+from .values import replace
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +135,7 @@ class Workers:
             is_kept = False
         if is_kept and not self._is_draining:
             self._retries = [timer for timer in self._retries if timer.when() > asyncio.get_running_loop().time()]
-            again = waiting._replace(redelivered=True)
+            again = replace(waiting, redelivered=True)
             self._retries.append(asyncio.get_running_loop().call_later(_RETRY_S, self.put, again))
         self._engine.outbox.tell(waiting.incoming, waiting.key, Failed(text, ErrorCode.UNAVAILABLE, True))
 
