@@ -23,7 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from ..exceptions import DatabaseEmpty, StoreError
 from . import full_text, schema
 from .known import KnownKeys
-from .statements import ANSWER, RECEIVE, STATEMENTS
+from .statements import ANSWER, RECEIVE, RECEIVE_ANSWERED, STATEMENTS
 
 T = TypeVar("T")
 Row: TypeAlias = tuple[Any, ...]
@@ -57,7 +57,6 @@ class Write:
     rows: Rows
     work: Callable[[Connection], Any] | None
     future: asyncio.Future[Any] | None
-    inbox_row: int | None = None
 
 
 class Database(ABC):
@@ -79,7 +78,7 @@ class Database(ABC):
         self.was_revision: str | None = None
         """The schema that it had before it was opened; None where it was empty."""
         self.known = KnownKeys()
-        """The keys of the inbox, of all agents."""
+        """Where the keys of the inbox are, of all agents: no other process writes, so the table needs no index of them."""
         self.failure: StoreError | None = None
         """Why nothing can be written at the moment; None while it can. It is tried again every few seconds."""
         self._trial: asyncio.TimerHandle | None = None
@@ -127,13 +126,10 @@ class Database(ABC):
         self._next_ids[table] += 1
         return self._next_ids[table]
 
-    def submit(self, rows: Rows, inbox_row: int | None = None) -> asyncio.Future[Any]:
-        """Writes rows of the prepared statements in one transaction; the future is done when they are durable.
-
-        Its result is True; with `inbox_row` whether that row was new.
-        """
-        future = self._loop.create_future()
-        self._enqueue(Write(rows, None, future, inbox_row))
+    def submit(self, rows: Rows) -> asyncio.Future[bool]:
+        """Writes rows of the prepared statements in one transaction; the future is done (True) when they are durable."""
+        future: asyncio.Future[bool] = self._loop.create_future()
+        self._enqueue(Write(rows, None, future))
         return future
 
     def submit_later(self, rows: Rows) -> None:
@@ -142,11 +138,15 @@ class Database(ABC):
         if self._later_timer is None:
             self._later_timer = self._loop.call_later(0.2, self._hand_over)
 
-    async def write(self, work: Callable[[Connection], T]) -> T:
-        """Runs `work` in the writer's transaction and gives its result; for what is rare."""
+    def run(self, work: Callable[[Connection], T]) -> asyncio.Future[T]:
+        """Runs `work` in the writer's transaction; the future is its result, when that is durable. For what is rare."""
         future: asyncio.Future[T] = self._loop.create_future()
         self._enqueue(Write((), work, future))
-        return await future
+        return future
+
+    async def write(self, work: Callable[[Connection], T]) -> T:
+        """Runs `work` likewise, and waits for its result."""
+        return await self.run(work)
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """Runs `work` in a transaction of its own, beside the writer; it sees one state of the database."""
@@ -234,8 +234,9 @@ class Database(ABC):
         for table in schema.NUMBERED:
             stored = connection.execute(select(func.max(table.c.id))).scalar() or 0
             self._next_ids[table.name] = max(stored, self._next_ids.get(table.name, 0))
-        for key in connection.scalars(select(schema.inbox.c.key)):
-            self.known.add(key)
+        for row, key in connection.execute(select(schema.inbox.c.id, schema.inbox.c.key)):
+            if row not in self.known.rows(key):
+                self.known.add(key, row)
 
     def _revision(self, connection: Connection) -> str:
         tables = inspect(connection).get_table_names()
@@ -300,21 +301,21 @@ def grouped(batch: Sequence[Write]) -> list[list[Row]]:
         for statement, row in write.rows:
             groups[statement].append(row)
     if groups[RECEIVE] and groups[ANSWER]:
-        groups[RECEIVE], groups[ANSWER] = _answered(groups[RECEIVE], groups[ANSWER])
+        groups[RECEIVE], groups[RECEIVE_ANSWERED], groups[ANSWER] = _answered(groups[RECEIVE], groups[ANSWER])
     return groups
 
 
-def _answered(received: list[Row], answers: list[Row]) -> tuple[list[Row], list[Row]]:
+def _answered(received: list[Row], answers: list[Row]) -> tuple[list[Row], list[Row], list[Row]]:
     """Requests that are answered in the same transaction go in as answered, instead of being written twice."""
-    new = {row[0]: row for row in received}
-    rest = []
+    waiting = {row[0]: row for row in received}
+    answered, rest = [], []
     for answer in answers:
-        row = new.get(answer[0])
+        row = waiting.pop(answer[0], None)
         if row is None:
             rest.append(answer)
         else:
-            new[row[0]] = (*row[:-3], answer[1], None, answer[2])
-    return list(new.values()), rest
+            answered.append((*row[:-2], *answer[1:]))
+    return list(waiting.values()), answered, rest
 
 
 def settle(results: Results) -> None:

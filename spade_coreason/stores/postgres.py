@@ -14,7 +14,7 @@ from sqlalchemy.pool import NullPool
 
 from ..exceptions import StoreError
 from .database import Database, Durability, Questions, Results, Row, T, Write, grouped
-from .statements import ADD_INTERACTION, KEYS, RECEIVE, postgres_queries, postgres_sql
+from .statements import ADD_INTERACTION, KEYS, RECEIVE, RECEIVE_ANSWERED, postgres_queries, postgres_sql
 
 try:
     import asyncpg
@@ -31,6 +31,8 @@ _TAKE_MS = 2000
 """For so long the connection of a platform that was killed may be there still."""
 # Classes of SQLSTATE that speak of what was to be written; all others speak of the server (PostgreSQL, appendix A).
 _OF_ONE_WRITE = {"21", "22", "23", "42"}
+_NEW = (RECEIVE, RECEIVE_ANSWERED, ADD_INTERACTION)
+"""The statements by whose rows one knows a transaction again."""
 _PROBLEMS = (asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError, OSError)
 
 
@@ -153,28 +155,24 @@ class PostgresDatabase(Database):
             await transaction.commit()
         except _PROBLEMS:
             # Whether it was done nobody has said.
-            if driver.is_closed() and not await self._are_there([row[0] for row in groups[RECEIVE] + groups[ADD_INTERACTION]]):
+            if driver.is_closed() and not await self._are_there([row[0] for statement in _NEW for row in groups[statement]]):
                 raise
         return results
 
     async def _run_batch(self, driver: Any, groups: list[list[Row]], batch: list[Write]) -> list[Any]:
         texts = postgres_sql()
-        new_rows: set[int] = set()
         for statement, rows in enumerate(groups):
             if not rows:
                 continue
             key = KEYS[statement]
-            # No statement may touch a row twice. Of requests the first counts, of all others the last.
-            different = {row[key]: row for row in (reversed(rows) if statement == RECEIVE else rows)}
-            found = await driver.fetch(texts[statement], *map(list, zip(*different.values(), strict=True)))
-            if statement == RECEIVE:
-                new_rows = {row for (row,) in found}
+            different = {row[key]: row for row in rows}  # no statement may touch a row twice: the last counts
+            await driver.fetch(texts[statement], *map(list, zip(*different.values(), strict=True)))
         results: list[Any] = []
         for write in batch:
             if write.work is not None and self._connection is not None:
                 results.append(await self._connection.run_sync(write.work))
             else:
-                results.append(write.inbox_row is None or write.inbox_row in new_rows)
+                results.append(True)
         return results
 
     async def _are_there(self, ids: list[int]) -> bool:

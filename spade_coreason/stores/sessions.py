@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import CompoundSelect, Row, Select, delete, func, select, union, update
+from sqlalchemy import CompoundSelect, Connection, Row, Select, delete, func, select, union, update
 
 from ..contracts import ConversationState
 from ..contracts.base import utc_now
@@ -18,6 +18,7 @@ from ..preferences import PREFERENCES
 from .audit import AuditTrail
 from .database import Database, Questions, micros, moment
 from .deletion import OF_A_PERSON, delete_everything
+from .duplicates import DUPLICATE_DAYS, receive_once
 from .knowledge import KnowledgeStore
 from .retention import RetentionStore
 from .rows import (
@@ -40,7 +41,6 @@ from .statements import (
     ADD_INTERACTION,
     ANSWER,
     CLOSE,
-    DUPLICATE_DAYS,
     FIND,
     HISTORY,
     POSSIBLE_IDS,
@@ -85,14 +85,19 @@ class AgentStore:
 
     def receive(self, key: bytes, sender: str, request: str, now: datetime) -> tuple[int, asyncio.Future[bool]]:
         """Keeps a request, gives its row and a future: done when it is durable, False for a duplicate."""
-        row = self._database.next_id("inbox")
-        self._database.known.add(key)
-        values = (row, self.agent, key, sender, micros(now), RECEIVED, request, None)
-        return row, self._database.submit([(RECEIVE, values)], inbox_row=row)
+        database = self._database
+        row = database.next_id("inbox")
+        # Python's sqlite3 looks through its adapters for whatever is no int, float, str or bytearray: also for bytes and None.
+        values = (row, self.agent, bytearray(key), sender, micros(now), RECEIVED, request)
+        known = database.known.rows(key)
+        database.known.add(key, row)
+        if known:
+            return row, database.run(lambda connection: receive_once(connection, values, known))
+        return row, database.submit([(RECEIVE, values)])
 
     def is_surely_new(self, key: bytes) -> bool:
         """Whether a request with this key cannot be there, and can be stored as far as is known: its turn may begin at once."""
-        return key not in self._database.known and not self.is_failing
+        return not self._database.known.rows(key) and not self.is_failing
 
     def finish(
         self,
@@ -144,7 +149,15 @@ class AgentStore:
         """Drops the closed requests that are too old to be duplicates."""
         before = micros(now - timedelta(days=DUPLICATE_DAYS))
         old = delete(inbox).where(inbox.c.agent == self.agent, inbox.c.state == CLOSED, inbox.c.received_at < before)
-        await self._database.write(lambda connection: connection.execute(old))
+
+        def work(connection: Connection) -> int | None:
+            connection.execute(old)
+            oldest: int | None = connection.scalar(select(func.min(inbox.c.id)))
+            return oldest
+
+        oldest = await self._database.write(work)
+        if oldest is not None:
+            self._database.known.forget(before=oldest)
 
     # Conversations
 

@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from ..exceptions import DatabaseEmpty, StoreError
 from .database import Database, Durability, Questions, Results, T, Write, grouped, settle
-from .statements import MAX_ROWS, QUERIES, RECEIVE, STATEMENTS, sql
+from .statements import MAX_ROWS, QUERIES, STATEMENTS, sql
 
 # What concerns the file, whoever writes, and what to do about it.
 _REMEDIES = {
@@ -185,21 +185,11 @@ class SqliteDatabase(Database):
 
     def _run_batch(self, connection: Connection, batch: list[Write]) -> list[Any]:
         driver: Any = connection.connection.driver_connection
-        new_rows: set[int] | None = None
         for statement, rows in enumerate(grouped(batch)):
-            done = 0
             for begin in range(0, len(rows), MAX_ROWS):
                 part = rows[begin : begin + MAX_ROWS]
-                done += driver.execute(sql(statement, len(part)), list(chain.from_iterable(part))).rowcount
-            if statement == RECEIVE and done < len(rows):
-                first = min(row[0] for row in rows)
-                new_rows = {row[0] for row in driver.execute("SELECT id FROM inbox WHERE id >= ?", (first,))}
-        return [
-            write.work(connection)
-            if write.work is not None
-            else write.inbox_row is None or new_rows is None or write.inbox_row in new_rows
-            for write in batch
-        ]
+                driver.execute(sql(statement, len(part)), list(chain.from_iterable(part)))
+        return [write.work(connection) if write.work is not None else True for write in batch]
 
     def _error(self, error: Exception) -> StoreError:
         said = super()._error(error)

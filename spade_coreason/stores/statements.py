@@ -17,11 +17,8 @@ from sqlalchemy.dialects import sqlite
 
 from .schema import conversations, inbox, interactions, variables
 
-DUPLICATE_DAYS = 7
-_DUPLICATE_MICROS = DUPLICATE_DAYS * 24 * 3600 * 1_000_000
-
-RECEIVE, SAVE_CONVERSATION, ADD_INTERACTION, SAVE_VARIABLE, ANSWER, CLOSE = range(6)
-STATEMENTS = range(6)
+RECEIVE, RECEIVE_ANSWERED, SAVE_CONVERSATION, ADD_INTERACTION, SAVE_VARIABLE, ANSWER, CLOSE = range(7)
+STATEMENTS = range(7)
 MAX_ROWS = 64
 """Of one statement on SQLite, which takes 32,766 parameters."""
 
@@ -63,22 +60,13 @@ def _upsert(insert: Insert, table: Table, key: Sequence[str], fixed: Sequence[st
 
 
 _WHOSE = ["agent", "conversation_id", "owner", "session_id", "created_at"]
-_RECEIVED = ["id", "agent", "key", "sender", "received_at", "state", "request", "answer"]
-
-
-def _receive(insert: Insert) -> Any:
-    """A row whose key is there already is a duplicate and changes nothing; after seven days it is a new message."""
-    statement = _insert(insert, inbox, _RECEIVED)
-    new = statement.excluded
-    is_old = (inbox.c.state == literal_column("2")) & (
-        inbox.c.received_at < new.received_at - literal_column(str(_DUPLICATE_MICROS))
-    )
-    renewed = {name: new[name] for name in _RECEIVED if name not in ("agent", "key")}
-    return statement.on_conflict_do_update(index_elements=["agent", "key"], set_=renewed, where=is_old)
+_RECEIVED = ["id", "agent", "key", "sender", "received_at", "state", "request"]
+_ANSWERED = [*_RECEIVED[:-1], "answer"]
 
 
 KEYS: dict[int, slice] = {
-    RECEIVE: slice(1, 3),
+    RECEIVE: slice(0, 1),
+    RECEIVE_ANSWERED: slice(0, 1),
     SAVE_CONVERSATION: slice(0, 1),
     ADD_INTERACTION: slice(0, 1),
     SAVE_VARIABLE: slice(0, 4),
@@ -90,7 +78,8 @@ KEYS: dict[int, slice] = {
 
 def _inserts(insert: Insert, dialect: Dialect) -> dict[int, str]:
     return {
-        RECEIVE: _compiled(_receive(insert), _RECEIVED, dialect),
+        RECEIVE: _compiled(_insert(insert, inbox, _RECEIVED), _RECEIVED, dialect),
+        RECEIVE_ANSWERED: _compiled(_insert(insert, inbox, _ANSWERED), _ANSWERED, dialect),
         SAVE_CONVERSATION: _compiled(_upsert(insert, conversations, ["id"], _WHOSE), _names(conversations), dialect),
         ADD_INTERACTION: _compiled(_insert(insert, interactions, _names(interactions)), _names(interactions), dialect),
         SAVE_VARIABLE: _compiled(_upsert(insert, variables, ["agent", "scope", "holder", "name"]), _names(variables), dialect),
@@ -134,10 +123,7 @@ def sql(statement: int, rows: int) -> str:
 
 @cache
 def postgres_sql() -> dict[int, str]:
-    """The statements on PostgreSQL: for any number of rows with different `KEYS`, whose columns they take as arrays.
-
-    `RECEIVE` gives the ids of the rows that are new.
-    """
+    """The statements on PostgreSQL: for any number of rows with different `KEYS`, whose columns they take as arrays."""
     from sqlalchemy.dialects import postgresql  # slow to import, for those who need it
 
     dialect = _postgres_dialect()
@@ -146,7 +132,6 @@ def postgres_sql() -> dict[int, str]:
         before, _, rest = text.partition("VALUES (")
         marks, _, after = rest.partition(")")
         statements[number] = f"{before}SELECT * FROM unnest({_arrays(marks)}){after}"
-    statements[RECEIVE] += " RETURNING id"
     for number, (assignments, names) in _UPDATES.items():
         changes, condition = _update(assignments, dialect)
         marks = ", ".join(

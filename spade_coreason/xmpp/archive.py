@@ -22,7 +22,7 @@ from ..contracts.base import utc_now
 from ..exceptions import StoreError
 from ..names import bare
 from ..stores import AgentStore
-from ..stores.statements import DUPLICATE_DAYS
+from ..stores.duplicates import DUPLICATE_DAYS
 from .connection import Connection
 
 log = logging.getLogger(__name__)
