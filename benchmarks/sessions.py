@@ -179,7 +179,7 @@ async def _grouped(path: Path, turns: int) -> float:
         row = _thread_row(0)._replace(id=store.new_conversation_row(), conversation_id=name)
         for _ in numbers:
             row = row._replace(turns=row.turns + 1)
-            request, is_new = store.receive(uuid4().bytes, PERSON, json.dumps(BODY["input"]), NOW)
+            request, is_new, _ = store.receive(uuid4().bytes, PERSON, json.dumps(BODY["input"]), NOW)
             # As the runner does with a request that is surely new and an agent that waits for nothing.
             await store.finish(request, row, Turn(str(uuid4()), NOW, json.dumps(BODY)), '["<message/>"]')
             await is_new

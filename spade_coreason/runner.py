@@ -212,9 +212,7 @@ class Runner:
         if incoming.replaces is not None:
             self.withdraw(sender, incoming.replaces)
         key = inbox_key(self.jid, sender, incoming.stanza_id, incoming.content, incoming.archive_id)
-        key_bytes = key.bytes
-        is_surely_new = self.store.is_surely_new(key_bytes)
-        row, is_new = self.store.receive(key_bytes, sender, incoming.to_json().decode(), self._clock())
+        row, is_new, is_surely_new = self.store.receive(key.bytes, sender, incoming.to_json().decode(), self._clock())
         at_work = self._lanes.get(sender, incoming.thread)
         if at_work is not None and at_work.worker is not None:
             self._obeying.cancel_at_once(at_work, incoming, is_new, is_surely_new)

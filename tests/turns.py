@@ -28,7 +28,7 @@ def conversation(store: AgentStore, name: str = "t", owner: str = ALICE, **field
 
 
 async def received(store: AgentStore, owner: str = ALICE, request: str = '{"secret": 1}', key: bytes = b"") -> int:
-    row, is_new = store.receive(key or uuid4().bytes, owner, request, NOW)
+    row, is_new, _ = store.receive(key or uuid4().bytes, owner, request, NOW)
     assert await is_new
     return row
 

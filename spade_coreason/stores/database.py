@@ -11,7 +11,6 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -31,7 +30,10 @@ Rows: TypeAlias = Sequence[tuple[int, Row]]
 Durability: TypeAlias = Literal["full", "normal", "off"]
 Questions: TypeAlias = Generator[tuple[int, Row], list[Any], T]
 """Asks prepared queries one after the other, each with its parameters; gets their rows, and returns what it made of them."""
-Results: TypeAlias = list[tuple["asyncio.Future[Any]", Any]]
+Write: TypeAlias = tuple[Rows, Callable[[Connection], Any] | None, "asyncio.Future[Any] | None"]
+"""What one caller wants written: rows of the prepared statements, or a function; and who waits for it."""
+Results: TypeAlias = list[tuple["asyncio.Future[Any] | None", Any]]
+"""Who waits for something, and what they get: a value, or an exception."""
 
 log = logging.getLogger(__name__)
 
@@ -48,15 +50,6 @@ def micros(moment: datetime) -> int:
 def moment(micros: int) -> datetime:
     """A time as everybody else holds it."""
     return _EPOCH + timedelta(microseconds=micros)
-
-
-@dataclass(slots=True, eq=False)
-class Write:
-    """What one caller wants written: rows of the prepared statements, or a function; and who waits for it."""
-
-    rows: Rows
-    work: Callable[[Connection], Any] | None
-    future: asyncio.Future[Any] | None
 
 
 class Database(ABC):
@@ -129,7 +122,7 @@ class Database(ABC):
     def submit(self, rows: Rows) -> asyncio.Future[bool]:
         """Writes rows of the prepared statements in one transaction; the future is done (True) when they are durable."""
         future: asyncio.Future[bool] = self._loop.create_future()
-        self._enqueue(Write(rows, None, future))
+        self._enqueue((rows, None, future))
         return future
 
     def submit_later(self, rows: Rows) -> None:
@@ -141,7 +134,7 @@ class Database(ABC):
     def run(self, work: Callable[[Connection], T]) -> asyncio.Future[T]:
         """Runs `work` in the writer's transaction; the future is its result, when that is durable. For what is rare."""
         future: asyncio.Future[T] = self._loop.create_future()
-        self._enqueue(Write((), work, future))
+        self._enqueue(((), work, future))
         return future
 
     async def write(self, work: Callable[[Connection], T]) -> T:
@@ -175,7 +168,7 @@ class Database(ABC):
             self._later_timer = None
         if self._later:
             rows, self._later = self._later, []
-            self._fresh.append(Write(rows, None, None))
+            self._fresh.append((rows, None, None))
         if self._fresh:
             fresh, self._fresh = self._fresh, []
             self._take(fresh)
@@ -194,7 +187,7 @@ class Database(ABC):
     def _try(self) -> None:
         self._trial = None
         if self.is_failing:
-            self._enqueue(Write((), _touch, None))
+            self._enqueue(((), _touch, None))
 
     @abstractmethod
     def _take(self, batch: list[Any]) -> None:
@@ -297,8 +290,8 @@ def _database(url: str, durability: Durability) -> Database:
 def grouped(batch: Sequence[Write]) -> list[list[Row]]:
     """The rows of a batch by their statements, in the order in which these run."""
     groups: list[list[Row]] = [[] for _ in STATEMENTS]
-    for write in batch:
-        for statement, row in write.rows:
+    for rows, _, _ in batch:
+        for statement, row in rows:
             groups[statement].append(row)
     if groups[RECEIVE] and groups[ANSWER]:
         groups[RECEIVE], groups[RECEIVE_ANSWERED], groups[ANSWER] = _answered(groups[RECEIVE], groups[ANSWER])
@@ -321,7 +314,7 @@ def _answered(received: list[Row], answers: list[Row]) -> tuple[list[Row], list[
 def settle(results: Results) -> None:
     """Tells everybody who waits what they wait for."""
     for future, result in results:
-        if future.done():  # its waiter was cancelled
+        if future is None or future.done():  # nobody waits, or its waiter was cancelled
             continue
         if isinstance(result, BaseException):
             future.set_exception(result)

@@ -130,14 +130,13 @@ class PostgresDatabase(Database):
             problem = self._error(error) if isinstance(error, _PROBLEMS) else error
             failure = problem if isinstance(problem, StoreError) and _concerns_all(error) else None
             if failure is not None or len(batch) == 1:
-                return [(write.future, problem) for write in batch if write.future is not None], failure
+                return [(future, problem) for _, _, future in batch], failure
             # Only the write that cannot be done fails; the others are done each for itself.
             each = [await self._commit([write]) for write in batch]
             return list(chain.from_iterable(results for results, _ in each)), each[-1][1]
-        done = zip(batch, results, strict=True)
-        return [(write.future, result) for write, result in done if write.future is not None], None
+        return results, None
 
-    async def _transaction(self, batch: list[Write]) -> list[Any]:
+    async def _transaction(self, batch: list[Write]) -> Results:
         driver = await self._connected()
         transaction = driver.transaction()
         await transaction.start()
@@ -159,7 +158,7 @@ class PostgresDatabase(Database):
                 raise
         return results
 
-    async def _run_batch(self, driver: Any, groups: list[list[Row]], batch: list[Write]) -> list[Any]:
+    async def _run_batch(self, driver: Any, groups: list[list[Row]], batch: list[Write]) -> Results:
         texts = postgres_sql()
         for statement, rows in enumerate(groups):
             if not rows:
@@ -167,12 +166,12 @@ class PostgresDatabase(Database):
             key = KEYS[statement]
             different = {row[key]: row for row in rows}  # no statement may touch a row twice: the last counts
             await driver.fetch(texts[statement], *map(list, zip(*different.values(), strict=True)))
-        results: list[Any] = []
-        for write in batch:
-            if write.work is not None and self._connection is not None:
-                results.append(await self._connection.run_sync(write.work))
+        results: Results = []
+        for _, work, future in batch:
+            if work is not None and self._connection is not None:
+                results.append((future, await self._connection.run_sync(work)))
             else:
-                results.append(True)
+                results.append((future, True))
         return results
 
     async def _are_there(self, ids: list[int]) -> bool:

@@ -83,8 +83,11 @@ class AgentStore:
 
     # The inbox
 
-    def receive(self, key: bytes, sender: str, request: str, now: datetime) -> tuple[int, asyncio.Future[bool]]:
-        """Keeps a request, gives its row and a future: done when it is durable, False for a duplicate."""
+    def receive(self, key: bytes, sender: str, request: str, now: datetime) -> tuple[int, asyncio.Future[bool], bool]:
+        """Keeps a request, gives its row and a future: done when it is durable, False for a duplicate.
+
+        The third is whether it is surely none, and can be stored as far as is known: its turn may begin at once.
+        """
         database = self._database
         row = database.next_id("inbox")
         # Python's sqlite3 looks through its adapters for whatever is no int, float, str or bytearray: also for bytes and None.
@@ -92,12 +95,8 @@ class AgentStore:
         known = database.known.rows(key)
         database.known.add(key, row)
         if known:
-            return row, database.run(lambda connection: receive_once(connection, values, known))
-        return row, database.submit([(RECEIVE, values)])
-
-    def is_surely_new(self, key: bytes) -> bool:
-        """Whether a request with this key cannot be there, and can be stored as far as is known: its turn may begin at once."""
-        return not self._database.known.rows(key) and not self.is_failing
+            return row, database.run(lambda connection: receive_once(connection, values, known)), False
+        return row, database.submit([(RECEIVE, values)]), database.failure is None
 
     def finish(
         self,

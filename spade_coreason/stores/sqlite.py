@@ -124,7 +124,7 @@ class SqliteDatabase(Database):
                 lookups = [item for item in batch if isinstance(item, _Lookup)]
                 if lookups:
                     self._loop.call_soon_threadsafe(settle, self._answer(connection, lookups))
-                writes = [item for item in batch if isinstance(item, Write)]
+                writes = [item for item in batch if not isinstance(item, _Lookup)] if lookups else batch
                 if writes:
                     self._loop.call_soon_threadsafe(self._resolve, *self._commit(connection, writes))
                 if is_last:
@@ -146,7 +146,7 @@ class SqliteDatabase(Database):
             self._require_file()
             # A transaction of prepared statements alone goes to the driver as it is: SQLAlchemy's way there costs more than
             # SQLite's work. A function gets SQLAlchemy's connection, and its transaction.
-            if any(write.work is not None for write in batch):
+            if any(work is not None for _, work, _ in batch):
                 with connection.begin():
                     results = self._run_batch(connection, batch)
             else:
@@ -155,12 +155,11 @@ class SqliteDatabase(Database):
             problem = self._error(error) if isinstance(error, SQLAlchemyError | sqlite3.Error) else error
             failure = problem if isinstance(problem, StoreError) and _concerns_all(error) else None
             if failure is not None or len(batch) == 1:
-                return [(write.future, problem) for write in batch if write.future is not None], failure
+                return [(future, problem) for _, _, future in batch], failure
             # Only the write that cannot be done fails; the others are done each for itself.
             each = [self._commit(connection, [write]) for write in batch]
             return list(chain.from_iterable(results for results, _ in each)), each[-1][1]
-        done = zip(batch, results, strict=True)
-        return [(write.future, result) for write, result in done if write.future is not None], None
+        return results, None
 
     def _require_file(self) -> None:
         """What is written to a file that was deleted goes nowhere, and SQLite does not mind."""
@@ -172,7 +171,7 @@ class SqliteDatabase(Database):
             problem = f"is gone ({error.strerror})"
         raise StoreError(f"{self.name}: {problem}; put it back, or stop the platform and restore a backup")
 
-    def _run_prepared(self, connection: Connection, batch: list[Write]) -> list[Any]:
+    def _run_prepared(self, connection: Connection, batch: list[Write]) -> Results:
         driver: Any = connection.connection.driver_connection
         driver.execute("BEGIN IMMEDIATE")
         try:
@@ -183,13 +182,13 @@ class SqliteDatabase(Database):
             raise
         return results
 
-    def _run_batch(self, connection: Connection, batch: list[Write]) -> list[Any]:
+    def _run_batch(self, connection: Connection, batch: list[Write]) -> Results:
         driver: Any = connection.connection.driver_connection
         for statement, rows in enumerate(grouped(batch)):
             for begin in range(0, len(rows), MAX_ROWS):
                 part = rows[begin : begin + MAX_ROWS]
                 driver.execute(sql(statement, len(part)), list(chain.from_iterable(part)))
-        return [write.work(connection) if write.work is not None else True for write in batch]
+        return [(future, True if work is None else work(connection)) for _, work, future in batch]
 
     def _error(self, error: Exception) -> StoreError:
         said = super()._error(error)

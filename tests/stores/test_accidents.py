@@ -83,15 +83,21 @@ async def test_after_an_accident_it_goes_on_by_itself_and_nothing_is_lost(
     database = await Database.open(f"{SQLITE}{path}", "off")
     store = AgentStore(database, "echo@localhost")
 
+    def received(number: int) -> tuple[int, asyncio.Future[bool], bool]:
+        return store.receive(bytes([number]) * 16, "alice@localhost", f'"{"x" * 9000}"', NOW)
+
     def receive(number: int) -> asyncio.Future[bool]:
-        return store.receive(bytes([number]) * 16, "alice@localhost", f'"{"x" * 9000}"', NOW)[1]
+        return received(number)[1]
 
     assert await receive(0)
     mend = await getattr(Accident(database, path), kind)()
     outcomes = await asyncio.gather(*(receive(number) for number in range(1, 20)), return_exceptions=True)
     assert {str(outcome) for outcome in outcomes} == {f"{path}: {problem}"}
     assert store.is_failing
-    assert not store.is_surely_new(b"n" * 16)  # no turn begins on it
+    _, is_new, is_surely_new = received(20)
+    assert not is_surely_new  # no turn begins on it
+    with pytest.raises(StoreError):
+        await is_new
     if kind in ("gone", "replaced"):
         with pytest.raises(StoreError, match="put it back"):
             await store.pending()

@@ -44,7 +44,7 @@ def conversation(store: AgentStore, name: str = "t", owner: str = "alice@localho
 
 
 async def a_turn(store: AgentStore, row: ConversationRow, number: int, *variables: Variable) -> ConversationRow:
-    request, is_new = store.receive(os.urandom(16), row.owner, "{}", NOW)
+    request, is_new, _ = store.receive(os.urandom(16), row.owner, "{}", NOW)
     assert await is_new
     row = ConversationRow(row.id, row.conversation_id, row.owner, row.session_id, row.life, 100, 1, number)
     await store.finish(request, row, Turn(f"i{number}", NOW, f'{{"n": {number}}}'), '["<message/>"]', variables)
@@ -66,7 +66,7 @@ async def test_the_same_key_of_another_agent_is_another_request(store: AgentStor
 
 
 async def test_a_duplicate_after_seven_days_is_a_new_message(store: AgentStore) -> None:
-    row, is_new = store.receive(b"k" * 16, "alice@localhost", "{}", NOW)
+    row, is_new, _ = store.receive(b"k" * 16, "alice@localhost", "{}", NOW)
     assert await is_new
     await store.finish(row, conversation(store), None, None)
     assert not await store.receive(b"k" * 16, "alice@localhost", "{}", NOW + timedelta(days=6))[1]
@@ -77,15 +77,16 @@ async def test_a_key_that_only_resembles_a_known_one_is_a_new_message(store: Age
     for row in range(1, 4):
         database.known.add(b"k" * 16, row)  # rows that are not there, or have another key
     assert await store.receive(b"o" * 16, "alice@localhost", "{}", NOW)[1]
-    assert not store.is_surely_new(b"k" * 16)
-    assert await store.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
+    _, is_new, is_surely_new = store.receive(b"k" * 16, "alice@localhost", "{}", NOW)
+    assert await is_new
+    assert not is_surely_new
     assert not await store.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
 
 
 async def test_old_requests_are_purged_and_those_of_the_week_stay_known(store: AgentStore, database: Database) -> None:
     keys, talk = [number.to_bytes(16, "big") for number in range(3)], conversation(store)
     for days, key in enumerate(keys):
-        row, is_new = store.receive(key, "alice@localhost", "{}", NOW + timedelta(days=days))
+        row, is_new, _ = store.receive(key, "alice@localhost", "{}", NOW + timedelta(days=days))
         assert await is_new
         await store.finish(row, talk, None, None)
     now = NOW + timedelta(days=8, hours=1)
@@ -97,7 +98,7 @@ async def test_old_requests_are_purged_and_those_of_the_week_stay_known(store: A
 async def test_what_is_not_closed_is_pending_in_order(store: AgentStore) -> None:
     rows = []
     for number in range(4):
-        row, is_new = store.receive(bytes([number]) * 16, "alice@localhost", f'{{"n":{number}}}', NOW)
+        row, is_new, _ = store.receive(bytes([number]) * 16, "alice@localhost", f'{{"n":{number}}}', NOW)
         assert await is_new
         rows.append(row)
     talk = conversation(store)
@@ -132,7 +133,7 @@ async def test_history_pages_back_from_the_newest(store: AgentStore) -> None:
 
 async def test_a_turn_is_stored_whole_or_not_at_all(store: AgentStore, database: Database) -> None:
     row = conversation(store)
-    request, is_new = store.receive(b"k" * 16, "alice@localhost", "{}", NOW)
+    request, is_new, _ = store.receive(b"k" * 16, "alice@localhost", "{}", NOW)
     assert await is_new
     broken = Variable("conversation", "t", "n", None)  # type: ignore[arg-type]  # what the table refuses
     with pytest.raises(StoreError, match=r"(?i)not.null"):
@@ -244,7 +245,7 @@ async def test_migrating_keeps_what_is_stored_and_knows_it(database_url: str, re
     database = await Database.open(database_url, "off")
     store = AgentStore(database, "echo@localhost")
     row = await a_turn(store, conversation(store), 1)
-    request, is_new = store.receive(b"k" * 16, "alice@localhost", '{"n":1}', NOW)
+    request, is_new, _ = store.receive(b"k" * 16, "alice@localhost", '{"n":1}', NOW)
     assert await is_new
     stored = everything(database_url)
     await database.write(lambda connection: downgrade(connection, revision))

@@ -134,7 +134,7 @@ async def test_a_commit_whose_confirmation_is_lost_is_looked_up(postgres: Postgr
         database = await Database.open(direct.replace(f":{postgres.port}/", f":{port}/"))
         store = AgentStore(database, AGENT)
         assert await received(store, 1)
-        row, is_new = store.receive(b"2" * 16, ALICE, "{}", NOW)
+        row, is_new, _ = store.receive(b"2" * 16, ALICE, "{}", NOW)
         assert await is_new
         life = Life(ConversationState.ACTIVE, 1, NOW, NOW)
         talk = ConversationRow(store.new_conversation_row(), "t", ALICE, "s", life, 100, turns=1)
