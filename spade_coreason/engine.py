@@ -20,8 +20,9 @@ from .knowledge import Knowledge
 from .lane import Lanes, Person, Waiting
 from .lifecycle import Lifecycle
 from .outbox import Outbox
+from .pace import Pace
 from .policy import Policy
-from .response import Pace, Response
+from .response import Response
 from .stores import AgentStore
 from .usage import Usage
 

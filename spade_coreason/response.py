@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, TypeAlias, cast
 from uuid import UUID
 
-from .alarms import Alarms
-from .codec import Said, StreamAborted, StreamChunk, StreamEnded, StreamStarted, TurnEvent, Voice, printable
+from .codec import Said, StreamAborted, StreamEnded, StreamStarted, TurnEvent, Voice, printable
 from .contracts import (
     AgentRequest,
     AuditEntry,
@@ -22,19 +20,10 @@ from .contracts import (
 )
 from .contracts.blocks import STEP
 from .filing import AS_IT_IS, Filing
+from .pace import Pace
+from .streams import Stream
 from .tracked import Tracked
 
-# A block waits this long for the next event, so that a quick turn's only answer leaves with its commit.
-HOLD_S = 0.1
-# Typing is shown for work that lasts longer than this.
-TYPING_AFTER_S = 0.2
-# Clients forget a typing that is not said again.
-TYPING_AGAIN_S = 20.0
-# A stream that is whole within this time is one message; its first words are shown no later than 50 ms after they were said.
-FIRST_WORDS_S = 0.015
-# A message is corrected once in this time at most.
-GROWTH_S = 1.0
-_CHUNKS_UNTIL_YIELD = 64
 _CHOICES = 20
 
 Send = Callable[[list[str]], None]
@@ -46,41 +35,25 @@ _ViewHint: TypeAlias = Literal["TABLE", "JSON", "LIST", "KEY_VALUE"]
 agent_log = logging.getLogger("spade_coreason.agent")
 
 
-class Pace:
-    """How long things wait: blocks to leave, typing to be shown, streams to grow; one for all turns of an agent."""
-
-    def __init__(self, growth_s: float = GROWTH_S) -> None:
-        self.holding = Alarms(HOLD_S)
-        self.typing = Alarms(TYPING_AFTER_S)
-        self.still_typing = Alarms(TYPING_AGAIN_S)
-        self.first_words = Alarms(FIRST_WORDS_S)
-        self.growing = Alarms(growth_s)
-
-    def stop(self) -> None:
-        """After the last turn."""
-        for alarms in (self.holding, self.typing, self.still_typing, self.first_words, self.growing):
-            alarms.stop()
-
-
 class Response:
     """The ResponseHandler of one turn. After the turn every call is a `RuntimeError`."""
 
     def __init__(
         self, voice: Voice, send: Send, agent: str, key: UUID, pace: Pace, seal: Seal, filing: Filing | None = None
     ) -> None:
-        self._voice = voice
-        self._filing = filing if voice.shows_files else None
+        self.voice = voice
+        self.filing = filing if voice.shows_files else None
         self._key = key
         self._send_now = send
         self._agent = agent
-        self._pace = pace
+        self.pace = pace
         self._seal = seal
         self._held: list[str] = []
         if voice.shows_typing:
             pace.typing.set(self._show_typing)
         self._named = 0
         self._thoughts = 0
-        self._streams: dict[str, Stream] = {}
+        self.streams: dict[str, Stream] = {}
         self._is_over = False
         self.request: AgentRequest | None = None
         """What is answered; known once the session is loaded."""
@@ -112,8 +85,8 @@ class Response:
 
     async def markdown(self, content: str) -> None:
         """Emits a markdown block. To a person one too long for a chat is a file, where the server keeps files."""
-        fitting = await self._filing.markdown(content) if self._filing is not None else AS_IT_IS
-        self._emit(Said(MarkdownBlock(id=self._id(), content=content), *fitting))
+        fitting = await self.filing.markdown(content) if self.filing is not None else AS_IT_IS
+        self.say(Said(MarkdownBlock(id=self._id(), content=content), *fitting))
         self.texts.append(content)
 
     async def ask(self, question: str, choices: Sequence[str]) -> None:
@@ -125,15 +98,15 @@ class Response:
             raise ValueError(f"choices are 1 to {_CHOICES} texts, not {choices!r}")
         content = "\n".join([question, "", *(f"- {choice}" for choice in choices)])
         offered = tuple((choice, choice) for choice in choices)
-        self._emit(Said(MarkdownBlock(id=self._id(), content=content), choices=offered))
+        self.say(Said(MarkdownBlock(id=self._id(), content=content), choices=offered))
         self.texts.append(content)
 
     async def data(self, data: dict[str, Any], title: str | None = None, view_hint: str = "JSON") -> None:
         """Emits a data block; a value that is no JSON is a `ValueError` or `TypeError`, and nothing is sent."""
         block = DataBlock(id=self._id(), data=data, title=title, view_hint=cast(_ViewHint, view_hint))
         dumped = block.dump()
-        fitting = await self._filing.data(block) if self._filing is not None else AS_IT_IS
-        self._emit(Said(block, *fitting))
+        fitting = await self.filing.data(block) if self.filing is not None else AS_IT_IS
+        self.say(Said(block, *fitting))
         self.data_blocks.append(dumped)
 
     async def error(self, message: str, details: dict[str, Any] | None = None, recoverable: bool = False) -> None:
@@ -144,9 +117,9 @@ class Response:
         """Opens a stream."""
         self._require_open()
         stream = Stream(self, self._id())
-        if self._voice.follows_streams:
-            self._emit(StreamStarted(stream.stream_id, title))
-        self._streams[stream.stream_id] = stream
+        if self.voice.follows_streams:
+            self.tell(StreamStarted(stream.stream_id, title))
+        self.streams[stream.stream_id] = stream
         return stream
 
     async def emit(self, event: CloudEvent[Any] | GraphEventBase) -> None:
@@ -178,32 +151,54 @@ class Response:
         sealed = await self._seal(entry)
         await self.emit(CloudEvent(type="ai.coreason.audit", source=f"xmpp:{self._agent}", data=sealed.dump()))
 
+    # What its streams call
+
+    def tell(self, event: TurnEvent) -> None:
+        """Says what cannot wait: it leaves at once, behind all that was said before."""
+        if stanzas := self._say(event):
+            self.send(self._take_held() + stanzas)
+
+    def say(self, event: TurnEvent) -> None:
+        """Says what may wait: it leaves with the next event, with the end of the turn, or in a tenth of a second."""
+        if stanzas := self._say(event):
+            held, self._held = self._take_held(), stanzas
+            self.pace.holding.set(self._release)
+            self.send(held)
+
+    def show_growth(self, stream_id: str) -> bool:
+        """Shows what a stream has more than before, behind all that was said before; whether there was something."""
+        grown = self.voice.growth(stream_id)
+        if grown:
+            self.send(self._take_held())
+            self._send_now(grown)
+        return bool(grown)
+
     # What the runner calls
 
     def report(self, block: UserErrorBlock) -> None:
         """Says an error, without its technical details."""
-        self._emit(Said(block.model_copy(update={"technical_details": None})))
+        self.say(Said(block.model_copy(update={"technical_details": None})))
         self.reported_error = block
 
     async def close_streams(self) -> None:
         """Ends what is still open."""
-        for stream in list(self._streams.values()):
+        for stream in list(self.streams.values()):
             await stream.close()
             stream.finish(StreamEnded(stream.stream_id))  # where a task that nobody waits for is about to close it
 
     def abort_streams(self, reason: str) -> None:
         """Ends what is still open, before its time."""
-        for stream in list(self._streams.values()):
+        for stream in list(self.streams.values()):
             stream.finish(StreamAborted(stream.stream_id, reason))
 
     def hold(self) -> None:
         """The agent is done: a block that waits leaves when the turn is stored, however long that takes."""
-        self._pace.holding.take_back(self._release)
+        self.pace.holding.take_back(self._release)
 
     def conclude(self, event: TurnEvent) -> list[str]:
         """Ends the turn with its last event. What it gives leaves when the turn is stored."""
         self._end()
-        final = self._voice.say(event)
+        final = self.voice.say(event)
         self.stanzas += final
         held = self._take_held()
         return held + final
@@ -211,13 +206,13 @@ class Response:
     def withdraw(self) -> None:
         """Ends the turn: nobody wants its answer any more."""
         self.abandon()
-        self._send_now(self._voice.withdrawn())
+        self._send_now(self.voice.withdrawn())
 
     def abandon(self) -> None:
         """Ends the turn without a word: it runs again."""
         self._end()
         self._take_held()
-        if (stanza := self._voice.paused()) is not None:
+        if (stanza := self.voice.paused()) is not None:
             self._send_now([stanza])
 
     def send(self, stanzas: list[str]) -> None:
@@ -225,14 +220,14 @@ class Response:
         if stanzas:
             self.last_sent = Tracked(stanzas[-1])
             self._send_now([*stanzas[:-1], self.last_sent])
-            if self._voice.shows_typing and not self._is_over:
+            if self.voice.shows_typing and not self._is_over:
                 self._type_on()
 
     def _think(self, content: str, status: str, title: str | None = None) -> None:
         self._require_open()
         if not isinstance(content, str):
             raise TypeError(f"a thought is text, not {type(content).__name__}")
-        if not self._voice.reads_thoughts(title):
+        if not self.voice.reads_thoughts(title):
             return
         self._thoughts += 1
         block = ThinkingBlock(
@@ -241,37 +236,25 @@ class Response:
             content=content,
             status=cast(_Status, status),
         )
-        self._emit(Said(block))
+        if stanzas := self.voice.say(Said(block)):  # no part of the answer, so nothing keeps it
+            self.send(self._take_held() + stanzas)
 
     def _id(self) -> UUID:
         """Blocks and streams have ids that derive from the request's, so that a turn that runs again is recognised."""
         self._named += 1
         return UUID(int=self._key.int ^ self._named)
 
-    def _emit(self, event: TurnEvent) -> None:
+    def _say(self, event: TurnEvent) -> list[str]:
+        """Says what is a part of the answer; gives its stanzas, which are still to be sent."""
         self._require_open()
-        stanzas = self._voice.say(event)
-        if isinstance(event, Said) and isinstance(event.block, ThinkingBlock):
-            if stanzas:
-                self.send(self._take_held() + stanzas)
-            return
-        if self._voice.grows and isinstance(event, StreamChunk):
-            self._streams[event.stream_id].grow()
-        if not stanzas:
-            return
+        stanzas = self.voice.say(event)
         self.stanzas += stanzas
-        held = self._take_held()
-        if isinstance(event, Said | StreamEnded | StreamAborted):
-            self._held = stanzas
-            self._pace.holding.set(self._release)
-            self.send(held)
-        else:
-            self.send(held + stanzas)
+        return stanzas
 
     def _take_held(self) -> list[str]:
         held, self._held = self._held, []
         if held:
-            self._pace.holding.take_back(self._release)
+            self.pace.holding.take_back(self._release)
         return held
 
     def _release(self) -> None:
@@ -279,32 +262,24 @@ class Response:
 
     def _end(self) -> None:
         self._is_over = True
-        pace = self._pace
-        if self._voice.shows_typing:
+        pace = self.pace
+        if self.voice.shows_typing:
             pace.typing.take_back(self._show_typing)
             pace.still_typing.take_back(self._show_typing)
-        for stream in self._streams.values():
+        for stream in self.streams.values():
             stream.stop_growing()
-        self._streams.clear()
+        self.streams.clear()
 
     def _show_typing(self) -> None:
-        if (stanza := self._voice.composing()) is not None:
+        if (stanza := self.voice.composing()) is not None:
             self._send_now([stanza])
-            self._pace.still_typing.set(self._show_typing)
+            self.pace.still_typing.set(self._show_typing)
 
     def _type_on(self) -> None:
         """After something was said: typing is shown again, if the work goes on."""
-        self._pace.typing.take_back(self._show_typing)
-        self._pace.still_typing.take_back(self._show_typing)
-        self._pace.typing.set(self._show_typing)
-
-    def _show_growth(self, stream_id: str) -> bool:
-        """Shows what a stream has more than before, behind all that was said before; whether there was something."""
-        grown = self._voice.growth(stream_id)
-        if grown:
-            self.send(self._take_held())
-            self._send_now(grown)
-        return bool(grown)
+        self.pace.typing.take_back(self._show_typing)
+        self.pace.still_typing.take_back(self._show_typing)
+        self.pace.typing.set(self._show_typing)
 
     def _require_open(self) -> None:
         if self._is_over:
@@ -313,98 +288,3 @@ class Response:
     def _record(self, event: dict[str, Any]) -> None:
         self._require_open()
         self.events.append(event)
-
-
-class Stream:
-    """The StreamHandle: open, active, then closed or aborted."""
-
-    __slots__ = ("_chunks", "_ident", "_is_closing", "_is_growing", "_response", "_stream_id")
-
-    def __init__(self, response: Response, ident: UUID) -> None:
-        self._response = response
-        self._ident = ident
-        self._stream_id = str(ident)
-        self._chunks: list[str] = []
-        self._is_closing = False
-        self._is_growing = False
-
-    @property
-    def stream_id(self) -> str:
-        """A UUID."""
-        return self._stream_id
-
-    @property
-    def is_active(self) -> bool:
-        """Whether it can be written to."""
-        return self._stream_id in self._response._streams and not self._is_closing
-
-    async def write(self, chunk: str) -> None:
-        """Emits a piece of text; `RuntimeError` after the end of the stream, `TypeError` for what is no text."""
-        if not isinstance(chunk, str):
-            raise TypeError(f"a stream takes text, not {type(chunk).__name__}")
-        if not self.is_active:
-            raise RuntimeError("this stream is closed")
-        if self._response._voice.follows_streams:
-            self._response._emit(StreamChunk(self._stream_id, len(self._chunks), chunk))
-        self._chunks.append(chunk)
-        if len(self._chunks) % _CHUNKS_UNTIL_YIELD == 0:
-            await asyncio.sleep(0)  # a long answer written in one go holds up nobody else
-
-    async def close(self) -> None:
-        """Ends the stream; a second end does nothing. To a person one too long for a chat becomes a file."""
-        if not self.is_active:
-            return
-        self._is_closing = True
-        filing = self._response._filing
-        fitting = await filing.markdown("".join(self._chunks)) if filing is not None else AS_IT_IS
-        self.finish(StreamEnded(self._stream_id, *fitting))
-
-    async def abort(self, reason: str) -> None:
-        """Ends the stream before its time; a second end does nothing."""
-        self.finish(StreamAborted(self._stream_id, reason))
-
-    async def replace(self, content: str, reason: str) -> None:
-        """Ends the stream before its time, and puts `content` in the place of all that it said, also where it is shown already.
-
-        A program is told both; nothing else is recorded. A second end does nothing.
-        """
-        if self.is_active:
-            self._chunks = [content]
-            self.finish(StreamAborted(self._stream_id, reason, content))
-
-    def finish(self, end: StreamEnded | StreamAborted) -> None:
-        """Ends the stream so."""
-        if self._response._streams.pop(self._stream_id, None) is None:
-            return
-        self.stop_growing()
-        text = "".join(self._chunks)
-        told: tuple[TurnEvent, ...] = (end,)
-        if not self._response._voice.follows_streams:
-            told = self._as_a_whole(text, end)
-        for event in told:
-            self._response._emit(event)
-        if text:
-            self._response.texts.append(text)
-
-    def _as_a_whole(self, text: str, end: StreamEnded | StreamAborted) -> tuple[TurnEvent, ...]:
-        """What whoever does not follow streams is told of this one: it is a block, if it came to its end."""
-        if isinstance(end, StreamEnded):
-            return (Said(MarkdownBlock(id=self._ident, content=text), end.text, end.links),)
-        return StreamStarted(self._stream_id), StreamChunk(self._stream_id, 0, text), end
-
-    def grow(self) -> None:
-        """It has more to show: its first words soon, what follows when it is time again. Each stream has its own time."""
-        if not self._is_growing:
-            self._is_growing = True
-            self._response._pace.first_words.set(self._show)
-
-    def stop_growing(self) -> None:
-        """Shows no more before its end."""
-        if self._is_growing:
-            self._response._pace.first_words.take_back(self._show)
-            self._response._pace.growing.take_back(self._show)
-
-    def _show(self) -> None:
-        self._is_growing = self._response._show_growth(self._stream_id)
-        if self._is_growing:
-            self._response._pace.growing.set(self._show)

@@ -39,10 +39,11 @@ from .names import bare, inbox_key
 from .obeying import Obeying
 from .operators import PAUSED, Operators
 from .outbox import Outbox
+from .pace import Pace
 from .placing import Places
 from .policy import Policy
 from .preferences import Preferences
-from .response import Pace, Response, Send
+from .response import Response, Send
 from .retention import Purge, Purged
 from .stores import AgentStore
 from .stores.memory import AgentInteractionMemory

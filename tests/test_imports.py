@@ -23,6 +23,7 @@ FLOORS = [
         "activity",
         "alarms",
         "slots",
+        "pace",
         "notices",
         "collector",
         "access",
@@ -44,6 +45,7 @@ FLOORS = [
     {
         "session",
         "response",
+        "streams",
         "lane",
         "lifecycle",
         "ends",

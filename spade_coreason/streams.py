@@ -1,0 +1,139 @@
+"""The streams of an answer: text in pieces."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+from uuid import UUID
+
+from .codec import Said, StreamAborted, StreamChunk, StreamEnded, StreamStarted, TurnEvent, Voice
+from .contracts import MarkdownBlock
+from .filing import AS_IT_IS, Filing
+from .pace import Pace
+
+_CHUNKS_UNTIL_YIELD = 64
+
+
+class Answer(Protocol):
+    """What a stream is a part of."""
+
+    voice: Voice
+    filing: Filing | None
+    pace: Pace
+    streams: dict[str, Stream]
+    """Those that are open, by their ids."""
+    texts: list[str]
+
+    def tell(self, event: TurnEvent) -> None:
+        """Says what cannot wait."""
+        ...
+
+    def say(self, event: TurnEvent) -> None:
+        """Says what may wait for the end of the turn."""
+        ...
+
+    def show_growth(self, stream_id: str) -> bool:
+        """Shows what a stream has more than before, behind all that was said before; whether there was something."""
+        ...
+
+
+class Stream:
+    """The StreamHandle: open, active, then closed or aborted."""
+
+    __slots__ = ("_answer", "_chunks", "_ident", "_is_closing", "_is_growing", "_stream_id")
+
+    def __init__(self, answer: Answer, ident: UUID) -> None:
+        self._answer = answer
+        self._ident = ident
+        self._stream_id = str(ident)
+        self._chunks: list[str] = []
+        self._is_closing = False
+        self._is_growing = False
+
+    @property
+    def stream_id(self) -> str:
+        """A UUID."""
+        return self._stream_id
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it can be written to."""
+        return self._stream_id in self._answer.streams and not self._is_closing
+
+    async def write(self, chunk: str) -> None:
+        """Emits a piece of text; `RuntimeError` after the end of the stream, `TypeError` for what is no text."""
+        if not isinstance(chunk, str):
+            raise TypeError(f"a stream takes text, not {type(chunk).__name__}")
+        if not self.is_active:
+            raise RuntimeError("this stream is closed")
+        voice = self._answer.voice
+        if voice.follows_streams:
+            self._answer.tell(StreamChunk(self._stream_id, len(self._chunks), chunk))
+        self._chunks.append(chunk)
+        if voice.grows:
+            self._grow()
+        if len(self._chunks) % _CHUNKS_UNTIL_YIELD == 0:
+            await asyncio.sleep(0)  # a long answer written in one go holds up nobody else
+
+    async def close(self) -> None:
+        """Ends the stream; a second end does nothing. To a person one too long for a chat becomes a file."""
+        if not self.is_active:
+            return
+        self._is_closing = True
+        filing = self._answer.filing
+        fitting = await filing.markdown("".join(self._chunks)) if filing is not None else AS_IT_IS
+        self.finish(StreamEnded(self._stream_id, *fitting))
+
+    async def abort(self, reason: str) -> None:
+        """Ends the stream before its time; a second end does nothing."""
+        self.finish(StreamAborted(self._stream_id, reason))
+
+    async def replace(self, content: str, reason: str) -> None:
+        """Ends the stream before its time, and puts `content` in the place of all that it said, also where it is shown already.
+
+        A program is told both; nothing else is recorded. A second end does nothing.
+        """
+        if self.is_active:
+            self._chunks = [content]
+            self.finish(StreamAborted(self._stream_id, reason, content))
+
+    def finish(self, end: StreamEnded | StreamAborted) -> None:
+        """Ends the stream so."""
+        answer = self._answer
+        if answer.streams.pop(self._stream_id, None) is None:
+            return
+        self.stop_growing()
+        text = "".join(self._chunks)
+        if answer.voice.follows_streams:
+            answer.say(end)
+        else:
+            self._say_as_a_whole(text, end)
+        if text:
+            answer.texts.append(text)
+
+    def _say_as_a_whole(self, text: str, end: StreamEnded | StreamAborted) -> None:
+        """Tells whoever does not follow streams of this one: it is a block, if it came to its end."""
+        answer = self._answer
+        if isinstance(end, StreamEnded):
+            answer.say(Said(MarkdownBlock(id=self._ident, content=text), end.text, end.links))
+            return
+        answer.tell(StreamStarted(self._stream_id))
+        answer.tell(StreamChunk(self._stream_id, 0, text))
+        answer.say(end)
+
+    def stop_growing(self) -> None:
+        """Shows no more before its end."""
+        if self._is_growing:
+            self._answer.pace.first_words.take_back(self._show)
+            self._answer.pace.growing.take_back(self._show)
+
+    def _grow(self) -> None:
+        """It has more to show: its first words soon, what follows when it is time again. Each stream has its own time."""
+        if not self._is_growing:
+            self._is_growing = True
+            self._answer.pace.first_words.set(self._show)
+
+    def _show(self) -> None:
+        self._is_growing = self._answer.show_growth(self._stream_id)
+        if self._is_growing:
+            self._answer.pace.growing.set(self._show)
