@@ -276,13 +276,14 @@ def _request(memory: Memory, waiting: Waiting, now: datetime) -> AgentRequest:
         metadata["redelivered"] = True
     if (preferred := memory.person.preferences.language) is not None:
         metadata["preferred_language"] = preferred
-    return AgentRequest(
-        request_id=incoming.request_id or waiting.key,
+    request_id = incoming.request_id or waiting.key
+    return AgentRequest.of_valid(
+        request_id=request_id,
         session_id=memory.session_uuid,
-        root_request_id=incoming.root_request_id,
+        root_request_id=incoming.root_request_id or request_id,
         parent_request_id=incoming.parent_request_id,
         created_at=now,
-        payload=incoming.payload,
+        payload=dict(incoming.payload),
         capabilities=incoming.capabilities,
         metadata=metadata,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from datetime import UTC, datetime, timedelta, timezone
 from uuid import UUID, uuid4
 
@@ -157,3 +159,26 @@ def test_a_client_can_show_markdown_unless_it_says_otherwise() -> None:
 def test_capabilities_that_are_unknown_here_are_ignored() -> None:
     capabilities = ClientCapabilities.model_validate({"prefers_markdown": False, "holograms": True})
     assert capabilities.dump() == {"supported_events": [], "prefers_markdown": False}
+
+
+def test_a_request_of_valid_fields_is_as_one_that_was_validated() -> None:
+    fields = {
+        "request_id": uuid4(),
+        "session_id": uuid4(),
+        "root_request_id": uuid4(),
+        "parent_request_id": None,
+        "created_at": datetime.now(UTC),
+        "payload": {"query": "hi"},
+        "capabilities": None,
+        "metadata": {"a": 1},
+    }
+    validated, made = AgentRequest.model_validate(fields), AgentRequest.of_valid(**fields)
+    assert made == validated
+    assert (repr(made), made.to_json()) == (repr(validated), validated.to_json())
+    assert made.model_fields_set == validated.model_fields_set
+    assert made.model_copy(update={"payload": {}}).payload == {}
+    assert pickle.loads(pickle.dumps(made)) == copy.deepcopy(made) == validated
+    with pytest.raises(ValidationError, match="frozen"):
+        made.payload = {}  # type: ignore[misc]
+    with pytest.raises(AttributeError):
+        made.nothing  # type: ignore[attr-defined]  # noqa: B018
