@@ -12,9 +12,8 @@ from uuid import UUID, uuid4
 from pydantic_core import to_json
 
 from . import conversation
-from .codec import Completed, Incoming, Said, voice_for
+from .codec import Completed, Incoming, SaidText, voice_for
 from .commands import Command, Commands, House, Outcome, Read, deleted
-from .contracts import MarkdownBlock
 from .engine import Engine
 from .forget import Forgotten, forget_conversation, forget_person
 from .lane import Errand, Lane, Memory, Waiting
@@ -150,8 +149,8 @@ class Obeying:
         return self._engine.outbox.words(
             incoming,
             key,
-            Said(MarkdownBlock(content=text), choices=outcome.choices),
-            *(Said(MarkdownBlock(content=part)) for part in outcome.further),
+            SaidText(text, 1, choices=outcome.choices),
+            *(SaidText(part, number) for number, part in enumerate(outcome.further, 2)),
             Completed(conversation_id, "active"),  # which a program waits for
         )
 

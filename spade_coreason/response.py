@@ -7,14 +7,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, TypeAlias, cast
 from uuid import UUID
 
-from .codec import Said, StreamAborted, StreamEnded, StreamStarted, TurnEvent, Voice, printable
+from .codec import Said, SaidText, StreamStarted, TurnEvent, Voice, named, printable
 from .contracts import (
     AgentRequest,
     AuditEntry,
     CloudEvent,
     DataBlock,
     GraphEventBase,
-    MarkdownBlock,
     ThinkingBlock,
     UserErrorBlock,
 )
@@ -51,9 +50,9 @@ class Response:
         self._held: list[str] = []
         if voice.shows_typing:
             pace.typing.set(self._show_typing)
-        self._named = 0
+        self._numbered = 0
         self._thoughts = 0
-        self.streams: dict[str, Stream] = {}
+        self.streams: dict[int, Stream] = {}
         self._is_over = False
         self.request: AgentRequest | None = None
         """What is answered; known once the session is loaded."""
@@ -85,8 +84,10 @@ class Response:
 
     async def markdown(self, content: str) -> None:
         """Emits a markdown block. To a person one too long for a chat is a file, where the server keeps files."""
+        if not isinstance(content, str):
+            raise TypeError(f"an answer is text, not {type(content).__name__}")
         fitting = await self.filing.markdown(content) if self.filing is not None else AS_IT_IS
-        self.say(Said(MarkdownBlock(id=self._id(), content=content), *fitting))
+        self.say(SaidText(content, self._number(), *fitting))
         self.texts.append(content)
 
     async def ask(self, question: str, choices: Sequence[str]) -> None:
@@ -98,12 +99,12 @@ class Response:
             raise ValueError(f"choices are 1 to {_CHOICES} texts, not {choices!r}")
         content = "\n".join([question, "", *(f"- {choice}" for choice in choices)])
         offered = tuple((choice, choice) for choice in choices)
-        self.say(Said(MarkdownBlock(id=self._id(), content=content), choices=offered))
+        self.say(SaidText(content, self._number(), choices=offered))
         self.texts.append(content)
 
     async def data(self, data: dict[str, Any], title: str | None = None, view_hint: str = "JSON") -> None:
         """Emits a data block; a value that is no JSON is a `ValueError` or `TypeError`, and nothing is sent."""
-        block = DataBlock(id=self._id(), data=data, title=title, view_hint=cast(_ViewHint, view_hint))
+        block = DataBlock(id=self.ident(self._number()), data=data, title=title, view_hint=cast(_ViewHint, view_hint))
         dumped = block.dump()
         fitting = await self.filing.data(block) if self.filing is not None else AS_IT_IS
         self.say(Said(block, *fitting))
@@ -111,15 +112,17 @@ class Response:
 
     async def error(self, message: str, details: dict[str, Any] | None = None, recoverable: bool = False) -> None:
         """Emits an error that concerns the whole request. Only `message` is shown; `details` stay in the process."""
-        self.report(UserErrorBlock(id=self._id(), user_message=message, technical_details=details, recoverable=recoverable))
+        ident = self.ident(self._number())
+        self.report(UserErrorBlock(id=ident, user_message=message, technical_details=details, recoverable=recoverable))
 
     async def create_stream(self, title: str | None = None, metadata: dict[str, Any] | None = None) -> Stream:
         """Opens a stream."""
         self._require_open()
-        stream = Stream(self, self._id())
+        number = self._number()
+        stream = Stream(self, number)
         if self.voice.follows_streams:
             self.tell(StreamStarted(stream.stream_id, title))
-        self.streams[stream.stream_id] = stream
+        self.streams[number] = stream
         return stream
 
     async def emit(self, event: CloudEvent[Any] | GraphEventBase) -> None:
@@ -153,6 +156,10 @@ class Response:
 
     # What its streams call
 
+    def ident(self, number: int) -> UUID:
+        """The id of the block or the stream with this number."""
+        return named(self._key, number)
+
     def tell(self, event: TurnEvent) -> None:
         """Says what cannot wait: it leaves at once, behind all that was said before."""
         if stanzas := self._say(event):
@@ -184,12 +191,12 @@ class Response:
         """Ends what is still open."""
         for stream in list(self.streams.values()):
             await stream.close()
-            stream.finish(StreamEnded(stream.stream_id))  # where a task that nobody waits for is about to close it
+            stream.end()  # where a task that nobody waits for is about to close it
 
     def abort_streams(self, reason: str) -> None:
         """Ends what is still open, before its time."""
         for stream in list(self.streams.values()):
-            stream.finish(StreamAborted(stream.stream_id, reason))
+            stream.cut_off(reason)
 
     def hold(self) -> None:
         """The agent is done: a block that waits leaves when the turn is stored, however long that takes."""
@@ -231,7 +238,7 @@ class Response:
             return
         self._thoughts += 1
         block = ThinkingBlock(
-            id=UUID(int=self._key.int ^ self._thoughts << 64),
+            id=self.ident(self._thoughts << 64),
             title=title,
             content=content,
             status=cast(_Status, status),
@@ -239,10 +246,10 @@ class Response:
         if stanzas := self.voice.say(Said(block)):  # no part of the answer, so nothing keeps it
             self.send(self._take_held() + stanzas)
 
-    def _id(self) -> UUID:
-        """Blocks and streams have ids that derive from the request's, so that a turn that runs again is recognised."""
-        self._named += 1
-        return UUID(int=self._key.int ^ self._named)
+    def _number(self) -> int:
+        """That of the next block or stream."""
+        self._numbered += 1
+        return self._numbered
 
     def _say(self, event: TurnEvent) -> list[str]:
         """Says what is a part of the answer; gives its stanzas, which are still to be sent."""

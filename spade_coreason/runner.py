@@ -19,9 +19,9 @@ from pydantic_core import to_json
 from .activity import Activity
 from .admissions import Admissions
 from .alarms import Alarms
-from .codec import Failed, Incoming, Said, owner_of
+from .codec import Failed, Incoming, SaidText, owner_of
 from .commands import Command, Commands, Outcome, Read
-from .contracts import AgentInterface, ErrorCode, MarkdownBlock
+from .contracts import AgentInterface, ErrorCode
 from .contracts.base import utc_now
 from .conversation import RUN, Rules, Verdict
 from .devices import Devices, UnknownDevices
@@ -272,7 +272,7 @@ class Runner:
         if not is_kept or not self.is_paused or incoming.language not in ("person", "room"):
             return
         if self._obeying.is_work(waiting) and self._operators.may_tell(owner_of(incoming)):
-            self._outbox.send(self._outbox.words(incoming, uuid4(), Said(MarkdownBlock(content=PAUSED))))
+            self._outbox.send(self._outbox.words(incoming, uuid4(), SaidText(PAUSED, 1)))
 
     # Beside it
 

@@ -6,9 +6,8 @@ import asyncio
 from typing import Protocol
 from uuid import UUID
 
-from .codec import Said, StreamAborted, StreamChunk, StreamEnded, StreamStarted, TurnEvent, Voice
-from .contracts import MarkdownBlock
-from .filing import AS_IT_IS, Filing
+from .codec import SaidText, StreamAborted, StreamChunk, StreamEnded, StreamStarted, TurnEvent, Voice
+from .filing import AS_IT_IS, Filing, Fitting
 from .pace import Pace
 
 _CHUNKS_UNTIL_YIELD = 64
@@ -20,9 +19,13 @@ class Answer(Protocol):
     voice: Voice
     filing: Filing | None
     pace: Pace
-    streams: dict[str, Stream]
-    """Those that are open, by their ids."""
+    streams: dict[int, Stream]
+    """Those that are open, by their numbers."""
     texts: list[str]
+
+    def ident(self, number: int) -> UUID:
+        """The id of the stream with this number."""
+        ...
 
     def tell(self, event: TurnEvent) -> None:
         """Says what cannot wait."""
@@ -40,12 +43,12 @@ class Answer(Protocol):
 class Stream:
     """The StreamHandle: open, active, then closed or aborted."""
 
-    __slots__ = ("_answer", "_chunks", "_ident", "_is_closing", "_is_growing", "_stream_id")
+    __slots__ = ("_answer", "_chunks", "_is_closing", "_is_growing", "_number", "_stream_id")
 
-    def __init__(self, answer: Answer, ident: UUID) -> None:
+    def __init__(self, answer: Answer, number: int) -> None:
         self._answer = answer
-        self._ident = ident
-        self._stream_id = str(ident)
+        self._number = number
+        self._stream_id: str | None = None
         self._chunks: list[str] = []
         self._is_closing = False
         self._is_growing = False
@@ -53,12 +56,14 @@ class Stream:
     @property
     def stream_id(self) -> str:
         """A UUID."""
+        if self._stream_id is None:
+            self._stream_id = str(self._answer.ident(self._number))
         return self._stream_id
 
     @property
     def is_active(self) -> bool:
         """Whether it can be written to."""
-        return self._stream_id in self._answer.streams and not self._is_closing
+        return self._number in self._answer.streams and not self._is_closing
 
     async def write(self, chunk: str) -> None:
         """Emits a piece of text; `RuntimeError` after the end of the stream, `TypeError` for what is no text."""
@@ -68,7 +73,7 @@ class Stream:
             raise RuntimeError("this stream is closed")
         voice = self._answer.voice
         if voice.follows_streams:
-            self._answer.tell(StreamChunk(self._stream_id, len(self._chunks), chunk))
+            self._answer.tell(StreamChunk(self.stream_id, len(self._chunks), chunk))
         self._chunks.append(chunk)
         if voice.grows:
             self._grow()
@@ -82,11 +87,11 @@ class Stream:
         self._is_closing = True
         filing = self._answer.filing
         fitting = await filing.markdown("".join(self._chunks)) if filing is not None else AS_IT_IS
-        self.finish(StreamEnded(self._stream_id, *fitting))
+        self.end(fitting)
 
     async def abort(self, reason: str) -> None:
         """Ends the stream before its time; a second end does nothing."""
-        self.finish(StreamAborted(self._stream_id, reason))
+        self.cut_off(reason)
 
     async def replace(self, content: str, reason: str) -> None:
         """Ends the stream before its time, and puts `content` in the place of all that it said, also where it is shown already.
@@ -95,31 +100,38 @@ class Stream:
         """
         if self.is_active:
             self._chunks = [content]
-            self.finish(StreamAborted(self._stream_id, reason, content))
+            self.cut_off(reason, content)
 
-    def finish(self, end: StreamEnded | StreamAborted) -> None:
-        """Ends the stream so."""
-        answer = self._answer
-        if answer.streams.pop(self._stream_id, None) is None:
-            return
+    def end(self, fitting: Fitting = AS_IT_IS) -> None:
+        """Ends the stream, which is complete. Whoever does not follow streams is told of a text."""
+        if self._leave():
+            answer, text = self._answer, "".join(self._chunks)
+            if answer.voice.follows_streams:
+                answer.say(StreamEnded(self.stream_id, *fitting))
+            else:
+                answer.say(SaidText(text, self._number, *fitting))
+            self._keep(text)
+
+    def cut_off(self, reason: str, replacement: str | None = None) -> None:
+        """Ends the stream before its time."""
+        if self._leave():
+            answer, text = self._answer, "".join(self._chunks)
+            if not answer.voice.follows_streams:
+                answer.tell(StreamStarted(self.stream_id))
+                answer.tell(StreamChunk(self.stream_id, 0, text))
+            answer.say(StreamAborted(self.stream_id, reason, replacement))
+            self._keep(text)
+
+    def _leave(self) -> bool:
+        """Whether it was open; it is not any more."""
+        if self._answer.streams.pop(self._number, None) is None:
+            return False
         self.stop_growing()
-        text = "".join(self._chunks)
-        if answer.voice.follows_streams:
-            answer.say(end)
-        else:
-            self._say_as_a_whole(text, end)
-        if text:
-            answer.texts.append(text)
+        return True
 
-    def _say_as_a_whole(self, text: str, end: StreamEnded | StreamAborted) -> None:
-        """Tells whoever does not follow streams of this one: it is a block, if it came to its end."""
-        answer = self._answer
-        if isinstance(end, StreamEnded):
-            answer.say(Said(MarkdownBlock(id=self._ident, content=text), end.text, end.links))
-            return
-        answer.tell(StreamStarted(self._stream_id))
-        answer.tell(StreamChunk(self._stream_id, 0, text))
-        answer.say(end)
+    def _keep(self, text: str) -> None:
+        if text:
+            self._answer.texts.append(text)
 
     def stop_growing(self) -> None:
         """Shows no more before its end."""
@@ -134,6 +146,6 @@ class Stream:
             self._answer.pace.first_words.set(self._show)
 
     def _show(self) -> None:
-        self._is_growing = self._answer.show_growth(self._stream_id)
+        self._is_growing = self._answer.show_growth(self.stream_id)
         if self._is_growing:
             self._answer.pace.growing.set(self._show)

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentTester, MarkdownBlock, Policy, ThinkingBlock, agent
-from spade_coreason.codec import Incoming, Manner, Said, voice_for
+from spade_coreason import AgentDefinition, AgentTester, Policy, ThinkingBlock, agent
+from spade_coreason.codec import Incoming, Manner, Said, SaidText, voice_for
 from spade_coreason.contracts.blocks import STEP
 from spade_coreason.preferences import PREFERENCES, USUAL, Preferences, is_language_tag
 
@@ -104,7 +104,7 @@ def test_a_thought_is_one_stanza_that_is_not_kept_and_in_a_room_it_is_none(langu
     assert all("<no-store xmlns='urn:xmpp:hints'/>" in stanza and len(stanza) <= 10_000 for stanza in said)
     assert "x …</body>" in long
     assert short.split(" id='")[1].split("'")[0].startswith(str(UUID(int=1)))
-    assert voice.say(Said(MarkdownBlock(content="It is sunny.")))[0].count(f"id='{UUID(int=1)}-0-") == 2
+    assert voice.say(SaidText("It is sunny.", 1))[0].count(f"id='{UUID(int=1)}-0-") == 2
 
 
 @pytest.mark.parametrize(

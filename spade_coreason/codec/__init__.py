@@ -10,11 +10,13 @@ from .events import (
     Failed,
     Refused,
     Said,
+    SaidText,
     StreamAborted,
     StreamChunk,
     StreamEnded,
     StreamStarted,
     TurnEvent,
+    named,
 )
 from .incoming import COMMAND, RESERVED, Bounce, Decoded, Incoming, Malformed, Reaction, Reply, Retraction, owner_of
 from .manner import Manner
@@ -55,6 +57,7 @@ __all__ = [
     "Reply",
     "Retraction",
     "Said",
+    "SaidText",
     "Seen",
     "StreamAborted",
     "StreamChunk",
@@ -74,6 +77,7 @@ __all__ = [
     "leaving",
     "malformed_answer",
     "name_in",
+    "named",
     "newest_query",
     "notice",
     "owner_of",

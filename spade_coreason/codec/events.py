@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
+from uuid import UUID
 
-from ..contracts import DataBlock, MarkdownBlock, ThinkingBlock, UserErrorBlock
+from ..contracts import DataBlock, ThinkingBlock, UserErrorBlock
 
 
-class Said(NamedTuple):
-    """One block of the answer. `choices` are what may be said to it: a value and its label each."""
+class SaidText(NamedTuple):
+    """A text of the answer, in Markdown: to a program a block with the id that `named` gives to its number.
 
-    block: ThinkingBlock | DataBlock | MarkdownBlock | UserErrorBlock
+    `choices` are what may be said to it: a value and its label each.
+    """
+
+    content: str
+    number: int
     text: str | None = None
     """What a person reads of it, where that is not all."""
     links: tuple[str, ...] = ()
     """To files in it, or to all of it: for a person each is a message of its own, which clients show as the file."""
     choices: tuple[tuple[str, str], ...] = ()
+
+
+class Said(NamedTuple):
+    """One block of the answer that is more than a text."""
+
+    block: ThinkingBlock | DataBlock | UserErrorBlock
+    text: str | None = None
+    links: tuple[str, ...] = ()
+    """As of a text."""
 
 
 class StreamStarted(NamedTuple):
@@ -39,7 +53,7 @@ class StreamEnded(NamedTuple):
     stream_id: str
     text: str | None = None
     links: tuple[str, ...] = ()
-    """As of a block."""
+    """As of a text."""
 
 
 class StreamAborted(NamedTuple):
@@ -77,4 +91,14 @@ class Refused(NamedTuple):
     retry_after_s: float | None = None
 
 
-TurnEvent: TypeAlias = Said | StreamStarted | StreamChunk | StreamEnded | StreamAborted | Completed | Failed | Refused
+TurnEvent: TypeAlias = (
+    SaidText | Said | StreamStarted | StreamChunk | StreamEnded | StreamAborted | Completed | Failed | Refused
+)
+
+
+def named(key: UUID, number: int) -> UUID:
+    """The id of a block or a stream of a turn, by the inbox key of the request and its number, from 1.
+
+    A turn that runs again gives the same ids.
+    """
+    return UUID(int=key.int ^ number)

@@ -25,6 +25,7 @@ from .events import (
     Failed,
     Refused,
     Said,
+    SaidText,
     StreamAborted,
     StreamChunk,
     StreamEnded,
@@ -58,34 +59,32 @@ class PersonVoice:
     """Whether answers may be offered: what is chosen is said to the agent as it is."""
 
     def __init__(self, incoming: Incoming, key: UUID, stanza_bytes: int, manner: Manner = PLAIN) -> None:
+        self.key = str(key)
         self._incoming = incoming
-        self._key = str(key)
-        self._made = 0
+        self._manner = manner
+        self._stanza_bytes = stanza_bytes
         self._reply = reply_to(incoming) if manner.refers or incoming.uses_replies else ""
         self._thread = thread_of(incoming)
-        self._stanza_bytes = stanza_bytes
-        beside = len(self._reply.encode()) + len(self._thread.encode())
+        beside = len((self._reply + self._thread).encode())
         self._body_bytes = text_bytes(stanza_bytes - beside, incoming.sender)
         self._streams: dict[str, Growing] = {}
-        self._begun = 0
+        self._begun = self._made = self._thoughts = 0
         self._typing = False
-        self._chained_to = manner.chained_to
-        self._is_rerun = manner.is_rerun
-        self._says_thoughts = manner.thoughts
-        self._says_steps = manner.thoughts or manner.steps
-        self._thoughts = 0
         self.grows = self.follows_streams = manner.grows
         self.shows_typing = incoming.uses_chat_states
 
     def reads_thoughts(self, title: str | None) -> bool:
-        return self._says_steps if title == STEP else self._says_thoughts
+        return self._manner.thoughts or (title == STEP and self._manner.steps)
 
     def say(self, event: TurnEvent) -> list[str]:
         if isinstance(event, StreamChunk):
             self._streams[event.stream_id].chunks.append(event.chunk)
+        elif isinstance(event, SaidText):
+            stanzas = self._whole(styled(event.content) if event.text is None else event.text, event.links)
+            return self._offering(stanzas, event.choices) if event.choices else stanzas
         elif isinstance(event, StreamStarted):
-            stream = self._streams[event.stream_id] = Growing(f"{self._key}-s{self._begun}")
-            stream.chained_to = self._chained_to()
+            stream = self._streams[event.stream_id] = Growing(f"{self.key}-s{self._begun}")
+            stream.chained_to = self._manner.chained_to()
             self._begun += 1
         elif isinstance(event, StreamEnded):
             stream = self._streams.pop(event.stream_id)
@@ -96,8 +95,7 @@ class PersonVoice:
             block = event.block
             if isinstance(block, ThinkingBlock):
                 return self._thought(block)
-            text = block_text(block) if event.text is None else event.text
-            return self._offering(self._whole(text, event.links), event.choices)
+            return self._whole(block_text(block) if event.text is None else event.text, event.links)
         elif isinstance(event, StreamAborted):
             stream = self._streams.pop(event.stream_id)
             if event.replacement is not None:
@@ -137,9 +135,9 @@ class PersonVoice:
     def _replaced(self, stream: Growing) -> str | None:
         """The id that the next version of a stream corrects; None where there is nothing to correct."""
         if stream.chained_to is not None:
-            return stream.last_id if self._chained_to() == stream.chained_to else None
+            return stream.last_id if self._manner.chained_to() == stream.chained_to else None
         # Of a turn that runs again the first run may have shown something already.
-        return stream.message_id if stream.versions or self._is_rerun else None
+        return stream.message_id if stream.versions or self._manner.is_rerun else None
 
     def _version(self, stream: Growing) -> str:
         """The stream as it stands, as much of it as one stanza takes."""
@@ -148,8 +146,8 @@ class PersonVoice:
         text = self._fitting(clean(stream.styled).strip())
         replaced = self._replaced(stream)
         number, stream.versions = stream.versions, stream.versions + 1
-        is_first = not (number or self._is_rerun)
-        stanza_id = stream.message_id if is_first else f"{stream.message_id}.{number}{'r' if self._is_rerun else ''}"
+        is_first = not (number or self._manner.is_rerun)
+        stanza_id = stream.message_id if is_first else f"{stream.message_id}.{number}{'r' if self._manner.is_rerun else ''}"
         stream.last_id = stanza_id
         if stream.reply is None:
             stream.reply = self._take_reply()
@@ -172,7 +170,7 @@ class PersonVoice:
         text = clean(block.content).strip()
         if not text or not self.reads_thoughts(block.title):
             return []
-        stanza_id = said_id(f"{self._key}-t", self._thoughts, text)
+        stanza_id = said_id(f"{self.key}-t", self._thoughts, text)
         self._thoughts += 1
         self._typing = self.shows_typing
         return [self._stanza(stanza_id, self._fitting(thought_text(text)), self._state + hint("no-store"))]
@@ -211,7 +209,7 @@ class PersonVoice:
         return reply
 
     def _message(self, text: str, replaced: str | None = None, beside: str = "") -> str:
-        stanza_id = said_id(self._key, self._made, text)
+        stanza_id = said_id(self.key, self._made, text)
         self._made += 1
         extra = beside
         if self._incoming.uses_chat_states:

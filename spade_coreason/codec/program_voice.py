@@ -5,18 +5,20 @@ from __future__ import annotations
 from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-from ..contracts import ErrorCode
+from ..contracts import ErrorCode, MarkdownBlock
 from .cloud_events import EventWriter
 from .events import (
     Completed,
     Failed,
     Refused,
     Said,
+    SaidText,
     StreamAborted,
     StreamChunk,
     StreamEnded,
     StreamStarted,
     TurnEvent,
+    named,
 )
 from .forms import result_form
 from .incoming import Incoming, Malformed
@@ -34,11 +36,13 @@ class ProgramVoice:
     shows_files = False
 
     def __init__(self, incoming: Incoming, key: UUID, agent: str, stanza_bytes: int) -> None:
+        self.key = str(key)
+        self._uuid = key
         self._events = EventWriter(
             to=incoming.sender,
             source=f"xmpp:{agent}",
             thread=incoming.thread,
-            id_prefix=str(key),
+            id_prefix=self.key,
             request_id=str(incoming.request_id or key),
             stanza_bytes=stanza_bytes,
         )
@@ -47,7 +51,7 @@ class ProgramVoice:
         return True
 
     def say(self, event: TurnEvent) -> list[str]:
-        kind, data = _event(event)
+        kind, data = _event(event, self._uuid)
         return self._events.write(kind, data, beside=result_form(data) if kind == "block.data" else "")
 
     def growth(self, stream_id: str) -> list[str]:
@@ -65,19 +69,20 @@ class ProgramVoice:
 
 def malformed_answer(malformed: Malformed, agent: str, stanza_bytes: int) -> list[str]:
     """Says once to whoever sent it why a request cannot be read."""
+    key = uuid5(NAMESPACE_URL, malformed.stanza_id)  # theirs could hold anything
     writer = EventWriter(
         to=malformed.sender,
         source=f"xmpp:{agent}",
         thread=malformed.thread,
-        id_prefix=f"malformed-{uuid5(NAMESPACE_URL, malformed.stanza_id)}",  # theirs could hold anything
+        id_prefix=f"malformed-{key}",
         request_id=malformed.request_id or malformed.stanza_id,
         stanza_bytes=stanza_bytes,
     )
-    return writer.write(*_event(Failed(f"not a request: {malformed.problem}", ErrorCode.BAD_REQUEST, False)))
+    return writer.write(*_event(Failed(f"not a request: {malformed.problem}", ErrorCode.BAD_REQUEST, False), key))
 
 
-def _event(event: TurnEvent) -> tuple[str, dict[str, Any]]:
-    """The type (without its prefix) and the data of an event."""
+def _event(event: TurnEvent, key: UUID) -> tuple[str, dict[str, Any]]:
+    """The type (without its prefix) and the data of an event; `key` is that of the request."""
     match event:
         case StreamChunk(stream_id, seq, chunk):
             return "stream.chunk", {"stream_id": stream_id, "seq": seq, "chunk": chunk}
@@ -88,9 +93,11 @@ def _event(event: TurnEvent) -> tuple[str, dict[str, Any]]:
         case StreamAborted(stream_id, reason, replacement):
             instead = {} if replacement is None else {"replacement": replacement}
             return "stream.abort", {"stream_id": stream_id, "reason": reason, **instead}
-        case Said(block, _, _, choices):
+        case SaidText(content, number, _, _, choices):
             offered = {"choices": [{"value": value, "label": label} for value, label in choices]} if choices else {}
-            return f"block.{block.block_type.lower()}", block.dump() | offered
+            return "block.markdown", MarkdownBlock(id=named(key, number), content=content).dump() | offered
+        case Said(block):
+            return f"block.{block.block_type.lower()}", block.dump()
         case Completed(conversation_id, state):
             return "request.completed", {"conversation_id": conversation_id, "state": state}
         case Failed(message, code, recoverable, incident):

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ..contracts import DataBlock, MarkdownBlock, ThinkingBlock, UserErrorBlock
-from .markdown import styled
+from ..contracts import DataBlock, ThinkingBlock, UserErrorBlock
 from .tables import aligned, fenced, table_of
 from .xml import clean
 
 
-def block_text(block: ThinkingBlock | DataBlock | MarkdownBlock | UserErrorBlock) -> str:
+def block_text(block: ThinkingBlock | DataBlock | UserErrorBlock) -> str:
     """What a person reads of a block; empty for a thought, which shows as typing."""
-    if isinstance(block, MarkdownBlock):
-        return styled(block.content)
     if isinstance(block, UserErrorBlock):
         return block.user_message
     if isinstance(block, DataBlock):

@@ -39,7 +39,7 @@ class SpadeVoice(PersonVoice):
 
     def _message(self, text: str, replaced: str | None = None, beside: str = "") -> str:
         incoming = self._incoming
-        stanza_id = said_id(self._key, self._made, text)
+        stanza_id = said_id(self.key, self._made, text)
         self._made += 1
         fields = {**self._fields, "performative": self._performative}
         fields.pop("in-reply-to", None)  # that is what the request itself answered

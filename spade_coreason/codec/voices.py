@@ -22,6 +22,11 @@ class Voice(Protocol):
     """The language of one turn."""
 
     @property
+    def key(self) -> str:
+        """The inbox key of the request, as text."""
+        ...
+
+    @property
     def shows_typing(self) -> bool:
         """Whether the other side uses chat states (XEP-0085)."""
         ...

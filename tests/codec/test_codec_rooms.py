@@ -11,7 +11,7 @@ from spade_coreason.codec import (
     Completed,
     Incoming,
     Manner,
-    Said,
+    SaidText,
     decode,
     private_request,
     question_to,
@@ -21,7 +21,6 @@ from spade_coreason.codec import (
     room_request,
     voice_for,
 )
-from spade_coreason.contracts import MarkdownBlock
 from spade_coreason.names import inbox_key
 from spade_coreason.values import replace
 from spade_coreason.xmpp.room import Room, RoomPlan
@@ -141,7 +140,7 @@ def test_the_conversation_of_a_room_is_the_rooms_and_its_key_the_occupants() -> 
 def test_an_answer_to_a_room_names_once_who_asked() -> None:
     request = room_request(ROOM, said("Echo: tea?", thread="t"), "tea?", None)
     voice = voice_for(request, KEY, AGENT, 65_536, Manner(grows=True))
-    stanzas = [fromstring(_in_stream(s)) for text in ("Yes.", "Green.") for s in voice.say(Said(MarkdownBlock(content=text)))]
+    stanzas = [fromstring(_in_stream(s)) for text in ("Yes.", "Green.") for s in voice.say(SaidText(text, 1))]
     assert [stanza.findtext("{jabber:client}body") for stanza in stanzas] == ["Alice: Yes.", "Green."]
     assert {(s.get("to"), s.get("type"), s.findtext("{jabber:client}thread")) for s in stanzas} == {(ROOM, "groupchat", "t")}
     assert (voice.shows_typing, voice.grows) == (False, False)
@@ -156,7 +155,7 @@ def test_a_private_message_is_answered_where_its_occupant_is() -> None:
     incoming = decode(message(f"<body>tea?</body><x {USER}/>", sender=f"{ROOM}/Alice"), in_room=True)
     assert isinstance(incoming, Incoming)
     request = private_request(incoming, f"{ROOM}/visit-1", f"{ROOM}/visit-1", None)
-    [stanza] = voice_for(request, KEY, AGENT, 65_536).say(Said(MarkdownBlock(content="Yes.")))
+    [stanza] = voice_for(request, KEY, AGENT, 65_536).say(SaidText("Yes.", 1))
     assert fromstring(stanza).get("to") == f"{ROOM}/visit-1"
     assert (request.owner, request.metadata["nickname"]) == (f"{ROOM}/visit-1", "Alice")
 

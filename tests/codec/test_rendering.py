@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from spade_coreason import DataBlock, MarkdownBlock, ThinkingBlock, UserErrorBlock
+from spade_coreason import DataBlock, ThinkingBlock, UserErrorBlock
 from spade_coreason.codec.rendering import block_text
 
 Hint = Literal["TABLE", "JSON", "LIST", "KEY_VALUE"]
@@ -19,10 +19,6 @@ def shown(data: dict[str, Any], hint: Hint = "JSON", title: str | None = None) -
 
 def as_json(data: dict[str, Any]) -> str:
     return "```\n" + json.dumps(data, indent=2, ensure_ascii=False) + "\n```"
-
-
-def test_markdown_is_shown_with_message_styling() -> None:
-    assert block_text(MarkdownBlock(content="**Sunny**\n\n- in Berlin", title="unused")) == "*Sunny*\n\n- in Berlin"
 
 
 def test_a_thought_is_no_text() -> None:

@@ -12,7 +12,7 @@ from xml.etree.ElementTree import Element
 
 import pytest
 
-from spade_coreason import DataBlock, MarkdownBlock, ThinkingBlock, UserErrorBlock
+from spade_coreason import DataBlock, ThinkingBlock, UserErrorBlock
 from spade_coreason.codec import (
     Completed,
     Failed,
@@ -22,6 +22,7 @@ from spade_coreason.codec import (
     Refused,
     Reply,
     Said,
+    SaidText,
     StreamAborted,
     StreamChunk,
     StreamEnded,
@@ -31,6 +32,7 @@ from spade_coreason.codec import (
     decode,
     displayed,
     malformed_answer,
+    named,
     receipt,
     request_stanza,
     voice_for,
@@ -76,8 +78,8 @@ def voice(incoming: Incoming, limit: int = LIMIT, key: UUID = KEY) -> Voice:
     return voice_for(incoming, key, AGENT, limit)
 
 
-def says(text: str) -> Said:
-    return Said(MarkdownBlock(id=BLOCK_ID, content=text))
+def says(text: str) -> SaidText:
+    return SaidText(text, 1)
 
 
 def all_of(speaker: Voice, *events: TurnEvent) -> list[str]:
@@ -585,7 +587,7 @@ def test_a_program_gets_events_at_the_full_jid() -> None:
         "id": element.get("id"),
         "datacontenttype": "application/json",
         "requestid": REQUEST_ID,
-        "data": {"id": str(BLOCK_ID), "block_type": "MARKDOWN", "content": "hi"},
+        "data": {"id": str(named(KEY, 1)), "block_type": "MARKDOWN", "content": "hi"},
     }
 
 
@@ -750,7 +752,7 @@ async def test_an_event_that_is_too_long_arrives_whole(mark: str) -> None:
     said = all_of(speaker, says(text), StreamChunk("s", 0, text), Completed("c", "active"))
     block, chunk, last = await heard(said)
     arrived = text.replace("\ufffe", "")  # JSON writes the other forbidden ones as ASCII
-    assert block == PeerEvent("block.markdown", {"id": str(BLOCK_ID), "block_type": "MARKDOWN", "content": arrived})
+    assert block == PeerEvent("block.markdown", {"id": str(named(KEY, 1)), "block_type": "MARKDOWN", "content": arrived})
     assert chunk == PeerEvent("stream.chunk", {"stream_id": "s", "seq": 0, "chunk": arrived})
     assert last.type == "request.completed"
     assert len(said) >= 2 * len(arrived.encode()) // 10_000 + 1
