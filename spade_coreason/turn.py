@@ -72,7 +72,9 @@ class Turn:
             self.response.withdraw()
             engine.store.close(self.waiting.row)
         elif last is None:
-            await engine.store.finish(self.waiting.row, self.memory.row, None, None, await self._used())
+            await engine.store.finish(
+                self.waiting.row, self.memory.row, None, None, await self._counted(usage_in(self.response.events))
+            )
         else:
             await self._finish(last)
 
@@ -198,13 +200,14 @@ class Turn:
         if session.is_ended:
             life = conversation.end(life)
         final = response.conclude(last)
-        turn = engine.governance.mark(HeldTurn(_turn_json(self._turn())))
+        used = usage_in(response.events)
+        turn = engine.governance.mark(HeldTurn(_turn_json(self._turn(used))))
         row = memory.row
         memory.turns.append(turn)
         window_start = engine.governance.prune(memory.turns, row.turns + 1, memory.variables)
         row = row.with_turns(life, rules.max_interactions, max(window_start, row.window_start), row.turns + 1)
         memory.row = row  # what is changed while this is stored is stored after it
-        await self.store_answer(TurnRow(str(self.waiting.key), self.began, turn.text), await self._used())
+        await self.store_answer(TurnRow(response.voice.key, self.began, turn.text), await self._counted(used))
         session.settle()
         engine.governance.absorb(memory)
         memory.last_answer = response.text.strip()
@@ -213,9 +216,8 @@ class Turn:
         if is_active and not life.is_active:
             await engine.ends.ended(row.conversation_id, life.state)
 
-    async def _used(self) -> list[Variable]:
+    async def _counted(self, used: dict[str, Any]) -> list[Variable]:
         """Counts what the turn used of language models."""
-        used = usage_in(self.response.events)
         return await self.engine.usage.add(used, self.memory.row.owner, self.memory.row.conversation_id) if used else []
 
     async def store_answer(self, turn: TurnRow | None, used: Sequence[Variable] = ()) -> None:
@@ -232,31 +234,33 @@ class Turn:
         elif self.response.stanzas:
             self.engine.outbox.close_when_acknowledged(self.waiting.row, self.response.last_sent)
 
-    def _turn(self) -> dict[str, Any]:
-        """The fields of its Interaction."""
-        request, response = self.request, self.response
+    def _turn(self, used: dict[str, Any]) -> dict[str, Any]:
+        """The fields of its Interaction; `used` is what it used of language models."""
+        request, response, incoming = self.request, self.response, self.waiting.incoming
+        key = response.voice.key
+        request_id = incoming.request_id or key
         output: dict[str, Any] = {"text": response.text}
         if response.data_blocks:
             output["data"] = response.data_blocks
         if response.reported_error is not None:
             output["error"] = response.reported_error.dump()
         meta: dict[str, Any] = {
-            "request_id": request.request_id,
-            "language": self.waiting.incoming.language,
-            "duration_ms": round((self.engine.clock() - self.began) / _MILLISECOND, 3),
+            "request_id": request_id,
+            "language": incoming.language,
+            "duration_ms": _milliseconds(self.engine.clock() - self.began),
         }
         if isinstance(nickname := request.metadata.get("nickname"), str):
             meta["nickname"] = nickname
-        if used := usage_in(response.events):
+        if used:
             meta["usage"] = used
         return {
-            "interaction_id": self.waiting.key,
+            "interaction_id": key,
             "timestamp": self.began,
             "input": request.payload,
             "output": output,
             "events": response.events,
             "meta": meta,
-            "lineage": {"root_request_id": request.root_request_id},
+            "lineage": {"root_request_id": incoming.root_request_id or request_id},
         }
 
 
@@ -304,7 +308,11 @@ def _session(engine: Engine, memory: Memory, waiting: Waiting) -> Session:
 
 
 _JSON: TypeAdapter[Any] = TypeAdapter(JsonValue)
-_MILLISECOND = timedelta(milliseconds=1)
+
+
+def _milliseconds(duration: timedelta) -> float:
+    # Its parts, for to divide timedeltas costs as much as to make a dict of all fields of a turn.
+    return (duration.days * 86_400_000_000 + duration.seconds * 1_000_000 + duration.microseconds) / 1000
 
 
 def _is_json(value: object) -> bool:
