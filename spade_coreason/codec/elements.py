@@ -84,6 +84,7 @@ def said_id(prefix: str, number: int, said: str) -> str:
     return f"{prefix}-{number}-{crc32(said.encode('utf-8', 'surrogatepass')):08x}"
 
 
+@lru_cache(maxsize=1024)  # as `thread_element`
 def text_bytes(stanza_bytes: int, to: str, thread: str | None = None) -> int:
     """The bytes that a stanza to `to` on `thread` has for its text."""
     taken = _ENVELOPE_BYTES + MOST_A_CHARACTER_TAKES * (len(to) + len(thread or ""))

@@ -38,7 +38,7 @@ from .manner import PLAIN, Manner
 from .markdown import styled
 from .namespaces import CHAT_STATES_NAMESPACE, ORIGIN_ID_NAMESPACE
 from .rendering import block_text, thought_text
-from .xml import attribute, clean, escape, split, wire_size
+from .xml import attribute, clean, escape_clean, split, wire_size
 
 _END = "</message>"
 
@@ -219,8 +219,9 @@ class PersonVoice:
         return self._stanza(stanza_id, text, extra)
 
     def _stanza(self, stanza_id: str, text: str, extra: str) -> str:
+        """A message with a text that is clean."""
         incoming = self._incoming
         return (
-            f"{opening(address(incoming), incoming.message_type)} id='{stanza_id}'><body>{escape(text)}</body>"
+            f"{opening(address(incoming), incoming.message_type)} id='{stanza_id}'><body>{escape_clean(text)}</body>"
             f"{self._thread}{extra}{ANSWER_MARK}<origin-id xmlns='{ORIGIN_ID_NAMESPACE}' id='{stanza_id}'/></message>"
         )
