@@ -63,4 +63,4 @@ class Engine:
         shows_steps = prefers.thoughts is not False
         manner = Manner(grows, chained_to, waiting.redelivered, thoughts, shows_steps, devices.refers(incoming.sender))
         voice = voice_for(incoming, waiting.key, self.jid, self.policy.stanza_bytes, manner)
-        return Response(voice, self.outbox.send, self.jid, waiting.key, self.pace, whose.seal, self.filing)
+        return Response(voice, self.outbox.send, waiting, self.store, self.pace, self.filing)

@@ -159,7 +159,7 @@ class Obeying:
     def _turn(self, lane: Lane, memory: Memory, waiting: Waiting, send: Send) -> Turn:
         engine = self._engine
         voice = voice_for(waiting.incoming, waiting.key, engine.jid, engine.policy.stanza_bytes)
-        response = Response(voice, send, engine.jid, waiting.key, engine.pace, memory.person.seal)
+        response = Response(voice, send, waiting, engine.store, engine.pace)
         return Turn(engine, lane, memory, waiting, response, engine.clock())
 
     async def _run_own(self, turn: Turn, own: OwnCommand, values: Mapping[str, Any], *, is_heard: bool) -> Outcome:

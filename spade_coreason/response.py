@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, cast
 from uuid import UUID
 
-from .codec import Said, SaidText, StreamStarted, TurnEvent, Voice, named, printable
+from .codec import Said, SaidText, StreamStarted, TurnEvent, Voice, named, owner_of, printable
 from .contracts import (
     AgentRequest,
     AuditEntry,
@@ -19,15 +19,15 @@ from .contracts import (
 )
 from .contracts.blocks import STEP
 from .filing import AS_IT_IS, Filing
+from .lane import Waiting
 from .pace import Pace
+from .stores import AgentStore
 from .streams import Stream
 from .tracked import Tracked
 
 _CHOICES = 20
 
 Send = Callable[[list[str]], None]
-Seal: TypeAlias = Callable[[AuditEntry], Awaitable[AuditEntry]]
-"""Puts an entry at the end of the audit trail of the agent, and gives it as it is there."""
 _Status: TypeAlias = Literal["IN_PROGRESS", "COMPLETE"]
 _ViewHint: TypeAlias = Literal["TABLE", "JSON", "LIST", "KEY_VALUE"]
 
@@ -38,15 +38,14 @@ class Response:
     """The ResponseHandler of one turn. After the turn every call is a `RuntimeError`."""
 
     def __init__(
-        self, voice: Voice, send: Send, agent: str, key: UUID, pace: Pace, seal: Seal, filing: Filing | None = None
+        self, voice: Voice, send: Send, waiting: Waiting, store: AgentStore, pace: Pace, filing: Filing | None = None
     ) -> None:
         self.voice = voice
         self.filing = filing if voice.shows_files else None
-        self._key = key
+        self._waiting = waiting
         self._send_now = send
-        self._agent = agent
+        self._store = store
         self.pace = pace
-        self._seal = seal
         self._held: list[str] = []
         if voice.shows_typing:
             pace.typing.set(self._show_typing)
@@ -132,9 +131,9 @@ class Response:
     async def log(self, level: str, message: str, metadata: dict[str, Any] | None = None) -> None:
         """Writes to the log `spade_coreason.agent`, and records the line as a CloudEvent."""
         number = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
-        agent_log.log(number, "%s: %s", self._agent, message)
+        agent_log.log(number, "%s: %s", self._store.agent, message)
         data = {"level": level, "message": message, "metadata": metadata or {}}
-        await self.emit(CloudEvent(type="ai.coreason.log", source=f"xmpp:{self._agent}", data=data))
+        await self.emit(CloudEvent(type="ai.coreason.log", source=f"xmpp:{self._store.agent}", data=data))
 
     async def audit(self, actor: str, action: str, resource: str, success: bool) -> None:
         """Puts an entry into the audit trail of the agent, where it is durable when this returns, and into the Interaction.
@@ -151,14 +150,14 @@ class Response:
             resource=printable(resource),
             outcome="success" if success else "failure",
         )
-        sealed = await self._seal(entry)
-        await self.emit(CloudEvent(type="ai.coreason.audit", source=f"xmpp:{self._agent}", data=sealed.dump()))
+        sealed = await self._store.trail.append(entry, owner_of(self._waiting.incoming))
+        await self.emit(CloudEvent(type="ai.coreason.audit", source=f"xmpp:{self._store.agent}", data=sealed.dump()))
 
     # What its streams call
 
     def ident(self, number: int) -> UUID:
         """The id of the block or the stream with this number."""
-        return named(self._key, number)
+        return named(self._waiting.key, number)
 
     def tell(self, event: TurnEvent) -> None:
         """Says what cannot wait: it leaves at once, behind all that was said before."""

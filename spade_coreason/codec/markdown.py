@@ -22,7 +22,7 @@ def styled(markdown: str) -> str:
     of a code block is dropped. A text of more than 100,000 characters, or 5,000 brackets, comes back
     as it is.
     """
-    if len(markdown) > _MOST_CHARACTERS or markdown.count("[") > _MOST_BRACKETS or not _has_marks(markdown):
+    if not _has_marks(markdown) or len(markdown) > _MOST_CHARACTERS or markdown.count("[") > _MOST_BRACKETS:
         return markdown
     from .outline import outline
 
