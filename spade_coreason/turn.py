@@ -23,6 +23,7 @@ from .contracts import (
     ErrorCode,
     UserErrorBlock,
 )
+from .contracts.base import of_valid
 from .engine import Engine
 from .exceptions import StoreError, unquoted
 from .held import HeldTurn
@@ -281,15 +282,18 @@ def _request(memory: Memory, waiting: Waiting, now: datetime) -> AgentRequest:
     if (preferred := memory.person.preferences.language) is not None:
         metadata["preferred_language"] = preferred
     request_id = incoming.request_id or waiting.key
-    return AgentRequest.of_valid(
-        request_id=request_id,
-        session_id=memory.session_uuid,
-        root_request_id=incoming.root_request_id or request_id,
-        parent_request_id=incoming.parent_request_id,
-        created_at=now,
-        payload=dict(incoming.payload),
-        capabilities=incoming.capabilities,
-        metadata=metadata,
+    return of_valid(
+        AgentRequest,
+        {
+            "request_id": request_id,
+            "session_id": memory.session_uuid,
+            "root_request_id": incoming.root_request_id or request_id,
+            "parent_request_id": incoming.parent_request_id,
+            "created_at": now,
+            "payload": dict(incoming.payload),
+            "capabilities": incoming.capabilities,
+            "metadata": metadata,
+        },
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
@@ -33,19 +33,6 @@ class CoReasonBaseModel(BaseModel):
 
     model_config = ConfigDict(frozen=True, populate_by_name=True)
 
-    @classmethod
-    def of_valid(cls, **fields: Any) -> Self:
-        """A value of fields that are known to be valid: every one by its name, and none is looked at.
-
-        For what is made for every message; `model_construct`, which fills in what is missing, costs more than to validate.
-        """
-        value = object.__new__(cls)
-        object.__setattr__(value, "__dict__", fields)
-        object.__setattr__(value, "__pydantic_fields_set__", set(fields))
-        object.__setattr__(value, "__pydantic_extra__", None)
-        object.__setattr__(value, "__pydantic_private__", None)
-        return value
-
     def dump(self, **options: Any) -> dict[str, Any]:
         """`model_dump` in mode "json", by alias, without fields that are None; each of it may be overridden."""
         return self.model_dump(**{"mode": "json", "by_alias": True, "exclude_none": True, **options})
@@ -59,3 +46,19 @@ class StrictModel(CoReasonBaseModel):
     """A frozen value in which an unknown field is an error."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True, extra="forbid")
+
+
+M = TypeVar("M", bound=CoReasonBaseModel)
+
+
+def of_valid(model: type[M], fields: dict[str, Any]) -> M:
+    """A value of fields that are known to be valid: all of them, and none is looked at.
+
+    For what is made for every message; `model_construct`, which fills in what is missing, costs more than to validate.
+    """
+    value = object.__new__(model)
+    object.__setattr__(value, "__dict__", fields)
+    object.__setattr__(value, "__pydantic_fields_set__", set(fields))
+    object.__setattr__(value, "__pydantic_extra__", None)
+    object.__setattr__(value, "__pydantic_private__", None)
+    return value
