@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import NamedTuple
 from zlib import crc32
 
 from ..names import bare
@@ -37,12 +38,6 @@ def thread_element(thread: str | None, parent: str | None = None) -> str:
     """The native thread, echoed, and of which it is a branch (RFC 6121, 5.2.5)."""
     branch = f" parent='{attribute(parent)}'" if parent else ""
     return f"<thread{branch}>{escape(thread)}</thread>" if thread else ""
-
-
-@lru_cache(maxsize=1024)  # as `thread_element`
-def opening(to: str, message_type: str) -> str:
-    """The beginning of a message, before its id."""
-    return f"<message to='{attribute(to)}' type='{attribute(message_type)}'"
 
 
 def thread_of(incoming: Incoming) -> str:
@@ -89,3 +84,20 @@ def text_bytes(stanza_bytes: int, to: str, thread: str | None = None) -> int:
     """The bytes that a stanza to `to` on `thread` has for its text."""
     taken = _ENVELOPE_BYTES + MOST_A_CHARACTER_TAKES * (len(to) + len(thread or ""))
     return max(stanza_bytes - taken, LEAST_TEXT_BYTES)
+
+
+class Frame(NamedTuple):
+    """What all messages to somebody on a thread have in common, and the bytes that they have for a text."""
+
+    opening: str
+    """The beginning, before the id."""
+    thread: str
+    text_bytes: int
+
+
+@lru_cache(maxsize=1024)  # as `thread_element`
+def frame(to: str, message_type: str, thread: str | None, parent: str | None, stanza_bytes: int) -> Frame:
+    """The one of messages that take `stanza_bytes` at most; `parent` is the thread of which theirs is a branch."""
+    element = thread_element(thread, parent)
+    opening = f"<message to='{attribute(to)}' type='{attribute(message_type)}'"
+    return Frame(opening, element, text_bytes(stanza_bytes - len(element.encode()), to))

@@ -9,16 +9,15 @@ from ..contracts import ThinkingBlock
 from ..contracts.blocks import STEP
 from .elements import (
     ANSWER_MARK,
+    LEAST_TEXT_BYTES,
     address,
     file_at,
+    frame,
     hint,
-    opening,
     replacing,
     reply_to,
     responses,
     said_id,
-    text_bytes,
-    thread_of,
 )
 from .events import (
     Completed,
@@ -33,7 +32,7 @@ from .events import (
     TurnEvent,
 )
 from .growing import Growing, and_more
-from .incoming import Incoming
+from .incoming import PARENT_THREAD, Incoming
 from .manner import PLAIN, Manner
 from .markdown import styled
 from .namespaces import CHAT_STATES_NAMESPACE, ORIGIN_ID_NAMESPACE
@@ -64,9 +63,11 @@ class PersonVoice:
         self._manner = manner
         self._stanza_bytes = stanza_bytes
         self._reply = reply_to(incoming) if manner.refers or incoming.uses_replies else ""
-        self._thread = thread_of(incoming)
-        beside = len((self._reply + self._thread).encode())
-        self._body_bytes = text_bytes(stanza_bytes - beside, incoming.sender)
+        parent = incoming.metadata.get(PARENT_THREAD)
+        self._opening, self._thread, most = frame(
+            address(incoming), incoming.message_type, incoming.thread, parent, stanza_bytes
+        )
+        self._body_bytes = max(most - len(self._reply.encode()), LEAST_TEXT_BYTES) if self._reply else most
         self._streams: dict[str, Growing] = {}
         self._begun = self._made = self._thoughts = 0
         self._typing = False
@@ -220,8 +221,7 @@ class PersonVoice:
 
     def _stanza(self, stanza_id: str, text: str, extra: str) -> str:
         """A message with a text that is clean."""
-        incoming = self._incoming
         return (
-            f"{opening(address(incoming), incoming.message_type)} id='{stanza_id}'><body>{escape_clean(text)}</body>"
+            f"{self._opening} id='{stanza_id}'><body>{escape_clean(text)}</body>"
             f"{self._thread}{extra}{ANSWER_MARK}<origin-id xmlns='{ORIGIN_ID_NAMESPACE}' id='{stanza_id}'/></message>"
         )

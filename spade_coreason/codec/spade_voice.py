@@ -27,7 +27,8 @@ class SpadeVoice(PersonVoice):
         if fields_bytes > stanza_bytes // 4:
             self._fields, fields_bytes = {}, 0
         in_reply_to = self._fields.get("reply-with", incoming.stanza_id)
-        echoed = MOST_A_CHARACTER_TAKES * (len(in_reply_to) + len(incoming.thread or ""))  # the thread stands in both forms
+        # The thread stands in both forms, and it goes to the full JID.
+        echoed = MOST_A_CHARACTER_TAKES * (len(in_reply_to) + len(incoming.thread or "") + len(incoming.sender))
         self._body_bytes = max(self._body_bytes - fields_bytes - echoed, LEAST_TEXT_BYTES)
         self._performative = "inform"
         self.shows_typing = False
