@@ -17,11 +17,12 @@ from .ends import Ends
 from .filing import Filing
 from .governance import Governance
 from .knowledge import Knowledge
-from .lane import Lanes, Person, Waiting
+from .lane import Lanes, Waiting
 from .lifecycle import Lifecycle
 from .outbox import Outbox
 from .pace import Pace
 from .policy import Policy
+from .preferences import Preferences
 from .response import Response
 from .stores import AgentStore
 from .usage import Usage
@@ -53,9 +54,9 @@ class Engine:
     is_giving_up: bool = False
     """Whether the turns that still run are cancelled, to run again after the next start."""
 
-    def response(self, waiting: Waiting, whose: Person) -> Response:
+    def response(self, waiting: Waiting, prefers: Preferences) -> Response:
         """What the agent answers a request through, as whoever asked wants to see it."""
-        incoming, devices, prefers = waiting.incoming, self.devices, whose.preferences
+        incoming, devices = waiting.incoming, self.devices
         person = owner_of(incoming)
         thoughts = self.policy.thoughts if prefers.thoughts is None else prefers.thoughts
         grows = prefers.streaming is not False and devices.corrects(person)

@@ -16,7 +16,6 @@ from .conversation import Life
 from .held import HeldTurn
 from .names import local_part
 from .preferences import Preferences
-from .response import Seal
 from .session import Variables
 from .slots import Slots
 from .stores import ConversationRow
@@ -77,8 +76,6 @@ class Person:
 
     variables: Variables
     preferences: Preferences
-    seal: Seal
-    """Seals what is audited for their requests."""
 
 
 @dataclass(slots=True, eq=False)

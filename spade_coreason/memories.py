@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from functools import partial
 
 from . import conversation
 from .engine import Engine
@@ -39,8 +38,7 @@ class Memories:
         # At once after the look-up: what is written behind it finds the person here.
         person = self._persons.get(sender)
         if person is None:
-            seal = partial(engine.store.trail.append, person=sender)
-            person = Person(Variables("person", sender, stored.person), Preferences.of(stored.preferences), seal)
+            person = Person(Variables("person", sender, stored.person), Preferences.of(stored.preferences))
             self._persons[sender] = person
         row = stored.rows.get(name)
         if row is None:
