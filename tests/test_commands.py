@@ -14,6 +14,7 @@ import pytest
 from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, AgentTester, Policy
 from spade_coreason.commands import EVERYBODY, find, without_escape
 from spade_coreason.conversation import Rules
+from tests.clock import Clock
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
 
@@ -227,6 +228,17 @@ async def test_a_cancel_that_comes_again_does_not_stop_what_was_asked_after_it()
                 t.send_stanza(f"<message to='{AGENT}' type='chat' id='{ident}'><body>/cancel</body></message>")
                 await asyncio.sleep(0.1)
             assert await running == ["Stopped."]
+
+
+async def test_a_cancel_as_there_was_one_a_week_ago_does_not_stop_itself() -> None:
+    clock = Clock()
+    async with talking(clock=clock) as t:
+        for _ in range(2):
+            t.send_stanza(f"<message to='{AGENT}' type='chat' id='c'><body>/cancel</body></message>")
+            await t.settled()
+            assert t.unread(ALICE) == ["There is nothing to stop."]
+            assert await said(t, "well") == "noted: well"
+            clock.move(days=8)
 
 
 async def test_a_program_may_say_that_its_text_is_a_command() -> None:
