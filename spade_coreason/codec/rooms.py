@@ -186,13 +186,14 @@ def _about(room: str, nick: str, jid: str | None, metadata: Any) -> dict[str, An
 
 def read_invitation(message: Element) -> Invitation | None:
     """Reads an invitation into a room; None where the message is none."""
+    user, direct = message.find(MUC_USER), message.find(CONFERENCE)
+    if user is None and direct is None:
+        return None
     sender = message.get("from", "")
     if message.get("type") in ("error", "groupchat") or not sender:
         return None
-    user = message.find(MUC_USER)
     if user is not None and user.find(MUC_INVITE) is not None:
         return Invitation(sender.partition("/")[0].lower(), sender, user.findtext(MUC_PASSWORD))
-    direct = message.find(CONFERENCE)
     if direct is not None and direct.get("jid"):
         return Invitation(direct.get("jid", "").partition("/")[0].lower(), sender, direct.get("password"))
     return None
