@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +14,8 @@ from .incoming import LINEAGE, LONGEST_ID, RESERVED, Decoded, Incoming, Malforme
 from .namespaces import REQUEST, TYPE_PREFIX
 
 NOT_OURS = Malformed("", "", None, "a container of another application")
+
+_uuid = lru_cache(maxsize=256)(UUID)  # most requests are their own root
 
 
 def read_container(text: str, sender: str, stanza_id: str, thread: str | None, marked: bool, has_body: bool) -> Decoded:
@@ -52,7 +55,7 @@ def _request(data: Any, text: str, sender: str, stanza_id: str, thread: str | No
     if not isinstance(metadata, dict):
         return malformed("data.metadata is no object")
     try:
-        ids = [UUID(data[name]) if data.get(name) is not None else None for name in LINEAGE]
+        ids = [_uuid(data[name]) if data.get(name) is not None else None for name in LINEAGE]
         capabilities = data.get("capabilities")
         if capabilities is not None:
             capabilities = ClientCapabilities.model_validate(capabilities)
