@@ -32,7 +32,7 @@ class Recent:
 
 @dataclass(slots=True)
 class _Slot:
-    number: float
+    number: int
     durations: Counter[int] = field(default_factory=Counter)
     errors: int = 0
     last_error: str | None = None
@@ -47,6 +47,7 @@ class Activity:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.now = clock
         self._slots: deque[_Slot] = deque()
+        self._ends = -math.inf  # the time until which the newest of them counts
 
     def answered(self, since: float) -> None:
         """A request that arrived at `since`, by `now`, is answered."""
@@ -75,8 +76,9 @@ class Activity:
 
     def _slot(self, now: float) -> _Slot:
         """That of now; those of more than a day ago are dropped."""
-        number = now // _SLOT_S
-        if not self._slots or self._slots[-1].number != number:
+        if now >= self._ends:
+            number = int(now // _SLOT_S)
+            self._ends = (number + 1) * _SLOT_S
             self._slots.append(_Slot(number))
             while self._slots[0].number <= number - DAY_S / _SLOT_S:
                 self._slots.popleft()

@@ -27,15 +27,12 @@ class Alarms:
         self.delay_s = delay_s
         self._waits: dict[Callable[[], None], float] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     def set(self, callback: Callable[[], None]) -> None:
         """Calls `callback` once in `delay_s`; it is not set already."""
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()  # a system call each time, up to Python 3.11
-        self._waits[callback] = when = self._loop.time() + self.delay_s
+        self._waits[callback] = time.monotonic() + self.delay_s
         if self._timer is None:
-            self._timer = self._loop.call_at(when, self._ring)
+            self._timer = asyncio.get_running_loop().call_later(self.delay_s, self._ring)
 
     def take_back(self, callback: Callable[[], None]) -> None:
         """Does not call `callback`, if it has not been called yet."""
@@ -47,11 +44,9 @@ class Alarms:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._loop = None
 
     def _ring(self) -> None:
-        loop = asyncio.get_running_loop()
-        now = loop.time()
+        now = time.monotonic()
         self._timer = None
         try:
             while self._waits:
@@ -62,7 +57,8 @@ class Alarms:
                 callback()
         finally:
             if self._waits and self._timer is None:
-                self._timer = loop.call_at(next(iter(self._waits.values())), self._ring)
+                delay_s = next(iter(self._waits.values())) - now
+                self._timer = asyncio.get_running_loop().call_later(delay_s, self._ring)
 
 
 class Limit:

@@ -9,7 +9,7 @@ from functools import partial
 
 from .activity import Activity
 from .alarms import Alarms
-from .codec import Manner, owner_of, voice_for
+from .codec import Manner, voice_for
 from .codec.manner import PLAIN
 from .contracts import AgentInterface
 from .devices import Devices
@@ -17,12 +17,11 @@ from .ends import Ends
 from .filing import Filing
 from .governance import Governance
 from .knowledge import Knowledge
-from .lane import Lanes, Waiting
+from .lane import Lanes, Memory, Waiting
 from .lifecycle import Lifecycle
 from .outbox import Outbox
 from .pace import Pace
 from .policy import Policy
-from .preferences import Preferences
 from .response import Response
 from .stores import AgentStore
 from .usage import Usage
@@ -54,10 +53,10 @@ class Engine:
     is_giving_up: bool = False
     """Whether the turns that still run are cancelled, to run again after the next start."""
 
-    def response(self, waiting: Waiting, prefers: Preferences) -> Response:
+    def response(self, waiting: Waiting, memory: Memory) -> Response:
         """What the agent answers a request through, as whoever asked wants to see it."""
-        incoming, devices = waiting.incoming, self.devices
-        person = owner_of(incoming)
+        incoming, devices, person = waiting.incoming, self.devices, memory.row.owner
+        prefers = memory.person.preferences
         thoughts = self.policy.thoughts if prefers.thoughts is None else prefers.thoughts
         grows = prefers.streaming is not False and devices.corrects(person)
         chained_to = partial(devices.chained_to, person) if grows else PLAIN.chained_to

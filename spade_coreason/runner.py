@@ -243,7 +243,7 @@ class Runner:
         if received.ended is not None:
             await self._ends.ended(memory.row.conversation_id, received.ended)
         memory.life = received.life
-        response = self._engine.response(waiting, memory.person.preferences)
+        response = self._engine.response(waiting, memory)
         if received.verdict is RUN:
             await Turn(self._engine, lane, memory, waiting, response, now).answer()
         else:

@@ -52,7 +52,6 @@ class Session:
         store: AgentStore,
         conversation: Variables,
         person: Variables | None,
-        *,
         taken_in: Window = NOTHING,
         knowledge: Knowledge | None = None,
         before_window: Callable[[], None] = lambda: None,
@@ -64,7 +63,6 @@ class Session:
         self._taken_in = taken_in
         self._knowledge = knowledge
         self._before_window = before_window
-        self._conversation_id = conversation.holder
         self._scopes = {"conversation": conversation, "person": person}
         self._written: dict[tuple[str, str], str] = {}
         self._is_over = False
@@ -128,7 +126,7 @@ class Session:
             return []
         found: list[tuple[float, str]] = []
         if self._knowledge is not None:
-            whose = {"person": self._identity.id, "conversation": self._conversation_id}
+            whose = {"person": self._identity.id, "conversation": self._row.conversation_id}
             found = [(hit.score, hit.text) for hit in await self._knowledge.search(query, limit, threshold, **whose)]
         found += await self._spoken_of(keywords(query), threshold)
         found.sort(key=lambda one: -one[0])  # stable: what is known comes before what was said, newer before older

@@ -194,7 +194,7 @@ class Turn:
     async def _finish(self, last: TurnEvent) -> None:
         engine, memory, response, session = self.engine, self.memory, self.response, self.session
         rules = engine.policy.rules
-        life = memory.life
+        life = memory.row.life
         is_active = life.is_active  # whoever runs the agent may have ended it meanwhile
         if is_active:
             life = conversation.fail(life, rules) if self.has_failed else conversation.succeed(life)
@@ -305,9 +305,9 @@ def _session(engine: Engine, memory: Memory, waiting: Waiting) -> Session:
         engine.store,
         memory.variables,
         memory.person.variables,
-        taken_in=engine.governance.taken_in(memory.variables),
-        knowledge=engine.knowledge,
-        before_window=engine.governance.warn_of_everything,
+        engine.governance.taken_in(memory.variables),
+        engine.knowledge,
+        engine.governance.warn_of_everything,
     )
 
 

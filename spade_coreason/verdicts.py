@@ -13,7 +13,7 @@ from .lane import Memory
 
 def decide(memory: Memory, incoming: Incoming, now: datetime, rules: Rules) -> Received:
     """What a request does to its conversation. Echoes of our own last answer are counted in `memory`, but a program's."""
-    received = conversation.receive(memory.life, now, rules)
+    received = conversation.receive(memory.row.life, now, rules)
     if incoming.language == "program":
         return received
     text = str(incoming.payload.get("query", ""))
