@@ -70,10 +70,10 @@ class Limit:
 
     __slots__ = ("_alarms", "_cancels", "_insistence", "_patience_s", "_task")
 
-    def __init__(self, alarms: Alarms, patience_s: float = PATIENCE_S, task: asyncio.Task[Any] | None = None) -> None:
+    def __init__(self, alarms: Alarms, task: asyncio.Task[Any] | None = None, patience_s: float = PATIENCE_S) -> None:
         self._alarms = alarms
-        self._patience_s = patience_s
         self._task = task
+        self._patience_s = patience_s
         self._cancels = 0  # how often the task was cancelled from here; the second time it is left where it stands
         self._insistence: asyncio.TimerHandle | None = None
 

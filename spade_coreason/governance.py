@@ -68,7 +68,8 @@ class Governance:
         if self._counts:
             most, first = extent(len(there), self.policy, turns, sizes=(self._size(turn) for turn in reversed(there)))
         else:
-            most, first = extent(len(there), self.policy, turns, absorbed=self.taken_in(variables).through)
+            absorbed = self.taken_in(variables).through if self._takes_in else 0
+            most, first = extent(len(there), self.policy, turns, absorbed)
         if most < len(there):
             del there[: len(there) - most]
         return first

@@ -34,7 +34,8 @@ class Lifecycle:
 
     def stays_up(self) -> bool:
         """Before a turn: whether `startup()` has run. There is no `shutdown()` until a conversation has ended again."""
-        self._cancel_timer()
+        if self._timer is not None:
+            self._cancel_timer()
         return self._is_up
 
     async def ensure_started(self) -> None:

@@ -13,7 +13,7 @@ _TOKEN_BUFFER = MemoryStrategy.TOKEN_BUFFER  # looked up once: a member of an En
 _COUNTED = (MemoryStrategy.SLIDING_WINDOW, _TOKEN_BUFFER)  # as many turns as the limit says at most: no turn has no token
 
 
-def extent(there: int, policy: MemoryConfig, turns: int, *, absorbed: int = 0, sizes: Iterable[int] = ()) -> tuple[int, int]:
+def extent(there: int, policy: MemoryConfig, turns: int, absorbed: int = 0, sizes: Iterable[int] = ()) -> tuple[int, int]:
     """How many of the newest turns that are `there` are held in memory, and the number of the first turn of the window.
 
     `turns` is the number of the newest turn, from 1. `absorbed` is the newest turn that a summary or the knowledge of the

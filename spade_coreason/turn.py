@@ -94,7 +94,7 @@ class Turn:
         """
         engine, lane, response = self.engine, self.lane, self.response
         token = CURRENT_REQUEST.set(self.request)
-        limit, syncs = Limit(engine.assist_alarms, task=lane.worker), Syncs()
+        limit, syncs = Limit(engine.assist_alarms, lane.worker), Syncs()
         try:
             if lane.is_withdrawn:
                 response.withdraw()
@@ -103,7 +103,7 @@ class Turn:
             try:
                 if not engine.lifecycle.stays_up():
                     await limit.hold(engine.lifecycle.ensure_started())
-                    limit = Limit(engine.assist_alarms, task=lane.worker)
+                    limit = Limit(engine.assist_alarms, lane.worker)
                 syncs.begin()
                 returned = await limit.hold(work())
             finally:

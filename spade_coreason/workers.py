@@ -53,7 +53,8 @@ class Workers:
     def set_to_work(self, lane: Lane) -> None:
         """Does what waits in a lane."""
         if lane.worker is None:
-            lane.worker = self._loop.create_task(self._work(lane))
+            # With a name, or asyncio writes one for each.
+            lane.worker = self._loop.create_task(self._work(lane), name=lane.sender)
 
     def resume(self) -> None:
         """Does what waits in all of them, after a pause."""
