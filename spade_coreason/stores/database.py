@@ -223,12 +223,13 @@ class Database(ABC):
         connection.commit()
 
     def _take_stock(self, connection: Connection) -> None:
-        """Learns which row ids and keys are there."""
+        """Learns which row ids and keys are there; again with a new connection, before which others may have written."""
+        is_first = not self._next_ids
         for table in schema.NUMBERED:
             stored = connection.execute(select(func.max(table.c.id))).scalar() or 0
             self._next_ids[table.name] = max(stored, self._next_ids.get(table.name, 0))
         for row, key in connection.execute(select(schema.inbox.c.id, schema.inbox.c.key)):
-            if row not in self.known.rows(key):
+            if is_first or row not in self.known.rows(key):
                 self.known.add(key, row)
 
     def _revision(self, connection: Connection) -> str:

@@ -10,7 +10,7 @@ _FIRST, _LARGEST = 2**14, 2**20
 
 
 class KnownKeys:
-    """The rows by the hashes of their keys: 16 to 32 bytes of memory a row, and none of it on disk.
+    """The rows by the hashes of their keys: 16 to 80 bytes of memory a row, and none of it on disk.
 
     A key that was added is never missed; for one that was not, a row is named once in some millions of times.
     """
@@ -55,7 +55,7 @@ class KnownKeys:
             del self._tables[0], self._newest[0]
 
     def _grow(self) -> None:
-        size = min(2 * len(self._tables[-1]), _LARGEST) if self._tables else _FIRST
-        self._tables.append(array("Q", bytes(8 * size)))
+        size = min(4 * len(self._tables[-1]), _LARGEST) if self._tables else _FIRST
+        self._tables.append(array("Q", [0]) * size)
         self._newest.append(0)
         self._free = size // 2
