@@ -21,6 +21,7 @@ class KnownKeys:
         self._tables: list[array[int]] = []
         self._newest: list[int] = []
         self._free = 0
+        self._renewed: dict[bytes, int] = {}
 
     def add(self, key: bytes, row: int) -> None:
         """From now on `row` is among the rows of `key`. Rows are numbered from 1."""
@@ -36,9 +37,14 @@ class KnownKeys:
             place = place + 1 & last
         table[place] = number & _MARK | row
 
+    def renew(self, key: bytes, row: int) -> None:
+        """Also `row` has a key that `rows` names some for; the last counts. Seldom, and from any thread."""
+        self._renewed[key] = row
+
     def rows(self, key: bytes) -> list[int]:
-        """The rows that may have this key; none where it is surely new."""
-        number, found = hash(key), []
+        """The rows that may have this key; none where it is surely new. From any thread."""
+        found = [self._renewed[key]] if key in self._renewed else []
+        number = hash(key)
         mark = number & _MARK
         for table in self._tables:
             last = len(table) - 1
@@ -52,7 +58,11 @@ class KnownKeys:
     def forget(self, before: int) -> None:
         """Frees the memory for rows before this one, where it is free of others."""
         while len(self._tables) > 1 and self._newest[0] < before:
-            del self._tables[0], self._newest[0]
+            self._tables = self._tables[1:]  # another thread may be reading the list
+            del self._newest[0]
+        for key, row in list(self._renewed.items()):
+            if row < before:
+                del self._renewed[key]
 
     def _grow(self) -> None:
         size = min(4 * len(self._tables[-1]), _LARGEST) if self._tables else _FIRST

@@ -92,10 +92,9 @@ class AgentStore:
         row = database.next_id("inbox")
         # Python's sqlite3 looks through its adapters for whatever is no int, float, str or bytearray: also for bytes and None.
         values = (row, self.agent, bytearray(key), sender, micros(now), RECEIVED, request)
-        known = database.known.rows(key)
+        if database.known.rows(key):
+            return row, database.run(lambda connection: receive_once(connection, values, key, database.known)), False
         database.known.add(key, row)
-        if known:
-            return row, database.run(lambda connection: receive_once(connection, values, known)), False
         return row, database.submit([(RECEIVE, values)]), database.failure is None
 
     def finish(

@@ -73,6 +73,24 @@ async def test_a_duplicate_after_seven_days_is_a_new_message(store: AgentStore) 
     assert await store.receive(b"k" * 16, "alice@localhost", "{}", NOW + timedelta(days=7, seconds=1))[1]
 
 
+async def test_of_two_that_come_at_once_after_seven_days_one_is_new(store: AgentStore) -> None:
+    talk = conversation(store)
+    for weeks in range(3):
+        now = NOW + timedelta(days=8 * weeks)
+        copies = [store.receive(b"k" * 16, "alice@localhost", "{}", now) for _ in range(3)]
+        assert [await is_new for _, is_new, _ in copies] == [True, False, False]
+        await store.finish(copies[0][0], talk, None, None)
+        assert not await store.receive(b"k" * 16, "alice@localhost", "{}", now)[1]
+    assert len(await store.received_from("alice@localhost")) == 1
+
+
+async def test_what_comes_again_and_again_takes_no_memory(store: AgentStore, database: Database) -> None:
+    for _ in range(5):
+        copies = [store.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1] for _ in range(100)]
+        assert sum([await is_new for is_new in copies]) <= 1
+    assert len(database.known.rows(b"k" * 16)) == 1
+
+
 async def test_a_key_that_only_resembles_a_known_one_is_a_new_message(store: AgentStore, database: Database) -> None:
     for row in range(1, 4):
         database.known.add(b"k" * 16, row)  # rows that are not there, or have another key
@@ -445,8 +463,8 @@ def test_every_key_that_was_added_is_known_by_its_rows_and_hardly_any_other_is()
     keys = [uuid5(NAMESPACE_URL, str(number)).bytes for number in range(60_000)]
     for row, key in enumerate(keys[:30_000], start=2**33):
         known.add(key, row)
-    known.add(keys[0], 2**34)
-    assert known.rows(keys[0]) == [2**33, 2**34]
+    known.renew(keys[0], 2**34)
+    assert known.rows(keys[0]) == [2**34, 2**33]
     assert all(row in known.rows(key) for row, key in enumerate(keys[:30_000], start=2**33))
     assert sum(len(known.rows(key)) for key in keys) < 30_010
 
@@ -456,6 +474,7 @@ def test_keys_of_rows_that_are_gone_are_forgotten_in_time() -> None:
     keys = [uuid5(NAMESPACE_URL, str(number)).bytes for number in range(30_000)]
     for row, key in enumerate(keys, start=1):
         known.add(key, row)
+    known.renew(keys[0], 1)
     known.forget(before=29_000)
     assert all(row in known.rows(key) for row, key in enumerate(keys[29_000:], start=29_001))
     assert not any(known.rows(key) for key in keys[:8_000])
