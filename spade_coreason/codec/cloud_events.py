@@ -11,18 +11,18 @@ from pydantic_core import to_json
 
 from .elements import ANSWER_MARK, text_bytes, thread_element
 from .namespaces import FRAGMENT, JSON_NAMESPACE, RETRACT, TYPE_PREFIX
-from .xml import attribute, escape, printable, split
+from .xml import attribute, clean, escape_clean, printable, split
 
 
 class EventWriter:
     """CloudEvents 1.0 as stanzas. An event too long for one is sent as ordered fragments of its JSON."""
 
     def __init__(self, *, to: str, source: str, thread: str | None, id_prefix: str, request_id: str, stanza_bytes: int) -> None:
-        self._to = attribute(to)
-        self._source = source
+        self._opening = f"<message to='{attribute(to)}' id='"
+        self._source = _json_text(source)
+        self._request_id = _json_text(request_id)
         self._tail = f"</json>{thread_element(thread)}{ANSWER_MARK}</message>"
         self._id_prefix = id_prefix
-        self._request_id = request_id
         self._json_bytes = text_bytes(stanza_bytes, to, thread)
         self._made = 0
         self._thoughts = 0
@@ -30,30 +30,31 @@ class EventWriter:
 
     def write(self, kind: str, data: dict[str, Any], beside: str = "") -> list[str]:
         """The stanzas of one event; more than one only where it is too long. `beside` is XML, left out where it has no room."""
-        stanza_id = self._next_id(kind, data)
-        text = escape(self._json(kind, stanza_id, data))
+        said = _json_text(data)
+        stanza_id = self._next_id(kind, said)
+        whole = self._json(kind, stanza_id, said)
+        text = escape_clean(whole)
         if len(text) * 4 <= self._json_bytes or len(text.encode()) <= self._json_bytes:
             if beside and len(text.encode()) + len(beside.encode()) > self._json_bytes:
                 beside = ""
             return [self._stanza(stanza_id, text, beside)]
-        whole = self._json(kind, stanza_id, data)
         # A fragment is quoted JSON again: a quote or a backslash takes two bytes more, and a third of the room is enough.
         parts = list(split(whole, self._json_bytes // 3, sensibly=False))
         fragments = []
         for index, part in enumerate(parts):
             fragment_id = f"{stanza_id}.{index}"
             fragment = {"event_id": stanza_id, "index": index, "count": len(parts), "chunk": part}
-            text = self._json(FRAGMENT.removeprefix(TYPE_PREFIX), fragment_id, fragment)
-            fragments.append(self._stanza(fragment_id, escape(text)))
+            text = self._json(FRAGMENT.removeprefix(TYPE_PREFIX), fragment_id, _json_text(fragment))
+            fragments.append(self._stanza(fragment_id, escape_clean(text)))
         return fragments
 
-    def _next_id(self, kind: str, data: dict[str, Any]) -> str:
-        """The same for the same event after the same events.
+    def _next_id(self, kind: str, data: str) -> str:
+        """The same for the same event after the same events; `data` is JSON.
 
         From where a turn that runs again says something else, all its events are new to whoever heard the first run: a
         piece of text that both have at the same place too. A thought changes nothing of what follows.
         """
-        said = crc32(f"{kind}{data}".encode("utf-8", "surrogatepass"), self._said)
+        said = crc32((kind + data).encode(), self._said)
         if kind == "block.thought":
             self._thoughts += 1
             return f"{self._id_prefix}-{self._made}.{self._thoughts}-{said:08x}"
@@ -61,21 +62,16 @@ class EventWriter:
         self._made += 1
         return f"{self._id_prefix}-{self._made - 1}-{said:08x}"
 
-    def _json(self, kind: str, event_id: str, data: dict[str, Any]) -> str:
-        event = {
-            "specversion": "1.0",
-            "type": TYPE_PREFIX + kind,
-            "source": self._source,
-            "id": event_id,
-            "time": datetime.now(UTC),
-            "datacontenttype": "application/json",
-            "requestid": self._request_id,
-            "data": data,
-        }
-        return _json_text(event)
+    def _json(self, kind: str, event_id: str, data: str) -> str:
+        """A CloudEvent around its data, which is JSON."""
+        return (
+            f'{{"specversion":"1.0","type":"{TYPE_PREFIX}{kind}","source":{self._source},"id":"{event_id}",'
+            f'"time":{to_json(datetime.now(UTC)).decode()},"datacontenttype":"application/json",'
+            f'"requestid":{self._request_id},"data":{data}}}'
+        )
 
     def _stanza(self, stanza_id: str, text: str, beside: str = "") -> str:
-        return f"<message to='{self._to}' id='{stanza_id}'>{beside}<json xmlns='{JSON_NAMESPACE}'>{text}{self._tail}"
+        return f"{self._opening}{stanza_id}'>{beside}<json xmlns='{JSON_NAMESPACE}'>{text}{self._tail}"
 
 
 def request_stanza(
@@ -95,7 +91,7 @@ def request_stanza(
         **({"hops": hops} if hops else {}),
         "data": request_json,
     }
-    text = escape(_json_text(event))
+    text = escape_clean(_json_text(event))
     return (
         f"<message to='{attribute(to)}' id='{attribute(stanza_id)}'>"
         f"<json xmlns='{JSON_NAMESPACE}'>{text}</json>{thread_element(thread)}</message>"
@@ -108,8 +104,10 @@ def retraction_stanza(to: str, stanza_id: str) -> str:
     return f"<message to='{attribute(to)}' id='{uuid4()}'>{retract}</message>"
 
 
-def _json_text(event: dict[str, Any]) -> str:
+def _json_text(value: Any) -> str:
+    """A value as JSON that may stand in XML once it is escaped."""
     try:
-        return to_json(event).decode()
+        text = to_json(value)
     except ValueError:  # lone surrogates, which no UTF-8 has
-        return to_json(printable(event)).decode()
+        text = to_json(printable(value))
+    return clean(text.decode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-from ..contracts import ErrorCode, MarkdownBlock
+from ..contracts import ErrorCode
 from .cloud_events import EventWriter
 from .events import (
     Completed,
@@ -95,7 +95,7 @@ def _event(event: TurnEvent, key: UUID) -> tuple[str, dict[str, Any]]:
             return "stream.abort", {"stream_id": stream_id, "reason": reason, **instead}
         case SaidText(content, number, _, _, choices):
             offered = {"choices": [{"value": value, "label": label} for value, label in choices]} if choices else {}
-            return "block.markdown", MarkdownBlock(id=named(key, number), content=content).dump() | offered
+            return "block.markdown", {"id": named(key, number), "block_type": "MARKDOWN", "content": content, **offered}
         case Said(block):
             return f"block.{block.block_type.lower()}", block.dump()
         case Completed(conversation_id, state):
