@@ -110,7 +110,8 @@ class Stream:
                 answer.say(StreamEnded(self.stream_id, *fitting))
             else:
                 answer.say(SaidText(text, self._number, *fitting))
-            self._keep(text)
+            if text:
+                answer.texts.append(text)
 
     def cut_off(self, reason: str, replacement: str | None = None) -> None:
         """Ends the stream before its time."""
@@ -120,7 +121,8 @@ class Stream:
                 answer.tell(StreamStarted(self.stream_id))
                 answer.tell(StreamChunk(self.stream_id, 0, text))
             answer.say(StreamAborted(self.stream_id, reason, replacement))
-            self._keep(text)
+            if text:
+                answer.texts.append(text)
 
     def _leave(self) -> bool:
         """Whether it was open; it is not any more."""
@@ -128,10 +130,6 @@ class Stream:
             return False
         self.stop_growing()
         return True
-
-    def _keep(self, text: str) -> None:
-        if text:
-            self._answer.texts.append(text)
 
     def stop_growing(self) -> None:
         """Shows no more before its end."""
