@@ -25,6 +25,7 @@ from spade_coreason.runner import Policy, Runner
 from spade_coreason.stores import AgentStore, ConversationRow, Database, Turn
 from spade_coreason.stores.database import micros
 from spade_coreason.stores.statements import ADD_INTERACTION, ANSWER, RECEIVE, SAVE_CONVERSATION, sql
+from spade_coreason.values import replace
 
 from .report import Target
 
@@ -176,9 +177,9 @@ async def _grouped(path: Path, turns: int) -> float:
     numbers = iter(range(turns))
 
     async def talk(name: str) -> None:
-        row = _thread_row(0)._replace(id=store.new_conversation_row(), conversation_id=name)
+        row = replace(_thread_row(0), id=store.new_conversation_row(), conversation_id=name)
         for _ in numbers:
-            row = row._replace(turns=row.turns + 1)
+            row = replace(row, turns=row.turns + 1)
             request, is_new, _ = store.receive(uuid4().bytes, PERSON, json.dumps(BODY["input"]), NOW)
             # As the runner does with a request that is surely new and an agent that waits for nothing.
             await store.finish(request, row, Turn(str(uuid4()), NOW, json.dumps(BODY)), '["<message/>"]')

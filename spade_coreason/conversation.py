@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import NamedTuple
 
 from .contracts import ConversationState as State
+from .values import replace, value
 
 
 class Signal(Enum):
@@ -56,7 +56,8 @@ class Rules:
     max_failures: int = 3
 
 
-class Life(NamedTuple):
+@value
+class Life:
     """Where a conversation is: the seed's record, and what the next decision needs."""
 
     state: State
@@ -84,7 +85,8 @@ RUN = Verdict.RUN
 """What nearly every message comes to."""
 
 
-class Received(NamedTuple):
+@value
+class Received:
     """The decision on one message. `ended` is the state in which an episode ended by it or before it."""
 
     life: Life
@@ -123,25 +125,25 @@ def pause(life: Life, now: datetime, rules: Rules) -> Received:
 
 def _refuse(life: Life, signal: Signal, now: datetime, rules: Rules) -> Life:
     state = TRANSITIONS[State.ACTIVE][signal]
-    return life._replace(state=state, last_interaction=now, quiet_until=now + rules.cooldown)
+    return replace(life, state=state, last_interaction=now, quiet_until=now + rules.cooldown)
 
 
 def succeed(life: Life) -> Life:
     """After a turn that went well."""
-    return life if life.failures == 0 else life._replace(failures=0)
+    return life if life.failures == 0 else replace(life, failures=0)
 
 
 def fail(life: Life, rules: Rules) -> Life:
     """After a turn that raised or took too long; `max_failures` of them in a row end the conversation."""
     failures = life.failures + 1
     if failures < rules.max_failures:
-        return life._replace(failures=failures)
-    return life._replace(failures=0, state=TRANSITIONS[State.ACTIVE][Signal.FAILURES])
+        return replace(life, failures=failures)
+    return replace(life, failures=0, state=TRANSITIONS[State.ACTIVE][Signal.FAILURES])
 
 
 def end(life: Life) -> Life:
     """After the agent ended the conversation itself."""
-    return life._replace(failures=0, state=TRANSITIONS[life.state].get(Signal.END, life.state))
+    return replace(life, failures=0, state=TRANSITIONS[life.state].get(Signal.END, life.state))
 
 
 def reset(life: Life, now: datetime) -> Life:
@@ -153,4 +155,4 @@ def idle(life: Life, now: datetime, rules: Rules) -> Life:
     """The same object, or its timeout where nothing was said for long enough."""
     if life.state is not _ACTIVE or not rules.timeout or now - life.last_interaction < rules.timeout:
         return life
-    return life._replace(state=TRANSITIONS[life.state][Signal.IDLE])
+    return replace(life, state=TRANSITIONS[life.state][Signal.IDLE])

@@ -16,6 +16,7 @@ from .exceptions import StoreError
 from .lane import Lanes
 from .lifecycle import Lifecycle
 from .stores import AgentStore
+from .values import replace
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +112,7 @@ class Ends:
             life = conversation.idle(row.life, now, self._rules)
             if life is row.life:
                 continue
-            row = row._replace(life=life)
+            row = replace(row, life=life)
             if memory is not None:
                 memory.row = row
             await self._store.save_conversation(row)

@@ -13,6 +13,7 @@ from .ends import Ends
 from .lane import Lanes
 from .notices import Notices
 from .stores import AgentStore, ConversationRow
+from .values import replace
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ class Operators:
         row = self._in_memory(name) or stored
         if row is None or (life := change(row.life)) is row.life:
             return None
-        row = row._replace(life=life)
+        row = replace(row, life=life)
         self._keep(name, change)
         await self._store.save_conversation(row)
         if stored is not None:
@@ -92,7 +93,7 @@ class Operators:
     def _keep(self, name: str, change: Callable[[Life], Life]) -> None:
         lane = self._lanes.named(name)
         if lane is not None and (memory := lane.memory) is not None:
-            memory.row = memory.row._replace(life=change(memory.row.life))
+            memory.row = replace(memory.row, life=change(memory.row.life))
             memory.echoes = 0
 
     def _look(self, stored: asyncio.Future[bool]) -> None:

@@ -73,9 +73,8 @@ class Turn:
             self.response.withdraw()
             engine.store.close(self.waiting.row)
         elif last is None:
-            await engine.store.finish(
-                self.waiting.row, self.memory.row, None, None, await self._counted(usage_in(self.response.events))
-            )
+            used = await self._counted(usage_in(self.response.events))
+            await engine.store.finish(self.waiting.row, self.memory.row, None, None, used)
         else:
             await self._finish(last)
 
@@ -116,7 +115,8 @@ class Turn:
             response.hold()
             if syncs.memories:
                 await syncs.carry_out()
-            await response.close_streams()
+            if response.streams:
+                await response.close_streams()
             if self._is_cancelled():
                 await self._take_back_cancels()
         except BaseException as error:
@@ -208,7 +208,8 @@ class Turn:
         window_start = engine.governance.prune(memory.turns, row.turns + 1, memory.variables)
         row = row.with_turns(life, rules.max_interactions, max(window_start, row.window_start), row.turns + 1)
         memory.row = row  # what is changed while this is stored is stored after it
-        await self.store_answer(TurnRow(response.voice.key, self.began, turn.text), await self._counted(used))
+        counted = await self._counted(used) if used else ()
+        await self.store_answer(TurnRow(response.voice.key, self.began, turn.text), counted)
         session.settle()
         engine.governance.absorb(memory)
         memory.last_answer = response.text.strip()

@@ -9,6 +9,7 @@ from .codec import Incoming, Refused
 from .contracts import ErrorCode
 from .conversation import RUN, Received, Rules
 from .lane import Memory
+from .values import replace
 
 
 def decide(memory: Memory, incoming: Incoming, now: datetime, rules: Rules) -> Received:
@@ -20,7 +21,7 @@ def decide(memory: Memory, incoming: Incoming, now: datetime, rules: Rules) -> R
     is_echo = bool(memory.last_answer) and memory.last_answer in text and received.ended is None
     memory.echoes = memory.echoes + 1 if is_echo else 0
     if memory.echoes >= conversation.ECHOES_UNTIL_PAUSE and received.verdict is RUN:
-        uncounted = received.life._replace(interaction_count=received.life.interaction_count - 1)  # it gets no turn
+        uncounted = replace(received.life, interaction_count=received.life.interaction_count - 1)  # it gets no turn
         return conversation.pause(uncounted, now, rules)
     return received
 

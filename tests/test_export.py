@@ -20,6 +20,7 @@ from spade_coreason.forget import forget_person
 from spade_coreason.preferences import PREFERENCES, Preferences
 from spade_coreason.stores import AgentStore, ConversationRow, Database, Turn, Variable
 from spade_coreason.stores.knowledge import NewDocument, Shelf
+from spade_coreason.values import replace
 
 AGENT, OTHER, ALICE, BOB = "agent@localhost", "other@localhost", "alice@localhost", "bob@localhost"
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -43,7 +44,7 @@ async def talked(store: AgentStore, owner: str, name: str, turns: int) -> Conver
         store.new_conversation_row(), name, owner, str(uuid4()), Life(ConversationState.ACTIVE, turns, NOW, NOW), 100
     )
     for number in range(turns):
-        row = row._replace(turns=number + 1)
+        row = replace(row, turns=number + 1)
         inbox, _, _ = store.receive(uuid4().bytes, owner, "{}", NOW)
         turn = Turn(f"{name}-{number}", NOW, json.dumps({"of": owner, "number": number}))
         ended = store.finish(inbox, row, turn, None, [Variable("conversation", name, "city", '"Berlin"')])
@@ -158,7 +159,7 @@ async def test_whoever_has_only_said_what_they_prefer_is_known_and_can_be_forgot
 @pytest.mark.parametrize("body", ["[" * 100_000, '{"n": ' + "9" * 5000 + "}", "no JSON"])
 async def test_a_turn_that_cannot_be_read_is_shown_as_it_is_stored(database: Database, body: str) -> None:
     store = AgentStore(database, AGENT)
-    row = (await talked(store, ALICE, "t", 1))._replace(turns=2)
+    row = replace(await talked(store, ALICE, "t", 1), turns=2)
     inbox, _, _ = store.receive(uuid4().bytes, ALICE, "{}", NOW)
     await store.finish(inbox, row, Turn("x", NOW, body), None)
     shown: dict[str, Any] = await export_person(store, None, ALICE)

@@ -11,6 +11,7 @@ from spade_coreason import ConversationState
 from spade_coreason.conversation import Life
 from spade_coreason.names import session_id
 from spade_coreason.stores import AgentStore, ConversationRow, Turn, Variable
+from spade_coreason.values import replace
 
 AGENT, ALICE = "notes@localhost", "alice@localhost"
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -24,7 +25,7 @@ NOT_REMEMBERED = (
 def conversation(store: AgentStore, name: str = "t", owner: str = ALICE, **fields: Any) -> ConversationRow:
     life = Life(ConversationState.ACTIVE, 0, NOW, NOW)
     session = str(session_id(store.agent, owner, name))
-    return ConversationRow(store.new_conversation_row(), name, owner, session, life, 100)._replace(**fields)
+    return replace(ConversationRow(store.new_conversation_row(), name, owner, session, life, 100), **fields)
 
 
 async def received(store: AgentStore, owner: str = ALICE, request: str = '{"secret": 1}', key: bytes = b"") -> int:
@@ -35,7 +36,7 @@ async def received(store: AgentStore, owner: str = ALICE, request: str = '{"secr
 
 async def turn(store: AgentStore, row: ConversationRow, *written: Variable, answer: str | None = None) -> ConversationRow:
     """One turn more of a conversation."""
-    row = row._replace(turns=row.turns + 1)
+    row = replace(row, turns=row.turns + 1)
     body = json.dumps({"n": row.turns, "of": row.owner})
     await store.finish(await received(store, row.owner), row, Turn(f"{row.owner} {row.turns}", NOW, body), answer, written)
     return row

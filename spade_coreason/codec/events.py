@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 from uuid import UUID
 
 from ..contracts import DataBlock, ThinkingBlock, UserErrorBlock
+from ..values import value
 
 
-class SaidText(NamedTuple):
+@value
+class SaidText:
     """A text of the answer, in Markdown: to a program a block with the id that `named` gives to its number.
 
     `choices` are what may be said to it: a value and its label each.
@@ -23,7 +25,8 @@ class SaidText(NamedTuple):
     choices: tuple[tuple[str, str], ...] = ()
 
 
-class Said(NamedTuple):
+@value
+class Said:
     """One block of the answer that is more than a text."""
 
     block: ThinkingBlock | DataBlock | UserErrorBlock
@@ -32,14 +35,16 @@ class Said(NamedTuple):
     """As of a text."""
 
 
-class StreamStarted(NamedTuple):
+@value
+class StreamStarted:
     """A stream is open. Several of one turn may interleave."""
 
     stream_id: str
     title: str | None = None
 
 
-class StreamChunk(NamedTuple):
+@value
+class StreamChunk:
     """The next piece of a stream; `seq` counts from 0."""
 
     stream_id: str
@@ -47,7 +52,8 @@ class StreamChunk(NamedTuple):
     chunk: str
 
 
-class StreamEnded(NamedTuple):
+@value
+class StreamEnded:
     """The stream is complete."""
 
     stream_id: str
@@ -56,7 +62,8 @@ class StreamEnded(NamedTuple):
     """As of a text."""
 
 
-class StreamAborted(NamedTuple):
+@value
+class StreamAborted:
     """The stream ends before its time. It concerns this stream only."""
 
     stream_id: str
@@ -65,14 +72,16 @@ class StreamAborted(NamedTuple):
     """What stands in the place of all that it said."""
 
 
-class Completed(NamedTuple):
+@value
+class Completed:
     """The turn is over, and went well."""
 
     conversation_id: str
     state: str
 
 
-class Failed(NamedTuple):
+@value
+class Failed:
     """The turn is over, and did not go well. `code` is one of the contract's error codes."""
 
     message: str
@@ -83,7 +92,8 @@ class Failed(NamedTuple):
     """Whether an error block has said so already."""
 
 
-class Refused(NamedTuple):
+@value
+class Refused:
     """The request was not run. `retry_after_s` says when it is worth another try, None that it is not."""
 
     message: str

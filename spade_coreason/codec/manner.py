@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
+
+from ..values import value
 
 ChainedTo: TypeAlias = Callable[[], str | None]
 
 
-class Manner(NamedTuple):
+@value
+class Manner:
     """What the devices of a person show of one turn, and what they want to see of it."""
 
     grows: bool = False

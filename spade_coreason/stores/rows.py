@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from ..contracts import ConversationRecord, ConversationState
 from ..conversation import Life
+from ..values import value
 from .database import micros, moment
 from .schema import conversations
 
@@ -16,7 +17,8 @@ RECEIVED, ANSWERED, CLOSED = range(3)
 """The states of a request in the inbox."""
 
 
-class ConversationRow(NamedTuple):
+@value
+class ConversationRow:
     """A conversation and its session, as stored. Turns are numbered from 1; the window begins with `window_start`."""
 
     id: int
@@ -52,7 +54,8 @@ class ConversationRow(NamedTuple):
         )
 
 
-class Turn(NamedTuple):
+@value
+class Turn:
     """A finished turn, ready to be stored."""
 
     interaction_id: str

@@ -7,7 +7,6 @@ import json
 import re
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -28,6 +27,7 @@ from spade_coreason.pruning import extent
 from spade_coreason.runner import Policy, Runner
 from spade_coreason.session import Session, Variables
 from spade_coreason.stores import AgentStore, ConversationRow, Database, Turn, Variable
+from spade_coreason.values import replace
 from tests.clock import Clock
 from tests.databases import SQLITE, commits, everything, execute, rows
 from tests.turns import AGENT, ALICE, NOW, conversation, received, turn
@@ -162,14 +162,14 @@ async def test_a_turn_that_cannot_be_stored_whole_leaves_everything_as_it_was(
     request = await received(store)
     before = everything(database_url)
     parts: dict[str, Any] = {
-        "conversation": row._replace(turns=2, life=row.life._replace(interaction_count=2)),
+        "conversation": replace(row, turns=2, life=replace(row.life, interaction_count=2)),
         "turn": Turn("i", NOW, "{}"),
         "variable": Variable("conversation", "t", "v", "2"),
         "answer": '["new"]',
     }
     wrong: dict[str, Any] = {
-        "conversation": parts["conversation"]._replace(owner=None),
-        "turn": parts["turn"]._replace(body=None),
+        "conversation": replace(parts["conversation"], owner=None),
+        "turn": replace(parts["turn"], body=None),
         "variable": parts["variable"]._replace(value=None),
         "answer": object(),
     }
@@ -185,7 +185,7 @@ async def test_a_turn_that_cannot_be_stored_whole_leaves_everything_as_it_was(
 
 async def test_turns_that_end_together_are_each_stored_whole(store: AgentStore, database_url: str) -> None:
     good = [conversation(store, f"t{n}", turns=1) for n in range(100)]
-    bad = [conversation(store, f"b{n}", turns=1)._replace(owner=None) for n in range(3)]  # type: ignore[arg-type]
+    bad = [replace(conversation(store, f"b{n}", turns=1), owner=None) for n in range(3)]
     talks = [*good[:50], *bad, *good[50:]]
     requests = [await received(store) for _ in talks]
     finished = [
@@ -429,7 +429,7 @@ async def _twenty_five_turns(database_url: str) -> str:
     for n in range(1, 26):
         for row in talks:
             what = Turn(f"{n}", NOW - timedelta(hours=n), json.dumps({"n": n if row.owner == ALICE else -n}))
-            finished.append(store.finish(await received(store), row._replace(turns=n), what, None))
+            finished.append(store.finish(await received(store), replace(row, turns=n), what, None))
     await asyncio.gather(*finished)
     await database.close()
     return database_url
