@@ -200,7 +200,7 @@ def _one_by_one(path: Path, turns: int) -> float:
         connection.execute("PRAGMA synchronous=FULL")
         begin = time.perf_counter()
         for number in itertools.islice(itertools.count(1), turns):
-            request = (number, AGENT, uuid4().bytes, PERSON, micros(NOW), 0, json.dumps(BODY["input"]), None)
+            request = (number, AGENT, uuid4().bytes, PERSON, micros(NOW), 0, json.dumps(BODY["input"]))
             row = (1, AGENT, "t", PERSON, "s", "active", 0, 0, micros(NOW), micros(NOW), 0, None, 1, number)
             connection.execute("BEGIN IMMEDIATE")
             connection.execute(sql(RECEIVE, 1), request)
