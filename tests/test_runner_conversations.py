@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -402,6 +403,18 @@ async def test_a_startup_that_fails_is_an_answer_with_an_error_and_is_tried_agai
             await t.ask("x")
         assert (await t.ask("x")).events[-1].type == "request.completed"
     assert resource.log == ["startup", "startup", "x", "shutdown"]
+
+
+async def test_a_startup_takes_nothing_from_the_time_of_the_first_answer() -> None:
+    class Slow(Resource):
+        async def startup(self) -> None:
+            await asyncio.sleep(0.6)
+
+        async def assist(self, request: Any, session: Any, response: Any) -> None:
+            await asyncio.sleep(0.6)
+
+    async with AgentTester(Slow(), policy=replace(ON_DEMAND, assist_timeout_s=1.0)) as t:
+        assert (await t.ask("x")).events[-1].type == "request.completed"
 
 
 async def test_plain_functions_run_in_a_thread() -> None:
