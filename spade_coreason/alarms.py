@@ -89,9 +89,9 @@ class Limit:
         if task is None:
             raise RuntimeError("a Limit is for a task")
         before = task.cancelling()
+        steps: Any = work.__await__()
         if self._alarms.delay_s > 0:
             self._alarms.set(self._interrupt)
-        steps: Any = work.__await__()
         error: BaseException | None = None
         try:
             while True:

@@ -82,11 +82,14 @@ class Response:
         self._think(content, "IN_PROGRESS", STEP)
 
     async def markdown(self, content: str) -> None:
-        """Emits a markdown block. To a person one too long for a chat is a file, where the server keeps files."""
+        """Emits a markdown block; `TypeError` for what is no text.
+
+        To a person one too long for a chat is a file, where the server keeps files.
+        """
         if not isinstance(content, str):
             raise TypeError(f"an answer is text, not {type(content).__name__}")
         fitting = await self.filing.markdown(content) if self.filing is not None else AS_IT_IS
-        self.say(SaidText(content, self._number(), *fitting))
+        self.emit_soon(SaidText(content, self._number(), *fitting))
         self.texts.append(content)
 
     async def ask(self, question: str, choices: Sequence[str]) -> None:
@@ -98,7 +101,7 @@ class Response:
             raise ValueError(f"choices are 1 to {_CHOICES} texts, not {choices!r}")
         content = "\n".join([question, "", *(f"- {choice}" for choice in choices)])
         offered = tuple((choice, choice) for choice in choices)
-        self.say(SaidText(content, self._number(), choices=offered))
+        self.emit_soon(SaidText(content, self._number(), choices=offered))
         self.texts.append(content)
 
     async def data(self, data: dict[str, Any], title: str | None = None, view_hint: str = "JSON") -> None:
@@ -106,7 +109,7 @@ class Response:
         block = DataBlock(id=self.ident(self._number()), data=data, title=title, view_hint=cast(_ViewHint, view_hint))
         dumped = block.dump()
         fitting = await self.filing.data(block) if self.filing is not None else AS_IT_IS
-        self.say(Said(block, *fitting))
+        self.emit_soon(Said(block, *fitting))
         self.data_blocks.append(dumped)
 
     async def error(self, message: str, details: dict[str, Any] | None = None, recoverable: bool = False) -> None:
@@ -120,7 +123,7 @@ class Response:
         number = self._number()
         stream = Stream(self, number)
         if self.voice.follows_streams:
-            self.tell(StreamStarted(stream.stream_id, title))
+            self.emit_now(StreamStarted(stream.stream_id, title))
         self.streams[number] = stream
         return stream
 
@@ -159,12 +162,12 @@ class Response:
         """The id of the block or the stream with this number."""
         return named(self._waiting.key, number)
 
-    def tell(self, event: TurnEvent) -> None:
+    def emit_now(self, event: TurnEvent) -> None:
         """Says what cannot wait: it leaves at once, behind all that was said before."""
         if stanzas := self._say(event):
             self.send(self._take_held() + stanzas)
 
-    def say(self, event: TurnEvent) -> None:
+    def emit_soon(self, event: TurnEvent) -> None:
         """Says what may wait: it leaves with the next event, with the end of the turn, or in a tenth of a second."""
         if stanzas := self._say(event):
             held, self._held = self._take_held(), stanzas
@@ -183,7 +186,7 @@ class Response:
 
     def report(self, block: UserErrorBlock) -> None:
         """Says an error, without its technical details."""
-        self.say(Said(block.model_copy(update={"technical_details": None})))
+        self.emit_soon(Said(block.model_copy(update={"technical_details": None})))
         self.reported_error = block
 
     async def close_streams(self) -> None:

@@ -215,7 +215,9 @@ class Runner:
         key = inbox_key(self.jid, sender, incoming.stanza_id, incoming.content, incoming.archive_id)
         row, is_new, is_surely_new = self.store.receive(key.bytes, sender, incoming.to_json().decode(), self._clock())
         at_work = self._lanes.get(sender, incoming.thread)
-        if at_work is not None and at_work.worker is not None:
+        if at_work is not None and at_work.worker is None:
+            at_work.has_cancelled = False
+        elif at_work is not None:
             self._obeying.cancel_at_once(at_work, incoming, is_new, is_surely_new)
         waiting = Waiting(incoming, key, row, is_new, self.activity.now(), is_surely_new)
         if self._operators.is_paused:

@@ -52,6 +52,7 @@ class Session:
         store: AgentStore,
         conversation: Variables,
         person: Variables | None,
+        *,
         taken_in: Window = NOTHING,
         knowledge: Knowledge | None = None,
         before_window: Callable[[], None] = lambda: None,

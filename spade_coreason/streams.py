@@ -27,11 +27,11 @@ class Answer(Protocol):
         """The id of the stream with this number."""
         ...
 
-    def tell(self, event: TurnEvent) -> None:
+    def emit_now(self, event: TurnEvent) -> None:
         """Says what cannot wait."""
         ...
 
-    def say(self, event: TurnEvent) -> None:
+    def emit_soon(self, event: TurnEvent) -> None:
         """Says what may wait for the end of the turn."""
         ...
 
@@ -73,7 +73,7 @@ class Stream:
             raise RuntimeError("this stream is closed")
         voice = self._answer.voice
         if voice.follows_streams:
-            self._answer.tell(StreamChunk(self.stream_id, len(self._chunks), chunk))
+            self._answer.emit_now(StreamChunk(self.stream_id, len(self._chunks), chunk))
         self._chunks.append(chunk)
         if voice.grows:
             self._grow()
@@ -107,9 +107,9 @@ class Stream:
         if self._leave():
             answer, text = self._answer, "".join(self._chunks)
             if answer.voice.follows_streams:
-                answer.say(StreamEnded(self.stream_id, *fitting))
+                answer.emit_soon(StreamEnded(self.stream_id, *fitting))
             else:
-                answer.say(SaidText(text, self._number, *fitting))
+                answer.emit_soon(SaidText(text, self._number, *fitting))
             if text:
                 answer.texts.append(text)
 
@@ -118,9 +118,9 @@ class Stream:
         if self._leave():
             answer, text = self._answer, "".join(self._chunks)
             if not answer.voice.follows_streams:
-                answer.tell(StreamStarted(self.stream_id))
-                answer.tell(StreamChunk(self.stream_id, 0, text))
-            answer.say(StreamAborted(self.stream_id, reason, replacement))
+                answer.emit_now(StreamStarted(self.stream_id))
+                answer.emit_now(StreamChunk(self.stream_id, 0, text))
+            answer.emit_soon(StreamAborted(self.stream_id, reason, replacement))
             if text:
                 answer.texts.append(text)
 

@@ -204,13 +204,14 @@ class Turn:
         used = usage_in(response.events)
         turn = engine.governance.mark(HeldTurn(_turn_json(self._turn(used))))
         row = memory.row
-        memory.turns.append(turn)
-        window_start = engine.governance.prune(memory.turns, row.turns + 1, memory.variables)
+        turns = [*memory.turns, turn]  # what the session showed stays as it was
+        window_start = engine.governance.prune(turns, row.turns + 1, memory.variables)
         row = row.with_turns(life, rules.max_interactions, max(window_start, row.window_start), row.turns + 1)
         memory.row = row  # what is changed while this is stored is stored after it
         counted = await self._counted(used) if used else ()
         await self.store_answer(TurnRow(response.voice.key, self.began, turn.text), counted)
         session.settle()
+        memory.turns = turns
         engine.governance.absorb(memory)
         memory.last_answer = response.text.strip()
         self.send_answer(final)
@@ -306,9 +307,9 @@ def _session(engine: Engine, memory: Memory, waiting: Waiting) -> Session:
         engine.store,
         memory.variables,
         memory.person.variables,
-        engine.governance.taken_in(memory.variables),
-        engine.knowledge,
-        engine.governance.warn_of_everything,
+        taken_in=engine.governance.taken_in(memory.variables),
+        knowledge=engine.knowledge,
+        before_window=engine.governance.warn_of_everything,
     )
 
 

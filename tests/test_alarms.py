@@ -74,6 +74,13 @@ async def test_a_limit_is_a_timeout_error() -> None:
     await asyncio.sleep(0)  # is not cancelled any more
 
 
+async def test_what_cannot_be_awaited_leaves_no_alarm_behind() -> None:
+    alarms = Alarms(0.01)
+    with pytest.raises(AttributeError):
+        await Limit(alarms).hold(None)  # type: ignore[arg-type]
+    await asyncio.sleep(0.05)  # is not cancelled
+
+
 async def test_within_the_limit_nothing_happens_and_a_delay_of_nought_is_no_limit() -> None:
     for alarms in (Alarms(5), Alarms(0)):
         limit = Limit(alarms)

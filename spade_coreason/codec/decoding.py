@@ -124,12 +124,12 @@ def _from_person(
         f"{thread}\n{text}",
         kind,
         _metadata(message, parts, thread),
-        RECEIPT_REQUEST in parts,
-        not CHAT_STATES.isdisjoint(parts),
-        MARKABLE in parts,
-        replaces,
-        origin_id if origin_id != stanza_id and 0 < len(origin_id) <= LONGEST_ID else None,
-        uses_replies,
+        wants_receipt=RECEIPT_REQUEST in parts,
+        uses_chat_states=not CHAT_STATES.isdisjoint(parts),
+        wants_marker=MARKABLE in parts,
+        replaces=replaces,
+        origin_id=origin_id if origin_id != stanza_id and 0 < len(origin_id) <= LONGEST_ID else None,
+        uses_replies=uses_replies,
     )
 
 

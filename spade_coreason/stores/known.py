@@ -43,7 +43,8 @@ class KnownKeys:
 
     def rows(self, key: bytes) -> list[int]:
         """The rows that may have this key; none where it is surely new. From any thread."""
-        found = [self._renewed[key]] if key in self._renewed else []
+        renewed = self._renewed.get(key)
+        found = [] if renewed is None else [renewed]
         number = hash(key)
         mark = number & _MARK
         for table in self._tables:

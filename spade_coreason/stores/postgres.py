@@ -14,7 +14,7 @@ from sqlalchemy.pool import NullPool
 
 from ..exceptions import StoreError
 from .database import Database, Durability, Questions, Results, Row, T, Write, grouped
-from .statements import ADD_INTERACTION, KEYS, RECEIVE, RECEIVE_ANSWERED, postgres_queries, postgres_sql
+from .statements import ADD_INTERACTION, CLOSE, KEYS, RECEIVE, RECEIVE_ANSWERED, postgres_queries, postgres_sql
 
 try:
     import asyncpg
@@ -143,6 +143,8 @@ class PostgresDatabase(Database):
         groups = grouped(batch)
         try:
             results = await self._run_batch(driver, groups, batch)
+            ids = [row[0] for statement in _NEW for row in groups[statement]]
+            number = None if ids else await driver.fetchval("SELECT txid_current()")
         except TimeoutError:
             driver.terminate()  # a server that does not answer would not hear of a rollback either
             raise
@@ -154,35 +156,35 @@ class PostgresDatabase(Database):
             await transaction.commit()
         except _PROBLEMS:
             # Whether it was done nobody has said.
-            if driver.is_closed() and not await self._are_there([row[0] for statement in _NEW for row in groups[statement]]):
+            if not driver.is_closed() or not await self._is_done(ids, number):
                 raise
         return results
 
     async def _run_batch(self, driver: Any, groups: list[list[Row]], batch: list[Write]) -> Results:
-        texts = postgres_sql()
-        for statement, rows in enumerate(groups):
-            if not rows:
-                continue
-            key = KEYS[statement]
-            different = {row[key]: row for row in rows}  # no statement may touch a row twice: the last counts
-            await driver.fetch(texts[statement], *map(list, zip(*different.values(), strict=True)))
+        *others, closed = groups
+        for statement, rows in enumerate(others):
+            await _run_rows(driver, statement, rows)
         results: Results = []
         for _, work, future in batch:
             if work is not None and self._connection is not None:
                 results.append((future, await self._connection.run_sync(work)))
             else:
                 results.append((future, True))
+        await _run_rows(driver, CLOSE, closed)  # also what a function has only just received
         return results
 
-    async def _are_there(self, ids: list[int]) -> bool:
-        """Whether the rows of a transaction whose end nobody heard are there; looked for as soon as the server answers."""
-        if not ids:
-            return False
+    async def _is_done(self, ids: list[int], number: int | None) -> bool:
+        """Whether a transaction whose end nobody heard was done; looked for as soon as the server answers.
+
+        By the rows that are new with it; one without any, which is rare, has its `number`.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(_CONNECT_S):
                 while True:
                     try:
                         driver = await self._connected()
+                        if number is not None:
+                            return bool(await driver.fetchval("SELECT txid_status($1) = 'committed'", number))
                         found = await driver.fetchval(
                             "SELECT EXISTS (SELECT FROM inbox WHERE id = ANY($1))"
                             " OR EXISTS (SELECT FROM interactions WHERE id = ANY($1))",
@@ -248,3 +250,11 @@ def _concerns_all(error: Exception) -> bool:
         return False  # of a value that PostgreSQL has no room for, asyncpg says so itself
     state = getattr(cause, "sqlstate", None)
     return state is None or state[:2] not in _OF_ONE_WRITE
+
+
+async def _run_rows(driver: Any, statement: int, rows: list[Row]) -> None:
+    if not rows:
+        return
+    key = KEYS[statement]
+    different = {row[key]: row for row in rows}  # no statement may touch a row twice: the last counts
+    await driver.fetch(postgres_sql()[statement], *map(list, zip(*different.values(), strict=True)))

@@ -35,7 +35,7 @@ class ConversationRow:
         return self.with_turns(life, self.max_interactions, self.window_start, self.turns)
 
     def with_turns(self, life: Life, max_interactions: int, window_start: int, turns: int) -> ConversationRow:
-        """The same after a turn; in half the time of `_replace`."""
+        """The same after a turn; in half the time of `replace`."""
         return ConversationRow(
             self.id, self.conversation_id, self.owner, self.session_id, life, max_interactions, window_start, turns
         )

@@ -40,7 +40,7 @@ conversations = Table(
     Column("created_at", Whole, nullable=False),
     Column("last_interaction", Whole, nullable=False),
     Column("failures", Integer, nullable=False),
-    Column("quiet_until", Whole),
+    Column("quiet_until", Whole),  # 0, or NULL as it was written once, is none
     Column("window_start", Whole, nullable=False),
     Column("turns", Whole, nullable=False),
     UniqueConstraint("agent", "conversation_id"),

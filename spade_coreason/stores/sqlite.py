@@ -19,8 +19,8 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from ..exceptions import DatabaseEmpty, StoreError
-from .database import Database, Durability, Questions, Results, T, Write, grouped, settle
-from .statements import MAX_ROWS, QUERIES, STATEMENTS, sql
+from .database import Database, Durability, Questions, Results, Row, T, Write, grouped, settle
+from .statements import CLOSE, MAX_ROWS, QUERIES, STATEMENTS, sql
 
 # What concerns the file, whoever writes, and what to do about it.
 _REMEDIES = {
@@ -184,11 +184,12 @@ class SqliteDatabase(Database):
 
     def _run_batch(self, connection: Connection, batch: list[Write]) -> Results:
         driver: Any = connection.connection.driver_connection
-        for statement, rows in enumerate(grouped(batch)):
-            for begin in range(0, len(rows), MAX_ROWS):
-                part = rows[begin : begin + MAX_ROWS]
-                driver.execute(sql(statement, len(part)), list(chain.from_iterable(part)))
-        return [(future, True if work is None else work(connection)) for _, work, future in batch]
+        *groups, closed = grouped(batch)
+        for statement, rows in enumerate(groups):
+            _run_rows(driver, statement, rows)
+        results = [(future, True if work is None else work(connection)) for _, work, future in batch]
+        _run_rows(driver, CLOSE, closed)  # also what a function has only just received
+        return results
 
     def _error(self, error: Exception) -> StoreError:
         said = super()._error(error)
@@ -206,6 +207,12 @@ class SqliteDatabase(Database):
         # Else a statement of many rows keeps what it may have to undo in a file of its own: a third of all that is written.
         cursor.execute("PRAGMA temp_store=MEMORY")
         cursor.close()
+
+
+def _run_rows(driver: Any, statement: int, rows: list[Row]) -> None:
+    for begin in range(0, len(rows), MAX_ROWS):
+        part = rows[begin : begin + MAX_ROWS]
+        driver.execute(sql(statement, len(part)), list(chain.from_iterable(part)))
 
 
 def _ask(driver: sqlite3.Connection, questions: Questions[T]) -> T:

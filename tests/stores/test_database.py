@@ -84,6 +84,14 @@ async def test_of_two_that_come_at_once_after_seven_days_one_is_new(store: Agent
     assert len(await store.received_from("alice@localhost")) == 1
 
 
+async def test_what_may_have_come_before_and_is_taken_back_while_it_is_stored_does_not_come_back(store: AgentStore) -> None:
+    for key, now in ((b"n" * 16, NOW), (b"n" * 16, NOW + timedelta(days=8))):
+        row, is_new, _ = store.receive(key, "alice@localhost", "{}", now)
+        store.close(row)
+        assert await is_new
+        assert not await store.pending()
+
+
 async def test_what_comes_again_and_again_takes_no_memory(store: AgentStore, database: Database) -> None:
     for _ in range(5):
         copies = [store.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1] for _ in range(100)]

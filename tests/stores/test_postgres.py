@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -145,6 +145,12 @@ async def test_a_commit_whose_confirmation_is_lost_is_looked_up(postgres: Postgr
         armed.append(b"now")
         assert await received(store, 3)
         assert not armed
+        store.close(row)
+        _, is_new, _ = store.receive(b"2" * 16, ALICE, "{}", NOW + timedelta(days=8))  # where it is looked whether it is new
+        armed.append(b"now")
+        assert await is_new
+        assert not armed
+        assert len(await store.pending()) == 3
         await database.close()
 
 
