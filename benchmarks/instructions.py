@@ -1,0 +1,136 @@
+"""`python -m benchmarks.instructions`: how many instructions a turn takes, whatever else the machine is doing.
+
+Times on a shared machine differ by a third from one run to the next; this differs by one per cent, and shows small steps. An
+echo agent behind its door, with a database on disk and without a network, runs under callgrind (Debian's package valgrind),
+which leaves its profile of C functions for `callgrind_annotate`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from xml.etree.ElementTree import Element
+
+from spade_coreason import AgentDefinition, Policy, Runner
+from spade_coreason.access import Access
+from spade_coreason.agents.echo import EchoAgent
+from spade_coreason.collector import settle_collector
+from spade_coreason.conversation import Rules
+from spade_coreason.door import Door
+from spade_coreason.peers import OpenRequests
+from spade_coreason.stores import AgentStore, Database
+from spade_coreason.tracked import Tracked
+from spade_coreason.xmpp.stream import StreamReader
+
+from .speed import IN_FLIGHT, THREADS
+
+AGENT = "echo@localhost"
+MESSAGES = 400
+WARM_UP = 1000
+AT_ONCE = 16
+"""So many messages come with one read."""
+_ACKNOWLEDGED_AT_ONCE = 25
+
+
+class _Client:
+    """Says so many messages, with no more in flight than `IN_FLIGHT`, and acknowledges the answers as a server does."""
+
+    def __init__(self) -> None:
+        self._reader = StreamReader()
+        self._reader.read(b"<stream:stream xmlns='jabber:client' xmlns:stream='http://etherx.jabber.org/streams'>")
+        self._room = asyncio.Semaphore(IN_FLIGHT)
+        self._unacknowledged: list[Tracked] = []
+        self._said = 0
+
+    def take(self, stanzas: list[str]) -> None:
+        """What the agent sends."""
+        for stanza in stanzas:
+            self._room.release()
+            if isinstance(stanza, Tracked):
+                self._unacknowledged.append(stanza)
+        if len(self._unacknowledged) >= _ACKNOWLEDGED_AT_ONCE:
+            for answered in self._unacknowledged:
+                answered.acknowledge()
+            self._unacknowledged.clear()
+
+    async def talk(self, door: Door, messages: int) -> None:
+        """Ends when all are answered."""
+        for _ in range(messages // AT_ONCE):
+            for _ in range(AT_ONCE):
+                await self._room.acquire()
+            for stanza in self._messages():
+                door.deliver(stanza)
+            await asyncio.sleep(0)
+        for _ in range(IN_FLIGHT):
+            await self._room.acquire()
+        for _ in range(IN_FLIGHT):
+            self._room.release()
+
+    def _messages(self) -> list[Element]:
+        text = ""
+        for _ in range(AT_ONCE):
+            self._said += 1
+            text += (
+                f"<message to='{AGENT}' from='user@localhost/x' type='chat' id='m{self._said}'>"
+                f"<body>message {self._said}.</body><thread>thread-{self._said % THREADS}</thread></message>"
+            )
+        return self._reader.read(text.encode())
+
+
+async def _main(messages: int) -> None:
+    """What callgrind watches; it counts the last `messages` alone."""
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as directory:
+        database = await Database.open(f"sqlite+aiosqlite:///{directory}/platform.db")
+        policy = Policy(rules=Rules(max_interactions=0))
+        runner = Runner(EchoAgent(AgentDefinition.simple("echo")), AGENT, AgentStore(database, AGENT), policy)
+        client = _Client()
+        door = Door(runner, OpenRequests(), Access(AGENT), client.take)
+        await runner.open(client.take)
+        await client.talk(door, WARM_UP)
+        settle_collector()
+        _control("--instr=on")
+        await client.talk(door, IN_FLIGHT)
+        _control("--zero")
+        await client.talk(door, messages)
+        _control("--dump")
+        await runner.drain(5.0)
+        await runner.close()
+        await database.close()
+
+
+def _control(command: str) -> None:
+    subprocess.run(["callgrind_control", command, str(os.getpid())], check=True, capture_output=True)
+
+
+def measure(profile: Path, messages: int = MESSAGES) -> dict[str, float]:
+    """Instructions a message of each thread that has a part in it, by the name of its file beside `profile`."""
+    subprocess.run(
+        [
+            *("valgrind", "-q", "--tool=callgrind", "--instr-atstart=no", "--separate-threads=yes"),
+            *(f"--callgrind-out-file={profile}", sys.executable, "-m", "benchmarks.instructions", str(messages)),
+        ],
+        check=True,
+        env={**os.environ, "PYTHONHASHSEED": "1"},
+    )
+    counted = {}
+    for file in sorted(profile.parent.glob(f"{profile.name}.1-*")):
+        if (totals := re.search(r"^totals: (\d+)$", file.read_text(), re.M)) is not None and int(totals[1]) > messages * 1000:
+            counted[file.name] = int(totals[1]) / messages
+    return counted
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        asyncio.run(_main(int(sys.argv[1])))
+    elif shutil.which("valgrind") is None:
+        sys.exit("valgrind is missing: apt-get install valgrind")
+    else:
+        directory = Path(tempfile.mkdtemp(prefix="instructions-"))
+        for thread, instructions in measure(directory / "profile").items():
+            print(f"{instructions:9,.0f} instructions a message: callgrind_annotate {directory / thread}")
