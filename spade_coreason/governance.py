@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from .contracts import MemoryConfig, MemoryStrategy
 from .exceptions import CoReasonError, unquoted
-from .held import HeldTurn, interactions
+from .held import HeldTurn, HeldTurns, interactions
 from .knowledge import Knowledge
 from .lane import Memory
 from .pruning import extent, to_absorb
@@ -63,7 +63,7 @@ class Governance:
 
     # The window
 
-    def prune(self, there: list[HeldTurn], turns: int, variables: Variables) -> int:
+    def prune(self, there: HeldTurns, turns: int, variables: Variables) -> int:
         """Drops those that are held in memory no longer; gives the number of the first of the window. See `pruning.extent`."""
         if self._counts:
             most, first = extent(len(there), self.policy, turns, sizes=(self._size(turn) for turn in reversed(there)))
@@ -71,7 +71,7 @@ class Governance:
             absorbed = self.taken_in(variables).through if self._takes_in else 0
             most, first = extent(len(there), self.policy, turns, absorbed)
         if most < len(there):
-            del there[: len(there) - most]
+            there.keep(most)
         return first
 
     def taken_in(self, variables: Variables) -> Window:

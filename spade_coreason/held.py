@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, overload
 
 from pydantic_core import from_json, to_json
 
 from .contracts import Interaction
+
+_ID_ENDS = 64  # with its id the JSON of a turn begins
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,52 @@ class HeldTurn:
         turn = from_json(self.text)
         turn["meta"][name] = value
         return HeldTurn(to_json(turn).decode())
+
+
+class HeldTurns(Sequence[HeldTurn]):
+    """The newest turns of a conversation, oldest first.
+
+    They stay as they are when another follows, for sessions show them; but that costs no copy: both share a list.
+    """
+
+    __slots__ = ("_begin", "_end", "_shared")
+
+    def __init__(self, turns: list[HeldTurn]) -> None:
+        self._shared, self._begin, self._end = turns, 0, len(turns)
+
+    def __len__(self) -> int:
+        return self._end - self._begin
+
+    @overload
+    def __getitem__(self, index: int) -> HeldTurn: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[HeldTurn]: ...
+
+    def __getitem__(self, index: int | slice) -> HeldTurn | list[HeldTurn]:
+        if isinstance(index, slice):
+            return [self._shared[place] for place in range(self._begin, self._end)[index]]
+        return self._shared[range(self._begin, self._end)[index]]
+
+    def have(self, interaction_id: str) -> bool:
+        """Whether the turn of this id is among them."""
+        return any(interaction_id in turn.text[:_ID_ENDS] for turn in self)
+
+    def followed_by(self, turn: HeldTurn) -> HeldTurns:
+        """These and another, which is the newest."""
+        if self._end < len(self._shared):  # another follows these already: one that was not stored
+            return HeldTurns([*self[:], turn])
+        self._shared.append(turn)
+        all_ = HeldTurns(self._shared)
+        all_._begin = self._begin
+        return all_
+
+    def keep(self, newest: int) -> None:
+        """Lets all go but the newest; for what nobody else has seen yet."""
+        self._begin = max(self._begin, self._end - newest)
+        if self._begin > len(self) // 2:
+            self._shared = self[:]  # only now what was let go is free
+            self._begin, self._end = 0, len(self._shared)
 
 
 def read(turns: Iterable[HeldTurn]) -> list[Interaction]:

@@ -7,7 +7,7 @@ import weakref
 from . import conversation
 from .engine import Engine
 from .exceptions import StoreError
-from .held import HeldTurn, read
+from .held import HeldTurn, HeldTurns, read
 from .lane import Lane, Memory, Person
 from .names import choose, possible_ids, session_id
 from .preferences import PREFERENCES, Preferences
@@ -44,7 +44,7 @@ class Memories:
         if row is None:
             row = await self._begin(name, sender)
         variables = Variables("conversation", name, stored.variables)
-        turns = [HeldTurn(text) for text in stored.history]
+        turns = HeldTurns([HeldTurn(text) for text in stored.history])
         engine.governance.prune(turns, row.turns, variables)
         memory = Memory(row, turns, variables, person)
         if newest := read(turns[-1:]):

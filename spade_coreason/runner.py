@@ -121,7 +121,7 @@ class Runner:
         )
         self._memories = Memories(self._engine)
         self._workers = Workers(self._engine, self._turn, self._may_begin)
-        self._places = Places(store, self._workers.put)
+        self._places = Places(store, self._lanes, self._workers.put)
         self._waiting_room = WaitingRoom(self._lanes, self._places, self.policy.queue)
         self._obeying = Obeying(
             self._engine, self._memories, self.commands, self, self._waiting_room, self._workers.set_to_work
@@ -213,7 +213,8 @@ class Runner:
         if incoming.replaces is not None:
             self.withdraw(sender, incoming.replaces)
         key = inbox_key(self.jid, sender, incoming.stanza_id, incoming.content, incoming.archive_id)
-        row, is_new, is_surely_new = self.store.receive(key.bytes, sender, incoming.to_json().decode(), self._clock())
+        request = incoming.to_json if incoming.is_words else incoming.to_json()
+        row, is_new, is_surely_new = self.store.receive(key.bytes, sender, request, self._clock())
         at_work = self._lanes.get(sender, incoming.thread)
         if at_work is not None and at_work.worker is None:
             at_work.has_cancelled = False
@@ -236,6 +237,7 @@ class Runner:
             text = str(incoming.payload.get("query", ""))
             said = self.commands.read(text)
             if isinstance(said, Read) or incoming.language == "program":
+                lane.obeys(waiting.key)
                 await self._obeying.answer(lane, memory, waiting, said)
                 return
             if said is not text:

@@ -204,7 +204,7 @@ class Turn:
         used = usage_in(response.events)
         turn = engine.governance.mark(HeldTurn(_turn_json(self._turn(used))))
         row = memory.row
-        turns = [*memory.turns, turn]  # what the session showed stays as it was
+        turns = memory.turns.followed_by(turn)
         window_start = engine.governance.prune(turns, row.turns + 1, memory.variables)
         row = row.with_turns(life, rules.max_interactions, max(window_start, row.window_start), row.turns + 1)
         memory.row = row  # what is changed while this is stored is stored after it

@@ -89,7 +89,12 @@ class Incoming:
         """Whether its text may be a command. In a room anybody could stop what another has asked; a program says so."""
         return self.language == "person" or (self.language == "program" and self.metadata.get(COMMAND) is True)
 
-    def to_json(self) -> bytes:
+    @property
+    def is_words(self) -> bool:
+        """Whether it is nothing but what somebody said: no part of it can be changed."""
+        return len(self.payload) == 1 and self.language in ("person", "room")
+
+    def to_json(self) -> str:
         """For the inbox; `from_json` reads it again. Without `content`, which only the key needs."""
         row: dict[str, Any] = {
             "language": self.language,
@@ -113,7 +118,7 @@ class Incoming:
             row["origin_id"] = self.origin_id
         if self.owner:
             row |= {"owner": self.owner, "address": self.address, "nickname": self.nickname}
-        return to_json(row)
+        return to_json(row).decode()
 
     def _of_a_program(self) -> dict[str, Any]:
         """What only programs say."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -83,16 +83,21 @@ class AgentStore:
 
     # The inbox
 
-    def receive(self, key: bytes, sender: str, request: str, now: datetime) -> tuple[int, asyncio.Future[bool], bool]:
+    def receive(
+        self, key: bytes, sender: str, request: str | Callable[[], str], now: datetime
+    ) -> tuple[int, asyncio.Future[bool], bool]:
         """Keeps a request, gives its row and a future: done when it is durable, False for a duplicate.
 
-        The third is whether it is surely none, and can be stored as far as is known: its turn may begin at once.
+        The third is whether it is surely none, and can be stored as far as is known: its turn may begin at once. A function
+        gives the JSON of a request that nobody changes, when that is written, from the writer's thread; mostly it is not.
         """
         database = self._database
         row = database.next_id("inbox")
         # Python's sqlite3 looks through its adapters for whatever is no int, float, str or bytearray: also for bytes and None.
         values = (row, self.agent, bytearray(key), sender, micros(now), RECEIVED, request)
         if database.known.rows(key):
+            if not isinstance(request, str):
+                values = (*values[:-1], request())
             return row, database.run(lambda connection: receive_once(connection, values, key, database.known)), False
         database.known.add(key, row)
         return row, database.submit([(RECEIVE, values)]), database.failure is None

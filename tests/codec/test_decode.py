@@ -524,7 +524,7 @@ def test_a_request_that_waited_in_the_inbox_is_the_same(incoming: Incoming) -> N
     """All but what only the key and the receipt need."""
     kept = Incoming.from_json(incoming.to_json())
     assert kept == replace(incoming, content="", metadata=dict(incoming.metadata))
-    assert Incoming.from_json(kept.to_json().decode()) == kept
+    assert Incoming.from_json(kept.to_json().encode()) == kept
 
 
 def test_what_is_not_said_takes_no_room_in_the_inbox() -> None:

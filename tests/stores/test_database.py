@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -58,6 +59,25 @@ async def test_a_request_is_kept_once(store: AgentStore) -> None:
     other = store.receive(b"o" * 16, "alice@localhost", "{}", NOW)[1]
     assert [await first, await within_the_batch, await other] == [True, False, True]
     assert not await store.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
+
+
+async def test_the_json_of_a_request_is_made_only_where_it_is_written(store: AgentStore) -> None:
+    made: list[str] = []
+
+    def json_of(name: str) -> Callable[[], str]:
+        def make() -> str:
+            made.append(name)
+            return f'"{name}"'
+
+        return make
+
+    row, is_new, _ = store.receive(b"a" * 16, "alice@localhost", json_of("answered"), NOW)
+    answered = store.finish(row, conversation(store), None, '["<message/>"]')
+    waits = store.receive(b"w" * 16, "alice@localhost", json_of("waits"), NOW)[1]
+    again = store.receive(b"w" * 16, "alice@localhost", json_of("again"), NOW)[1]
+    assert [await is_new, await answered, await waits, await again] == [True, True, True, False]
+    assert sorted(made) == ["again", "waits"]
+    assert [(one.request, one.answer) for one in await store.pending()] == [(None, '["<message/>"]'), ('"waits"', None)]
 
 
 async def test_the_same_key_of_another_agent_is_another_request(store: AgentStore, database: Database) -> None:
