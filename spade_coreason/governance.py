@@ -65,12 +65,13 @@ class Governance:
 
     def prune(self, there: HeldTurns, turns: int, variables: Variables) -> int:
         """Drops those that are held in memory no longer; gives the number of the first of the window. See `pruning.extent`."""
+        held = len(there)
         if self._counts:
-            most, first = extent(len(there), self.policy, turns, sizes=(self._size(turn) for turn in reversed(there)))
+            most, first = extent(held, self.policy, turns, sizes=(self._size(turn) for turn in reversed(there)))
         else:
             absorbed = self.taken_in(variables).through if self._takes_in else 0
-            most, first = extent(len(there), self.policy, turns, absorbed)
-        if most < len(there):
+            most, first = extent(held, self.policy, turns, absorbed)
+        if most < held:
             there.keep(most)
         return first
 

@@ -68,7 +68,7 @@ class HeldTurns(Sequence[HeldTurn]):
 
     def __getitem__(self, index: int | slice) -> HeldTurn | list[HeldTurn]:
         if isinstance(index, slice):
-            return [self._shared[place] for place in range(self._begin, self._end)[index]]
+            return self._shared[self._begin : self._end][index]
         return self._shared[range(self._begin, self._end)[index]]
 
     def have(self, interaction_id: str) -> bool:
@@ -80,16 +80,18 @@ class HeldTurns(Sequence[HeldTurn]):
         if self._end < len(self._shared):  # another follows these already: one that was not stored
             return HeldTurns([*self[:], turn])
         self._shared.append(turn)
-        all_ = HeldTurns(self._shared)
-        all_._begin = self._begin
-        return all_
+        turns = HeldTurns(self._shared)
+        turns._begin = self._begin
+        return turns
 
     def keep(self, newest: int) -> None:
-        """Lets all go but the newest; for what nobody else has seen yet."""
-        self._begin = max(self._begin, self._end - newest)
-        if self._begin > len(self) // 2:
-            self._shared = self[:]  # only now what was let go is free
-            self._begin, self._end = 0, len(self._shared)
+        """Lets all go but so many; for what nobody else has seen yet."""
+        begin = self._end - newest
+        if begin > self._begin:
+            self._begin = begin
+            if begin > newest // 2:  # until now they are held all the same
+                self._shared = self._shared[begin : self._end]
+                self._begin, self._end = 0, newest
 
 
 def read(turns: Iterable[HeldTurn]) -> list[Interaction]:
