@@ -48,7 +48,7 @@ class SqliteDatabase(Database):
     def __init__(self, url: URL, durability: Durability) -> None:
         super().__init__(url, durability)
         self._writer_engine: Engine = create_engine(
-            url.set(drivername="sqlite"), connect_args={"cached_statements": len(STATEMENTS) * MAX_ROWS.bit_length() + 128}
+            url.set(drivername="sqlite"), connect_args={"cached_statements": len(STATEMENTS) * MAX_ROWS + 128}
         )
         self._readers: AsyncEngine = create_async_engine(
             # Every connection is a thread; more of them read no faster.
@@ -210,12 +210,9 @@ class SqliteDatabase(Database):
 
 
 def _run_rows(driver: Any, statement: int, rows: list[Row]) -> None:
-    begin = 0
-    while left := len(rows) - begin:
-        # Powers of two: SQLite compiles a statement for each number of rows, and holds them all.
-        size = min(MAX_ROWS, 1 << (left.bit_length() - 1))
-        driver.execute(sql(statement, size), list(chain.from_iterable(rows[begin : begin + size])))
-        begin += size
+    for begin in range(0, len(rows), MAX_ROWS):
+        part = rows[begin : begin + MAX_ROWS]
+        driver.execute(sql(statement, len(part)), list(chain.from_iterable(part)))
 
 
 def _ask(driver: sqlite3.Connection, questions: Questions[T]) -> T:

@@ -19,8 +19,8 @@ from .schema import conversations, inbox, interactions, variables
 
 RECEIVE, RECEIVE_ANSWERED, SAVE_CONVERSATION, ADD_INTERACTION, SAVE_VARIABLE, ANSWER, CLOSE = range(7)
 STATEMENTS = range(7)
-MAX_ROWS = 32
-"""Of one statement on SQLite; a power of two, as all its numbers of rows are."""
+MAX_ROWS = 16
+"""Of one statement on SQLite, which compiles and holds another for each number: of 48 rows in 0.3 ms, 74 KiB of memory."""
 
 # What the rows of an update are called in it.
 _ROWS = "batch"
