@@ -43,14 +43,14 @@ from .sessions import SessionLoad
 from .sessions import lines as session_lines
 from .sessions import measure as measure_sessions
 from .sessions import targets as session_targets
-from .speed import IN_FLIGHT, THREADS, Load, median, side_by_side
+from .speed import IN_FLIGHT, THREADS, Load, medians, side_by_side
 from .thinking import lines as thinking_lines
 from .thinking import measure as measure_thinking
 from .thinking import targets as thinking_targets
 
-FULL = (Load(rounds=3, messages=3000, pings=500), 100, 5.0)
+FULL = (Load(rounds=24, messages=1000, pings=50), 100, 5.0)
 FULL_RECALL, QUICK_RECALL = (10_000, 300), (500, 20)
-QUICK = (Load(rounds=1, messages=200, pings=30), 10, 0.5)
+QUICK = (Load(rounds=2, messages=200, pings=20), 10, 0.5)
 
 SERVERS = {"prosody": (prosody.installed, prosody.prosody), "ejabberd": (ejabberd.installed, ejabberd.ejabberd)}
 FURTHER = "further"
@@ -82,7 +82,7 @@ def speed(name: str, load: Load) -> tuple[dict[str, Any], list[Target]]:
         server_is = asyncio.run(server_version(server))
         print(f"{server_is}, archive off", flush=True)
         rounds = asyncio.run(side_by_side(server, load))
-    measured = {kind: median(all_) for kind, all_ in rounds.items()}
+    measured = medians(rounds)
     targets = speed_targets(measured)
     print("\n".join([*speed_table(measured), *map(str, targets)]), end="\n\n", flush=True)
     return {
@@ -182,8 +182,8 @@ def main() -> int:
     targets: list[Target] = []
     if chosen.only in (None, *SERVERS):
         print(
-            f"{load.pings} messages one by one, then {load.messages} with {IN_FLIGHT} in flight over {THREADS} threads;"
-            f" medians of {load.rounds}; ratios to slixmpp\n"
+            f"{load.rounds} rounds, in each every agent in turn: {load.messages} messages, {IN_FLIGHT} in flight over {THREADS}"
+            f" threads, then {load.pings} one by one.\nMedians of the rounds; ratios to slixmpp in the same round\n"
         )
     for name in there:
         if chosen.only in (None, name):

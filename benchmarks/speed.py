@@ -1,4 +1,4 @@
-"""How fast the echo agents are, one after the other in every round, so that the machine's noise hits them alike."""
+"""How fast the echo agents are: all are online at once and loaded in turn, so that the machine's noise hits them alike."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ import asyncio
 import statistics
 import time
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass, fields
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from itertools import count
 
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
 
-from .agent_process import agent_process
+from .agent_process import AgentProcess, agent_process
 from .agents import KINDS
 
 IN_FLIGHT = 64
 THREADS = 50
-WARM_UP = 20
+RAW = "slixmpp"
 ROUND_S = 120.0
 """The most that one agent may take in one round."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """How much is asked of every agent: so many rounds, each with messages at 64 in flight and pings at one."""
+    """In each round every agent is asked so many messages, 64 in flight, and pings, one by one; before the first too."""
 
     rounds: int
     messages: int
@@ -32,85 +33,125 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One echo agent: answers a second and agent CPU an answer at 64 in flight, latency at one in flight."""
+class Round:
+    """One echo agent in one round: answers a second and agent CPU an answer at 64 in flight, latencies at one in flight."""
 
     answers_per_s: float
     cpu_us: float
+    latencies_ms: list[float]
+
+    @property
+    def p50_ms(self) -> float:
+        """The median of the latencies."""
+        return statistics.median(self.latencies_ms)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One echo agent: the medians of its rounds, and of its ratios to slixmpp in the same round. p99 is that of all pings."""
+
+    answers_per_s: float
+    answers_ratio: float
+    cpu_us: float
+    cpu_ratio: float
     p50_ms: float
+    p50_ratio: float
     p99_ms: float
 
 
-def median(rounds: list[Measured]) -> Measured:
-    """The median of every figure."""
-    return Measured(*(statistics.median(getattr(one, field.name) for one in rounds) for field in fields(Measured)))
+def medians(rounds: Mapping[str, list[Round]]) -> dict[str, Measured]:
+    """What the rounds of every agent come to."""
+    return {kind: _measured(ours, rounds[RAW]) for kind, ours in rounds.items()}
 
 
-async def side_by_side(server: XmppServer, load: Load) -> Mapping[str, list[Measured]]:
-    """Every kind of agent, its rounds; every other round in reverse order."""
-    results: dict[str, list[Measured]] = {kind: [] for kind in KINDS}
-    for number in range(load.rounds):
-        for kind in KINDS if number % 2 == 0 else reversed(KINDS):
-            async with asyncio.timeout(ROUND_S):
-                results[kind].append(await _measure(server, kind, load))
-    return results
-
-
-async def _measure(server: XmppServer, kind: str, load: Load) -> Measured:
-    (jid, password), login = await server.account(), await server.account()
-    async with agent_process(kind, server) as agents, StockClient(*login, server) as client:
-        await agents.start(jid, password)
-        await _reached(client, jid)
-        latencies = await _one_in_flight(client, jid, load.pings)
-        cpu_s = await agents.cpu_s()
-        duration_s = await _many_in_flight(client, jid, load.messages)
-        cpu_s = await agents.cpu_s() - cpu_s
+def _measured(ours: list[Round], raw: list[Round]) -> Measured:
+    pairs = list(zip(ours, raw, strict=True))
+    latencies = sorted(latency for one in ours for latency in one.latencies_ms)
     return Measured(
-        answers_per_s=load.messages / duration_s,
-        cpu_us=cpu_s / load.messages * 1e6,
-        p50_ms=statistics.median(latencies) * 1e3,
-        p99_ms=sorted(latencies)[int(0.99 * len(latencies))] * 1e3,
+        answers_per_s=statistics.median(one.answers_per_s for one in ours),
+        answers_ratio=statistics.median(one.answers_per_s / other.answers_per_s for one, other in pairs),
+        cpu_us=statistics.median(one.cpu_us for one in ours),
+        cpu_ratio=statistics.median(one.cpu_us / other.cpu_us for one, other in pairs),
+        p50_ms=statistics.median(one.p50_ms for one in ours),
+        p50_ratio=statistics.median(one.p50_ms / other.p50_ms for one, other in pairs),
+        p99_ms=latencies[int(0.99 * len(latencies))],
     )
 
 
-async def _reached(client: StockClient, jid: str) -> None:
-    """Asks until there is an answer: a server may take a moment after the login to hand messages over."""
-    for _ in range(5):
-        with suppress(TimeoutError):
-            await client.ask("hello", jid, timeout_s=3.0)
-            return
-    raise RuntimeError(f"{jid} does not answer")
+async def side_by_side(server: XmppServer, load: Load) -> Mapping[str, list[Round]]:
+    """Every kind of agent, its rounds; every other round in reverse order."""
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(StockClient(*await server.account(), server))
+        echoes = []
+        for kind in KINDS:
+            agent = await stack.enter_async_context(agent_process(kind, server))
+            jid, password = await server.account()
+            await agent.start(jid, password)
+            echoes.append(_Echo(kind, agent, jid, client))
+        for echo in echoes:
+            await echo.reached()
+            await echo.round(load)  # loads modules, begins conversations
+        results: dict[str, list[Round]] = {kind: [] for kind in KINDS}
+        for number in range(load.rounds):
+            for echo in echoes if number % 2 == 0 else reversed(echoes):
+                results[echo.kind].append(await echo.round(load))
+    return results
 
 
-async def _one_in_flight(client: StockClient, jid: str, pings: int) -> list[float]:
-    """The seconds of every round trip; the first ones, which load modules and conversations, are not counted."""
-    latencies = []
-    for number in range(WARM_UP + pings):
+class _Echo:
+    """An agent of one kind, and a client that talks with it."""
+
+    def __init__(self, kind: str, agent: AgentProcess, jid: str, client: StockClient) -> None:
+        self.kind = kind
+        self._agent = agent
+        self._jid = jid
+        self._client = client
+        self._numbers = count()
+
+    async def reached(self) -> None:
+        """Asks until there is an answer: a server may take a moment after the login to hand messages over."""
+        for _ in range(5):
+            with suppress(TimeoutError):
+                await self._client.ask("hello", self._jid, timeout_s=3.0)
+                return
+        raise RuntimeError(f"{self._jid} does not answer")
+
+    async def round(self, load: Load) -> Round:
+        """Loads the agent once."""
+        async with asyncio.timeout(ROUND_S):
+            cpu_s = await self._agent.cpu_s()
+            duration_s = await self._many_in_flight(load.messages)
+            cpu_s = await self._agent.cpu_s() - cpu_s
+            latencies_ms = [await self._ping_ms() for _ in range(load.pings)]
+        return Round(load.messages / duration_s, cpu_s / load.messages * 1e6, latencies_ms)
+
+    async def _ping_ms(self) -> float:
+        asked = f"ping {next(self._numbers)}."
         begin = time.perf_counter()
-        answer = await client.ask(f"ping {number}.", jid)
-        latencies.append(time.perf_counter() - begin)
-        if answer.strip() != f"ping {number}.":
-            raise RuntimeError(f"asked ping {number}., {jid} answered {answer!r}")
-    return latencies[WARM_UP:]
+        answer = await self._client.ask(asked, self._jid)
+        latency_s = time.perf_counter() - begin
+        if answer.strip() != asked:
+            raise RuntimeError(f"asked {asked}, {self._jid} answered {answer!r}")
+        return latency_s * 1e3
 
+    async def _many_in_flight(self, messages: int) -> float:
+        """The seconds until all is answered, with 64 in flight over 50 threads; each has to be answered exactly once."""
+        room = asyncio.Semaphore(IN_FLIGHT)
+        numbers = [next(self._numbers) for _ in range(messages)]
+        open_ = {f"message {number}." for number in numbers}
 
-async def _many_in_flight(client: StockClient, jid: str, messages: int) -> float:
-    """The seconds until everything is answered, with 64 in flight over 50 threads; each has to be answered exactly once."""
-    room = asyncio.Semaphore(IN_FLIGHT)
-    open_ = {f"message {number}." for number in range(messages)}
+        async def read() -> None:
+            for _ in range(messages):
+                open_.remove(str((await self._client.answer(30.0))["body"]).strip())
+                room.release()
 
-    async def read() -> None:
-        for _ in range(messages):
-            open_.remove(str((await client.answer(30.0))["body"]).strip())
-            room.release()
+        async def write() -> None:
+            for number in numbers:
+                await room.acquire()
+                self._client.send(f"message {number}.", self._jid, thread=f"thread-{number % THREADS}", id=f"m{number}")
 
-    async def write() -> None:
-        for number in range(messages):
-            await room.acquire()
-            client.send(f"message {number}.", jid, thread=f"thread-{number % THREADS}", id=f"m{number}")
-
-    begin = time.perf_counter()
-    async with asyncio.TaskGroup() as both:
-        both.create_task(read())
-        both.create_task(write())
-    return time.perf_counter() - begin
+        begin = time.perf_counter()
+        async with asyncio.TaskGroup() as both:
+            both.create_task(read())
+            both.create_task(write())
+        return time.perf_counter() - begin
