@@ -10,8 +10,6 @@ from pydantic_core import from_json, to_json
 
 from .contracts import Interaction
 
-_ID_ENDS = 64  # with its id the JSON of a turn begins
-
 log = logging.getLogger(__name__)
 
 
@@ -71,10 +69,6 @@ class HeldTurns(Sequence[HeldTurn]):
             return self._shared[self._begin : self._end][index]
         return self._shared[range(self._begin, self._end)[index]]
 
-    def have(self, interaction_id: str) -> bool:
-        """Whether the turn of this id is among them."""
-        return any(interaction_id in turn.text[:_ID_ENDS] for turn in self)
-
     def followed_by(self, turn: HeldTurn) -> HeldTurns:
         """These and another, which is the newest."""
         if self._end < len(self._shared):  # another follows these already: one that was not stored
@@ -89,7 +83,7 @@ class HeldTurns(Sequence[HeldTurn]):
         begin = self._end - newest
         if begin > self._begin:
             self._begin = begin
-            if begin > newest // 2:  # until now they are held all the same
+            if begin > newest // 2:  # only now and then, for it copies; until then what was let go is held with the others
                 self._shared = self._shared[begin : self._end]
                 self._begin, self._end = 0, newest
 

@@ -129,7 +129,6 @@ class Lane:
     """The messages of one sender on one thread, which is one conversation: one at a time, in order."""
 
     __slots__ = (
-        "begun",
         "conversation_id",
         "current",
         "has_cancelled",
@@ -137,7 +136,6 @@ class Lane:
         "is_withdrawn",
         "key",
         "memory",
-        "obeyed",
         "queue",
         "share",
         "worker",
@@ -152,10 +150,6 @@ class Lane:
         self.conversation_id: str | None = None
         self.current: Waiting | None = None
         """The request whose turn it is, until `assist` returns."""
-        self.begun: UUID | None = None
-        """The key of the newest turn that was begun; it may be over."""
-        self.obeyed: tuple[UUID, ...] = ()
-        """The keys of the newest commands, which are no turns."""
         self.is_assisting = False
         self.has_cancelled = False
         """Whether a `/cancel` that is still to be answered has stopped something."""
@@ -166,16 +160,6 @@ class Lane:
     def sender(self) -> str:
         """Whose messages they are, a bare JID."""
         return self.key[0]
-
-    def has(self, key: UUID) -> bool:
-        """Whether the request of this key was or will be answered here, as far as memory knows."""
-        if key == self.begun or key in self.obeyed or any(isinstance(one, Waiting) and one.key == key for one in self.queue):
-            return True
-        return self.memory is not None and self.memory.turns.have(str(key))
-
-    def obeys(self, key: UUID) -> None:
-        """The request of this key is a command: no turn will tell of it."""
-        self.obeyed = (*self.obeyed[-_OBEYED:], key)
 
     def put(self, one: Waiting | Errand) -> None:
         """It waits behind the others."""
@@ -285,4 +269,3 @@ class Lanes:
 
 
 _IN_MEMORY = 10_000
-_OBEYED = 100

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from uuid import UUID
 
 from .codec import Incoming, owner_of
 from .exceptions import StoreError
-from .lane import Lane, Lanes, Waiting
+from .lane import Waiting
 from .names import thread_of
 from .stores import AgentStore
 from .values import replace
 
 log = logging.getLogger(__name__)
+
+_REMEMBERED = 256  # of an agent: so few stay in the processor's cache, and for older turns there is the database
 
 
 class Places:
@@ -25,10 +27,11 @@ class Places:
     else is a message like any other.
     """
 
-    def __init__(self, store: AgentStore, lanes: Lanes, enqueue: Callable[[Waiting], None]) -> None:
+    def __init__(self, store: AgentStore, enqueue: Callable[[Waiting], None]) -> None:
         self._store = store
-        self._lanes = lanes
         self._enqueue = enqueue
+        self._recent: OrderedDict[int, tuple[str, str | None]] = OrderedDict()
+        """Whose turns are on which thread, by the numbers of their keys; the latest of them."""
         self._queues: dict[str, deque[Waiting]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -43,8 +46,8 @@ class Places:
         """The request of a sender on the thread where it belongs, as far as that is known at once."""
         if (turn := _replied_to(incoming)) is None:
             return incoming
-        lane = self._lane_of(turn, sender)
-        return incoming if lane is None else replace(incoming, thread=lane.key[1])
+        of, thread = self._recent.get(turn.int, ("", None))
+        return replace(incoming, thread=thread) if thread is not None and of == sender else incoming
 
     def put(self, waiting: Waiting) -> None:
         """Takes a request."""
@@ -52,11 +55,11 @@ class Places:
         queue = self._queues.get(sender)
         if queue is not None:
             queue.append(waiting)
-        elif self._is_to_be_found(waiting, sender):
+        elif self._is_to_be_found(waiting):
             self._queues[sender] = deque([waiting])
             self._tasks[sender] = asyncio.create_task(self._place(sender))
         else:
-            self._enqueue(waiting)
+            self._pass_on(waiting, sender)
 
     def take_back(self, sender: str, message_id: str) -> Waiting | None:
         """A request of the sender's own that has no place yet, and gets none."""
@@ -76,13 +79,15 @@ class Places:
         for queue in self._queues.values():
             queue.clear()
 
-    def _is_to_be_found(self, waiting: Waiting, sender: str) -> bool:
+    def _is_to_be_found(self, waiting: Waiting) -> bool:
         turn = _replied_to(waiting.incoming)
-        return turn is not None and self._lane_of(turn, sender) is None
+        return turn is not None and turn.int not in self._recent
 
-    def _lane_of(self, turn: UUID, sender: str) -> Lane | None:
-        """The one of the sender's that has a turn in memory. Replies are few: they look, instead of every turn being noted."""
-        return next((lane for lane in self._lanes.of(sender) if lane.has(turn)), None)
+    def _pass_on(self, waiting: Waiting, sender: str) -> None:
+        self._recent[waiting.key.int] = sender, waiting.incoming.thread
+        if len(self._recent) > _REMEMBERED:
+            self._recent.popitem(last=False)
+        self._enqueue(waiting)
 
     async def _place(self, sender: str) -> None:
         queue = self._queues[sender]
@@ -90,11 +95,11 @@ class Places:
             while queue:
                 waiting = queue[0]
                 incoming = waiting.incoming
-                if self._is_to_be_found(waiting, sender):
+                if self._is_to_be_found(waiting):
                     incoming = replace(incoming, thread=await self._thread(sender, incoming))
                 if queue and queue[0] is waiting:  # else it was taken back meanwhile
                     queue.popleft()
-                    self._enqueue(replace(waiting, incoming=incoming))
+                    self._pass_on(replace(waiting, incoming=incoming), sender)
         finally:
             del self._queues[sender], self._tasks[sender]
 

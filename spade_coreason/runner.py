@@ -121,7 +121,7 @@ class Runner:
         )
         self._memories = Memories(self._engine)
         self._workers = Workers(self._engine, self._turn, self._may_begin)
-        self._places = Places(store, self._lanes, self._workers.put)
+        self._places = Places(store, self._workers.put)
         self._waiting_room = WaitingRoom(self._lanes, self._places, self.policy.queue)
         self._obeying = Obeying(
             self._engine, self._memories, self.commands, self, self._waiting_room, self._workers.set_to_work
@@ -237,7 +237,6 @@ class Runner:
             text = str(incoming.payload.get("query", ""))
             said = self.commands.read(text)
             if isinstance(said, Read) or incoming.language == "program":
-                lane.obeys(waiting.key)
                 await self._obeying.answer(lane, memory, waiting, said)
                 return
             if said is not text:

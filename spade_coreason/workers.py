@@ -94,7 +94,7 @@ class Workers:
                 if isinstance(waiting, Errand):
                     await _run(waiting, slots)
                     continue
-                lane.current, lane.begun = waiting, waiting.key
+                lane.current = waiting
                 try:
                     if waiting.is_surely_new or await waiting.is_new:
                         if not slots.take():

@@ -78,10 +78,3 @@ def test_what_leaves_is_let_go_soon() -> None:
     assert len(turns._shared) <= 16
     turns.keep(20)
     assert texts(turns) == list(range(90, 100))
-
-
-def test_a_turn_is_known_by_its_id() -> None:
-    without_spaces = json.dumps(json.loads(turn(2)), separators=(",", ":"))
-    turns = HeldTurns([HeldTurn("no turn"), HeldTurn(turn(1)), HeldTurn(without_spaces)])
-    assert all(turns.have(str(one.interaction_id)) for one in read(turns[1:]))
-    assert not turns.have(str(uuid4()))

@@ -70,19 +70,11 @@ async def told(t: AgentTester, heard: list[Element], stanza: str, user: str = AL
     return answer
 
 
-def let_go(t: AgentTester) -> None:
-    """As when others needed the room: what was said is in the database alone."""
-    lanes = t.runners[AGENT]._lanes
-    for lane in lanes:
-        lane.memory = lane.begun = None
-        lanes.let_go(lane)
-
-
 def text_of(message: Element) -> tuple[str | None, str | None]:
     return message.findtext("{jabber:client}body"), message.findtext("{jabber:client}thread")
 
 
-@pytest.mark.parametrize("when", ["at once", "after a restart", "when it is held no longer"])
+@pytest.mark.parametrize("when", ["at once", "after a restart", "after a thousand others"])
 @pytest.mark.parametrize("thread", ["tea", "a_b@c", f"{ALICE}_{AGENT}"])
 async def test_a_reply_without_a_thread_goes_on_where_that_answer_was(when: str, thread: str) -> None:
     async with AgentTester(lambda: Listing(), user=ALICE, policy=Policy(rules=Rules(max_interactions=0))) as t:
@@ -90,8 +82,8 @@ async def test_a_reply_without_a_thread_goes_on_where_that_answer_was(when: str,
         first = await told(t, heard, said("green?", thread=thread))
         if when == "after a restart":
             await t.restart()
-        elif when == "when it is held no longer":
-            let_go(t)
+        elif when == "after a thousand others":
+            t.runners[AGENT]._places._recent.clear()
         assert text_of(await told(t, heard, said("elsewhere"))) == ("elsewhere", None)
         second = await told(t, heard, reply(first.get("id", ""), "and black?"))
         assert text_of(second) == ("and black? after green?", thread)
@@ -138,7 +130,7 @@ async def test_a_reply_to_what_was_said_to_somebody_else_is_one_to_an_unknown_id
         of_alice, of_bob = person_of(t, ALICE), person_of(t, BOB)
         answer = await told(t, of_alice, said("my secret", thread="tea"), ALICE)
         if not is_known:
-            let_go(t)
+            t.runners[AGENT]._places._recent.clear()
         outcomes = []
         for number, target in enumerate((answer.get("id", ""), f"{uuid4()}-0-00000000", "no id of ours", "")):
             await told(t, of_bob, f"<message to='{AGENT}' id='{uuid4()}'><body>/forget me yes</body></message>", BOB)
@@ -168,7 +160,7 @@ async def test_replies_and_what_comes_behind_them_stay_in_order() -> None:
     listing = Listing()
     async with AgentTester(listing, user=ALICE, policy=Policy(rules=Rules(max_interactions=0))) as t:
         first = await told(t, person_of(t, ALICE), said("0", thread="tea"))
-        let_go(t)
+        t.runners[AGENT]._places._recent.clear()
         for number in range(1, 40, 2):
             t.send_stanza(reply(first.get("id", ""), str(number)))
             t.send_stanza(said(str(number + 1), thread="tea"))
@@ -180,7 +172,7 @@ async def test_replies_and_what_comes_behind_them_stay_in_order() -> None:
 async def test_a_reply_is_a_question_like_any_other_while_its_place_is_looked_for(how: str) -> None:
     async with AgentTester(lambda: Listing(), user=ALICE) as t:
         first = await told(t, person_of(t, ALICE), said("0", thread="tea"))
-        let_go(t)
+        t.runners[AGENT]._places._recent.clear()
         asked = reply(first.get("id", ""), "whta").replace(" id='", " id='1' x='", 1)
         t.send_stanza(asked)
         if how == "retract":
@@ -204,14 +196,6 @@ async def test_a_command_in_a_reply_concerns_the_conversation_of_that_answer() -
         assert (await told(t, heard, reply(confirm.get("id", ""), "/forget yes"))).findtext("{jabber:client}thread") == "tea"
         assert text_of(await told(t, heard, said("and?", thread="tea"))) == ("and?", "tea")
         assert text_of(await told(t, heard, said("and?")))[0] == "and? after here"
-
-
-async def test_a_reply_to_what_a_command_said_is_on_its_thread_also_after_another_turn() -> None:
-    async with AgentTester(Listing(), user=ALICE) as t:
-        heard = person_of(t, ALICE)
-        help_ = await told(t, heard, said("/help", thread="tea"))
-        await told(t, heard, said("green?", thread="tea"))
-        assert text_of(await told(t, heard, reply(help_.get("id", ""), "and?"))) == ("and? after green?", "tea")
 
 
 # What an answer refers to

@@ -91,7 +91,7 @@ class Incoming:
 
     @property
     def is_words(self) -> bool:
-        """Whether it is nothing but what somebody said: no part of it can be changed."""
+        """Whether it is a text alone, of which an agent gets a copy, and so can change nothing."""
         return len(self.payload) == 1 and self.language in ("person", "room")
 
     def to_json(self) -> str:

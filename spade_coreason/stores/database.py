@@ -289,22 +289,22 @@ def _database(url: str, durability: Durability) -> Database:
 
 
 def grouped(batch: Sequence[Write]) -> list[list[Row]]:
-    """The rows of a batch by their statements, in the order in which these run."""
+    """The rows of a batch by their statements, in the order in which these run.
+
+    A request that is answered in the same batch is not written; of the others a function makes the JSON now.
+    """
     groups: list[list[Row]] = [[] for _ in STATEMENTS]
     for rows, _, _ in batch:
         for statement, row in rows:
             groups[statement].append(row)
     if groups[RECEIVE]:
         received, groups[RECEIVE_ANSWERED], groups[ANSWER] = _answered(groups[RECEIVE], groups[ANSWER])
-        groups[RECEIVE] = [row if isinstance(row[-1], str) else (*row[:-1], row[-1]()) for row in received]
+        groups[RECEIVE] = [(*row, request if isinstance(request, str) else request()) for *row, request in received]
     return groups
 
 
 def _answered(received: list[Row], answers: list[Row]) -> tuple[list[Row], list[Row], list[Row]]:
-    """Requests that are answered in the same transaction go in as answered, instead of being written twice.
-
-    Of such a one nobody asks for the JSON any more, so most requests bring a function that makes it.
-    """
+    """Requests that are answered in the same transaction go in as answered, instead of being written twice."""
     waiting = {row[0]: row for row in received}
     answered, rest = [], []
     for answer in answers:

@@ -137,10 +137,10 @@ class PostgresDatabase(Database):
         return results, None
 
     async def _transaction(self, batch: list[Write]) -> Results:
+        groups = grouped(batch)
         driver = await self._connected()
         transaction = driver.transaction()
         await transaction.start()
-        groups = grouped(batch)
         try:
             results = await self._run_batch(driver, groups, batch)
             ids = [row[0] for statement in _NEW for row in groups[statement]]

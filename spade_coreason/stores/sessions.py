@@ -88,8 +88,8 @@ class AgentStore:
     ) -> tuple[int, asyncio.Future[bool], bool]:
         """Keeps a request, gives its row and a future: done when it is durable, False for a duplicate.
 
-        The third is whether it is surely none, and can be stored as far as is known: its turn may begin at once. A function
-        gives the JSON of a request that nobody changes, when that is written, from the writer's thread; mostly it is not.
+        The third is whether it is surely none, and can be stored as far as is known: its turn may begin at once. `request` is
+        JSON, or a function that makes it, perhaps in the writer's thread, and is called only if the request is written.
         """
         database = self._database
         row = database.next_id("inbox")

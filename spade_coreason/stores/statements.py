@@ -20,7 +20,7 @@ from .schema import conversations, inbox, interactions, variables
 RECEIVE, RECEIVE_ANSWERED, SAVE_CONVERSATION, ADD_INTERACTION, SAVE_VARIABLE, ANSWER, CLOSE = range(7)
 STATEMENTS = range(7)
 MAX_ROWS = 16
-"""Of one statement on SQLite, which compiles and holds another for each number: of 48 rows in 0.3 ms, 74 KiB of memory."""
+"""Of one statement on SQLite. Each number of rows is a statement of its own: with 64 of them they took more than they saved."""
 
 # What the rows of an update are called in it.
 _ROWS = "batch"

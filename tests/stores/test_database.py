@@ -80,6 +80,20 @@ async def test_the_json_of_a_request_is_made_only_where_it_is_written(store: Age
     assert [(one.request, one.answer) for one in await store.pending()] == [(None, '["<message/>"]'), ('"waits"', None)]
 
 
+async def test_a_request_without_json_fails_alone(store: AgentStore) -> None:
+    def none() -> str:
+        raise ValueError("no JSON")
+
+    names = [b"a" * 16, b"b" * 16, b"c" * 16]
+    outcomes = [store.receive(name, "alice@localhost", none if name[0] == ord("b") else "{}", NOW)[1] for name in names]
+    assert await outcomes[0]
+    assert await outcomes[2]
+    with pytest.raises(ValueError, match="no JSON"):
+        await outcomes[1]
+    assert await store.receive(b"d" * 16, "alice@localhost", "{}", NOW)[1]
+    assert [one.key[:1] for one in await store.pending()] == [b"a", b"c", b"d"]
+
+
 async def test_the_same_key_of_another_agent_is_another_request(store: AgentStore, database: Database) -> None:
     assert await store.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
     assert await AgentStore(database, "notes@localhost").receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
