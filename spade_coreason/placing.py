@@ -17,7 +17,7 @@ from .values import replace
 
 log = logging.getLogger(__name__)
 
-_REMEMBERED = 256  # of an agent: so few stay in the processor's cache, and for older turns there is the database
+_REMEMBERED = 256  # of an agent; for older ones there is the database
 
 
 class Places:

@@ -28,7 +28,7 @@ class Changing:
             if not isinstance(changed, str):
                 changed.clear()
         self.has_changed.set()
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
 
 @pytest.mark.parametrize("query", ["hi", ["hi", {"a": 1}]], ids=["a person's text", "a program's list"])

@@ -58,18 +58,11 @@ def of_valid(model: type[M], fields: dict[str, Any]) -> M:
     For what is made for every message; `model_construct`, which fills in what is missing, costs more than to validate.
     """
     value = object.__new__(model)
-    _set_dict(value, fields)
-    _set_fields_set(value, _names(model))
-    _set_extra(value, None)
-    _set_private(value, None)
+    object.__setattr__(value, "__dict__", fields)
+    object.__setattr__(value, "__pydantic_fields_set__", _names(model))
+    object.__setattr__(value, "__pydantic_extra__", None)
+    object.__setattr__(value, "__pydantic_private__", None)
     return value
-
-
-# The slots of every model; to set them by name costs five times as much.
-_set_dict, _set_fields_set, _set_extra, _set_private = (
-    BaseModel.__dict__[slot].__set__
-    for slot in ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
-)
 
 
 @cache

@@ -44,7 +44,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def micros(moment: datetime) -> int:
     """A time as the tables hold it."""
     since = moment - _EPOCH
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds  # to divide timedeltas costs twice as much
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds  # to divide timedeltas takes longer
 
 
 def moment(micros: int) -> datetime:
