@@ -1,8 +1,10 @@
 """One SQL database: writes in groups, reads beside them.
 
 Many turns that end together share one commit: callers enqueue what they write and await a future, and the writer takes
-everything that waits, in one transaction, without lingering for more. That makes a durable turn cost a tenth of what a
-transaction a turn costs. How that is done on SQLite and on PostgreSQL is in `sqlite.py` and `postgres.py`.
+everything that waits, in one transaction. That makes a durable turn cost a tenth of what a transaction a turn costs. What
+waits is handed over when the writer has nothing to do and the event loop has nothing new: more would come only after an idle
+wait, and less would make another transaction a moment later. How that is done on SQLite and on PostgreSQL is in `sqlite.py`
+and `postgres.py`.
 """
 
 from __future__ import annotations
@@ -38,6 +40,9 @@ Results: TypeAlias = list[tuple["asyncio.Future[Any] | None", Any]]
 log = logging.getLogger(__name__)
 
 _TRIAL_S = 5.0
+_LATER_S = 0.2
+_MOST_ROUNDS = 8
+"""Of the event loop, for which a batch is gathered after the first two."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -65,6 +70,8 @@ class Database(ABC):
         self._next_ids: dict[str, int] = {}
         self._later: list[tuple[int, Row]] = []
         self._later_timer: asyncio.TimerHandle | None = None
+        self._is_gathering = False
+        self._is_writing = False
         self._is_closed = False
         self.name = name_of(url)
         """What errors call it: a path, or an address without its password."""
@@ -129,7 +136,7 @@ class Database(ABC):
         """Writes rows for which nobody waits: with the next transaction, or alone after a while."""
         self._later += rows
         if self._later_timer is None:
-            self._later_timer = self._loop.call_later(0.2, self._hand_over)
+            self._later_timer = self._loop.call_later(_LATER_S, self._enqueue_later)
 
     def run(self, work: Callable[[Connection], T]) -> asyncio.Future[T]:
         """Runs `work` in the writer's transaction; the future is its result, when that is durable. For what is rare."""
@@ -157,24 +164,52 @@ class Database(ABC):
         if self._is_closed:
             raise StoreError(f"{self.name}: the database is closed")
         self._fresh.append(item)
-        if len(self._fresh) == 1:
-            # Two rounds of the event loop. What a round reads is handed over in one piece, and a turn that waits for
-            # nothing has ended by then: its request and its answer become one transaction.
-            self._loop.call_soon(self._loop.call_soon, self._hand_over)
+        if not self._is_gathering and not self._is_writing:
+            self._begin_to_gather()
+
+    def _enqueue_later(self) -> None:
+        self._later_timer = None
+        if not self._is_closed:
+            self._enqueue((self._take_later(), None, None))
+
+    def _take_later(self) -> list[tuple[int, Row]]:
+        rows, self._later = self._later, []
+        return rows
+
+    def _begin_to_gather(self) -> None:
+        # Two rounds of the event loop: a turn that waits for nothing has ended by then, so that its request and its answer
+        # become one transaction.
+        self._is_gathering = True
+        self._loop.call_soon(self._loop.call_soon, self._gather, 0, _MOST_ROUNDS)
+
+    def _gather(self, gathered: int, rounds: int) -> None:
+        """Hands over what waits when a round of the event loop has added nothing to it, at the latest after `rounds`."""
+        waiting = len(self._fresh)
+        if waiting > gathered and rounds:
+            self._loop.call_soon(self._gather, waiting, rounds - 1)
+        else:
+            self._is_gathering = False
+            self._hand_over()
 
     def _hand_over(self) -> None:
         if self._later_timer is not None:
             self._later_timer.cancel()
             self._later_timer = None
         if self._later:
-            rows, self._later = self._later, []
-            self._fresh.append((rows, None, None))
+            self._fresh.append((self._take_later(), None, None))
         if self._fresh:
             fresh, self._fresh = self._fresh, []
+            self._is_writing = True
             self._take(fresh)
 
+    def _rest(self) -> None:
+        """The writer has nothing to do."""
+        self._is_writing = False
+        if self._fresh and not self._is_gathering:
+            self._begin_to_gather()
+
     def _resolve(self, results: Results, failure: StoreError | None) -> None:
-        """Tells everybody who waits what became of their writes; `failure` is why none at all can be done."""
+        """Tells everybody who waits what became of a batch; `failure` is why nothing at all can be written."""
         if failure is not None and not self.is_failing:
             log.error("%s; it is tried again every %g s", failure, _TRIAL_S)
         elif failure is None and self.is_failing:
@@ -183,6 +218,7 @@ class Database(ABC):
         if self.is_failing and self._trial is None and not self._is_closed:
             self._trial = self._loop.call_later(_TRIAL_S, self._try)
         settle(results)
+        self._rest()
 
     def _try(self) -> None:
         self._trial = None
@@ -191,7 +227,7 @@ class Database(ABC):
 
     @abstractmethod
     def _take(self, batch: list[Any]) -> None:
-        """Gives a batch to the writer."""
+        """Gives a batch to the writer, which has `_resolve` called when it is written."""
 
     @abstractmethod
     async def _open(self) -> None:

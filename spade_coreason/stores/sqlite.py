@@ -8,7 +8,6 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -115,20 +114,17 @@ class SqliteDatabase(Database):
     def _run(self) -> None:
         with self._writer_engine.connect() as connection:
             while (batch := self._queue.get()) is not None:
-                is_last = False
-                with suppress(queue.Empty):
-                    while not is_last:
-                        further = self._queue.get_nowait()
-                        is_last = further is None
-                        batch += further or ()
                 lookups = [item for item in batch if isinstance(item, _Lookup)]
-                if lookups:
-                    self._loop.call_soon_threadsafe(settle, self._answer(connection, lookups))
                 writes = [item for item in batch if not isinstance(item, _Lookup)] if lookups else batch
+                if lookups:
+                    self._loop.call_soon_threadsafe(self._looked_up, self._answer(connection, lookups), bool(writes))
                 if writes:
                     self._loop.call_soon_threadsafe(self._resolve, *self._commit(connection, writes))
-                if is_last:
-                    break
+
+    def _looked_up(self, results: Results, is_writing: bool) -> None:
+        settle(results)
+        if not is_writing:
+            self._rest()
 
     def _answer(self, connection: Connection, lookups: list[_Lookup]) -> Results:
         driver: Any = connection.connection.driver_connection
