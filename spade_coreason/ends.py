@@ -7,6 +7,7 @@ import inspect
 import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from itertools import takewhile
 from typing import Any
 
 from . import conversation
@@ -15,7 +16,7 @@ from .conversation import Rules
 from .exceptions import StoreError
 from .lane import Lanes
 from .lifecycle import Lifecycle
-from .stores import AgentStore
+from .stores import AgentStore, ConversationRow
 from .values import replace
 
 log = logging.getLogger(__name__)
@@ -25,6 +26,7 @@ OnConversationEnd = Callable[[str, str], Any]
 _DAY = timedelta(days=1)
 _AFTER_A_FAILURE_S = 10.0
 _CALLBACK_S = 10.0
+_AT_ONCE = 500
 
 
 class Ends:
@@ -45,7 +47,8 @@ class Ends:
         self._rules = rules
         self._clock = clock
         self._callbacks = callbacks
-        self._active: set[str] = set()
+        self._active: dict[str, datetime] = {}
+        """When something was said last in each, from the one that has been silent for longest on."""
         self._wake = asyncio.Event()
         self._is_closing = False
         self._watch: asyncio.Task[None] | None = None
@@ -53,8 +56,8 @@ class Ends:
     async def open(self) -> None:
         """Takes up what is active, and begins to watch it."""
         await self._store.purge(self._clock())
-        for name in await self._store.active_ids():
-            self.begun(name)
+        for name, last in (await self._store.active()).items():
+            self.begun(name, last)
         self._is_closing = False
         self._watch = asyncio.create_task(self._expire())
 
@@ -65,19 +68,20 @@ class Ends:
         if self._watch is not None:
             await self._watch  # not cancelled: it may be reading
 
-    def begun(self, name: str) -> None:
-        """A conversation is active."""
+    def begun(self, name: str, now: datetime) -> None:
+        """A conversation is active, and something is said in it."""
         if not self._active:
             self._wake.set()
-        self._active.add(name)
+        self._active.pop(name, None)
+        self._active[name] = now
 
     def gone(self, name: str) -> None:
         """A conversation is deleted; nobody is told."""
-        self._active.discard(name)
+        self._active.pop(name, None)
 
     async def ended(self, name: str, state: ConversationState) -> None:
         """A conversation is active no longer: says so to everybody who asked."""
-        self._active.discard(name)
+        self._active.pop(name, None)
         for callback in self._callbacks:
             await self._tell(callback, name, state)
         if not self._active:
@@ -103,35 +107,54 @@ class Ends:
     async def expire_idle(self) -> None:
         """Ends the conversations in which nothing was said for the idle timeout."""
         now = self._clock()
-        for row in await self._store.expired(now - self._rules.timeout):
-            lane = self._lanes.named(row.conversation_id)
-            if lane is not None and (lane.worker is not None or lane.memory is None):
-                continue  # it is being answered
-            memory = lane.memory if lane is not None else None
-            row = memory.row if memory is not None else row
-            life = conversation.idle(row.life, now, self._rules)
-            if life is row.life:
-                continue
-            row = replace(row, life=life)
-            if memory is not None:
-                memory.row = row
-            await self._store.save_conversation(row)
-            await self.ended(row.conversation_id, life.state)
-            if lane is not None:
-                self._lanes.let_go(lane)
+        before = now - self._rules.timeout
+        silent = [name for name, _ in takewhile(lambda one: one[1] <= before, self._active.items())]
+        waiting = [name for name in silent if not self._is_answered(name)]
+        for first in range(0, len(waiting), _AT_ONCE):
+            names = waiting[first : first + _AT_ONCE]
+            rows = await self._store.find_conversations(names)
+            for name in names:
+                if name not in rows:  # its first turn could not be stored
+                    self.gone(name)
+                elif not self._is_answered(name):
+                    await self._expire_one(rows[name], now)
+
+    def _is_answered(self, name: str) -> bool:
+        """Whether a conversation is being answered: it is not idle, however long that takes."""
+        lane = self._lanes.named(name)
+        return lane is not None and (lane.worker is not None or lane.memory is None)
+
+    async def _expire_one(self, row: ConversationRow, now: datetime) -> None:
+        lane = self._lanes.named(row.conversation_id)
+        memory = lane.memory if lane is not None else None
+        row = memory.row if memory is not None else row
+        life = conversation.idle(row.life, now, self._rules)
+        if life is row.life:  # what is stored says something else than was known
+            if life.is_active:
+                self.begun(row.conversation_id, life.last_interaction)
+            else:
+                self.gone(row.conversation_id)
+            return
+        row = replace(row, life=life)
+        if memory is not None:
+            memory.row = row
+        await self._store.save_conversation(row)
+        await self.ended(row.conversation_id, life.state)
+        if lane is not None:
+            self._lanes.let_go(lane)
 
     async def _expire(self) -> None:
         """Sleeps until the first conversation can have timed out; while none is active, until one is."""
         timeout = self._rules.timeout
         purged_at = self._clock()
-        # What is being answered is not ended, however long it takes; it is looked at again, but not all the time.
+        # What is being answered is looked at again, but not all the time.
         least_s = min(1.0, timeout.total_seconds() / 4)
         while not self._is_closing:
             if not self._active:
                 await self._wait(None)
                 continue
             try:
-                oldest = await self._store.oldest_active() or self._clock()
+                oldest = next(iter(self._active.values()))
                 due_s = (oldest + timeout - self._clock()).total_seconds() if timeout else _DAY.total_seconds()
                 if await self._wait(min(max(least_s, due_s), _DAY.total_seconds())):
                     continue

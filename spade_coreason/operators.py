@@ -70,7 +70,7 @@ class Operators:
         row = await self._change(name, lambda life: conversation.reset(life, now))
         if row is None:
             return False
-        self._ends.begun(name)
+        self._ends.begun(name, now)
         return True
 
     async def _change(self, name: str, change: Callable[[Life], Life]) -> ConversationRow | None:

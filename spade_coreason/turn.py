@@ -63,7 +63,7 @@ class Turn:
     async def answer(self) -> None:
         """Runs the agent, and stores the turn with its answer before the last of it leaves. `StoreError` if it cannot."""
         engine, incoming = self.engine, self.waiting.incoming
-        engine.ends.begun(self.memory.row.conversation_id)
+        engine.ends.begun(self.memory.row.conversation_id, self.memory.row.life.last_interaction)
         if self.memory.row.life.interaction_count == 1:
             engine.usage.begins(self.memory.row.conversation_id)
         if incoming.wants_marker and incoming.stanza_id:
@@ -210,11 +210,11 @@ class Turn:
         memory.row = row  # what is changed while this is stored is stored after it
         counted = await self._counted(used) if used else ()
         await self.store_answer(TurnRow(response.voice.key, self.began, turn.text), counted)
+        self.send_answer(final)
         session.settle()
         memory.turns = turns
         engine.governance.absorb(memory)
         memory.last_answer = response.text.strip()
-        self.send_answer(final)
         engine.activity.answered(self.waiting.arrived)
         if is_active and not life.is_active:
             await engine.ends.ended(row.conversation_id, life.state)

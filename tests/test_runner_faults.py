@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -53,12 +53,12 @@ class Store(AgentStore):
             raise StoreError("the disk is full")
         return super().finish(*args, **kwargs)
 
-    async def expired(self, before: datetime) -> list[ConversationRow]:
+    async def find_conversations(self, ids: Iterable[str]) -> dict[str, ConversationRow]:
         self.looks += 1
         if self.fails_to_look:
             self.fails_to_look -= 1
             raise StoreError("locked")
-        found = await super().expired(before)
+        found = await super().find_conversations(ids)
         self.while_looking()
         return found
 

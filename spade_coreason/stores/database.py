@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -79,6 +80,8 @@ class Database(ABC):
         """The schema that it had before it was opened; None where it was empty."""
         self.known = KnownKeys()
         """Where the keys of the inbox are, of all agents: no other process writes, so the table needs no index of them."""
+        self.open_rows: defaultdict[str, set[int]] = defaultdict(set)
+        """By agent, in which rows of the inbox a request may be that is not closed; likewise."""
         self.failure: StoreError | None = None
         """Why nothing can be written at the moment; None while it can. It is tried again every few seconds."""
         self._trial: asyncio.TimerHandle | None = None
@@ -264,9 +267,12 @@ class Database(ABC):
         for table in schema.NUMBERED:
             stored = connection.execute(select(func.max(table.c.id))).scalar() or 0
             self._next_ids[table.name] = max(stored, self._next_ids.get(table.name, 0))
-        for row, key in connection.execute(select(schema.inbox.c.id, schema.inbox.c.key)):
+        inbox = schema.inbox.c
+        for row, key, agent, state in connection.execute(select(inbox.id, inbox.key, inbox.agent, inbox.state)):
             if is_first or row not in self.known.rows(key):
                 self.known.add(key, row)
+                if state < schema.CLOSED:
+                    self.open_rows[agent].add(row)
 
     def _revision(self, connection: Connection) -> str:
         tables = inspect(connection).get_table_names()

@@ -11,8 +11,8 @@ from ..names import possible_ids
 from ..preferences import PREFERENCES
 from . import audit
 from .knowledge import Shelf, clear_shelves
-from .rows import CLOSED, ConversationRow, ForgetReport
-from .schema import conversations, inbox, interactions, variables
+from .rows import ConversationRow, ForgetReport
+from .schema import CLOSED, conversations, inbox, interactions, variables
 
 OF_A_PERSON = ("person", PREFERENCES)
 """The scopes of variables that are about people."""

@@ -7,8 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, delete, insert, select
 
 from .known import KnownKeys
-from .rows import CLOSED
-from .schema import inbox
+from .schema import CLOSED, inbox
 
 DUPLICATE_DAYS = 7
 _DUPLICATE_MICROS = DUPLICATE_DAYS * 24 * 3600 * 1_000_000

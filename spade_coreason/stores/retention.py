@@ -84,9 +84,9 @@ class RetentionStore:
         await self._database.write(lambda connection: connection.execute(old))
 
     def _in_state(self, state: ConversationState, after: int, limit: int) -> Select[Any]:
-        mine = select(conversations).where(
-            conversations.c.agent == self._agent, conversations.c.state == str(state), conversations.c.id > after
-        )
+        # SQLite would look all of an agent's up by its name, and sort them, for each of these pages.
+        is_own = conversations.c.agent.concat("") == self._agent
+        mine = select(conversations).where(is_own, conversations.c.state == str(state), conversations.c.id > after)
         return mine.order_by(conversations.c.id).limit(limit)
 
     async def _conversations(self, query: Select[Any]) -> list[ConversationRow]:

@@ -13,9 +13,6 @@ from ..values import value
 from .database import micros, moment
 from .schema import conversations
 
-RECEIVED, ANSWERED, CLOSED = range(3)
-"""The states of a request in the inbox."""
-
 
 @value
 class ConversationRow:

@@ -14,10 +14,9 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
-    text,
 )
 
-REVISION = "0004"
+REVISION = "0005"
 """The newest migration; what `metadata` describes."""
 
 metadata = MetaData()
@@ -25,7 +24,8 @@ metadata = MetaData()
 # SQLite knows one kind of integer, and a row id has to be called INTEGER; microseconds need 64 bits on PostgreSQL.
 Whole = BigInteger().with_variant(Integer, "sqlite")
 
-# A conversation and its session are one row: they are made, changed and deleted together.
+# A conversation and its session are one row: they are made, changed and deleted together. No index has what every turn
+# changes: it would be a page more to write each time, for what is asked once a start.
 conversations = Table(
     "conversations",
     metadata,
@@ -44,7 +44,6 @@ conversations = Table(
     Column("window_start", Whole, nullable=False),
     Column("turns", Whole, nullable=False),
     UniqueConstraint("agent", "conversation_id"),
-    Index("conversations_by_state", "agent", "state", "last_interaction"),
     Index("conversations_by_owner", "agent", "owner"),
 )
 
@@ -74,8 +73,12 @@ variables = Table(
     PrimaryKeyConstraint("agent", "scope", "holder", "name"),
 )
 
-# state: 0 received, 1 answered, 2 closed. A closed row stays for seven days, to know a duplicate by. There is no index of the
-# keys, which are random: each would be a page to write, half of all that a turn writes (known.py).
+RECEIVED, ANSWERED, CLOSED = range(3)
+"""The states of a request in the inbox."""
+
+# A closed row stays for seven days, to know a duplicate by. There is no index of the
+# keys, which are random: each would be a page to write, half of all that a turn writes (known.py); and none of those that are
+# open, which the process that writes knows too.
 inbox = Table(
     "inbox",
     metadata,
@@ -88,7 +91,6 @@ inbox = Table(
     Column("request", Text),
     Column("answer", Text),
 )
-Index("inbox_unfinished", inbox.c.agent, sqlite_where=text("state < 2"), postgresql_where=text("state < 2"))
 
 # What agents know. A shelf is what an agent knows for itself (scope "agent", holder ""), of a person or of a conversation;
 # nobody looks into another's.

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from sqlalchemy import CompoundSelect, Connection, Row, Select, delete, func, select, union, update
@@ -22,9 +23,6 @@ from .duplicates import DUPLICATE_DAYS, receive_once
 from .knowledge import KnowledgeStore
 from .retention import RetentionStore
 from .rows import (
-    ANSWERED,
-    CLOSED,
-    RECEIVED,
     ConversationRow,
     ForgetReport,
     FoundColumns,
@@ -36,7 +34,7 @@ from .rows import (
     columns_of,
     conversation_of,
 )
-from .schema import audit, conversations, inbox, interactions, shelves, variables
+from .schema import ANSWERED, CLOSED, RECEIVED, audit, conversations, inbox, interactions, shelves, variables
 from .statements import (
     ADD_INTERACTION,
     ANSWER,
@@ -67,6 +65,7 @@ class AgentStore:
 
     def __init__(self, database: Database, agent: str) -> None:
         self._database = database
+        self._open_rows = database.open_rows[agent]
         self.agent = agent
         self.trail = AuditTrail(database, agent)
         """What the agent audited, in the same database."""
@@ -93,6 +92,7 @@ class AgentStore:
         """
         database = self._database
         row = database.next_id("inbox")
+        self._open_rows.add(row)
         # Python's sqlite3 looks through its adapters for whatever is no int, float, str or bytearray: also for bytes and None.
         values = (row, self.agent, bytearray(key), sender, micros(now), RECEIVED, request)
         if database.known.rows(key):
@@ -129,7 +129,14 @@ class AgentStore:
             now = micros(conversation.life.last_interaction)
             rows += [(SAVE_VARIABLE, (self.agent, v.scope, v.holder, v.name, v.value, now)) for v in written]
         rows.append((ANSWER, (row, CLOSED if answer is None else ANSWERED, answer)))
-        return self._database.submit(rows)
+        stored = self._database.submit(rows)
+        if answer is None:
+            stored.add_done_callback(partial(self._closed, row))
+        return stored
+
+    def _closed(self, row: int, stored: asyncio.Future[bool]) -> None:
+        if not stored.cancelled() and stored.exception() is None:
+            self._open_rows.discard(row)
 
     def answer(self, row: int, answer: str) -> asyncio.Future[bool]:
         """Stores the answer of a request that concerns no conversation any more."""
@@ -137,13 +144,17 @@ class AgentStore:
 
     def close(self, row: int) -> None:
         """The server has the whole answer: it will not be sent again. Written with whatever is written next."""
+        self._open_rows.discard(row)
         self._database.submit_later([(CLOSE, (row,))])
 
     async def pending(self) -> list[PendingRow]:
         """The requests that are not closed, oldest first."""
+        if not self._open_rows:
+            return []
+        among = inbox.c.id.between(min(self._open_rows), max(self._open_rows))
         query = (
             select(inbox.c.id, inbox.c.key, inbox.c.request, inbox.c.answer, inbox.c.state)
-            .where(inbox.c.agent == self.agent, inbox.c.state < CLOSED)
+            .where(among, inbox.c.agent == self.agent, inbox.c.state < CLOSED)
             .order_by(inbox.c.id)
         )
         return [PendingRow(r.id, r.key, r.request, r.answer) for r in await self._rows(query)]
@@ -161,6 +172,8 @@ class AgentStore:
         oldest = await self._database.write(work)
         if oldest is not None:
             self._database.known.forget(before=oldest)
+            # What failed to be stored, or was no new request, has a row here all the same.
+            self._open_rows -= {row for row in self._open_rows if row < oldest}
 
     # Conversations
 
@@ -215,20 +228,11 @@ class AgentStore:
             query = query.where(func.substr(conversations.c.conversation_id, 1, len(begin)) == begin)
         return await self._conversations(query)
 
-    async def active_ids(self) -> set[str]:
-        """The ids of the active conversations."""
-        return set(await self._scalars(select(conversations.c.conversation_id).where(*self._is_active())))
-
-    async def expired(self, before: datetime) -> list[ConversationRow]:
-        """The active conversations in which nothing was said since `before`."""
-        return await self._conversations(
-            self._select().where(*self._is_active(), conversations.c.last_interaction <= micros(before))
-        )
-
-    async def oldest_active(self) -> datetime | None:
-        """When something was said last in the active conversation that has been silent for longest."""
-        found = await self._scalars(select(func.min(conversations.c.last_interaction)).where(*self._is_active()))
-        return moment(found[0]) if found[0] is not None else None
+    async def active(self) -> dict[str, datetime]:
+        """The active conversations, and when something was said last in each: first in the one that is silent for longest."""
+        query = select(conversations.c.conversation_id, conversations.c.last_interaction).where(*self._is_active())
+        rows = await self._rows(query.order_by(conversations.c.last_interaction))
+        return {row.conversation_id: moment(row.last_interaction) for row in rows}
 
     @property
     def retention(self) -> RetentionStore:

@@ -293,18 +293,15 @@ async def test_conversations_are_listed_the_newest_first(
     assert [row.conversation_id for row in await store.conversations(**arguments)] == names
 
 
-async def test_only_the_agents_own_active_conversations_expire(store: AgentStore, database: Database) -> None:
+async def test_only_the_agents_own_active_conversations_are_active(store: AgentStore, database: Database) -> None:
     elsewhere = AgentStore(database, OTHER_AGENT)
     await elsewhere.save_conversation(conversation(elsewhere, "elsewhere"))
     ended = Life(ConversationState.COMPLETED, 1, NOW, NOW)
     await store.save_conversation(conversation(store, "ended", life=ended))
-    assert await store.oldest_active() is None
+    assert await store.active() == {}
     later = NOW + timedelta(seconds=1)
     await store.save_conversation(conversation(store, "later", life=Life(ConversationState.ACTIVE, 1, NOW, later)))
-    assert await store.oldest_active() == later
-    assert await store.expired(later - timedelta(microseconds=1)) == []
-    assert [row.conversation_id for row in await store.expired(later)] == ["later"]
-    assert await store.active_ids() == {"later"}
+    assert await store.active() == {"later": later}
     assert (await store.count_conversations(), await elsewhere.count_conversations()) == ((1, 2), (1, 1))
     assert await AgentStore(database, "nobody@localhost").count_conversations() == (0, 0)
 

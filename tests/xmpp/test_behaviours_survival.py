@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from spade_coreason.exceptions import StoreError
-from spade_coreason.stores.rows import ANSWERED, RECEIVED
+from spade_coreason.stores.schema import ANSWERED, RECEIVED
 from tests.servers.clients import StockClient
 from tests.servers.ejabberd import ejabberd as ejabberd_server
 from tests.servers.ejabberd import installed as ejabberd_installed
