@@ -157,7 +157,8 @@ class AgentStore:
             .where(among, inbox.c.agent == self.agent, inbox.c.state < CLOSED)
             .order_by(inbox.c.id)
         )
-        return [PendingRow(r.id, r.key, r.request, r.answer) for r in await self._rows(query)]
+        found = await self._rows(query)
+        return [PendingRow(r.id, r.key, r.request, r.answer) for r in found if r.id in self._open_rows]
 
     async def purge(self, now: datetime) -> None:
         """Drops the closed requests that are too old to be duplicates."""
