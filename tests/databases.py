@@ -10,6 +10,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection
+
+from spade_coreason.stores import migrations
+
 SQLITE = "sqlite+aiosqlite:///"
 TABLES = ("conversations", "interactions", "variables", "inbox")
 
@@ -22,6 +28,14 @@ def rows(url: str, table: str) -> list[dict[str, Any]]:
 def everything(url: str) -> dict[str, list[dict[str, Any]]]:
     """What all tables hold."""
     return {table: rows(url, table) for table in TABLES}
+
+
+def downgrade(connection: Connection, revision: str) -> None:
+    """Makes the tables as an older version left them."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    config.attributes["connection"] = connection
+    command.downgrade(config, revision)
 
 
 def execute(url: str, sql: str) -> list[dict[str, Any]]:

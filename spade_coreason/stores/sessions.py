@@ -65,7 +65,6 @@ class AgentStore:
 
     def __init__(self, database: Database, agent: str) -> None:
         self._database = database
-        self._open_rows = database.open_rows[agent]
         self.agent = agent
         self.trail = AuditTrail(database, agent)
         """What the agent audited, in the same database."""
@@ -81,6 +80,10 @@ class AgentStore:
         return self._database.failure
 
     # The inbox
+
+    @property
+    def _open_rows(self) -> set[int]:
+        return self._database.open_rows[self.agent]
 
     def receive(
         self, key: bytes, sender: str, request: str | Callable[[], str], now: datetime
@@ -174,7 +177,7 @@ class AgentStore:
         if oldest is not None:
             self._database.known.forget(before=oldest)
             # What failed to be stored, or was no new request, has a row here all the same.
-            self._open_rows -= {row for row in self._open_rows if row < oldest}
+            self._open_rows.difference_update([row for row in self._open_rows if row < oldest])
 
     # Conversations
 

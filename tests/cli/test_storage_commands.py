@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from spade_coreason.stores import AgentStore, Database, lock_directory, schema
-from tests.databases import SQLITE, everything, execute
+from tests.databases import SQLITE, downgrade, everything, execute
 from tests.servers.postgres import Postgres
 from tests.turns import AGENT, conversation, received, turn
 
@@ -24,6 +24,12 @@ def filled(url: str) -> None:
         await database.close()
 
     asyncio.run(fill())
+
+
+async def age(url: str, revision: str) -> None:
+    database = await Database.open(url, "off")
+    await database.write(lambda connection: downgrade(connection, revision))
+    await database.close()
 
 
 def test_a_backup_is_made_beside_a_running_platform_and_restored_where_none_runs(
@@ -103,9 +109,7 @@ def test_migrating_says_what_it_did(tmp_path: Path, invoke: Invoke) -> None:
     name = f"{tmp_path}/data/platform.db"
     assert invoke("storage", "migrate", "--data", data).stdout == f"{name}: made, schema {schema.REVISION}.\n"
     assert invoke("storage", "migrate", "--data", data).stdout == f"{name}: is of schema {schema.REVISION} already.\n"
-    for table in ("audit", "audit_heads", "passage_words", "vectors", "passages", "documents", "shelves"):
-        execute(url, f"DROP TABLE {table}")
-    execute(url, "UPDATE alembic_version SET version_num = '0001'")
+    asyncio.run(age(url, "0001"))
     assert invoke("storage", "migrate", "--data", data).stdout == f"{name}: migrated from schema 0001 to {schema.REVISION}.\n"
     with lock_directory(tmp_path / "data"):
         assert "in use by process" in invoke("storage", "migrate", "--data", data).stderr

@@ -17,15 +17,13 @@ from pathlib import Path
 from uuid import NAMESPACE_URL, uuid5
 
 import pytest
-from alembic import command
-from alembic.config import Config
 from sqlalchemy import Connection, text
 
 from spade_coreason import ConversationState, DataDirectoryInUse, StoreError
 from spade_coreason.conversation import Life
-from spade_coreason.stores import AgentStore, ConversationRow, Database, Turn, Variable, lock_directory, migrations, schema
+from spade_coreason.stores import AgentStore, ConversationRow, Database, Turn, Variable, lock_directory, schema
 from spade_coreason.stores.known import KnownKeys
-from tests.databases import SQLITE, everything, execute
+from tests.databases import SQLITE, downgrade, everything, execute
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -319,14 +317,6 @@ async def test_migrating_keeps_what_is_stored_and_knows_it(database_url: str, re
     assert not await store.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
     assert await store.receive(b"o" * 16, "alice@localhost", "{}", NOW)[1]
     await database.close()
-
-
-def downgrade(connection: Connection, revision: str) -> None:
-    """Makes the tables as an older version left them."""
-    config = Config()
-    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
-    config.attributes["connection"] = connection
-    command.downgrade(config, revision)
 
 
 def _schema(url: str) -> dict[str, list[object]]:
