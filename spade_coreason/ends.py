@@ -7,7 +7,6 @@ import inspect
 import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from itertools import takewhile
 from typing import Any
 
 from . import conversation
@@ -48,7 +47,7 @@ class Ends:
         self._clock = clock
         self._callbacks = callbacks
         self._active: dict[str, datetime] = {}
-        """When something was said last in each, from the one that has been silent for longest on."""
+        """When something was said last in each."""
         self._wake = asyncio.Event()
         self._is_closing = False
         self._watch: asyncio.Task[None] | None = None
@@ -72,18 +71,23 @@ class Ends:
         """A conversation is active, and something is said in it."""
         if not self._active:
             self._wake.set()
-        self._active.pop(name, None)
         self._active[name] = now
 
     def gone(self, name: str) -> None:
         """A conversation is deleted; nobody is told."""
-        self._active.pop(name, None)
+        if self._active.pop(name, None) is not None:
+            self._see_what_is_left()
 
     async def ended(self, name: str, state: ConversationState) -> None:
         """A conversation is active no longer: says so to everybody who asked."""
-        self._active.pop(name, None)
+        lane = self._lanes.named(name)
+        if lane is None or lane.memory is None or not lane.memory.row.life.is_active:  # else it has begun again
+            self._active.pop(name, None)
         for callback in self._callbacks:
             await self._tell(callback, name, state)
+        self._see_what_is_left()
+
+    def _see_what_is_left(self) -> None:
         if not self._active:
             self._lifecycle.nothing_active(lambda: not self._active)
 
@@ -108,15 +112,17 @@ class Ends:
         """Ends the conversations in which nothing was said for the idle timeout."""
         now = self._clock()
         before = now - self._rules.timeout
-        silent = [name for name, _ in takewhile(lambda one: one[1] <= before, self._active.items())]
+        silent = [name for name, last in self._active.items() if last <= before]
         waiting = [name for name in silent if not self._is_answered(name)]
         for first in range(0, len(waiting), _AT_ONCE):
             names = waiting[first : first + _AT_ONCE]
             rows = await self._store.find_conversations(names)
             for name in names:
-                if name not in rows:  # its first turn could not be stored
+                if self._is_answered(name) or self._active.get(name, now) > before:
+                    continue  # it goes on, or is over, since its row was read
+                if name not in rows:
                     self.gone(name)
-                elif not self._is_answered(name):
+                else:
                     await self._expire_one(rows[name], now)
 
     def _is_answered(self, name: str) -> bool:
@@ -135,10 +141,15 @@ class Ends:
             else:
                 self.gone(row.conversation_id)
             return
-        row = replace(row, life=life)
+        before, row = row, replace(row, life=life)
         if memory is not None:
             memory.row = row
-        await self._store.save_conversation(row)
+        try:
+            await self._store.save_conversation(row)
+        except StoreError:
+            if memory is not None and memory.row is row:
+                memory.row = before
+            raise
         await self.ended(row.conversation_id, life.state)
         if lane is not None:
             self._lanes.let_go(lane)
@@ -154,7 +165,7 @@ class Ends:
                 await self._wait(None)
                 continue
             try:
-                oldest = next(iter(self._active.values()))
+                oldest = min(self._active.values())
                 due_s = (oldest + timeout - self._clock()).total_seconds() if timeout else _DAY.total_seconds()
                 if await self._wait(min(max(least_s, due_s), _DAY.total_seconds())):
                     continue

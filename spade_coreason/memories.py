@@ -60,6 +60,7 @@ class Memories:
         row = ConversationRow(engine.store.new_conversation_row(), name, owner, session, life, limit)
         # What the agent remembers under this id stays its owner's, also if this turn never ends.
         await engine.store.save_conversation(row)
+        engine.ends.begun(name, life.last_interaction)
         return row
 
     def row_now(self, row: ConversationRow) -> ConversationRow:

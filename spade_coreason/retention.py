@@ -138,8 +138,8 @@ class Purge:
                     turns += await self._delete_turns(row, None, row.turns)
                     if self._is_closing.is_set():
                         return Purged(conversations, turns)
+                    self._ends.gone(row.conversation_id)  # before it may begin again
                     await forget_conversation(self._store, self._memory(), row)
-                    self._ends.gone(row.conversation_id)
                     conversations += 1
         return Purged(conversations, turns)
 

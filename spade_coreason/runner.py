@@ -243,9 +243,9 @@ class Runner:
                 incoming = replace(incoming, payload={**incoming.payload, "query": said})
                 waiting = replace(waiting, incoming=incoming)
         received = decide(memory, incoming, now, self.policy.rules)
+        memory.life = received.life
         if received.ended is not None:
             await self._ends.ended(memory.row.conversation_id, received.ended)
-        memory.life = received.life
         response = self._engine.response(waiting, memory)
         if received.verdict is RUN:
             await Turn(self._engine, lane, memory, waiting, response, now).answer()

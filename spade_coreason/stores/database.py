@@ -2,9 +2,9 @@
 
 Many turns that end together share one commit: callers enqueue what they write and await a future, and the writer takes
 everything that waits, in one transaction. That makes a durable turn cost a tenth of what a transaction a turn costs. What
-waits is handed over when the writer has nothing to do and the event loop has nothing new: more would come only after an idle
-wait, and less would make another transaction a moment later. How that is done on SQLite and on PostgreSQL is in `sqlite.py`
-and `postgres.py`.
+waits is handed over when the writer has nothing to do and the event loop has nothing new: to wait longer would leave both
+idle, to wait less would make a second transaction. How that is done on SQLite and on PostgreSQL is in `sqlite.py` and
+`postgres.py`.
 """
 
 from __future__ import annotations
@@ -220,8 +220,8 @@ class Database(ABC):
         self.failure = failure
         if self.is_failing and self._trial is None and not self._is_closed:
             self._trial = self._loop.call_later(_TRIAL_S, self._try)
-        settle(results)
         self._rest()
+        settle(results)
 
     def _try(self) -> None:
         self._trial = None

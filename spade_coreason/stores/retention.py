@@ -84,7 +84,7 @@ class RetentionStore:
         await self._database.write(lambda connection: connection.execute(old))
 
     def _in_state(self, state: ConversationState, after: int, limit: int) -> Select[Any]:
-        # SQLite would look all of an agent's up by its name, and sort them, for each of these pages.
+        # Looked up by their rows: by the agent's name, which so hides from it, SQLite would sort all of them for each page.
         is_own = conversations.c.agent.concat("") == self._agent
         mine = select(conversations).where(is_own, conversations.c.state == str(state), conversations.c.id > after)
         return mine.order_by(conversations.c.id).limit(limit)

@@ -25,7 +25,7 @@ metadata = MetaData()
 Whole = BigInteger().with_variant(Integer, "sqlite")
 
 # A conversation and its session are one row: they are made, changed and deleted together. No index has what every turn
-# changes: it would be a page more to write each time, for what is asked once a start.
+# changes: it would be a page more to write each time, for what is seldom asked.
 conversations = Table(
     "conversations",
     metadata,
@@ -76,9 +76,8 @@ variables = Table(
 RECEIVED, ANSWERED, CLOSED = range(3)
 """The states of a request in the inbox."""
 
-# A closed row stays for seven days, to know a duplicate by. There is no index of the
-# keys, which are random: each would be a page to write, half of all that a turn writes (known.py); and none of those that are
-# open, which the process that writes knows too.
+# A closed row stays for seven days, to know a duplicate by. There is no index of the keys, which are random: each would be a
+# page to write, half of all that a turn writes (known.py); and none of the rows that are open, which whoever writes knows too.
 inbox = Table(
     "inbox",
     metadata,

@@ -95,14 +95,15 @@ class AgentStore:
         """
         database = self._database
         row = database.next_id("inbox")
-        self._open_rows.add(row)
         # Python's sqlite3 looks through its adapters for whatever is no int, float, str or bytearray: also for bytes and None.
         values = (row, self.agent, bytearray(key), sender, micros(now), RECEIVED, request)
         if database.known.rows(key):
             if not isinstance(request, str):
                 values = (*values[:-1], request())
+            self._open_rows.add(row)
             return row, database.run(lambda connection: receive_once(connection, values, key, database.known)), False
         database.known.add(key, row)
+        self._open_rows.add(row)
         return row, database.submit([(RECEIVE, values)]), database.failure is None
 
     def finish(
@@ -166,6 +167,7 @@ class AgentStore:
     async def purge(self, now: datetime) -> None:
         """Drops the closed requests that are too old to be duplicates."""
         before = micros(now - timedelta(days=DUPLICATE_DAYS))
+        known = list(self._open_rows)
         old = delete(inbox).where(inbox.c.agent == self.agent, inbox.c.state == CLOSED, inbox.c.received_at < before)
 
         def work(connection: Connection) -> int | None:
@@ -176,8 +178,8 @@ class AgentStore:
         oldest = await self._database.write(work)
         if oldest is not None:
             self._database.known.forget(before=oldest)
-            # What failed to be stored, or was no new request, has a row here all the same.
-            self._open_rows.difference_update([row for row in self._open_rows if row < oldest])
+            # Rows that were never stored, as those of duplicates, or were closed otherwise, as by forgetting whose they were.
+            self._open_rows.difference_update([row for row in known if row < oldest])
 
     # Conversations
 

@@ -122,9 +122,9 @@ class SqliteDatabase(Database):
                     self._loop.call_soon_threadsafe(self._resolve, *self._commit(connection, writes))
 
     def _looked_up(self, results: Results, is_writing: bool) -> None:
-        settle(results)
         if not is_writing:
             self._rest()
+        settle(results)
 
     def _answer(self, connection: Connection, lookups: list[_Lookup]) -> Results:
         driver: Any = connection.connection.driver_connection

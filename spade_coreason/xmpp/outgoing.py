@@ -27,7 +27,9 @@ class Outgoing:
         self._has_session = False
         self._is_flushing = False
         self._sends = 0
+        """Since the last flush."""
         self._is_quiet = True
+        """Whether there was one at most before that."""
         self._ack_timer: asyncio.TimerHandle | None = None
         self._settled = asyncio.Event()
         client.sm.on_news = self.flush_soon
