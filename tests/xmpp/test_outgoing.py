@@ -1,4 +1,4 @@
-"""How answers leave: a lone one at once, many of the same moment in one write."""
+"""How answers leave: those of the same moment in one write, each once."""
 
 from __future__ import annotations
 
