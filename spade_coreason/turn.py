@@ -210,11 +210,11 @@ class Turn:
         memory.row = row  # what is changed while this is stored is stored after it
         counted = await self._counted(used) if used else ()
         await self.store_answer(TurnRow(response.voice.key, self.began, turn.text), counted)
+        self.send_answer(final)
         session.settle()
         memory.turns = turns
         engine.governance.absorb(memory)
         memory.last_answer = response.text.strip()
-        self.send_answer(final)
         engine.activity.answered(self.waiting.arrived)
         if is_active and not life.is_active:
             await engine.ends.ended(row.conversation_id, life.state)

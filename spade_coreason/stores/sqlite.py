@@ -21,6 +21,9 @@ from ..exceptions import DatabaseEmpty, StoreError
 from .database import Database, Durability, Questions, Results, Row, T, Write, grouped, settle
 from .statements import CLOSE, MAX_ROWS, QUERIES, STATEMENTS, sql
 
+_PAGES_A_CHECKPOINT = 4000
+"""So far the log grows: 16 MiB."""
+
 # What concerns the file, whoever writes, and what to do about it.
 _REMEDIES = {
     sqlite3.SQLITE_BUSY: "end the other program that has it open",
@@ -198,6 +201,8 @@ class SqliteDatabase(Database):
         cursor.execute("PRAGMA busy_timeout=5000")
         cursor.execute("PRAGMA journal_mode=WAL")
         cursor.execute(f"PRAGMA synchronous={self._durability}")
+        # A checkpoint writes what changed since the last once, however often it changed, and syncs twice.
+        cursor.execute(f"PRAGMA wal_autocheckpoint={_PAGES_A_CHECKPOINT}")
         cursor.execute("PRAGMA foreign_keys=ON")
         cursor.execute("PRAGMA secure_delete=ON")  # what is forgotten is not in the file either
         # Else a statement of many rows keeps what it may have to undo in a file of its own: a third of all that is written.

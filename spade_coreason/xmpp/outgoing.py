@@ -26,15 +26,23 @@ class Outgoing:
         self._unacknowledged: list[str] = []
         self._has_session = False
         self._is_flushing = False
+        self._sends = 0
+        """In this round."""
+        self._is_quiet = True
+        """Whether there was one at most in the last."""
         self._ack_timer: asyncio.TimerHandle | None = None
         self._settled = asyncio.Event()
         client.sm.on_news = self.flush_soon
 
     def send(self, stanzas: list[str]) -> None:
-        """Sends stanzas in order; all that is sent in one round of the event loop leaves in one write."""
-        # Never at once: where an answer left in two writes, the embedded server turned them around.
+        """Sends stanzas in order; all that is sent in one round of the event loop leaves in one write, or in two."""
         self._waiting += stanzas
+        self._sends += 1
         self.flush_soon()
+        # While answers come one by one, the last of one leaves at once. Nothing else: where parts of an answer, sent in one
+        # round, were two writes, the embedded server turned them around.
+        if self._is_quiet and self._sends == 1 and stanzas and isinstance(stanzas[-1], Tracked):
+            self._write()
 
     def recall(self, kind: type[Wanted]) -> list[Wanted]:
         """Takes back what has not left yet, or must leave again with a new session, of one kind."""
@@ -93,6 +101,11 @@ class Outgoing:
     def flush(self) -> None:
         """Sends what is queued now, if there is a session."""
         self._is_flushing = False
+        self._is_quiet = self._sends <= 1
+        self._sends = 0
+        self._write()
+
+    def _write(self) -> None:
         if not self._has_session or not self._client.is_connected():
             return
         sm = self._client.sm
