@@ -39,6 +39,7 @@ class Outbox:
     def send_final(self, row: int, stanzas: list[str]) -> None:
         """Sends the answer of a request, which is closed when the last of it is acknowledged."""
         last = Tracked(stanzas[-1])
+        last.is_last = True
         last.on_acknowledged = lambda: self._store.close(row)
         self.send([*stanzas[:-1], last])
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 class Tracked(str):
     """The text of a stanza. Whoever sends it calls `acknowledge` when the server has it (XEP-0198), or knows no better."""
 
+    is_last: bool = False
+    """Whether an answer ends with it."""
     acknowledged: bool = False
     on_acknowledged: Callable[[], None] | None = None
 

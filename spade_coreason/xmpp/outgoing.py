@@ -41,8 +41,10 @@ class Outgoing:
         self.flush_soon()
         # While answers come one by one, the last of one leaves at once. Nothing else: where parts of an answer, sent in one
         # round, were two writes, the embedded server turned them around.
-        if self._is_quiet and self._sends == 1 and stanzas and isinstance(stanzas[-1], Tracked):
-            self._write()
+        if self._is_quiet and self._sends == 1 and stanzas:
+            last = stanzas[-1]
+            if isinstance(last, Tracked) and last.is_last:
+                self._write()
 
     def recall(self, kind: type[Wanted]) -> list[Wanted]:
         """Takes back what has not left yet, or must leave again with a new session, of one kind."""
