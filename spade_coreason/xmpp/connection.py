@@ -88,7 +88,7 @@ class Connection:
         self._watch = Watch(client, self._silent)
         self._outgoing = Outgoing(client, self._watch)
         self.send = self._outgoing.send
-        """Sends stanzas in order; all that is sent in one round of the event loop leaves in one write."""
+        """Sends stanzas in order; what is sent in one round of the event loop leaves in one write, or in few."""
 
     @property
     def address(self) -> str:

@@ -13,6 +13,8 @@ from .watch import Watch
 Wanted = TypeVar("Wanted", bound=str)
 
 _ACK_AFTER_S = 1.0
+_PORTION = 16
+"""So many stanzas of one round leave ahead: who reads them works while the others are made."""
 
 
 class Outgoing:
@@ -35,16 +37,20 @@ class Outgoing:
         client.sm.on_news = self.flush_soon
 
     def send(self, stanzas: list[str]) -> None:
-        """Sends stanzas in order; all that is sent in one round of the event loop leaves in one write, or in two."""
+        """Sends stanzas in order; what is sent in one round of the event loop leaves in one write, or in few."""
         self._waiting += stanzas
         self._sends += 1
         self.flush_soon()
-        # While answers come one by one, the last of one leaves at once. Nothing else: where parts of an answer, sent in one
-        # round, were two writes, the embedded server turned them around.
-        if self._is_quiet and self._sends == 1 and stanzas:
-            last = stanzas[-1]
-            if isinstance(last, Tracked) and last.is_last:
-                self._write()
+        # The embedded server turned around parts of an answer that were two writes of one round. It has no stream management.
+        if self._ends_lone_answer(stanzas) or (len(self._waiting) >= _PORTION and self._client.sm.enabled_out):
+            self._write()
+
+    def _ends_lone_answer(self, stanzas: list[str]) -> bool:
+        """Whether they are the last of an answer, while answers come one by one: there is nothing to wait for."""
+        if not (self._is_quiet and self._sends == 1 and stanzas):
+            return False
+        last = stanzas[-1]
+        return isinstance(last, Tracked) and last.is_last
 
     def recall(self, kind: type[Wanted]) -> list[Wanted]:
         """Takes back what has not left yet, or must leave again with a new session, of one kind."""
