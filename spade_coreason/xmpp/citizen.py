@@ -143,8 +143,7 @@ class Citizen:
         has_vcard = await publish(self._client, self._profile)
         self._is_published = True
         if has_vcard and self._connection.state == "online":
-            self._presence.photo = self._profile.avatar.hash
-            self._presence.announce()
+            self._presence.show(self._profile.avatar.hash)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -71,14 +71,19 @@ class Presence:
         self._said_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._is_announced = False
-        self.photo: str | None = None
-        """The hash of the picture in the vCard (XEP-0153); None while the server has none."""
+        self._photo: str | None = None
 
     def announce(self) -> None:
         """The agent is there. From here on its presence follows what it does."""
         self._is_announced = True
         self._say(self._now())
         self.noticed()
+
+    def show(self, photo: str) -> None:
+        """The vCard has a picture with this hash (XEP-0153): said at once, unless the agent has left meanwhile."""
+        self._photo = photo
+        if self._is_announced:
+            self._say(self._now())
 
     def starting(self, contacts: Iterable[str]) -> None:
         """Says so to each of the contacts."""
@@ -135,6 +140,6 @@ class Presence:
         presence = self._client.make_presence(pshow=what.show, pstatus=what.status, ppriority=priority)
         presence.xml.append(self._caps())
         update = SubElement(presence.xml, f"{{{XUPDATE}}}x")
-        if self.photo is not None:  # without it: not known yet
-            SubElement(update, f"{{{XUPDATE}}}photo").text = self.photo
+        if self._photo is not None:  # without it: not known yet
+            SubElement(update, f"{{{XUPDATE}}}photo").text = self._photo
         presence.send()

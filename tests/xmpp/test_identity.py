@@ -283,6 +283,30 @@ async def test_after_a_restart_nothing_is_published_that_is_there(real_server: X
         assert published_at == []
 
 
+async def test_an_agent_that_leaves_while_it_is_published_does_not_come_back(real_server: XmppServer, tmp_path: Path) -> None:
+    said: list[str | None] = []
+    async with hosted(Weather(), real_server, tmp_path) as agent:
+        citizen = agent.host._citizen
+        assert citizen is not None
+
+        def keep(stanza: Any) -> Any:
+            if stanza.xml.tag == "{jabber:client}presence":
+                said.append(stanza.xml.get("type"))
+            return stanza
+
+        agent.host.connection.client.add_filter("out", keep)
+        await published(agent)
+        said.clear()
+        citizen.leave()
+        await citizen._publish()
+        await agent.host.connection.settle(2)
+        assert said == ["unavailable"]
+        citizen.announce()
+        await citizen._publish()
+        await agent.host.connection.settle(2)
+        assert said == ["unavailable", None, None]
+
+
 async def test_its_picture_comes_from_the_configuration(real_server: XmppServer, tmp_path: Path) -> None:
     picture = drawn("somebody else")
     (tmp_path / "face.png").write_bytes(picture.data)

@@ -12,7 +12,15 @@ from slixmpp.exceptions import IqError
 from spade_coreason.exceptions import StoreError
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
-from tests.xmpp.hosting import By, Echo, hosted
+from tests.xmpp.hosting import By, Echo, Hosted, hosted
+from tests.xmpp.test_identity import published
+
+
+async def given_nothing(agent: Hosted) -> None:
+    """From here on its server keeps mail back, as in the moment of a login: the priority is negative (RFC 6121, 8.5.2.1.1)."""
+    await published(agent)  # it shows itself once more then
+    agent.host.connection.send(["<presence><priority>-1</priority></presence>"])
+    await agent.host.connection.settle(2)
 
 
 async def test_what_ejabberd_has_kept_back_is_answered_once_and_in_its_order(ejabberd: XmppServer, tmp_path: Path) -> None:
@@ -28,9 +36,7 @@ async def test_what_ejabberd_has_kept_back_is_answered_once_and_in_its_order(eja
         mail.at_once = 3
         assert await alice.ask("before", agent.jid) == "before"
         assert await mail.fetch() == 0
-        # With a negative priority (RFC 6121, 8.5.2.1.1) nothing is handed to it, as in the moment of its login.
-        agent.host.connection.send(["<presence><priority>-1</priority></presence>"])
-        await agent.host.connection.settle(2)
+        await given_nothing(agent)
         kept = [f"kept {number}" for number in range(12)]
         for text in kept:
             alice.send(text, agent.jid)
@@ -49,8 +55,7 @@ async def test_what_cannot_be_stored_stays_with_the_server(ejabberd: XmppServer,
     async with hosted(Echo(), ejabberd, tmp_path) as agent, StockClient(*await ejabberd.account(), ejabberd) as alice:
         mail = agent.host.offline_mail
         await mail.close()
-        agent.host.connection.send(["<presence><priority>-1</priority></presence>"])
-        await agent.host.connection.settle(2)
+        await given_nothing(agent)
         alice.send("kept", agent.jid)
         async with asyncio.timeout(20):
             nodes = await mail._nodes()
