@@ -180,9 +180,9 @@ async def _grouped(path: Path, turns: int) -> float:
         row = replace(_thread_row(0), id=store.new_conversation_row(), conversation_id=name)
         for _ in numbers:
             row = replace(row, turns=row.turns + 1)
-            request, is_new, _ = store.receive(uuid4().bytes, PERSON, json.dumps(BODY["input"]), NOW)
+            request, is_new, _ = store.inbox.receive(uuid4().bytes, PERSON, json.dumps(BODY["input"]), NOW)
             # As the runner does with a request that is surely new and an agent that waits for nothing.
-            await store.finish(request, row, Turn(str(uuid4()), NOW, json.dumps(BODY)), '["<message/>"]')
+            await store.inbox.finish(request, row, Turn(str(uuid4()), NOW, json.dumps(BODY)), '["<message/>"]')
             await is_new
 
     begin = time.perf_counter()

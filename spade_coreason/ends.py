@@ -54,7 +54,7 @@ class Ends:
 
     async def open(self) -> None:
         """Takes up what is active, and begins to watch it."""
-        await self._store.purge(self._clock())
+        await self._store.inbox.purge(self._clock())
         for name, last in (await self._store.active()).items():
             self.begun(name, last)
         self._is_closing = False
@@ -173,7 +173,7 @@ class Ends:
                     await self.expire_idle()
                 if self._clock() - purged_at >= _DAY:
                     purged_at = self._clock()
-                    await self._store.purge(purged_at)
+                    await self._store.inbox.purge(purged_at)
             except StoreError as error:
                 log.error("%s: idle conversations cannot be ended at the moment: %s", self._store.agent, error)
                 await self._wait(_AFTER_A_FAILURE_S)

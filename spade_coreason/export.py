@@ -56,7 +56,7 @@ async def export_person(
         },
         "documents": await _documents(store, owner, names),
         "audit": [row.entry for row in await store.trail.newest(person=owner)],
-        "requests": [_request(row) for row in await store.received_from(owner)],
+        "requests": [_request(row) for row in await store.inbox.received_from(owner)],
     }
 
 

@@ -138,9 +138,9 @@ class Obeying:
         stanzas = self._in_words(waiting.incoming, waiting.key, outcome, memory.row.conversation_id)
         answer = to_json(stanzas).decode()
         if lane.memory is None:  # it was forgotten, and must not be there again
-            await store.answer(waiting.row, answer)
+            await store.inbox.answer(waiting.row, answer)
         else:
-            await store.finish(waiting.row, memory.row, None, answer)
+            await store.inbox.finish(waiting.row, memory.row, None, answer)
         await waiting.is_new
         self._engine.outbox.send_final(waiting.row, stanzas)
 
@@ -175,11 +175,11 @@ class Obeying:
         if turn.is_forgotten:
             if is_heard:
                 response.withdraw()
-                store.close(turn.waiting.row)
+                store.inbox.close(turn.waiting.row)
             return Outcome("This is not done: what it was about is gone.", is_error=True)
         if last is None:
             if is_heard:
-                await store.finish(turn.waiting.row, memory.row, None, None)
+                await store.inbox.finish(turn.waiting.row, memory.row, None, None)
             return Outcome("Stopped.")
         final = response.conclude(last)
         if session.is_ended:
@@ -216,7 +216,7 @@ class Obeying:
             if isinstance(waiting, Errand):
                 waiting.done.cancel()
             elif waiting.row < before:
-                self._engine.store.close(waiting.row)
+                self._engine.store.inbox.close(waiting.row)
             else:
                 continue
             lane.remove(waiting)

@@ -8,17 +8,17 @@ from .codec import Failed, Incoming, Refused, TurnEvent, owner_of, voice_for
 from .exceptions import CoReasonError
 from .notices import Notices
 from .response import Send
-from .stores import AgentStore
+from .stores.inbox import Inbox
 from .tracked import Tracked
 
 
 class Outbox:
     """The way out for the agent `jid`. `send` gets stanzas in order and never fails."""
 
-    def __init__(self, jid: str, store: AgentStore, stanza_bytes: int) -> None:
+    def __init__(self, jid: str, inbox: Inbox, stanza_bytes: int) -> None:
         self.send: Send = _nowhere
         self._jid = jid
-        self._store = store
+        self._inbox = inbox
         self._stanza_bytes = stanza_bytes
         self._notices = Notices()
         self._unsent: list[tuple[int, list[str]]] = []
@@ -40,15 +40,15 @@ class Outbox:
         """Sends the answer of a request, which is closed when the last of it is acknowledged."""
         last = Tracked(stanzas[-1])
         last.is_last = True
-        last.on_acknowledged = lambda: self._store.close(row)
+        last.on_acknowledged = lambda: self._inbox.close(row)
         self.send([*stanzas[:-1], last])
 
     def close_when_acknowledged(self, row: int, last: Tracked | None) -> None:
         """Closes a request whose whole answer has left: `last` is the last of it."""
         if last is None or last.acknowledged:
-            self._store.close(row)
+            self._inbox.close(row)
         else:
-            last.on_acknowledged = lambda: self._store.close(row)
+            last.on_acknowledged = lambda: self._inbox.close(row)
 
     def keep(self, row: int, stanzas: list[str]) -> None:
         """Keeps an answer until `send_unsent`."""

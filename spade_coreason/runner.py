@@ -99,7 +99,7 @@ class Runner:
         own = getattr(agent, "on_conversation_end", None)
         on_end = (*on_conversation_end, own) if callable(own) else on_conversation_end
         self._ends = Ends(store, self._lanes, lifecycle, self.policy.rules, clock, on_end)
-        self._outbox = Outbox(self.jid, store, self.policy.stanza_bytes)
+        self._outbox = Outbox(self.jid, store.inbox, self.policy.stanza_bytes)
         self._engine = Engine(
             agent=agent,
             jid=self.jid,
@@ -147,7 +147,7 @@ class Runner:
         await self._ends.open()
         self._purge.open()
         await self._engine.lifecycle.open()
-        pending = await self.store.pending()
+        pending = await self.store.inbox.pending()
         # What came in meanwhile may be among them.
         early, self._early = self._early, []
         rows = {waiting.row for waiting in early}
@@ -214,7 +214,7 @@ class Runner:
             self.withdraw(sender, incoming.replaces)
         key = inbox_key(self.jid, sender, incoming.stanza_id, incoming.content, incoming.archive_id)
         request = incoming.to_json if incoming.is_words else incoming.to_json()
-        row, is_new, is_surely_new = self.store.receive(key.bytes, sender, request, self._clock())
+        row, is_new, is_surely_new = self.store.inbox.receive(key.bytes, sender, request, self._clock())
         at_work = self._lanes.get(sender, incoming.thread)
         if at_work is not None and at_work.worker is None:
             at_work.has_cancelled = False
@@ -259,7 +259,7 @@ class Runner:
             memory.echoes = 0
         else:
             response.abandon()
-        await self.store.finish(waiting.row, memory.row, None, to_json(final).decode() if final else None)
+        await self.store.inbox.finish(waiting.row, memory.row, None, to_json(final).decode() if final else None)
         await waiting.is_new
         if final:
             self._outbox.send_final(waiting.row, final)
@@ -291,10 +291,10 @@ class Runner:
             for waiting in lane.queue:
                 if isinstance(waiting, Waiting) and waiting.is_named(message_id):
                     lane.remove(waiting)
-                    self.store.close(waiting.row)
+                    self.store.inbox.close(waiting.row)
                     return True
         if (unplaced := self._places.take_back(sender, message_id)) is not None:
-            self.store.close(unplaced.row)
+            self.store.inbox.close(unplaced.row)
             return True
         return False
 

@@ -71,10 +71,10 @@ class Turn:
         last = await self.run(self._assist)
         if self.is_forgotten:
             self.response.withdraw()
-            engine.store.close(self.waiting.row)
+            engine.store.inbox.close(self.waiting.row)
         elif last is None:
             used = await self._counted(usage_in(self.response.events))
-            await engine.store.finish(self.waiting.row, self.memory.row, None, None, used)
+            await engine.store.inbox.finish(self.waiting.row, self.memory.row, None, None, used)
         else:
             await self._finish(last)
 
@@ -227,7 +227,7 @@ class Turn:
         """Stores the conversation, the answer and the variables; of a command without a turn, as no turn is counted."""
         stanzas = self.response.stanzas
         answer = to_json(stanzas).decode() if stanzas else None
-        await self.engine.store.finish(self.waiting.row, self.memory.row, turn, answer, [*self.session.close(), *used])
+        await self.engine.store.inbox.finish(self.waiting.row, self.memory.row, turn, answer, [*self.session.close(), *used])
         await self.waiting.is_new  # if that failed, the sender hears so, and the server keeps the request
 
     def send_answer(self, final: list[str]) -> None:

@@ -150,7 +150,7 @@ class Workers:
         problem = Failed("Something went wrong on my side. Please try again later.", ErrorCode.INTERNAL, False)
         stanzas = engine.outbox.words(waiting.incoming, waiting.key, problem)
         try:
-            await engine.store.finish(waiting.row, memory.row, None, to_json(stanzas).decode())
+            await engine.store.inbox.finish(waiting.row, memory.row, None, to_json(stanzas).decode())
         except StoreError as error:
             log.error("%s: %s", engine.jid, error)
         else:

@@ -45,9 +45,9 @@ async def talked(store: AgentStore, owner: str, name: str, turns: int) -> Conver
     )
     for number in range(turns):
         row = replace(row, turns=number + 1)
-        inbox, _, _ = store.receive(uuid4().bytes, owner, "{}", NOW)
+        inbox, _, _ = store.inbox.receive(uuid4().bytes, owner, "{}", NOW)
         turn = Turn(f"{name}-{number}", NOW, json.dumps({"of": owner, "number": number}))
-        ended = store.finish(inbox, row, turn, None, [Variable("conversation", name, "city", '"Berlin"')])
+        ended = store.inbox.finish(inbox, row, turn, None, [Variable("conversation", name, "city", '"Berlin"')])
     await ended
     return row
 
@@ -65,7 +65,7 @@ async def lived(store: AgentStore, memory: AgentInteractionMemory, owner: str) -
     await store.knowledge.put(Shelf("conversation", f"{owner}/long"), known, NOW)
     await memory.aadd_information(f"{owner}_{AGENT}", "was told in a turn that never ended")
     await store.trail.append(AuditEntry(actor=AGENT, action="tell", resource=owner, outcome="success"), owner)
-    _, is_new, _ = store.receive(uuid4().bytes, owner, json.dumps({"payload": {"query": "waits"}}), NOW)
+    _, is_new, _ = store.inbox.receive(uuid4().bytes, owner, json.dumps({"payload": {"query": "waits"}}), NOW)
     await is_new
 
 
@@ -160,7 +160,7 @@ async def test_whoever_has_only_said_what_they_prefer_is_known_and_can_be_forgot
 async def test_a_turn_that_cannot_be_read_is_shown_as_it_is_stored(database: Database, body: str) -> None:
     store = AgentStore(database, AGENT)
     row = replace(await talked(store, ALICE, "t", 1), turns=2)
-    inbox, _, _ = store.receive(uuid4().bytes, ALICE, "{}", NOW)
-    await store.finish(inbox, row, Turn("x", NOW, body), None)
+    inbox, _, _ = store.inbox.receive(uuid4().bytes, ALICE, "{}", NOW)
+    await store.inbox.finish(inbox, row, Turn("x", NOW, body), None)
     shown: dict[str, Any] = await export_person(store, None, ALICE)
     assert [turn if isinstance(turn, str) else turn["number"] for turn in shown["conversations"][0]["turns"]] == [0, body]

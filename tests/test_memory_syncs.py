@@ -105,7 +105,7 @@ async def test_what_a_turn_adds_is_synced_once_and_before_its_answer_is_stored(t
         assert not finished
         assert t.unread(ALICE) == []
         assert disk.syncs == 0
-        assert [pending.answer for pending in await store.pending()] == [None]
+        assert [pending.answer for pending in await store.inbox.pending()] == [None]
         disk.spins.set()
         assert await asking == ["done"]
         assert disk.syncs == 1

@@ -65,7 +65,7 @@ async def record(t: AgentTester) -> tuple[str, int]:
 
 
 async def unfinished(t: AgentTester) -> list[str | None]:
-    return [row.request for row in await t.runners[AGENT].store.pending() if row.answer is None]
+    return [row.request for row in await t.runners[AGENT].store.inbox.pending() if row.answer is None]
 
 
 def send(t: AgentTester, text: str, user: str = ALICE, id: str = "") -> None:

@@ -32,6 +32,7 @@ from spade_coreason.door import Door
 from spade_coreason.peers import OpenRequests
 from spade_coreason.runner import Policy, Runner
 from spade_coreason.stores import AgentStore, ConversationRow, Database
+from spade_coreason.stores.inbox import Inbox
 from spade_coreason.stores.memory import MemoryLimits
 from tests.servers.postgres import Postgres
 from tests.turns import NOT_REMEMBERED
@@ -40,18 +41,27 @@ from tests.waiting import eventually
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
 
 
-class Store(AgentStore):
-    """Fails when told to, and counts how often idle conversations are looked for."""
+class Requests(Inbox):
+    """Fails when told to."""
 
     fails_to_finish = False
-    fails_to_look = 0
-    looks = 0
-    while_looking: Callable[[], object] = staticmethod(lambda: None)
 
     def finish(self, *args: Any, **kwargs: Any) -> asyncio.Future[bool]:
         if self.fails_to_finish:
             raise StoreError("the disk is full")
         return super().finish(*args, **kwargs)
+
+
+class Store(AgentStore):
+    """Fails when told to, and counts how often idle conversations are looked for."""
+
+    fails_to_look = 0
+    looks = 0
+    while_looking: Callable[[], object] = staticmethod(lambda: None)
+
+    def __init__(self, database: Database, agent: str) -> None:
+        super().__init__(database, agent)
+        self.inbox: Requests = Requests(database, agent)
 
     async def find_conversations(self, ids: Iterable[str]) -> dict[str, ConversationRow]:
         self.looks += 1
@@ -140,10 +150,10 @@ async def test_a_conversation_whose_turn_could_not_be_stored_times_out_like_any_
 ) -> None:
     async with running(database_url, rules=idle_after(0.2)) as r:
         await r.ask("one")
-        r.store.fails_to_finish = True
+        r.store.inbox.fails_to_finish = True
         with caplog.at_level(logging.CRITICAL):
             await r.ask("two")
-        r.store.fails_to_finish = False
+        r.store.inbox.fails_to_finish = False
         await r.ended()
         assert await r.states() == [ConversationState.TIMEOUT]
         assert r.store.looks <= 6
@@ -202,7 +212,7 @@ async def test_whoever_is_told_of_an_end_holds_up_no_conversation(
 
 
 async def test_a_message_that_comes_in_while_the_runner_opens_runs_once(database_url: str) -> None:
-    class Early(Store):
+    class Early(Inbox):
         async def pending(self) -> Any:
             before = runner.receive(asked("before"))
             assert before is not None
@@ -213,7 +223,9 @@ async def test_a_message_that_comes_in_while_the_runner_opens_runs_once(database
 
     database = await Database.open(database_url, "off")
     agent = Echo()
-    runner = Runner(agent, AGENT, Early(database, AGENT))
+    store = AgentStore(database, AGENT)
+    store.inbox = Early(database, AGENT)
+    runner = Runner(agent, AGENT, store)
     first = runner.receive(asked("first"))
     assert first is not None
     await first
@@ -280,7 +292,7 @@ async def test_a_peer_that_sends_everything_back_beside_a_store_that_fails_gets_
             asyncio.get_running_loop().call_soon(r.runner.receive, asked(text))
 
     async with running(database_url, echo) as r:
-        r.store.fails_to_finish = True
+        r.store.inbox.fails_to_finish = True
         with caplog.at_level(logging.CRITICAL):
             for number in range(5):
                 await r.ask(str(number))
@@ -362,14 +374,14 @@ async def test_a_turn_that_could_not_be_stored_runs_again_when_it_can_marked_as_
 ) -> None:
     monkeypatch.setattr("spade_coreason.workers._RETRY_S", 0.05)
     async with running(database_url) as r:
-        r.store.fails_to_finish = True
+        r.store.inbox.fails_to_finish = True
         with caplog.at_level(logging.CRITICAL):
             await r.ask("one")
             await eventually(lambda: len(r.agent.asked) >= 3)
-        r.store.fails_to_finish = False
+        r.store.inbox.fails_to_finish = False
         await eventually(lambda: r.said[-1] == "one")
         assert r.said[:-1] == [r.said[0]]
-        assert await r.store.pending() != []  # answered, and not acknowledged
+        assert await r.store.inbox.pending() != []  # answered, and not acknowledged
         [row] = await r.store.conversations()
         assert row.turns == 1
 

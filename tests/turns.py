@@ -29,7 +29,7 @@ def conversation(store: AgentStore, name: str = "t", owner: str = ALICE, **field
 
 
 async def received(store: AgentStore, owner: str = ALICE, request: str = '{"secret": 1}', key: bytes = b"") -> int:
-    row, is_new, _ = store.receive(key or uuid4().bytes, owner, request, NOW)
+    row, is_new, _ = store.inbox.receive(key or uuid4().bytes, owner, request, NOW)
     assert await is_new
     return row
 
@@ -38,5 +38,7 @@ async def turn(store: AgentStore, row: ConversationRow, *written: Variable, answ
     """One turn more of a conversation."""
     row = replace(row, turns=row.turns + 1)
     body = json.dumps({"n": row.turns, "of": row.owner})
-    await store.finish(await received(store, row.owner), row, Turn(f"{row.owner} {row.turns}", NOW, body), answer, written)
+    await store.inbox.finish(
+        await received(store, row.owner), row, Turn(f"{row.owner} {row.turns}", NOW, body), answer, written
+    )
     return row

@@ -1,15 +1,14 @@
-"""What lasts of one agent: conversations with their turns and variables, and the inbox of requests."""
+"""What lasts of one agent: its conversations with their turns and variables."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from datetime import datetime, timedelta
-from functools import partial
+from collections.abc import AsyncIterator, Iterable, Sequence
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CompoundSelect, Connection, Row, Select, delete, func, select, union, update
+from sqlalchemy import CompoundSelect, Row, Select, func, select, union, update
 
 from ..contracts import ConversationState
 from ..contracts.base import utc_now
@@ -19,34 +18,12 @@ from ..preferences import PREFERENCES
 from .audit import AuditTrail
 from .database import Database, Questions, micros, moment
 from .deletion import OF_A_PERSON, delete_everything
-from .duplicates import DUPLICATE_DAYS, receive_once
+from .inbox import Inbox
 from .knowledge import KnowledgeStore
 from .retention import RetentionStore
-from .rows import (
-    ConversationRow,
-    ForgetReport,
-    FoundColumns,
-    InboxRow,
-    PendingRow,
-    Stored,
-    Turn,
-    Variable,
-    columns_of,
-    conversation_of,
-)
-from .schema import ANSWERED, CLOSED, RECEIVED, audit, conversations, inbox, interactions, shelves, variables
-from .statements import (
-    ADD_INTERACTION,
-    ANSWER,
-    CLOSE,
-    FIND,
-    HISTORY,
-    POSSIBLE_IDS,
-    RECEIVE,
-    SAVE_CONVERSATION,
-    SAVE_VARIABLE,
-    VARIABLES,
-)
+from .rows import ConversationRow, ForgetReport, FoundColumns, Stored, columns_of, conversation_of
+from .schema import audit, conversations, inbox, interactions, shelves, variables
+from .statements import FIND, HISTORY, POSSIBLE_IDS, SAVE_CONVERSATION, SAVE_VARIABLE, VARIABLES
 
 _CONVERSATIONS_AT_ONCE = 50  # are looked through for a turn
 _TURNS_A_PAGE = 500
@@ -66,6 +43,8 @@ class AgentStore:
     def __init__(self, database: Database, agent: str) -> None:
         self._database = database
         self.agent = agent
+        self.inbox = Inbox(database, agent)
+        """The requests of the agent, in the same database."""
         self.trail = AuditTrail(database, agent)
         """What the agent audited, in the same database."""
 
@@ -78,108 +57,6 @@ class AgentStore:
     def failure(self) -> StoreError | None:
         """Why nothing can be stored at the moment; None while it can."""
         return self._database.failure
-
-    # The inbox
-
-    @property
-    def _open_rows(self) -> set[int]:
-        return self._database.open_rows[self.agent]
-
-    def receive(
-        self, key: bytes, sender: str, request: str | Callable[[], str], now: datetime
-    ) -> tuple[int, asyncio.Future[bool], bool]:
-        """Keeps a request, gives its row and a future: done when it is durable, False for a duplicate.
-
-        The third is whether it is surely none, and can be stored as far as is known: its turn may begin at once. `request` is
-        JSON, or a function that makes it, perhaps in the writer's thread, and is called only if the request is written.
-        """
-        database = self._database
-        row = database.next_id("inbox")
-        # Python's sqlite3 looks through its adapters for whatever is no int, float, str or bytearray: also for bytes and None.
-        values = (row, self.agent, bytearray(key), sender, micros(now), RECEIVED, request)
-        if database.known.rows(key):
-            if not isinstance(request, str):
-                values = (*values[:-1], request())
-            self._open_rows.add(row)
-            return row, database.run(lambda connection: receive_once(connection, values, key, database.known)), False
-        database.known.add(key, row)
-        self._open_rows.add(row)
-        return row, database.submit([(RECEIVE, values)]), database.failure is None
-
-    def finish(
-        self,
-        row: int,
-        conversation: ConversationRow,
-        turn: Turn | None,
-        answer: str | None,
-        written: Sequence[Variable] = (),
-    ) -> asyncio.Future[bool]:
-        """Stores the end of a request in one transaction: its turn, its conversation, its variables, its answer.
-
-        Without an answer the request is closed at once.
-        """
-        rows: list[tuple[int, tuple[Any, ...]]] = [(SAVE_CONVERSATION, columns_of(self.agent, conversation))]
-        if turn is not None:
-            interaction = (
-                self._database.next_id("interactions"),
-                conversation.id,
-                conversation.turns,
-                turn.interaction_id,
-                micros(turn.timestamp),
-                turn.body,
-            )
-            rows.append((ADD_INTERACTION, interaction))
-        if written:
-            now = micros(conversation.life.last_interaction)
-            rows += [(SAVE_VARIABLE, (self.agent, v.scope, v.holder, v.name, v.value, now)) for v in written]
-        rows.append((ANSWER, (row, CLOSED if answer is None else ANSWERED, answer)))
-        stored = self._database.submit(rows)
-        if answer is None:
-            stored.add_done_callback(partial(self._closed, row))
-        return stored
-
-    def _closed(self, row: int, stored: asyncio.Future[bool]) -> None:
-        if not stored.cancelled() and stored.exception() is None:
-            self._open_rows.discard(row)
-
-    def answer(self, row: int, answer: str) -> asyncio.Future[bool]:
-        """Stores the answer of a request that concerns no conversation any more."""
-        return self._database.submit([(ANSWER, (row, ANSWERED, answer))])
-
-    def close(self, row: int) -> None:
-        """The server has the whole answer: it will not be sent again. Written with whatever is written next."""
-        self._open_rows.discard(row)
-        self._database.submit_later([(CLOSE, (row,))])
-
-    async def pending(self) -> list[PendingRow]:
-        """The requests that are not closed, oldest first."""
-        if not self._open_rows:
-            return []
-        among = inbox.c.id.between(min(self._open_rows), max(self._open_rows))
-        query = (
-            select(inbox.c.id, inbox.c.key, inbox.c.request, inbox.c.answer, inbox.c.state)
-            .where(among, inbox.c.agent == self.agent, inbox.c.state < CLOSED)
-            .order_by(inbox.c.id)
-        )
-        found = await self._rows(query)
-        return [PendingRow(r.id, r.key, r.request, r.answer) for r in found if r.id in self._open_rows]
-
-    async def purge(self, now: datetime) -> None:
-        """Drops the closed requests that are too old to be duplicates."""
-        before = micros(now - timedelta(days=DUPLICATE_DAYS))
-        known = list(self._open_rows)
-        old = delete(inbox).where(inbox.c.agent == self.agent, inbox.c.state == CLOSED, inbox.c.received_at < before)
-
-        def work(connection: Connection) -> int | None:
-            connection.execute(old)
-            oldest: int | None = connection.scalar(select(func.min(inbox.c.id)))
-            return oldest
-
-        oldest = await self._database.write(work)
-        if oldest is not None:
-            self._database.known.forget(before=oldest)
-            # Rows that were never stored, as those of duplicates, or were closed otherwise, as by forgetting whose they were.
-            self._open_rows.difference_update([row for row in known if row < oldest])
 
     # Conversations
 
@@ -355,15 +232,6 @@ class AgentStore:
             if len(rows) < _TURNS_A_PAGE:
                 return
             after = rows[-1].number
-
-    async def received_from(self, person: str) -> list[InboxRow]:
-        """What the inbox has of somebody, oldest first."""
-        query = (
-            select(inbox.c.received_at, inbox.c.state, inbox.c.request, inbox.c.answer)
-            .where(inbox.c.agent == self.agent, inbox.c.sender == person)
-            .order_by(inbox.c.id)
-        )
-        return [InboxRow(moment(r.received_at), r.state, r.request, r.answer) for r in await self._rows(query)]
 
     async def turns(self, conversation: int, first: int, last: int) -> list[tuple[int, str]]:
         """Those turns of a conversation that are stored, from one number to another: number and JSON."""

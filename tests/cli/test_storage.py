@@ -40,10 +40,10 @@ async def keep(store: AgentStore, memory: AgentInteractionMemory, owner: str, co
     session = str(session_id(store.agent, owner, conversation_id))
     row = ConversationRow(store.new_conversation_row(), conversation_id, owner, session, life, 100, turns=1)
     turn = Interaction(timestamp=NOW, input={"query": f"a secret of {owner}"}, output={"text": "I'll remember"})
-    received, is_new, _ = store.receive(uuid4().bytes, owner, "{}", NOW)
+    received, is_new, _ = store.inbox.receive(uuid4().bytes, owner, "{}", NOW)
     await is_new
     written = [Variable("conversation", conversation_id, "v", "1"), Variable("person", owner, "v", "2")]
-    await store.finish(received, row, Turn(str(turn.interaction_id), NOW, turn.to_json()), None, written)
+    await store.inbox.finish(received, row, Turn(str(turn.interaction_id), NOW, turn.to_json()), None, written)
     await memory.aadd_information(conversation_id, f"a memory of {owner}")
     return row
 

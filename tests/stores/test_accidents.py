@@ -84,7 +84,7 @@ async def test_after_an_accident_it_goes_on_by_itself_and_nothing_is_lost(
     store = AgentStore(database, "echo@localhost")
 
     def received(number: int) -> tuple[int, asyncio.Future[bool], bool]:
-        return store.receive(bytes([number]) * 16, "alice@localhost", f'"{"x" * 9000}"', NOW)
+        return store.inbox.receive(bytes([number]) * 16, "alice@localhost", f'"{"x" * 9000}"', NOW)
 
     def receive(number: int) -> asyncio.Future[bool]:
         return received(number)[1]
@@ -100,9 +100,9 @@ async def test_after_an_accident_it_goes_on_by_itself_and_nothing_is_lost(
         await is_new
     if kind in ("gone", "replaced"):
         with pytest.raises(StoreError, match="put it back"):
-            await store.pending()
+            await store.inbox.pending()
     else:
-        assert [pending.key[0] for pending in await store.pending()] == [0]  # reading goes on
+        assert [pending.key[0] for pending in await store.inbox.pending()] == [0]  # reading goes on
     await eventually(lambda: f"{path}: {problem}; it is tried again every 0.02 s" in caplog.text)
     if isinstance(mended := mend(), asyncio.Future):
         await mended
@@ -112,7 +112,7 @@ async def test_after_an_accident_it_goes_on_by_itself_and_nothing_is_lost(
     assert await receive(20)
     await database.close()
     database = await Database.open(f"{SQLITE}{path}", "off")
-    assert [pending.key[0] for pending in await AgentStore(database, "echo@localhost").pending()] == [0, 20]
+    assert [pending.key[0] for pending in await AgentStore(database, "echo@localhost").inbox.pending()] == [0, 20]
     await database.close()
 
 
@@ -133,7 +133,7 @@ async def test_when_the_disk_of_the_database_server_is_full_nothing_is_lost_eith
     store = AgentStore(database, "echo@localhost")
 
     def receive(number: int) -> asyncio.Future[bool]:
-        return store.receive(bytes([number]) * 16, "alice@localhost", "{}", NOW)[1]
+        return store.inbox.receive(bytes([number]) * 16, "alice@localhost", "{}", NOW)[1]
 
     assert await receive(0)
     await asyncio.to_thread(execute, url, FULL)  # the server says to each writer what it says of a full disk
@@ -142,12 +142,12 @@ async def test_when_the_disk_of_the_database_server_is_full_nothing_is_lost_eith
     assert problem.startswith(f"{database.name}: ")
     assert "No space left on device" in problem
     assert store.is_failing
-    assert [pending.key[0] for pending in await store.pending()] == [0]  # reading goes on
+    assert [pending.key[0] for pending in await store.inbox.pending()] == [0]  # reading goes on
     await eventually(lambda: f"{problem}; it is tried again every 0.02 s" in caplog.text)
     await asyncio.to_thread(execute, url, "DROP FUNCTION no_room CASCADE")
     await eventually(lambda: not store.is_failing)
     assert await receive(20)
-    assert [pending.key[0] for pending in await store.pending()] == [0, 20]
+    assert [pending.key[0] for pending in await store.inbox.pending()] == [0, 20]
     await database.close()
 
 
@@ -165,9 +165,9 @@ async def test_what_became_read_only_says_so(tmp_path: Path) -> None:
     await database.write(lambda connection: connection.exec_driver_sql("PRAGMA query_only = ON"))
     for number in range(2):
         with pytest.raises(StoreError, match=r"a readonly database; see to the rights of the file"):
-            await store.receive(bytes([number]) * 16, "alice@localhost", "{}", NOW)[1]
+            await store.inbox.receive(bytes([number]) * 16, "alice@localhost", "{}", NOW)[1]
         assert store.is_failing
-    assert await store.pending() == []
+    assert await store.inbox.pending() == []
     await database.close()
 
 

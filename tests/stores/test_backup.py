@@ -57,7 +57,7 @@ async def test_what_is_backed_up_comes_back_in_either_database(database_url: str
         # What was known is known, and row ids go on.
         database = await Database.open(target, "off")
         store = AgentStore(database, AGENT)
-        assert not await store.receive(b"k" * 16, ALICE, "{}", NOW)[1]
+        assert not await store.inbox.receive(b"k" * 16, ALICE, "{}", NOW)[1]
         row = (await store.find_conversations(["t"]))["t"]
         assert (await turn(store, row)).turns == 31
         await database.close()

@@ -43,20 +43,20 @@ def conversation(store: AgentStore, name: str = "t", owner: str = "alice@localho
 
 
 async def a_turn(store: AgentStore, row: ConversationRow, number: int, *variables: Variable) -> ConversationRow:
-    request, is_new, _ = store.receive(os.urandom(16), row.owner, "{}", NOW)
+    request, is_new, _ = store.inbox.receive(os.urandom(16), row.owner, "{}", NOW)
     assert await is_new
     row = ConversationRow(row.id, row.conversation_id, row.owner, row.session_id, row.life, 100, 1, number)
-    await store.finish(request, row, Turn(f"i{number}", NOW, f'{{"n": {number}}}'), '["<message/>"]', variables)
-    store.close(request)
+    await store.inbox.finish(request, row, Turn(f"i{number}", NOW, f'{{"n": {number}}}'), '["<message/>"]', variables)
+    store.inbox.close(request)
     return row
 
 
 async def test_a_request_is_kept_once(store: AgentStore) -> None:
-    first = store.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
-    within_the_batch = store.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
-    other = store.receive(b"o" * 16, "alice@localhost", "{}", NOW)[1]
+    first = store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
+    within_the_batch = store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
+    other = store.inbox.receive(b"o" * 16, "alice@localhost", "{}", NOW)[1]
     assert [await first, await within_the_batch, await other] == [True, False, True]
-    assert not await store.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
+    assert not await store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
 
 
 async def test_the_json_of_a_request_is_made_only_where_it_is_written(store: AgentStore) -> None:
@@ -69,13 +69,13 @@ async def test_the_json_of_a_request_is_made_only_where_it_is_written(store: Age
 
         return make
 
-    row, is_new, _ = store.receive(b"a" * 16, "alice@localhost", json_of("answered"), NOW)
-    answered = store.finish(row, conversation(store), None, '["<message/>"]')
-    waits = store.receive(b"w" * 16, "alice@localhost", json_of("waits"), NOW)[1]
-    again = store.receive(b"w" * 16, "alice@localhost", json_of("again"), NOW)[1]
+    row, is_new, _ = store.inbox.receive(b"a" * 16, "alice@localhost", json_of("answered"), NOW)
+    answered = store.inbox.finish(row, conversation(store), None, '["<message/>"]')
+    waits = store.inbox.receive(b"w" * 16, "alice@localhost", json_of("waits"), NOW)[1]
+    again = store.inbox.receive(b"w" * 16, "alice@localhost", json_of("again"), NOW)[1]
     assert [await is_new, await answered, await waits, await again] == [True, True, True, False]
     assert sorted(made) == ["again", "waits"]
-    assert [(one.request, one.answer) for one in await store.pending()] == [(None, '["<message/>"]'), ('"waits"', None)]
+    assert [(one.request, one.answer) for one in await store.inbox.pending()] == [(None, '["<message/>"]'), ('"waits"', None)]
 
 
 async def test_a_request_without_json_fails_alone(store: AgentStore) -> None:
@@ -83,50 +83,50 @@ async def test_a_request_without_json_fails_alone(store: AgentStore) -> None:
         raise ValueError("no JSON")
 
     names = [b"a" * 16, b"b" * 16, b"c" * 16]
-    outcomes = [store.receive(name, "alice@localhost", none if name[0] == ord("b") else "{}", NOW)[1] for name in names]
+    outcomes = [store.inbox.receive(name, "alice@localhost", none if name[0] == ord("b") else "{}", NOW)[1] for name in names]
     assert await outcomes[0]
     assert await outcomes[2]
     with pytest.raises(ValueError, match="no JSON"):
         await outcomes[1]
-    assert await store.receive(b"d" * 16, "alice@localhost", "{}", NOW)[1]
-    assert [one.key[:1] for one in await store.pending()] == [b"a", b"c", b"d"]
+    assert await store.inbox.receive(b"d" * 16, "alice@localhost", "{}", NOW)[1]
+    assert [one.key[:1] for one in await store.inbox.pending()] == [b"a", b"c", b"d"]
 
 
 async def test_the_same_key_of_another_agent_is_another_request(store: AgentStore, database: Database) -> None:
-    assert await store.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
-    assert await AgentStore(database, "notes@localhost").receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
+    assert await store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
+    assert await AgentStore(database, "notes@localhost").inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
 
 
 async def test_a_duplicate_after_seven_days_is_a_new_message(store: AgentStore) -> None:
-    row, is_new, _ = store.receive(b"k" * 16, "alice@localhost", "{}", NOW)
+    row, is_new, _ = store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)
     assert await is_new
-    await store.finish(row, conversation(store), None, None)
-    assert not await store.receive(b"k" * 16, "alice@localhost", "{}", NOW + timedelta(days=6))[1]
-    assert await store.receive(b"k" * 16, "alice@localhost", "{}", NOW + timedelta(days=7, seconds=1))[1]
+    await store.inbox.finish(row, conversation(store), None, None)
+    assert not await store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW + timedelta(days=6))[1]
+    assert await store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW + timedelta(days=7, seconds=1))[1]
 
 
 async def test_of_two_that_come_at_once_after_seven_days_one_is_new(store: AgentStore) -> None:
     talk = conversation(store)
     for weeks in range(3):
         now = NOW + timedelta(days=8 * weeks)
-        copies = [store.receive(b"k" * 16, "alice@localhost", "{}", now) for _ in range(3)]
+        copies = [store.inbox.receive(b"k" * 16, "alice@localhost", "{}", now) for _ in range(3)]
         assert [await is_new for _, is_new, _ in copies] == [True, False, False]
-        await store.finish(copies[0][0], talk, None, None)
-        assert not await store.receive(b"k" * 16, "alice@localhost", "{}", now)[1]
-    assert len(await store.received_from("alice@localhost")) == 1
+        await store.inbox.finish(copies[0][0], talk, None, None)
+        assert not await store.inbox.receive(b"k" * 16, "alice@localhost", "{}", now)[1]
+    assert len(await store.inbox.received_from("alice@localhost")) == 1
 
 
 async def test_what_may_have_come_before_and_is_taken_back_while_it_is_stored_does_not_come_back(store: AgentStore) -> None:
     for key, now in ((b"n" * 16, NOW), (b"n" * 16, NOW + timedelta(days=8))):
-        row, is_new, _ = store.receive(key, "alice@localhost", "{}", now)
-        store.close(row)
+        row, is_new, _ = store.inbox.receive(key, "alice@localhost", "{}", now)
+        store.inbox.close(row)
         assert await is_new
-        assert not await store.pending()
+        assert not await store.inbox.pending()
 
 
 async def test_what_comes_again_and_again_takes_no_memory(store: AgentStore, database: Database) -> None:
     for _ in range(5):
-        copies = [store.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1] for _ in range(100)]
+        copies = [store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1] for _ in range(100)]
         assert sum([await is_new for is_new in copies]) <= 1
     assert len(database.known.rows(b"k" * 16)) == 1
 
@@ -134,35 +134,35 @@ async def test_what_comes_again_and_again_takes_no_memory(store: AgentStore, dat
 async def test_a_key_that_only_resembles_a_known_one_is_a_new_message(store: AgentStore, database: Database) -> None:
     for row in range(1, 4):
         database.known.add(b"k" * 16, row)  # rows that are not there, or have another key
-    assert await store.receive(b"o" * 16, "alice@localhost", "{}", NOW)[1]
-    _, is_new, is_surely_new = store.receive(b"k" * 16, "alice@localhost", "{}", NOW)
+    assert await store.inbox.receive(b"o" * 16, "alice@localhost", "{}", NOW)[1]
+    _, is_new, is_surely_new = store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)
     assert await is_new
     assert not is_surely_new
-    assert not await store.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
+    assert not await store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
 
 
 async def test_old_requests_are_purged_and_those_of_the_week_stay_known(store: AgentStore, database: Database) -> None:
     keys, talk = [number.to_bytes(16, "big") for number in range(3)], conversation(store)
     for days, key in enumerate(keys):
-        row, is_new, _ = store.receive(key, "alice@localhost", "{}", NOW + timedelta(days=days))
+        row, is_new, _ = store.inbox.receive(key, "alice@localhost", "{}", NOW + timedelta(days=days))
         assert await is_new
-        await store.finish(row, talk, None, None)
+        await store.inbox.finish(row, talk, None, None)
     now = NOW + timedelta(days=8, hours=1)
-    await store.purge(now)
-    assert [row.received_at for row in await store.received_from("alice@localhost")] == [NOW + timedelta(days=2)]
-    assert [await store.receive(key, "alice@localhost", "{}", now)[1] for key in keys] == [True, True, False]
+    await store.inbox.purge(now)
+    assert [row.received_at for row in await store.inbox.received_from("alice@localhost")] == [NOW + timedelta(days=2)]
+    assert [await store.inbox.receive(key, "alice@localhost", "{}", now)[1] for key in keys] == [True, True, False]
 
 
 async def test_what_is_not_closed_is_pending_in_order(store: AgentStore) -> None:
     rows = []
     for number in range(4):
-        row, is_new, _ = store.receive(bytes([number]) * 16, "alice@localhost", f'{{"n":{number}}}', NOW)
+        row, is_new, _ = store.inbox.receive(bytes([number]) * 16, "alice@localhost", f'{{"n":{number}}}', NOW)
         assert await is_new
         rows.append(row)
     talk = conversation(store)
-    await store.finish(rows[1], talk, None, '["<message/>"]')
-    await store.finish(rows[2], talk, None, None)
-    pending = await store.pending()
+    await store.inbox.finish(rows[1], talk, None, '["<message/>"]')
+    await store.inbox.finish(rows[2], talk, None, None)
+    pending = await store.inbox.pending()
     assert [(p.row, p.request, p.answer) for p in pending] == [
         (rows[0], '{"n":0}', None),
         (rows[1], None, '["<message/>"]'),
@@ -176,7 +176,7 @@ async def test_a_closed_answer_is_not_sent_again(database_url: str) -> None:
     await a_turn(store, conversation(store), 1)
     await database.close()
     database = await Database.open(database_url, "off")
-    assert await AgentStore(database, "echo@localhost").pending() == []
+    assert await AgentStore(database, "echo@localhost").inbox.pending() == []
     await database.close()
 
 
@@ -191,34 +191,34 @@ async def test_history_pages_back_from_the_newest(store: AgentStore) -> None:
 
 async def test_a_turn_is_stored_whole_or_not_at_all(store: AgentStore, database: Database) -> None:
     row = conversation(store)
-    request, is_new, _ = store.receive(b"k" * 16, "alice@localhost", "{}", NOW)
+    request, is_new, _ = store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)
     assert await is_new
     broken = Variable("conversation", "t", "n", None)  # type: ignore[arg-type]  # what the table refuses
     with pytest.raises(StoreError, match=r"(?i)not.null"):
-        await store.finish(request, row, Turn("i", NOW, "{}"), None, [broken])
+        await store.inbox.finish(request, row, Turn("i", NOW, "{}"), None, [broken])
     assert await store.find_conversations(["t"]) == {}
     assert await store.history(row.id, 10) == []
-    assert len(await store.pending()) == 1
+    assert len(await store.inbox.pending()) == 1
 
 
 async def test_a_write_that_fails_harms_no_other_of_its_batch(store: AgentStore, database: Database) -> None:
     def wrong(connection: Connection) -> None:
         connection.execute(text("INSERT INTO nowhere VALUES (1)"))
 
-    requests = [store.receive(bytes([n]) * 16, "alice@localhost", "{}", NOW)[1] for n in range(20)]
+    requests = [store.inbox.receive(bytes([n]) * 16, "alice@localhost", "{}", NOW)[1] for n in range(20)]
     failing = asyncio.ensure_future(database.write(wrong))
-    requests += [store.receive(bytes([n]) * 16, "alice@localhost", "{}", NOW)[1] for n in range(20, 40)]
+    requests += [store.inbox.receive(bytes([n]) * 16, "alice@localhost", "{}", NOW)[1] for n in range(20, 40)]
     assert all(await asyncio.gather(*requests))
     with pytest.raises(StoreError, match="nowhere"):
         await failing
-    assert len(await store.pending()) == 40
+    assert len(await store.inbox.pending()) == 40
 
 
 async def test_a_waiter_that_is_cancelled_breaks_nothing(store: AgentStore) -> None:
-    first, second = (store.receive(bytes([n]) * 16, "alice@localhost", "{}", NOW)[1] for n in range(2))
+    first, second = (store.inbox.receive(bytes([n]) * 16, "alice@localhost", "{}", NOW)[1] for n in range(2))
     first.cancel()
     assert await second
-    assert len(await store.pending()) == 2
+    assert len(await store.inbox.pending()) == 2
 
 
 async def test_reading_sees_what_was_written_and_is_not_held_up_by_writing(store: AgentStore) -> None:
@@ -252,7 +252,7 @@ async def test_forgetting_a_person_leaves_everybody_else(store: AgentStore) -> N
             Variable("conversation", f"t-{owner}", "n", "1"),
             Variable("person", owner, "n", "1"),
         )
-        assert await store.receive(owner.encode()[:3] + b"waiting.waits", owner, '{"secret": 1}', NOW)[1]
+        assert await store.inbox.receive(owner.encode()[:3] + b"waiting.waits", owner, '{"secret": 1}', NOW)[1]
     report = await store.forget("alice@localhost")
     assert (report.conversation_ids, report.interactions, report.variables, report.requests) == (
         ("t-alice@localhost",),
@@ -263,7 +263,7 @@ async def test_forgetting_a_person_leaves_everybody_else(store: AgentStore) -> N
     assert [row.owner for row in await store.conversations()] == ["bob@localhost"]
     assert await store.variables("person", "alice@localhost") == {}
     assert await store.variables("person", "bob@localhost") == {"n": "1"}
-    assert [p.key[:3] for p in await store.pending()] == [b"bob"]
+    assert [p.key[:3] for p in await store.inbox.pending()] == [b"bob"]
 
 
 async def test_deleting_a_conversation_takes_its_turns_and_variables(store: AgentStore) -> None:
@@ -301,7 +301,7 @@ async def test_migrating_keeps_what_is_stored_and_knows_it(database_url: str, re
     database = await Database.open(database_url, "off")
     store = AgentStore(database, "echo@localhost")
     row = await a_turn(store, conversation(store), 1)
-    request, is_new, _ = store.receive(b"k" * 16, "alice@localhost", '{"n":1}', NOW)
+    request, is_new, _ = store.inbox.receive(b"k" * 16, "alice@localhost", '{"n":1}', NOW)
     assert await is_new
     stored = everything(database_url)
     await database.write(lambda connection: downgrade(connection, revision))
@@ -313,9 +313,9 @@ async def test_migrating_keeps_what_is_stored_and_knows_it(database_url: str, re
     assert everything(database_url) == stored
     store = AgentStore(database, "echo@localhost")
     assert await store.history(row.id, 1) == ['{"n": 1}']
-    assert [pending.row for pending in await store.pending()] == [request]
-    assert not await store.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
-    assert await store.receive(b"o" * 16, "alice@localhost", "{}", NOW)[1]
+    assert [pending.row for pending in await store.inbox.pending()] == [request]
+    assert not await store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
+    assert await store.inbox.receive(b"o" * 16, "alice@localhost", "{}", NOW)[1]
     await database.close()
 
 
@@ -389,7 +389,7 @@ from spade_coreason.stores import AgentStore, Database
 async def main(url, agent, durability):
     store = AgentStore(await Database.open(url, durability), agent)
     async def one(n):
-        await store.receive(n.to_bytes(16, "big"), "a@localhost", "{}", datetime.now(UTC))[1]
+        await store.inbox.receive(n.to_bytes(16, "big"), "a@localhost", "{}", datetime.now(UTC))[1]
         os.write(1, f"{n}\\n".encode())
     for base in range(0, 1_000_000, 50):
         await asyncio.gather(*(one(base + n) for n in range(50)))
@@ -412,7 +412,7 @@ async def test_what_was_confirmed_survives_kill_9(database_url: str) -> None:
         confirmed += [int(line) for line in child.stdout.read().splitlines() if line]
         child.communicate()
         database = await Database.open(database_url)
-        stored = {int.from_bytes(p.key, "big") for p in await AgentStore(database, agent).pending()}
+        stored = {int.from_bytes(p.key, "big") for p in await AgentStore(database, agent).inbox.pending()}
         await database.close()
         assert set(confirmed[:-1]) <= stored  # the last line may be cut in the middle of its number
 
@@ -469,7 +469,7 @@ async def test_writes_of_one_batch_hear_at_once_that_the_file_is_locked(tmp_path
     with closing(sqlite3.connect(tmp_path / "platform.db", isolation_level=None)) as writer:
         writer.execute("BEGIN IMMEDIATE")
         began = time.monotonic()
-        requests = [store.receive(bytes([n]) * 16, "alice@localhost", "{}", NOW)[1] for n in range(20)]
+        requests = [store.inbox.receive(bytes([n]) * 16, "alice@localhost", "{}", NOW)[1] for n in range(20)]
         outcomes = await asyncio.gather(*requests, return_exceptions=True)
         assert {str(outcome) for outcome in outcomes} == {
             f"{tmp_path}/platform.db: database is locked; end the other program that has it open"

@@ -24,7 +24,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 async def received(store: AgentStore, number: int) -> bool:
-    return await store.receive(bytes([number]) * 16, ALICE, "{}", NOW)[1]
+    return await store.inbox.receive(bytes([number]) * 16, ALICE, "{}", NOW)[1]
 
 
 async def test_a_second_platform_on_a_database_is_one_clear_line(postgres: Postgres) -> None:
@@ -58,7 +58,7 @@ async def test_while_the_server_is_away_everything_fails_and_afterwards_it_works
     assert await store.load(["t"], ALICE, 5)
     await asyncio.to_thread(own_postgres.stop)
     outcomes = await asyncio.gather(
-        received(store, 2), received(store, 3), store.pending(), store.load(["t"], ALICE, 5), return_exceptions=True
+        received(store, 2), received(store, 3), store.inbox.pending(), store.load(["t"], ALICE, 5), return_exceptions=True
     )
     assert [type(outcome) for outcome in outcomes] == [StoreError] * 4
     assert all(str(outcome).startswith(f"{database.name}: ") for outcome in outcomes)
@@ -67,7 +67,7 @@ async def test_while_the_server_is_away_everything_fails_and_afterwards_it_works
     assert await received(store, 2)
     assert not database.is_failing
     assert not await received(store, 1)
-    assert [pending.key[0] for pending in await store.pending()] == [1, 2]
+    assert [pending.key[0] for pending in await store.inbox.pending()] == [1, 2]
     assert await store.load(["t"], ALICE, 5)
     await database.close()
 
@@ -81,7 +81,7 @@ async def test_what_was_confirmed_survives_a_crash_of_the_server(own_postgres: P
     async def writes(number: int) -> None:
         with suppress(StoreError):
             while is_up:
-                if await store.receive(number.to_bytes(16, "big"), ALICE, "{}", NOW)[1]:
+                if await store.inbox.receive(number.to_bytes(16, "big"), ALICE, "{}", NOW)[1]:
                     confirmed.add(number)
                 number += 1
 
@@ -91,7 +91,7 @@ async def test_what_was_confirmed_survives_a_crash_of_the_server(own_postgres: P
     is_up = False
     await asyncio.to_thread(own_postgres.start)
     await asyncio.gather(*chains)
-    stored = {int.from_bytes(pending.key, "big") for pending in await store.pending()}
+    stored = {int.from_bytes(pending.key, "big") for pending in await store.inbox.pending()}
     assert confirmed <= stored
     await database.close()
 
@@ -134,23 +134,25 @@ async def test_a_commit_whose_confirmation_is_lost_is_looked_up(postgres: Postgr
         database = await Database.open(direct.replace(f":{postgres.port}/", f":{port}/"))
         store = AgentStore(database, AGENT)
         assert await received(store, 1)
-        row, is_new, _ = store.receive(b"2" * 16, ALICE, "{}", NOW)
+        row, is_new, _ = store.inbox.receive(b"2" * 16, ALICE, "{}", NOW)
         assert await is_new
         life = Life(ConversationState.ACTIVE, 1, NOW, NOW)
         talk = ConversationRow(store.new_conversation_row(), "t", ALICE, "s", life, 100, turns=1)
         armed.append(b"now")
-        await store.finish(row, talk, Turn("i", NOW, "{}"), None)
+        await store.inbox.finish(row, talk, Turn("i", NOW, "{}"), None)
         assert not armed
         assert len(rows(direct, "interactions")) == 1
         armed.append(b"now")
         assert await received(store, 3)
         assert not armed
-        store.close(row)
-        _, is_new, _ = store.receive(b"2" * 16, ALICE, "{}", NOW + timedelta(days=8))  # where it is looked whether it is new
+        store.inbox.close(row)
+        _, is_new, _ = store.inbox.receive(
+            b"2" * 16, ALICE, "{}", NOW + timedelta(days=8)
+        )  # it is looked whether it is new
         armed.append(b"now")
         assert await is_new
         assert not armed
-        assert len(await store.pending()) == 3
+        assert len(await store.inbox.pending()) == 3
         await database.close()
 
 

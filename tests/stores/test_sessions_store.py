@@ -64,15 +64,15 @@ def inbox(database_url: str) -> list[tuple[int, str | None, str | None]]:
 async def test_a_request_is_received_answered_and_closed(store: AgentStore, database_url: str) -> None:
     row = await received(store, request='{"q": 1}')
     assert inbox(database_url) == [(RECEIVED, '{"q": 1}', None)]
-    await store.finish(row, conversation(store), None, '["<message/>"]')
+    await store.inbox.finish(row, conversation(store), None, '["<message/>"]')
     assert inbox(database_url) == [(ANSWERED, None, '["<message/>"]')]
-    store.close(row)
+    store.inbox.close(row)
     await store.save_conversation(conversation(store, "another"))  # with which it is written
     assert inbox(database_url) == [(CLOSED, None, None)]
 
 
 async def test_a_request_without_an_answer_is_closed_at_once(store: AgentStore, database_url: str) -> None:
-    await store.finish(await received(store), conversation(store), None, None)
+    await store.inbox.finish(await received(store), conversation(store), None, None)
     assert inbox(database_url) == [(CLOSED, None, None)]
 
 
@@ -80,7 +80,7 @@ async def test_what_is_closed_last_is_written_when_the_database_closes(database_
     database = await opened(database_url)
     store = AgentStore(database, AGENT)
     row = await received(store)
-    store.close(row)
+    store.inbox.close(row)
     await database.close()
     assert inbox(database_url) == [(CLOSED, None, None)]
 
@@ -92,20 +92,20 @@ async def test_a_duplicate_is_known_in_every_state_and_changes_nothing(database_
     store = AgentStore(database, AGENT)
     row = await received(store, request='{"first": 1}', key=b"k" * 16)
     if state != RECEIVED:
-        await store.finish(row, conversation(store), None, '["<message/>"]' if state == ANSWERED else None)
+        await store.inbox.finish(row, conversation(store), None, '["<message/>"]' if state == ANSWERED else None)
     if reopened:
         await database.close()
         database = await opened(database_url)
         store = AgentStore(database, AGENT)
     before = everything(database_url)
-    assert not await store.receive(b"k" * 16, ALICE, '{"second": 2}', NOW + timedelta(days=1))[1]
+    assert not await store.inbox.receive(b"k" * 16, ALICE, '{"second": 2}', NOW + timedelta(days=1))[1]
     assert everything(database_url) == before
     await database.close()
 
 
 async def test_of_many_duplicates_at_once_one_is_new(store: AgentStore, database_url: str) -> None:
     keys = [bytes([n % 7]) * 16 for n in range(200)]
-    found = await asyncio.gather(*(store.receive(key, ALICE, "{}", NOW)[1] for key in keys))
+    found = await asyncio.gather(*(store.inbox.receive(key, ALICE, "{}", NOW)[1] for key in keys))
     assert sum(found) == len(inbox(database_url)) == 7
     assert found[:7] == [True] * 7
 
@@ -116,14 +116,14 @@ async def test_unsent_answers_are_listed_again_in_order_until_they_are_closed(da
     talk = conversation(store)
     numbers = [await received(store, key=bytes([n]) * 16) for n in range(5)]
     for n in (3, 0, 4, 1):
-        await store.finish(numbers[n], talk, None, f'["answer {n}"]')
+        await store.inbox.finish(numbers[n], talk, None, f'["answer {n}"]')
     for closed, expected in ((None, [0, 1, 2, 3, 4]), (0, [1, 2, 3, 4]), (3, [1, 2, 4])):
         if closed is not None:
-            store.close(numbers[closed])
+            store.inbox.close(numbers[closed])
         await database.close()
         database = await opened(database_url)
         store = AgentStore(database, AGENT)
-        pending = await store.pending()
+        pending = await store.inbox.pending()
         assert [row.key[0] for row in pending] == expected
         assert [row.answer for row in pending] == [None if n == 2 else f'["answer {n}"]' for n in expected]
         assert [row.request for row in pending if row.answer is None] == ['{"secret": 1}']
@@ -132,7 +132,7 @@ async def test_unsent_answers_are_listed_again_in_order_until_they_are_closed(da
 
 async def test_pending_requests_are_of_their_agent(store: AgentStore, database: Database) -> None:
     await received(store)
-    assert await AgentStore(database, OTHER_AGENT).pending() == []
+    assert await AgentStore(database, OTHER_AGENT).inbox.pending() == []
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,8 @@ async def test_only_what_is_closed_and_old_is_purged(
     store = AgentStore(database, agent)
     row = await received(store)
     if is_closed:
-        await store.finish(row, conversation(store), None, None)
-    await AgentStore(database, AGENT).purge(NOW + timedelta(days=days))
+        await store.inbox.finish(row, conversation(store), None, None)
+    await AgentStore(database, AGENT).inbox.purge(NOW + timedelta(days=days))
     assert len(inbox(database_url)) == stays
 
 
@@ -175,9 +175,9 @@ async def test_a_turn_that_cannot_be_stored_whole_leaves_everything_as_it_was(
     }
     given = {**parts, broken: wrong[broken]}
     with pytest.raises(StoreError, match=f"^{re.escape(database.name)}: "):
-        await store.finish(request, given["conversation"], given["turn"], given["answer"], [given["variable"]])
+        await store.inbox.finish(request, given["conversation"], given["turn"], given["answer"], [given["variable"]])
     assert everything(database_url) == before
-    await store.finish(request, parts["conversation"], parts["turn"], parts["answer"], [parts["variable"]])
+    await store.inbox.finish(request, parts["conversation"], parts["turn"], parts["answer"], [parts["variable"]])
     assert await store.history(row.id, 10) == ['{"n": 1, "of": "alice@localhost"}', "{}"]
     assert await store.variables("conversation", "t") == {"v": "2"}
     assert inbox(database_url) == [(ANSWERED, None, '["old"]'), (ANSWERED, None, '["new"]')]
@@ -189,7 +189,7 @@ async def test_turns_that_end_together_are_each_stored_whole(store: AgentStore, 
     talks = [*good[:50], *bad, *good[50:]]
     requests = [await received(store) for _ in talks]
     finished = [
-        store.finish(request, row, Turn("i", NOW, "{}"), "[]", [Variable("conversation", row.conversation_id, "v", "1")])
+        store.inbox.finish(request, row, Turn("i", NOW, "{}"), "[]", [Variable("conversation", row.conversation_id, "v", "1")])
         for request, row in zip(requests, talks, strict=True)
     ]
     results = await asyncio.gather(*finished, return_exceptions=True)
@@ -203,7 +203,7 @@ async def test_turns_that_end_together_share_a_commit(store: AgentStore, databas
     before = commits(database_url)
 
     async def talk(row: ConversationRow) -> None:
-        await store.finish(await received(store), row, Turn("i", NOW, "{}"), "[]")
+        await store.inbox.finish(await received(store), row, Turn("i", NOW, "{}"), "[]")
 
     await asyncio.gather(*map(talk, talks))
     assert len(rows(database_url, "interactions")) == 100
@@ -426,7 +426,7 @@ async def _twenty_five_turns(database_url: str) -> str:
     for n in range(1, 26):
         for row in talks:
             what = Turn(f"{n}", NOW - timedelta(hours=n), json.dumps({"n": n if row.owner == ALICE else -n}))
-            finished.append(store.finish(await received(store), replace(row, turns=n), what, None))
+            finished.append(store.inbox.finish(await received(store), replace(row, turns=n), what, None))
     await asyncio.gather(*finished)
     await database.close()
     return database_url
@@ -723,8 +723,8 @@ async def test_a_message_that_comes_again_after_forgetting_is_still_known(databa
     store = AgentStore(database, AGENT)
     await received(store, key=b"k" * 16)
     await store.forget(ALICE)
-    assert await store.pending() == []
-    assert not await store.receive(b"k" * 16, ALICE, "{}", NOW)[1]
+    assert await store.inbox.pending() == []
+    assert not await store.inbox.receive(b"k" * 16, ALICE, "{}", NOW)[1]
     await database.close()
 
 
