@@ -8,102 +8,38 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
-from urllib.parse import parse_qs, urlsplit
 
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     PrivateAttr,
     SecretStr,
-    ValidationInfo,
     field_serializer,
-    field_validator,
     model_validator,
 )
 
-from ..modules import how_to_name
-from ..names import bare
-from .jid import parse_domain, parse_jid
+from .values import (
+    SQLITE,
+    Address,
+    AgentName,
+    ApiUrl,
+    Count,
+    CountOrNone,
+    DatabaseUrl,
+    Domain,
+    Jid,
+    Nick,
+    Number,
+    Person,
+    ProjectPath,
+    RoomJid,
+    Seconds,
+    Tokenizer,
+)
 
 Mode = Literal["auto", "embedded", "prosody", "external"]
-LONGEST_NICK = 100
-TOKENIZERS = ("auto", "o200k", "cl100k", "estimate")
-SQLITE = "sqlite+aiosqlite:///"
-POSTGRESQL = "postgresql+asyncpg://"
-AGENT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
-
-
-def _no_bool(value: object) -> object:
-    if isinstance(value, bool):
-        raise ValueError(f"must be a number, not {str(value).lower()}")
-    return value
-
-
-def _address(who: str) -> str:
-    if who == "*":
-        return who
-    if "@" not in who:
-        return parse_domain(who)
-    jid = parse_jid(who)
-    if jid != bare(jid):
-        raise ValueError(f'"{who}" names a device; write {bare(jid)}')
-    return jid
-
-
-def _person(jid: str) -> str:
-    return _address(parse_jid(jid))
-
-
-def _tokenizer(name: str) -> str:
-    if name in TOKENIZERS or AGENT.fullmatch(name):
-        return name
-    raise ValueError(f"must be {', '.join(TOKENIZERS)}, or a function of your own, as module:function")
-
-
-def _postgresql(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError as error:
-        raise ValueError(f"is no address of a database; write {POSTGRESQL}user:password@host/database") from error
-    if not parts.path.strip("/"):
-        raise ValueError(f"names no database; write {POSTGRESQL}user:password@host/database")
-    if any(key in ("password", "passfile") for key in parse_qs(parts.query)):
-        raise ValueError(f"the password stands before the host: {POSTGRESQL}user:password@host/database")
-    return url
-
-
-def _room(jid: str) -> str:
-    if parse_jid(jid) != bare(parse_jid(jid)):
-        raise ValueError(f'"{jid}" names an occupant; write {bare(jid)}, and the nickname as nick')
-    return parse_jid(jid)
-
-
-def _nick(nick: str) -> str:
-    if not nick.strip() or nick != nick.strip() or not nick.isprintable() or len(nick) > LONGEST_NICK:
-        raise ValueError(f"must be a name of 1 to {LONGEST_NICK} characters, with no space before or behind it")
-    return nick
-
-
-def _in_project(path: Path, info: ValidationInfo) -> Path:
-    project = (info.context or {}).get("project", Path.cwd())
-    return Path(project, path.expanduser())
-
-
-def _api_url(url: str) -> str:
-    if not re.fullmatch(r"https?://[^\s/?#]+[^\s?#]*", url):
-        raise ValueError(f'"{url}" is no address of an API; write it like http://127.0.0.1:11434/v1')
-    return url
-
-
-ApiUrl = Annotated[str, AfterValidator(_api_url)]
-Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1)]
-CountOrNone = Annotated[int, BeforeValidator(_no_bool), Field(ge=0)]
-Seconds = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, allow_inf_nan=False)]
-ProjectPath = Annotated[Path, AfterValidator(_in_project)]
 
 
 class Section(BaseModel):
@@ -130,10 +66,10 @@ class ServerSettings(Section):
     """The XMPP server. `auto` is a managed Prosody where the program is there, else the embedded server."""
 
     mode: Mode = "auto"
-    domain: Annotated[str, AfterValidator(parse_domain)] = "localhost"
+    domain: Domain = "localhost"
     host: Annotated[str, AfterValidator(lambda host: host.strip("[]"))] | None = Field(None, min_length=1)
     """None: external, what the domain resolves to; local, the loopback address."""
-    port: Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=65535)] | None = None
+    port: Annotated[int, Number, Field(ge=1, le=65535)] | None = None
     """None: external, 5222 or what the domain's SRV record says; local, any free one."""
     tls: TlsSettings = TlsSettings()
 
@@ -149,21 +85,9 @@ class StorageSettings(Section):
     `url` may hold a password; no text or dump of the settings does.
     """
 
-    url: str = Field(f"{SQLITE}data/platform.db", repr=False)
+    url: DatabaseUrl = Field(f"{SQLITE}data/platform.db", repr=False)
     memory_dir: ProjectPath = Path("data/memory")
     durability: Literal["full", "normal"] = "full"
-
-    @field_validator("url")
-    @classmethod
-    def _database(cls, url: str, info: ValidationInfo) -> str:
-        if url.startswith(POSTGRESQL):
-            return _postgresql(url)
-        if not url.startswith(SQLITE):
-            raise ValueError(f"must begin with {SQLITE} and a file, or with {POSTGRESQL} and user:password@host/database")
-        file, question, query = url.removeprefix(SQLITE).partition("?")
-        if file in ("", ":memory:"):
-            raise ValueError(f"would keep nothing; name a file: {SQLITE}data/platform.db")
-        return f"{SQLITE}{_in_project(Path(file), info)}{question}{query}"
 
     @field_serializer("url")
     def _hide_password(self, url: str) -> str:
@@ -173,7 +97,7 @@ class StorageSettings(Section):
 class KeepSettings(Section):
     """For how many days a turn is kept, and how many of a conversation. 0: for ever, and all."""
 
-    days: Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=36500, allow_inf_nan=False)] = 0
+    days: Annotated[float, Number, Field(ge=0, le=36500, allow_inf_nan=False)] = 0
     turns: CountOrNone = 0
 
 
@@ -233,7 +157,7 @@ class MemorySettings(Section):
         "Summarise this conversation in at most 150 words: facts, names, dates, decisions, wishes, and what is still open.",
         min_length=1,
     )
-    tokenizer: Annotated[str, AfterValidator(_tokenizer)] = "auto"
+    tokenizer: Tokenizer = "auto"
     summariser: SummariserSettings = SummariserSettings()
 
 
@@ -265,7 +189,7 @@ class LimitSettings(Section):
     memories (`MemoryLimits`).
     """
 
-    stanza_bytes: Annotated[int, BeforeValidator(_no_bool), Field(ge=10_000)] = 65536
+    stanza_bytes: Annotated[int, Number, Field(ge=10_000)] = 65536
     file_over_bytes: CountOrNone = 262144
     concurrency: Count = 256
     queue: Count = 1000
@@ -283,18 +207,18 @@ class AccessSettings(Section):
     which it may be invited; none by default. Those of its configuration it joins anyway.
     """
 
-    allow: tuple[Annotated[str, AfterValidator(_address)], ...] | None = None
+    allow: tuple[Address, ...] | None = None
     roster: bool = False
     ask: bool = False
-    operators: tuple[Annotated[str, AfterValidator(_person)], ...] = ()
-    rooms: tuple[Annotated[str, AfterValidator(_address)], ...] = ()
+    operators: tuple[Person, ...] = ()
+    rooms: tuple[Address, ...] = ()
 
 
 class RoomSettings(Section):
     """A room (XEP-0045) that an agent joins, and what it answers there."""
 
-    jid: Annotated[str, AfterValidator(_room)]
-    nick: Annotated[str, AfterValidator(_nick)] | None = None
+    jid: RoomJid
+    nick: Nick | None = None
     """None: what stands before the @ of the agent's JID."""
     password: SecretStr | None = None
     answers: Literal["mention", "command", "all"] = "mention"
@@ -305,8 +229,8 @@ class RoomSettings(Section):
 class AgentSettings(Section):
     """One agent: its account, its class and what its constructor is given."""
 
-    jid: Annotated[str, AfterValidator(parse_jid)]
-    agent: str
+    jid: Jid
+    agent: AgentName
     """`module:attribute`: a class, a factory or an instance."""
     password: SecretStr | None = None
     """Also what `password_file` holds. None on a local server: the platform makes one up."""
@@ -323,13 +247,6 @@ class AgentSettings(Section):
     memory: MemorySettings | None = None
     """Only what differs for this agent; it goes before what its manifest says."""
     rooms: tuple[RoomSettings, ...] = ()
-
-    @field_validator("agent")
-    @classmethod
-    def _module_and_attribute(cls, agent: str) -> str:
-        if not AGENT.fullmatch(agent):
-            raise ValueError(f"{agent!r} does not name an agent; {how_to_name(agent)}")
-        return agent
 
     @field_serializer("options")
     def _hide_options(self, options: Mapping[str, Any]) -> dict[str, str]:

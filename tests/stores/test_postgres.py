@@ -146,9 +146,7 @@ async def test_a_commit_whose_confirmation_is_lost_is_looked_up(postgres: Postgr
         assert await received(store, 3)
         assert not armed
         store.inbox.close(row)
-        _, is_new, _ = store.inbox.receive(
-            b"2" * 16, ALICE, "{}", NOW + timedelta(days=8)
-        )  # it is looked whether it is new
+        _, is_new, _ = store.inbox.receive(b"2" * 16, ALICE, "{}", NOW + timedelta(days=8))  # it is looked whether it is new
         armed.append(b"now")
         assert await is_new
         assert not armed
