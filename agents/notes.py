@@ -24,8 +24,9 @@ _LIST = re.compile(r"(list|show|notes|what (do you know|did i (say|tell you))|wh
 _FORGET = re.compile(r"forget\s+(?P<what>.+?)\W*$", re.I)
 # Words that say nothing about what a note is about.
 _IGNORED = frozenset(
-    "a an and are at be can did do does for from how i in is it me my of on or the to was were what when where which who why "
-    "will you your".split(" ")
+    "a about am an and are at be call called can could did do does for from has have how i in is it know me my of on or our "
+    "remember say should tell that the there they this to was we were what when where which who whom whose why will with would "
+    "you your".split(" ")
 )
 _HELP = """Tell me something, and I remember it. Ask me, and I look it up.
 - `list` shows everything that I know from you
@@ -70,7 +71,9 @@ class NotesAgent:
             return
         await self._memory.aadd_information(conversation_id, text)
         dates = await session.get("dates", {})
-        await session.store("dates", {**dates, text: now.isoformat()})
+        # Where this conversation has none yet, they are those of another one of theirs.
+        own = {note: date for note, date in dates.items() if note in notes}
+        await session.store("dates", {**own, text: now.isoformat(timespec="minutes")})
 
     async def _look_up(self, question: str, notes: list[str], session: SessionHandle) -> str:
         wanted = _words(question)
@@ -91,7 +94,7 @@ class NotesAgent:
             return f'I know nothing about "{what}".'
         await self._memory.aremove_information(conversation_id, *gone)
         dates = await session.get("dates", {})
-        await session.store("dates", {note: date for note, date in dates.items() if note not in gone})
+        await session.store("dates", {note: date for note, date in dates.items() if note in notes and note not in gone})
         return "Forgotten:\n" + "\n".join(f"- {note}" for note in gone)
 
 

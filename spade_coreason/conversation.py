@@ -38,7 +38,7 @@ TRANSITIONS: dict[State, dict[Signal, State]] = {
     State.COMPLETED: {Signal.MESSAGE: State.ACTIVE},
     State.TIMEOUT: {Signal.MESSAGE: State.ACTIVE},
     State.ERROR: {Signal.MESSAGE: State.ACTIVE},
-    State.MAX_INTERACTIONS_REACHED: {Signal.MESSAGE: State.ACTIVE},  # once `quiet_until` has passed
+    State.MAX_INTERACTIONS_REACHED: {Signal.MESSAGE: State.ACTIVE},  # once `quiet_until` has passed, or is none
 }
 
 ECHOES_UNTIL_PAUSE = 10
@@ -78,7 +78,7 @@ class Verdict(Enum):
 
     RUN = "run the agent"
     NOTICE = "refuse, and say once when and how to go on"
-    SILENCE = "refuse, and say nothing"
+    SILENCE = "refuse, and say nothing more to people"
 
 
 RUN = Verdict.RUN
@@ -144,6 +144,11 @@ def fail(life: Life, rules: Rules) -> Life:
 def end(life: Life) -> Life:
     """After the agent ended the conversation itself."""
     return replace(life, failures=0, state=TRANSITIONS[life.state].get(Signal.END, life.state))
+
+
+def renew(life: Life) -> Life:
+    """After its owner has asked for a new conversation: their next message opens an episode, whatever held it back."""
+    return end(life) if life.is_active else replace(life, quiet_until=None)
 
 
 def reset(life: Life, now: datetime) -> Life:

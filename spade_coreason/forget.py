@@ -47,14 +47,17 @@ class Forgotten:
         )
 
 
-async def forget_conversation(store: AgentStore, memory: AgentInteractionMemory | None, row: ConversationRow) -> Forgotten:
+async def forget_conversation(
+    store: AgentStore, memory: AgentInteractionMemory | None, row: ConversationRow, *, with_copies: bool = True
+) -> Forgotten:
     """Deletes a conversation with its turns, its variables and its memory entry.
 
-    What its owner told the agent for all their conversations (the person scope) stays.
+    A variable that is kept for the person too goes there likewise, `with_copies`, if it is what this conversation had last.
+    What else its owner told the agent for all their conversations (the person scope) stays.
     """
     # The memory goes first: were it left behind by a crash, nobody could say any more whose it is.
     memories = int(await memory.aclear_conversation(row.conversation_id)) if memory is not None else 0
-    return Forgotten().and_also(await store.delete_conversation(row), memories)
+    return Forgotten().and_also(await store.delete_conversation(row, with_copies=with_copies), memories)
 
 
 async def held_of(store: AgentStore, person: str) -> tuple[str, list[ConversationRow], list[str]]:

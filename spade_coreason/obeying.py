@@ -201,8 +201,10 @@ class Obeying:
     async def _carry_out(self, lane: Lane, memory: Memory, outcome: Outcome, before: int) -> Outcome:
         """Does to a conversation what a command comes to; requests before that row are older than it."""
         if outcome.kind == "new":
-            memory.life = conversation.end(memory.life)
-            if not memory.life.is_active:
+            was_active = memory.life.is_active
+            memory.life = conversation.renew(memory.life)
+            memory.echoes = 0
+            if was_active:
                 await self._engine.ends.ended(memory.row.conversation_id, memory.life.state)
         elif outcome.kind != "answer":
             self._drop_older(lane, before)
@@ -239,6 +241,10 @@ class Obeying:
             memory.person.preferences = USUAL
         else:
             report = await forget_conversation(engine.store, self._house.memory, memory.row)
+            theirs = memory.person.variables.values
+            for name, text in memory.variables.values.items():
+                if theirs.get(name) == text:
+                    del theirs[name]
         if engine.knowledge is not None:
             engine.knowledge.let_go()
         for one in gone:

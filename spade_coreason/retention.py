@@ -139,7 +139,7 @@ class Purge:
                     if self._is_closing.is_set():
                         return Purged(conversations, turns)
                     self._ends.gone(row.conversation_id)  # before it may begin again
-                    await forget_conversation(self._store, self._memory(), row)
+                    await forget_conversation(self._store, self._memory(), row, with_copies=False)
                     conversations += 1
         return Purged(conversations, turns)
 

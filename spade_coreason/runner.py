@@ -250,12 +250,14 @@ class Runner:
         if received.verdict is RUN:
             await Turn(self._engine, lane, memory, waiting, response, now).answer()
         else:
-            await self._refuse(memory, waiting, response, received.verdict)
+            await self._refuse(memory, waiting, response, received.verdict, now)
 
-    async def _refuse(self, memory: Memory, waiting: Waiting, response: Response, verdict: Verdict) -> None:
+    async def _refuse(self, memory: Memory, waiting: Waiting, response: Response, verdict: Verdict, now: datetime) -> None:
         final: list[str] = []
-        if verdict is Verdict.NOTICE:
-            final = response.conclude(notice(memory.echoes, self.policy.rules))
+        incoming = waiting.incoming
+        if verdict is Verdict.NOTICE or incoming.language == "program":
+            said = notice(memory, incoming, now, self.policy.rules, has_commands=self.policy.commands)
+            final = response.conclude(said)
             memory.echoes = 0
         else:
             response.abandon()

@@ -26,16 +26,18 @@ def decide(memory: Memory, incoming: Incoming, now: datetime, rules: Rules) -> R
     return received
 
 
-def notice(echoes: int, rules: Rules) -> Refused:
-    """The one notice of a conversation that pauses: why, and how to go on."""
-    cooldown_s = rules.cooldown.total_seconds()
+def notice(memory: Memory, incoming: Incoming, now: datetime, rules: Rules, *, has_commands: bool) -> Refused:
+    """Why a conversation pauses, and how to go on: a person hears it once, a program, which waits, each time."""
+    quiet_until = memory.row.life.quiet_until
+    rest_s = rules.cooldown.total_seconds() if quiet_until is None else (quiet_until - now).total_seconds()
     text = (
         "I pause here: this conversation goes round in circles."
-        if echoes >= conversation.ECHOES_UNTIL_PAUSE
+        if memory.echoes >= conversation.ECHOES_UNTIL_PAUSE
         else f"That is all for now: {rules.max_interactions} messages are the limit of a conversation."
     )
-    text += f" Write again in {_duration(cooldown_s)}, or begin another thread."
-    return Refused(text, ErrorCode.TOO_MANY_REQUESTS, cooldown_s)
+    text += f" Write again in {_duration(rest_s)}, or begin another thread"
+    text += " (or say /new)." if has_commands and incoming.may_command else "."
+    return Refused(text, ErrorCode.TOO_MANY_REQUESTS, rest_s)
 
 
 def _duration(seconds: float) -> str:

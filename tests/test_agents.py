@@ -131,6 +131,25 @@ async def test_notes_help(wish: str) -> None:
         assert "forget everything" in (await t.say(wish))[0]
 
 
+async def test_notes_do_not_take_one_thing_for_another() -> None:
+    async with notes() as t:
+        await t.say("my cat is called Miez")
+        assert await t.say("what is my dog called?") == ["I don't know; you did not tell me."]
+        assert '"my cat is called Miez"' in (await t.say("what is my cat called?"))[0]
+
+
+async def test_nothing_of_notes_is_left_when_their_conversation_is_forgotten() -> None:
+    async with notes(clock=Clock()) as t:
+        await t.say(PLANE)
+        assert f"- {PLANE}\n- dates:\n  - {PLANE}: " in (await t.say("/memory"))[0]
+        await t.say("elsewhere", thread="t")
+        assert "elsewhere" not in (await t.say("/memory"))[0]
+        await t.say("/forget yes")
+        assert PLANE not in (await t.say("/memory"))[0]
+        await t.say("/forget yes", thread="t")
+        assert await t.say("/memory") == ["Nothing."]
+
+
 async def test_notes_of_one_person_or_thread_are_not_anothers() -> None:
     async with notes() as t:
         await t.say(PLANE)

@@ -36,6 +36,11 @@ class Notes:
             await asyncio.Event().wait()
         await self.memory.aadd_information(request.metadata["conversation_id"], f"told: {text}")
         await session.store("last", text)
+        if text == "lists":
+            await session.store("list", ["a", 1], scope="conversation")
+            await session.store("object", {"b": None}, scope="conversation")
+        if text == "fail":
+            raise RuntimeError
         await response.markdown(f"noted: {text}")
 
 
@@ -147,6 +152,14 @@ async def test_history_memory_conversations_and_status_show_ones_own() -> None:
             assert "bob" not in await said(t, command)
 
 
+async def test_memory_shows_lists_and_objects_and_history_what_failed_so_that_people_can_read_them() -> None:
+    async with talking() as t:
+        await t.say("lists")
+        assert (await said(t, "/memory")).endswith('- last: "lists"\n- list:\n  - a\n  - 1\n- object:\n  - b: null')
+        [apology] = await t.say("fail")
+        assert (await said(t, "/history 1")).endswith(f"> fail\n{apology}")
+
+
 async def test_new_begins_another_episode_and_what_is_remembered_stays() -> None:
     ends: list[tuple[str, str]] = []
     async with talking(on_conversation_end=(lambda name, reason: ends.append((name, reason)),)) as t:
@@ -159,14 +172,30 @@ async def test_new_begins_another_episode_and_what_is_remembered_stays() -> None
         assert "told: one" in await said(t, "/memory")
 
 
-async def test_new_is_no_way_around_the_limit() -> None:
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_new_goes_on_where_a_conversation_has_reached_its_limit(is_restarted: bool) -> None:
     async with talking(policy=Policy(rules=Rules(max_interactions=1))) as t:
         await t.say("one")
-        await t.say("two")
-        await said(t, "/new")
+        [notice] = await t.say("two")
+        assert notice.endswith("Write again in 5 min, or begin another thread (or say /new).")
         assert await t.say("three") == []
-        assert notes(t).asked == ["one"]
         assert "It goes on at" in await said(t, "/status")
+        await said(t, "/new")
+        assert "It goes on at" not in await said(t, "/status")
+        if is_restarted:
+            await t.restart()
+        assert await t.say("four") == ["noted: four"]
+        [record] = await t.conversations()
+        assert (record.state, record.interaction_count) == ("active", 1)
+
+
+async def test_a_conversation_that_is_over_ends_no_second_time() -> None:
+    ends: list[tuple[str, str]] = []
+    async with talking(on_conversation_end=(lambda name, reason: ends.append((name, reason)),)) as t:
+        await t.say("one")
+        await said(t, "/new")
+        await said(t, "/new")
+        assert ends == [(f"{ALICE}_{AGENT}", "completed")]
 
 
 async def test_forgetting_a_conversation_asks_first_and_leaves_the_others() -> None:
@@ -182,6 +211,11 @@ async def test_forgetting_a_conversation_asks_first_and_leaves_the_others() -> N
         assert "told: here" not in await said(t, "/memory")
         assert await said(t, "/history") == "We said nothing yet."
         assert "told: there" in await said(t, "/memory", thread="t")
+        assert await said(t, "/memory") == '- last: "there"'  # told for all conversations, and last in the other one
+        await said(t, "/forget yes", thread="t")
+        for _ in range(2):
+            assert [await said(t, "/memory", thread=thread) for thread in (None, "t")] == ["Nothing."] * 2
+            await t.restart()
 
 
 async def test_forget_me_deletes_everything_and_what_runs_elsewhere_is_dropped() -> None:

@@ -39,8 +39,8 @@ class Store(AgentStore):
         self._happens()
         return stored
 
-    async def delete_conversation(self, row: ConversationRow) -> ForgetReport:
-        deleted = asyncio.ensure_future(super().delete_conversation(row))
+    async def delete_conversation(self, row: ConversationRow, *, with_copies: bool = False) -> ForgetReport:
+        deleted = asyncio.ensure_future(super().delete_conversation(row, with_copies=with_copies))
         await asyncio.sleep(0)
         self._happens()
         return await deleted

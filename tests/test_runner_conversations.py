@@ -81,7 +81,7 @@ async def test_over_the_limit_there_is_one_notice_and_then_silence_until_the_coo
         assert [await t.say("x") for _ in range(2)] == [["message 1"], ["message 2"]]
         (notice,) = await t.say("x")
         assert "2 messages are the limit" in notice
-        assert "Write again in 5 min, or begin another thread." in notice
+        assert "Write again in 5 min, or begin another thread (or say /new)." in notice
         assert await record(t) == ("max_interactions_reached", 2)
         assert ends.heard == [(f"{ALICE}_{AGENT}", "max_interactions_reached")]
         clock.move(seconds=299)
@@ -95,8 +95,9 @@ async def test_over_the_limit_there_is_one_notice_and_then_silence_until_the_coo
         assert await record(t) == ("active", 1)
 
 
-async def test_a_program_over_the_limit_is_refused_with_a_code_and_a_time() -> None:
-    async with counting(Clock()) as t:
+async def test_a_program_over_the_limit_is_refused_each_time_with_a_code_and_a_time() -> None:
+    clock = Clock()
+    async with counting(clock) as t:
         await t.ask("x")
         await t.ask("x")
         events: list[PeerEvent] = []
@@ -105,10 +106,15 @@ async def test_a_program_over_the_limit_is_refused_with_a_code_and_a_time() -> N
             async for event in t.stream("x"):
                 events.append(event)
 
-        with pytest.raises(PeerRefused):
-            await ask()
-        assert events[-1].data["code"] == 429
-        assert events[-1].data["retry_after_s"] == 300
+        for rest_s, rest in ((300, "5 min"), (299, "5 min"), (99, "99 s")):
+            with pytest.raises(
+                PeerRefused, match=f"2 messages are the limit of a conversation. Write again in {rest}, or begin"
+            ):
+                await ask()
+            assert events[-1].data["code"] == 429
+            assert events[-1].data["retry_after_s"] == rest_s
+            clock.move(seconds=1 if rest_s == 300 else 200)
+        assert (await t.ask("x")).text == "message 3"
 
 
 async def test_without_a_limit_nothing_is_refused() -> None:

@@ -17,7 +17,7 @@ from ..preferences import Preferences
 from ..stores.window import NOTHING, WINDOW, Window
 from ..usage import TOKENS
 from .definition import SURE, Asked, Command, Outcome
-from .wording import conversation_line, count, marked_json, turn_text
+from .wording import conversation_line, count, marked_json, turn_text, variable_lines
 
 _TURNS = 10
 _MOST_TURNS = 200
@@ -90,7 +90,7 @@ async def _memory(asked: Asked) -> Outcome:
     values = {**person, **own}
     values.pop(TOKENS, None)
     window = Window.from_json(values.pop(WINDOW)) if WINDOW in values else NOTHING
-    lines += [f"- {name}: {value}" for name, value in values.items()]
+    lines += [line for name, value in values.items() for line in variable_lines(name, value)]
     lines += [f"- In short: {window.summary}"] if window.summary else []
     return Outcome("\n".join(lines) or "Nothing.")
 

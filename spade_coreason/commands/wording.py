@@ -31,7 +31,22 @@ def turn_text(turn: Interaction) -> str:
     """A turn, with what was asked before what was answered."""
     asked = turn.input.get("query") if isinstance(turn.input, dict) else None
     shown = asked if isinstance(asked, str) else json.dumps(turn.dump()["input"], ensure_ascii=False)
-    return f"{turn.timestamp.astimezone():%Y-%m-%d %H:%M}\n> {shown}\n{turn.output.get('text', '')}".rstrip()
+    answered = turn.output.get("text") or turn.output.get("error", {}).get("user_message", "")
+    return f"{turn.timestamp.astimezone():%Y-%m-%d %H:%M}\n> {shown}\n{answered}".rstrip()
+
+
+def variable_lines(name: str, text: str) -> list[str]:
+    """A variable, of which the JSON is given: an object or a list with a line for each of its values."""
+    value = json.loads(text)
+    if isinstance(value, dict) and value:
+        return [f"- {name}:", *(f"  - {key}: {_shown(inner)}" for key, inner in value.items())]
+    if isinstance(value, list) and value:
+        return [f"- {name}:", *(f"  - {_shown(inner)}" for inner in value)]
+    return [f"- {name}: {text}"]
+
+
+def _shown(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def deleted(gone: Forgotten) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, delete, update
+from sqlalchemy import Connection, delete, select, update
 
 from ..names import possible_ids
 from ..preferences import PREFERENCES
@@ -41,6 +41,17 @@ def delete_everything(
         entries = audit.forget(connection, agent, person)
     known = clear_shelves(connection, agent, gone)
     return ForgetReport(tuple(row.conversation_id for row in rows), turns, values, requests, preferences, known, entries)
+
+
+def delete_copies(connection: Connection, agent: str, row: ConversationRow) -> None:
+    """Deletes those variables of a conversation's owner that are the same there: an agent keeps what it stores for both."""
+    own = variables.alias()
+    is_same = (
+        select(own.c.name)
+        .where(own.c.agent == agent, own.c.scope == "conversation", own.c.holder == row.conversation_id)
+        .where(own.c.name == variables.c.name, own.c.value == variables.c.value)
+    )
+    connection.execute(_variables(agent, "person", row.owner).where(is_same.exists()))
 
 
 def _variables(agent: str, scope: str, holder: str) -> Any:

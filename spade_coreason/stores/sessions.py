@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CompoundSelect, Row, Select, func, select, union, update
+from sqlalchemy import CompoundSelect, Connection, Row, Select, func, select, union, update
 
 from ..contracts import ConversationState
 from ..contracts.base import utc_now
@@ -17,7 +17,7 @@ from ..names import choose
 from ..preferences import PREFERENCES
 from .audit import AuditTrail
 from .database import Database, Questions, micros, moment
-from .deletion import OF_A_PERSON, delete_everything
+from .deletion import OF_A_PERSON, delete_copies, delete_everything
 from .inbox import Inbox
 from .knowledge import KnowledgeStore
 from .retention import RetentionStore
@@ -143,9 +143,15 @@ class AgentStore:
         [found] = await self._rows(counts)
         return found.active, found.kept
 
-    async def delete_conversation(self, row: ConversationRow) -> ForgetReport:
-        """Deletes a conversation with everything under its id."""
-        return await self._database.write(lambda connection: delete_everything(connection, self.agent, [row]))
+    async def delete_conversation(self, row: ConversationRow, *, with_copies: bool = False) -> ForgetReport:
+        """Deletes a conversation with everything under its id; `with_copies`, what its owner has the same of it too."""
+
+        def work(connection: Connection) -> ForgetReport:
+            if with_copies:
+                delete_copies(connection, self.agent, row)
+            return delete_everything(connection, self.agent, [row])
+
+        return await self._database.write(work)
 
     async def forget(self, person: str) -> ForgetReport:
         """Deletes everything about a person (a bare JID): conversations, turns, variables, and requests that wait."""
