@@ -193,10 +193,10 @@ class PeerError(CoReasonError):
 
 
 class PeerTimeout(PeerError):
-    """No answer within the time given."""
+    """No complete answer within the time given."""
 
-    def __init__(self, jid: str, timeout_s: float) -> None:
-        super().__init__(jid, f"did not answer in {timeout_s:g} s")
+    def __init__(self, jid: str, timeout_s: float, *, has_begun: bool = False) -> None:
+        super().__init__(jid, f"did not {'finish its answer' if has_begun else 'answer'} in {timeout_s:g} s")
         self.timeout_s = timeout_s
 
 

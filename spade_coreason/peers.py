@@ -109,14 +109,16 @@ class OpenRequests:
         with self._waiting(request_id, jid) as request:
             send()
             deadline = asyncio.get_running_loop().time() + timeout_s
+            has_begun = False
             while True:
                 try:
                     async with asyncio.timeout_at(deadline):
                         arrival = await request.arrivals.get()
                 except TimeoutError:
-                    raise PeerTimeout(request.jid, timeout_s) from None
+                    raise PeerTimeout(request.jid, timeout_s, has_begun=has_begun) from None
                 if isinstance(arrival, PeerError):
                     raise arrival
+                has_begun = True
                 yield PeerEvent(arrival.type, arrival.data)
                 if arrival.type in _ENDS:
                     _raise_for(request.jid, arrival)

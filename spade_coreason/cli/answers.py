@@ -125,6 +125,13 @@ def steps_of(event: PeerEvent) -> list[str]:
     return printable(str(event.data.get("content", ""))).splitlines()
 
 
+def thought_of(event: PeerEvent) -> str:
+    """The first line of a thought, printable; "" for anything else."""
+    if event.type != "block.thought" or steps_of(event):
+        return ""
+    return next(iter(printable(str(event.data.get("content", ""))).strip().splitlines()), "")
+
+
 def choices_of(event: PeerEvent) -> list[str]:
     """What an event offers as answers, printable; nothing of those that would not be said as they are shown."""
     offered = event.data.get("choices")

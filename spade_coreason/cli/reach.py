@@ -163,7 +163,8 @@ def _guest(running: RunFile | None, directory: Path) -> Account:
     if running is None and is_owned(directory):
         raise ServerError(f"{shown} is in use, and nobody there can be asked: it is just starting or stopping; try again")
     if running is None:
-        remedy = "start one (`spade-coreason up`), or name your account with --jid, or another data directory with -c or --data"
+        remedy = "start one (`spade-coreason up`), or name your account with --jid, or another data directory"
+        remedy += " with -c, --project or --data"
         raise no_platform(directory, remedy)
     if running.guest is None:
         raise ConfigError("--jid", f"is missing; the platform on {shown} uses {running.domain}, which has no guest account")
@@ -185,7 +186,7 @@ def no_platform(directory: Path, remedy: str) -> ServerError:
     """That none runs on a data directory, or that this user cannot know."""
     shown = shown_path(directory)
     if not directory.is_dir():
-        return ServerError(f"no platform is running on {shown} (there is no such directory); {remedy}")
+        return ServerError(f"no platform is running on {shown} (there is no directory {directory.absolute()}); {remedy}")
     if not os.access(directory, os.R_OK | os.X_OK):
         return ServerError(f"{shown} may not be read by this user, who cannot know whether a platform is running; {remedy}")
     return ServerError(f"no platform is running on {shown}; {remedy}")

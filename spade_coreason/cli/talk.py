@@ -13,9 +13,9 @@ from ..exceptions import ConfigError, PeerError
 from ..names import local_part
 from ..peers import as_request, collect, command_request
 from . import failures
-from .answers import AnswerText, choices_of, steps_of
+from .answers import AnswerText, choices_of, steps_of, thought_of
 from .company import Company
-from .console import paint, terminal_width, write
+from .console import one_line, paint, terminal_width, write
 from .passing import passing
 from .prompt import Prompt, without_echo
 from .question import decoded
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 WAITING_AFTER_S = 0.2
 _LOOKS_EVERY_S = 0.5
+_HINT = " (Ctrl-C takes it back)"
 
 
 def is_terminal() -> bool:
@@ -140,6 +141,8 @@ class Chat:
                     waiting.end()
                     write(_steps_shown(steps, wrapped, answer.has_text))
                     waiting = waiting if answer.has_text else _Waiting(self._client, local_part(jid))
+                if thought := thought_of(event):
+                    waiting.says(thought)
                 if new := wrapped.feed(answer.feed(event)):
                     waiting.end()
                     write(new)
@@ -180,12 +183,19 @@ class _Waiting:
     def __init__(self, client: AgentClient, name: str) -> None:
         self._client = client
         self._name = name
+        self._thought = ""
         self._timer = asyncio.get_running_loop().call_later(WAITING_AFTER_S, self._show)
+
+    def says(self, thought: str) -> None:
+        """What the agent thinks just now."""
+        self._thought = thought
 
     def _show(self) -> None:
         # Of an agent that is away nobody tells; only that the server is.
         whom = self._name if self._client.is_online else "the server"
-        passing.show(paint(f"{INDENT}waiting for {whom}… (Ctrl-C takes it back)", "dim"))
+        room = (terminal_width() or 80) - len(INDENT) - len(_HINT) - 1
+        thought = one_line(self._thought, max(room, 20)) if self._client.is_online else ""
+        passing.show(paint(f"{INDENT}{thought or f'waiting for {whom}…'}{_HINT}", "dim"))
         self._timer = asyncio.get_running_loop().call_later(_LOOKS_EVERY_S, self._show)
 
     def end(self) -> None:

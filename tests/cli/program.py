@@ -40,6 +40,9 @@ class MoodyAgent:
                 raise ValueError("a secret of the person")
             case "sleep":
                 await asyncio.sleep(self._patience_s)
+            case "wonder":
+                await response.thought("Is it a long one? " * 9)
+                await asyncio.sleep(self._patience_s)
             case "yawn":
                 stream = await response.create_stream()
                 await stream.write("Well, ")

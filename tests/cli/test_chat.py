@@ -113,6 +113,14 @@ def test_ctrl_c_takes_the_question_back_and_the_next_one_is_answered_at_once(cha
     assert "> sleep" not in terminal.screen
 
 
+def test_what_an_agent_thinks_stands_in_the_line_that_waits_for_it(chat: Chat) -> None:
+    terminal = chat("moody")
+    terminal.type("wonder\r")
+    terminal.until(r"  (Is it a long one\? )+[^\r\n]{1,20}… \(Ctrl-C takes it back\)")
+    terminal.type("\x03")
+    terminal.until(r"\(taken back\).*moody ▸")
+
+
 def test_of_an_answer_without_a_word_it_says_so(chat: Chat) -> None:
     terminal = chat("moody")
     terminal.type("hush\r")

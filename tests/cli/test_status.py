@@ -85,7 +85,7 @@ def test_a_platform_of_the_version_before_is_understood() -> None:
 def test_where_none_runs_it_is_one_line_and_4(invoke: Invoke, tmp_path: Path) -> None:
     remedy = "start one (`spade-coreason up`), or name another with --data\n"
     nothing = invoke("status", "--json")
-    wanted = f"error: no platform is running on data (there is no such directory); {remedy}"
+    wanted = f"error: no platform is running on data (there is no directory {tmp_path / 'data'}); {remedy}"
     assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (4, "", wanted)
     elsewhere = invoke("status", "--data", "/no/such")
     assert elsewhere.stderr.startswith("error: no platform is running on /no/such (")

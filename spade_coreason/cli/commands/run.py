@@ -75,7 +75,7 @@ def command(agent: str, pairs: tuple[str, ...], jid: str | None, data: Path | No
 
 def _settings(agent: str, pairs: tuple[str, ...], jid: str | None, data: Path | None, given: dict[str, Any]) -> Settings:
     domain, host = given["domain"], given["host"]
-    address = jid or f"{name_of(agent)}@{domain or host or 'localhost'}"
+    address = jid or f"{name_of(agent) or 'agent'}@{domain or host or 'localhost'}"
     is_external = bool(host or domain) or ("@" in address and address.partition("@")[2].partition("/")[0] != "localhost")
     settings: dict[str, Any] = {"jid": address, "agent": agent, "options": dict(map(_option, pairs))}
     if given["manifest"] is not None:
