@@ -151,6 +151,12 @@ class Database(ABC):
         """Runs `work` likewise, and waits for its result."""
         return await self.run(work)
 
+    async def erase(self, work: Callable[[Connection], T]) -> T:
+        """Runs `work`, which deletes, likewise; what it deleted soon stands nowhere else in the files of the database."""
+        result = await self.write(work)
+        self._empty_log_soon()
+        return result
+
     async def read(self, work: Callable[[Connection], T]) -> T:
         """Runs `work` in a transaction of its own, beside the writer; it sees one state of the database."""
         try:
@@ -238,6 +244,10 @@ class Database(ABC):
 
     async def _open_to_read(self) -> None:
         await self.read(self._check)
+
+    @abstractmethod
+    def _empty_log_soon(self) -> None:
+        """Leaves nothing of what was deleted in the log, where that is ours."""
 
     @abstractmethod
     async def _finish(self) -> None:

@@ -156,7 +156,7 @@ class KnowledgeStore:
                 full_text.scrub(connection)
             return len(found)
 
-        return await self._database.write(work)
+        return await self._database.erase(work)
 
     async def texts(self, wanted: Sequence[Shelf]) -> list[tuple[Shelf, str, datetime, str]]:
         """Everything on some shelves: whose, the document, when it was added, and its text, in order."""

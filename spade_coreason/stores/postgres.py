@@ -76,6 +76,9 @@ class PostgresDatabase(Database):
             raise self._error(error) from error
         self._writer = asyncio.create_task(self._run(), name="database-writer")
 
+    def _empty_log_soon(self) -> None:
+        """It is the server's."""
+
     async def _finish(self) -> None:
         if self._writer is not None:
             self._wake.set()

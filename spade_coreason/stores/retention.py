@@ -70,7 +70,7 @@ class RetentionStore:
                 forget_summary(connection, conversation, numbers[-1])
             return len(doomed)
 
-        return await self._database.write(work)
+        return await self._database.erase(work)
 
     async def delete_variables_of_strangers(self, before: datetime) -> None:
         """Deletes what was stored before `before` about people who have no conversation any more."""
@@ -81,7 +81,7 @@ class RetentionStore:
             variables.c.updated_at < micros(before),
             variables.c.holder.not_in(known),
         )
-        await self._database.write(lambda connection: connection.execute(old))
+        await self._database.erase(lambda connection: connection.execute(old))
 
     def _in_state(self, state: ConversationState, after: int, limit: int) -> Select[Any]:
         # Looked up by their rows: by the agent's name, which so hides from it, SQLite would sort all of them for each page.

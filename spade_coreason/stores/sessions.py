@@ -151,12 +151,12 @@ class AgentStore:
                 delete_copies(connection, self.agent, row)
             return delete_everything(connection, self.agent, [row])
 
-        return await self._database.write(work)
+        return await self._database.erase(work)
 
     async def forget(self, person: str) -> ForgetReport:
         """Deletes everything about a person (a bare JID): conversations, turns, variables, and requests that wait."""
         rows = await self._conversations(self._select().where(conversations.c.owner == person))
-        return await self._database.write(lambda connection: delete_everything(connection, self.agent, rows, person))
+        return await self._database.erase(lambda connection: delete_everything(connection, self.agent, rows, person))
 
     # Turns and variables
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import queue
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -21,8 +24,14 @@ from ..exceptions import DatabaseEmpty, StoreError
 from .database import Database, Durability, Questions, Results, Row, T, Write, grouped, settle
 from .statements import CLOSE, MAX_ROWS, QUERIES, STATEMENTS, sql
 
+log = logging.getLogger(__name__)
+
 _PAGES_A_CHECKPOINT = 4000
 """So far the log grows: 16 MiB."""
+_EMPTY_AFTER_S = 0.5
+_EMPTY_AGAIN_AFTER_S = 10.0
+_READERS_MAY_TAKE_S = 0.2
+"""Nobody writes while the log is emptied, and waits for whoever reads."""
 
 # What concerns the file, whoever writes, and what to do about it.
 _REMEDIES = {
@@ -61,6 +70,8 @@ class SqliteDatabase(Database):
         for engine in (self._writer_engine, self._readers.sync_engine):
             event.listen(engine, "connect", self._prepare)
             event.listen(engine, "begin", _begin_deferred if engine is not self._writer_engine else _begin_immediate)
+        self._emptying: asyncio.Task[None] | None = None
+        self._has_erased = False
         self._inode = 0
         self._queue: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="database-writer", daemon=True)
@@ -94,6 +105,8 @@ class SqliteDatabase(Database):
         return await super().read(work)
 
     async def _finish(self) -> None:
+        if self._emptying is not None:
+            self._emptying.cancel()  # whoever closes the file last empties it
         if self._thread.is_alive():
             self._queue.put(None)
             await asyncio.to_thread(self._thread.join)
@@ -111,6 +124,27 @@ class SqliteDatabase(Database):
 
     def _take(self, batch: list[Any]) -> None:
         self._queue.put(batch)
+
+    # The log
+
+    def _empty_log_soon(self) -> None:
+        self._has_erased = True
+        if self._emptying is None or self._emptying.done():
+            self._emptying = self._loop.create_task(self._empty_log())
+
+    async def _empty_log(self) -> None:
+        """Once for what is erased within a moment; again and again while others read."""
+        wait_s = _EMPTY_AFTER_S
+        while self._has_erased:
+            await asyncio.sleep(wait_s)
+            self._has_erased = False
+            try:
+                is_empty = await asyncio.to_thread(_truncate_log, self.name)
+            except sqlite3.Error as error:
+                log.warning("%s: what was deleted is still in its log: %s", self.name, error)
+                return
+            if not is_empty:
+                self._has_erased, wait_s = True, _EMPTY_AGAIN_AFTER_S
 
     # The writer thread
 
@@ -208,6 +242,14 @@ class SqliteDatabase(Database):
         # Else a statement of many rows keeps what it may have to undo in a file of its own: a third of all that is written.
         cursor.execute("PRAGMA temp_store=MEMORY")
         cursor.close()
+
+
+def _truncate_log(file: str) -> bool:
+    """Writes the log into the file, and leaves nothing of it; False where somebody still reads it."""
+    address = f"file:{quote(file)}?mode=rw"
+    with closing(sqlite3.connect(address, timeout=_READERS_MAY_TAKE_S, isolation_level=None, uri=True)) as connection:
+        is_busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    return not is_busy
 
 
 def _run_rows(driver: Any, statement: int, rows: list[Row]) -> None:
