@@ -48,7 +48,7 @@ from .thinking import lines as thinking_lines
 from .thinking import measure as measure_thinking
 from .thinking import targets as thinking_targets
 
-FULL = (Load(rounds=24, messages=1000, pings=50), 100, 5.0)
+FULL = (Load(rounds=48, messages=1000, pings=50), 100, 5.0)
 FULL_RECALL, QUICK_RECALL = (10_000, 300), (500, 20)
 QUICK = (Load(rounds=2, messages=200, pings=20), 10, 0.5)
 

@@ -241,9 +241,10 @@ class Obeying:
             memory.person.preferences = USUAL
         else:
             report = await forget_conversation(engine.store, self._house.memory, memory.row)
+            left = await engine.store.variables("person", owner)
             theirs = memory.person.variables.values
             for name, text in memory.variables.values.items():
-                if theirs.get(name) == text:
+                if name not in left and theirs.get(name) == text:
                     del theirs[name]
         if engine.knowledge is not None:
             engine.knowledge.let_go()

@@ -118,7 +118,7 @@ class OpenRequests:
                     raise PeerTimeout(request.jid, timeout_s, has_begun=has_begun) from None
                 if isinstance(arrival, PeerError):
                     raise arrival
-                has_begun = True
+                has_begun = has_begun or arrival.type != "block.thought"
                 yield PeerEvent(arrival.type, arrival.data)
                 if arrival.type in _ENDS:
                     _raise_for(request.jid, arrival)

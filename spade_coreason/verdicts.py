@@ -28,12 +28,13 @@ def decide(memory: Memory, incoming: Incoming, now: datetime, rules: Rules) -> R
 
 def notice(memory: Memory, incoming: Incoming, now: datetime, rules: Rules, *, has_commands: bool) -> Refused:
     """Why a conversation pauses, and how to go on: a person hears it once, a program, which waits, each time."""
-    quiet_until = memory.row.life.quiet_until
+    life, most = memory.row.life, rules.max_interactions
+    quiet_until = life.quiet_until
     rest_s = rules.cooldown.total_seconds() if quiet_until is None else (quiet_until - now).total_seconds()
     text = (
-        "I pause here: this conversation goes round in circles."
-        if memory.echoes >= conversation.ECHOES_UNTIL_PAUSE
-        else f"That is all for now: {rules.max_interactions} messages are the limit of a conversation."
+        f"That is all for now: {most} messages are the limit of a conversation."
+        if most and life.interaction_count >= most
+        else "I pause here: this conversation goes round in circles."
     )
     text += f" Write again in {_duration(rest_s)}, or begin another thread"
     text += " (or say /new)." if has_commands and incoming.may_command else "."

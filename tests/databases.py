@@ -53,6 +53,8 @@ def commits(url: str) -> int:
         transactions = "SELECT xmin::text AS x FROM interactions UNION SELECT xmin::text FROM inbox"
         return len(execute(url, f"SELECT x FROM ({transactions}) AS found"))
     log = Path(f"{url.removeprefix(SQLITE)}-wal").read_bytes()
+    if not log:
+        return 0
     [page] = struct.unpack_from(">8xI", log)
     # A frame whose header says how large the database is ends a transaction (SQLite, WAL file format).
     return sum(struct.unpack_from(">4xI", log, frame) != (0,) for frame in range(32, len(log), 24 + page))

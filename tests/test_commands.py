@@ -216,6 +216,10 @@ async def test_forgetting_a_conversation_asks_first_and_leaves_the_others() -> N
         for _ in range(2):
             assert [await said(t, "/memory", thread=thread) for thread in (None, "t")] == ["Nothing."] * 2
             await t.restart()
+        for thread in ("one", "two"):
+            await t.say("the same", thread=thread)
+        await said(t, "/forget yes", thread="one")
+        assert await said(t, "/memory") == '- last: "the same"'  # it was said in the other one, too
 
 
 async def test_forget_me_deletes_everything_and_what_runs_elsewhere_is_dropped() -> None:

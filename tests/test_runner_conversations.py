@@ -246,6 +246,8 @@ async def test_ten_messages_with_our_last_answer_in_them_are_paused_with_one_not
         answers = [await t.say(f"> Hello! you said, {number}") for number in range(14)]
         assert answers[:9] == [["Hello!"]] * 9
         assert "goes round in circles" in answers[9][0]
+        with pytest.raises(PeerRefused, match="goes round in circles"):  # the same conversation, by a program
+            await t.ask("x")
         assert answers[10:] == [[]] * 4
         assert await record(t) == ("max_interactions_reached", 10)
         clock.move(seconds=300)

@@ -129,7 +129,8 @@ def thought_of(event: PeerEvent) -> str:
     """The first line of a thought, printable; "" for anything else."""
     if event.type != "block.thought" or steps_of(event):
         return ""
-    return next(iter(printable(str(event.data.get("content", ""))).strip().splitlines()), "")
+    first, *_ = printable(str(event.data.get("content", ""))).strip().splitlines() or [""]
+    return " ".join(first.split())
 
 
 def choices_of(event: PeerEvent) -> list[str]:

@@ -15,12 +15,12 @@ from ..peers import as_request, collect, command_request
 from . import failures
 from .answers import AnswerText, choices_of, steps_of, thought_of
 from .company import Company
-from .console import one_line, paint, terminal_width, write
+from .console import paint, terminal_width, write
 from .passing import passing
 from .prompt import Prompt, without_echo
 from .question import decoded
 from .slash import INDENT, commands_in, is_command, is_leave, is_ours, obey, shown
-from .wrapping import Wrapped
+from .wrapping import Wrapped, fitting
 
 if TYPE_CHECKING:
     from ..xmpp.client import AgentClient
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 WAITING_AFTER_S = 0.2
 _LOOKS_EVERY_S = 0.5
 _HINT = " (Ctrl-C takes it back)"
+_LEAST_THOUGHT = 15
 
 
 def is_terminal() -> bool:
@@ -194,7 +195,8 @@ class _Waiting:
         # Of an agent that is away nobody tells; only that the server is.
         whom = self._name if self._client.is_online else "the server"
         room = (terminal_width() or 80) - len(INDENT) - len(_HINT) - 1
-        thought = one_line(self._thought, max(room, 20)) if self._client.is_online else ""
+        is_shown = self._client.is_online and room >= _LEAST_THOUGHT
+        thought = fitting(self._thought, room) if is_shown else ""
         passing.show(paint(f"{INDENT}{thought or f'waiting for {whom}…'}{_HINT}", "dim"))
         self._timer = asyncio.get_running_loop().call_later(_LOOKS_EVERY_S, self._show)
 

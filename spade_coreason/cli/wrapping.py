@@ -15,6 +15,16 @@ _NARROW = 20
 _PIECE = re.compile(r"\n|[ \t]+|[^ \t\n]+")
 
 
+def fitting(line: str, columns: int) -> str:
+    """As much of a line as so many columns of a terminal hold."""
+    if get_cwidth(line) <= columns:
+        return line
+    line = line[:columns]
+    while line and get_cwidth(line) >= columns:
+        line = line[:-1]
+    return f"{line}…"
+
+
 class Wrapped:
     """A text that comes in pieces: what to write for each, so that lines fit in `width()` and begin with `indent`.
 

@@ -153,9 +153,9 @@ class Database(ABC):
 
     async def erase(self, work: Callable[[Connection], T]) -> T:
         """Runs `work`, which deletes, likewise; what it deleted soon stands nowhere else in the files of the database."""
-        result = await self.write(work)
-        self._empty_log_soon()
-        return result
+        erased = self.run(work)
+        erased.add_done_callback(lambda _: self._empty_log_soon())  # also where nobody waits any more
+        return await erased
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """Runs `work` in a transaction of its own, beside the writer; it sees one state of the database."""

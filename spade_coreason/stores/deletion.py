@@ -44,14 +44,22 @@ def delete_everything(
 
 
 def delete_copies(connection: Connection, agent: str, row: ConversationRow) -> None:
-    """Deletes those variables of a conversation's owner that are the same there: an agent keeps what it stores for both."""
-    own = variables.alias()
-    is_same = (
-        select(own.c.name)
-        .where(own.c.agent == agent, own.c.scope == "conversation", own.c.holder == row.conversation_id)
-        .where(own.c.name == variables.c.name, own.c.value == variables.c.value)
+    """Deletes those variables of a conversation's owner that are the same there, and in no other conversation of theirs.
+
+    What an agent stores without naming a scope is kept in both.
+    """
+    theirs = select(conversations.c.conversation_id).where(conversations.c.agent == agent, conversations.c.owner == row.owner)
+    kept = variables.alias()
+    the_same = select(kept.c.holder).where(
+        kept.c.agent == agent,
+        kept.c.scope == "conversation",
+        kept.c.holder.in_(theirs),
+        kept.c.name == variables.c.name,
+        kept.c.value == variables.c.value,
     )
-    connection.execute(_variables(agent, "person", row.owner).where(is_same.exists()))
+    here = the_same.where(kept.c.holder == row.conversation_id).exists()
+    elsewhere = the_same.where(kept.c.holder != row.conversation_id).exists()
+    connection.execute(_variables(agent, "person", row.owner).where(here, ~elsewhere))
 
 
 def _variables(agent: str, scope: str, holder: str) -> Any:

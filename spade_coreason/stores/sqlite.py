@@ -71,6 +71,7 @@ class SqliteDatabase(Database):
             event.listen(engine, "connect", self._prepare)
             event.listen(engine, "begin", _begin_deferred if engine is not self._writer_engine else _begin_immediate)
         self._emptying: asyncio.Task[None] | None = None
+        self._truncating: asyncio.Future[bool] | None = None
         self._has_erased = False
         self._inode = 0
         self._queue: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
@@ -89,6 +90,10 @@ class SqliteDatabase(Database):
             self._set_up(connection)
             self._take_stock(connection)
         self._find_file()
+        try:
+            self._truncate_log()  # what was deleted just before a crash is still there
+        except sqlite3.Error as error:
+            raise self._error(error) from error
 
     async def _open_to_read(self) -> None:
         self._find_file()
@@ -107,6 +112,8 @@ class SqliteDatabase(Database):
     async def _finish(self) -> None:
         if self._emptying is not None:
             self._emptying.cancel()  # whoever closes the file last empties it
+        if self._truncating is not None:
+            await asyncio.wait([self._truncating])
         if self._thread.is_alive():
             self._queue.put(None)
             await asyncio.to_thread(self._thread.join)
@@ -129,22 +136,37 @@ class SqliteDatabase(Database):
 
     def _empty_log_soon(self) -> None:
         self._has_erased = True
+        if self._is_closed:
+            return
         if self._emptying is None or self._emptying.done():
             self._emptying = self._loop.create_task(self._empty_log())
 
     async def _empty_log(self) -> None:
         """Once for what is erased within a moment; again and again while others read."""
-        wait_s = _EMPTY_AFTER_S
+        wait_s, has_warned = _EMPTY_AFTER_S, False
         while self._has_erased:
             await asyncio.sleep(wait_s)
             self._has_erased = False
+            self._truncating = asyncio.ensure_future(asyncio.to_thread(self._truncate_log))
             try:
-                is_empty = await asyncio.to_thread(_truncate_log, self.name)
-            except sqlite3.Error as error:
-                log.warning("%s: what was deleted is still in its log: %s", self.name, error)
+                is_empty = await asyncio.shield(self._truncating)
+            except StoreError:  # that the file is another one, whoever writes hears
                 return
+            except sqlite3.Error as error:
+                is_empty = False
+                if not has_warned:
+                    log.warning("%s: what was deleted is still in its log: %s", self.name, error)
+                has_warned = True
             if not is_empty:
                 self._has_erased, wait_s = True, _EMPTY_AGAIN_AFTER_S
+
+    def _truncate_log(self) -> bool:
+        """Writes the log into the file, and leaves nothing of it; False where somebody still reads it."""
+        self._require_file()
+        address = f"file:{quote(os.fsencode(self.name))}?mode=rw"
+        with closing(sqlite3.connect(address, timeout=_READERS_MAY_TAKE_S, isolation_level=None, uri=True)) as connection:
+            is_busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        return not is_busy
 
     # The writer thread
 
@@ -242,14 +264,6 @@ class SqliteDatabase(Database):
         # Else a statement of many rows keeps what it may have to undo in a file of its own: a third of all that is written.
         cursor.execute("PRAGMA temp_store=MEMORY")
         cursor.close()
-
-
-def _truncate_log(file: str) -> bool:
-    """Writes the log into the file, and leaves nothing of it; False where somebody still reads it."""
-    address = f"file:{quote(file)}?mode=rw"
-    with closing(sqlite3.connect(address, timeout=_READERS_MAY_TAKE_S, isolation_level=None, uri=True)) as connection:
-        is_busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    return not is_busy
 
 
 def _run_rows(driver: Any, statement: int, rows: list[Row]) -> None:

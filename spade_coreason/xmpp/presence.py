@@ -84,6 +84,7 @@ class Presence:
         self._photo = photo
         if self._is_announced:
             self._say(self._now())
+            self.noticed()
 
     def starting(self, contacts: Iterable[str]) -> None:
         """Says so to each of the contacts."""

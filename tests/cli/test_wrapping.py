@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from prompt_toolkit.utils import get_cwidth
 
-from spade_coreason.cli.wrapping import Wrapped, hanging
+from spade_coreason.cli.wrapping import Wrapped, fitting, hanging
 
 TEXTS = [
     "the quick brown fox jumps over the lazy dog, twice",
@@ -28,6 +28,14 @@ def at(width: int | None) -> Callable[[], int | None]:
 def wrapped(text: str, width: int | None) -> str:
     wrapped = Wrapped(at(width))
     return wrapped.feed(text) + wrapped.end()
+
+
+@pytest.mark.parametrize(
+    ("line", "fits"),
+    [("", ""), ("a" * 10, "a" * 10), ("a" * 11, "a" * 9 + "…"), ("世" * 5, "世" * 5), ("世" * 6, "世" * 4 + "…")],
+)
+def test_a_line_is_cut_where_the_terminal_ends(line: str, fits: str) -> None:
+    assert fitting(line, 10) == fits
 
 
 def test_a_line_breaks_between_words_and_the_next_is_indented() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from spade_coreason import StoreError
 from spade_coreason.stores import AgentStore, Database, Variable
 from tests.databases import SQLITE
 from tests.turns import AGENT, ALICE, conversation, turn
@@ -44,4 +45,62 @@ async def test_what_was_forgotten_is_not_in_the_log_either_even_if_somebody_read
     await store.forget(BOB)
     await eventually(lambda: BOB.encode() not in log.read_bytes() + file.read_bytes())
     await store.forget(BOB)
+    await database.close()
+
+
+async def forgotten(tmp_path: Path) -> tuple[Database, AgentStore, Path]:
+    """A database of which nothing is in the file yet, all in the log, and where somebody is about to be forgotten."""
+    file = tmp_path / "platform.db"
+    database = await Database.open(f"{SQLITE}{file}", "normal")
+    store = AgentStore(database, AGENT)
+    await turn(store, conversation(store, f"{ALICE}_{AGENT}", ALICE))
+    return database, store, file
+
+
+async def test_whoever_deletes_need_not_wait_for_it(tmp_path: Path) -> None:
+    database, store, file = await forgotten(tmp_path)
+    forgetting = asyncio.ensure_future(store.forget(ALICE))
+    while not database._fresh:  # noqa: ASYNC110 - until it is on its way
+        await asyncio.sleep(0)
+    forgetting.cancel()
+    log = Path(f"{file}-wal")
+    await eventually(lambda: ALICE.encode() not in log.read_bytes() + file.read_bytes())
+    await database.close()
+
+
+@pytest.mark.parametrize("after_s", [0, 0.01, 0.02])
+async def test_a_closed_database_has_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_s: float) -> None:
+    monkeypatch.setattr("spade_coreason.stores.sqlite._EMPTY_AFTER_S", 0.01)
+    database, store, file = await forgotten(tmp_path)
+    await store.forget(ALICE)
+    await asyncio.sleep(after_s)
+    await database.close()
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+    assert ALICE.encode() not in file.read_bytes()
+
+
+async def test_the_log_is_not_written_into_another_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    database, store, file = await forgotten(tmp_path)
+    (tmp_path / "backup.db").write_bytes(b"another one")
+    await store.forget(ALICE)
+    (tmp_path / "backup.db").replace(file)
+    emptying = database._emptying  # type: ignore[attr-defined]  # of SQLite's
+    await asyncio.wait([emptying])
+    assert file.read_bytes() == b"another one"
+    assert emptying.exception() is None
+    with pytest.raises(StoreError, match="is another file now"):
+        await store.forget(ALICE)
+
+
+async def test_what_a_crash_left_in_the_log_is_not_there_after_the_next_start(tmp_path: Path) -> None:
+    database, store, _ = await forgotten(tmp_path)
+    await store.forget(ALICE)
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name in ("platform.db", "platform.db-wal"):
+        (copy / name).write_bytes((tmp_path / name).read_bytes())
+    assert ALICE.encode() in (copy / "platform.db-wal").read_bytes()
+    again = await Database.open(f"{SQLITE}{copy}/platform.db", "normal")
+    assert ALICE.encode() not in (copy / "platform.db-wal").read_bytes() + (copy / "platform.db").read_bytes()
+    await again.close()
     await database.close()
