@@ -113,7 +113,7 @@ class SqliteDatabase(Database):
         if self._emptying is not None:
             self._emptying.cancel()  # whoever closes the file last empties it
         if self._truncating is not None:
-            await asyncio.wait([self._truncating])
+            await asyncio.gather(self._truncating, return_exceptions=True)  # its connection is open until then
         if self._thread.is_alive():
             self._queue.put(None)
             await asyncio.to_thread(self._thread.join)
