@@ -205,7 +205,7 @@ class PeerUnavailable(PeerError):
 
 
 class PeerRefused(PeerError):
-    """The agent will not talk with us now; its notice says why. What is asked within `retry_after_s` gets no answer at all."""
+    """The agent will not talk with us now; its notice says why. What is asked within `retry_after_s` is refused again."""
 
     def __init__(self, jid: str, problem: str, retry_after_s: float | None = None) -> None:
         super().__init__(jid, problem)

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ..contracts import AgentRequest
-from ..exceptions import ConfigError, PeerError
+from ..exceptions import ConfigError, PeerError, PeerRefused
 from ..names import local_part
 from ..peers import as_request, collect, command_request
 from . import failures
@@ -149,6 +149,8 @@ class Chat:
                     write(new)
         except PeerError as error:
             problem = failures.line(error)
+            if isinstance(error, PeerRefused) and error.retry_after_s is not None:
+                offered = ["/new"]
         except asyncio.CancelledError:
             self._client.take_back(jid, asked)
             raise

@@ -59,7 +59,7 @@ class Citizen:
             lambda: runner.is_paused,
             lambda: runner.store.is_failing,
         )
-        runner.on_pause(self._presence.paused)
+        runner.on_pause(self._presence.changed)
         self.noticed = self._presence.noticed
         """To be called when a message came in."""
         self._contacts: Contacts | None = None
@@ -142,8 +142,10 @@ class Citizen:
     async def _publish(self) -> None:
         has_vcard = await publish(self._client, self._profile)
         self._is_published = True
-        if has_vcard and self._connection.state == "online":
-            self._presence.show(self._profile.avatar.hash)
+        if has_vcard:
+            self._presence.photo = self._profile.avatar.hash
+            if self._connection.state == "online":
+                self._presence.changed()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

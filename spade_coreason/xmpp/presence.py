@@ -71,20 +71,14 @@ class Presence:
         self._said_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._is_announced = False
-        self._photo: str | None = None
+        self.photo: str | None = None
+        """The hash of the picture in the vCard (XEP-0153); None while the server has none."""
 
     def announce(self) -> None:
         """The agent is there. From here on its presence follows what it does."""
         self._is_announced = True
         self._say(self._now())
         self.noticed()
-
-    def show(self, photo: str) -> None:
-        """The vCard has a picture with this hash (XEP-0153): said at once, unless the agent has left meanwhile."""
-        self._photo = photo
-        if self._is_announced:
-            self._say(self._now())
-            self.noticed()
 
     def starting(self, contacts: Iterable[str]) -> None:
         """Says so to each of the contacts."""
@@ -115,8 +109,8 @@ class Presence:
         if self._timer is None and self._is_announced:
             self._timer = self._loop.call_later(_LOOK_AFTER_S, self._look)
 
-    def paused(self) -> None:
-        """The agent is paused, or goes on: a person did that, and it is said at once."""
+    def changed(self) -> None:
+        """It is paused or goes on, which a person did, or has a picture: said at once, unless the agent has left."""
         if self._is_announced:
             self._say(self._now())
             self.noticed()
@@ -141,6 +135,6 @@ class Presence:
         presence = self._client.make_presence(pshow=what.show, pstatus=what.status, ppriority=priority)
         presence.xml.append(self._caps())
         update = SubElement(presence.xml, f"{{{XUPDATE}}}x")
-        if self._photo is not None:  # without it: not known yet
-            SubElement(update, f"{{{XUPDATE}}}photo").text = self._photo
+        if self.photo is not None:  # without it: not known yet
+            SubElement(update, f"{{{XUPDATE}}}photo").text = self.photo
         presence.send()

@@ -296,6 +296,7 @@ async def test_an_agent_that_leaves_while_it_is_published_does_not_come_back(rea
 
         agent.host.connection.client.add_filter("out", keep)
         await published(agent)
+        await agent.host.connection.settle(2)
         said.clear()
         citizen.leave()
         await citizen._publish()

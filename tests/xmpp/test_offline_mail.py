@@ -19,6 +19,7 @@ from tests.xmpp.test_identity import published
 async def given_nothing(agent: Hosted) -> None:
     """From here on its server keeps mail back, as in the moment of a login: the priority is negative (RFC 6121, 8.5.2.1.1)."""
     await published(agent)  # it shows itself once more then
+    await agent.host.connection.settle(2)
     agent.host.connection.send(["<presence><priority>-1</priority></presence>"])
     await agent.host.connection.settle(2)
 
