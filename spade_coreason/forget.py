@@ -52,7 +52,8 @@ async def forget_conversation(
 ) -> Forgotten:
     """Deletes a conversation with its turns, its variables and its memory entry.
 
-    A variable that is kept for the person too goes there likewise, `with_copies`, if it is what this conversation had last.
+    A variable that is kept for the person too goes there likewise, `with_copies`, if it has the value that it has here, and
+    has it in no other conversation of theirs.
     What else its owner told the agent for all their conversations (the person scope) stays.
     """
     # The memory goes first: were it left behind by a crash, nobody could say any more whose it is.

@@ -32,7 +32,7 @@ def notice(memory: Memory, incoming: Incoming, now: datetime, rules: Rules, *, h
     quiet_until = life.quiet_until
     rest_s = rules.cooldown.total_seconds() if quiet_until is None else (quiet_until - now).total_seconds()
     text = (
-        f"That is all for now: {most} messages are the limit of a conversation."
+        f"That is all for now: {'1 message is' if most == 1 else f'{most} messages are'} the limit of a conversation."
         if most and life.interaction_count >= most
         else "I pause here: this conversation goes round in circles."
     )
