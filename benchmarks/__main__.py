@@ -11,9 +11,10 @@ import asyncio
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,10 @@ FULL = (Load(rounds=48, messages=1000, pings=50), 100, 5.0)
 FULL_RECALL, QUICK_RECALL = (10_000, 300), (500, 20)
 QUICK = (Load(rounds=2, messages=200, pings=20), 10, 0.5)
 
-SERVERS = {"prosody": (prosody.installed, prosody.prosody), "ejabberd": (ejabberd.installed, ejabberd.ejabberd)}
+SERVERS: dict[str, tuple[Callable[[], bool], Callable[..., XmppServer]]] = {
+    "prosody": (prosody.installed, partial(prosody.prosody, unasked=50)),  # as `up` configures it
+    "ejabberd": (ejabberd.installed, ejabberd.ejabberd),
+}
 FURTHER = "further"
 PROMPTNESS = "promptness"
 MEMORY = "memory"

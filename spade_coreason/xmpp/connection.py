@@ -116,6 +116,7 @@ class Connection:
         self._watch.end()
         if self._renewal is not None:
             self._renewal.cancel()
+        self.client.sm.send_unasked()
         self._outgoing.end()
         if self.state == "online" and self.client.is_connected():
             await self.client.disconnect(wait=1.0)

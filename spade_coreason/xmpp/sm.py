@@ -1,6 +1,8 @@
 """Stream management (XEP-0198) that acknowledges a message only when it is durable.
 
-`h` counts a prefix of what came in: while one message is not stored yet, nothing behind it is acknowledged either.
+`h` counts a prefix of what came in: while one message is not stored yet, nothing behind it is acknowledged either. A server
+asks for it when it likes to; what it does not ask for is acknowledged after a second, so that it has little to deliver again
+if this process ends at once.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from slixmpp.plugins.xep_0198 import XEP_0198
 from ..tracked import Tracked
 
 _MODULUS = 2**32
-
+_ACK_WITHIN_S = 1.0
 
 REQUEST_ACK = "<r xmlns='urn:xmpp:sm:3'/>"
 ACK_REQUEST = "{urn:xmpp:sm:3}r"
@@ -39,6 +41,9 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         self._held: deque[tuple[int, asyncio.Future[Any]]] = deque()
         self._is_asked = False
         self._ack_is_due = False
+        self._said = 0
+        """What was acknowledged last, as a count."""
+        self._unasked: asyncio.TimerHandle | None = None
         super().plugin_init()
 
     def session_end(self, event: Any) -> None:
@@ -54,6 +59,8 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
             handled = config["handled"] = (config["handled"] + 1) % _MODULUS
             if durable is not None and not durable.done():
                 self._held.append((handled, durable))
+            if self._unasked is None:
+                self._unasked = self.xmpp.loop.call_later(_ACK_WITHIN_S, self.send_unasked)
 
     def send_ack(self) -> None:
         """Acknowledges what came in until now, as soon as it is durable."""
@@ -64,6 +71,14 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
             # Saying less at once would only make the server ask again.
             self._is_asked = True
             self._held[-1][1].add_done_callback(self._durable)
+
+    def send_unasked(self) -> None:
+        """Acknowledges likewise what the server has not asked about."""
+        if self._unasked is not None:
+            self._unasked.cancel()
+            self._unasked = None
+        if self.enabled_in and self._said != self.handled:
+            self.send_ack()
 
     def take_ack(self) -> str:
         """The acknowledgement that is due, as text for the stream; empty where none is."""
@@ -88,7 +103,7 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
     def _handle_enabled(self, enabled: Any) -> None:
         # slixmpp begins anew only where a resumption has failed. After a session that could not be resumed at all, the count
         # of the new one was compared with that of the old: it freed everything, or nothing where the two were the same.
-        self.last_ack = 0
+        self.last_ack = self._said = 0
         super()._handle_enabled(enabled)
 
     def _handle_ack(self, ack: Any) -> None:
@@ -130,7 +145,7 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
 
     def _ack(self) -> str:
         self._drop_durable()
-        handled = (self._held[0][0] - 1) % _MODULUS if self._held else self.handled
+        handled = self._said = (self._held[0][0] - 1) % _MODULUS if self._held else self.handled
         return f"<a xmlns='urn:xmpp:sm:3' h='{handled}'/>"
 
 

@@ -79,6 +79,7 @@ def prosody(
     smacks: bool = True,
     hibernation_s: int | None = None,
     queue: int | None = None,
+    unasked: int | None = None,
     uploads: int | None = None,
     offline: bool = True,
     crowd: Entrance | None = None,
@@ -87,9 +88,10 @@ def prosody(
     """A server in `directory`, not started yet: `with prosody(tmp_path) as server: …`.
 
     `stanza_bytes` raises the limit of 256 KiB a stanza; `hibernation_s` (600) and `queue` (500 stanzas) are what Prosody
-    keeps of a session for its resumption (XEP-0198); None is Prosody's own default. `uploads` are the bytes that an uploaded
-    file may have (XEP-0363); ten such are what one account may upload a day. Without `offline` no mail waits for who is away.
-    A `crowd` may connect. It `registers` accounts in-band (XEP-0077), or does not.
+    keeps of a session for its resumption (XEP-0198), and so many stanzas (0) may be `unasked` before it asks whether they
+    have arrived; None is Prosody's own default. `uploads` are the bytes that an uploaded file may have (XEP-0363); ten such
+    are what one account may upload a day. Without `offline` no mail waits for who is away. A `crowd` may connect. It
+    `registers` accounts in-band (XEP-0077), or does not.
     """
     certificate = certificate_in(directory / "certs", (DOMAIN, OTHER_DOMAIN, f"muc.{DOMAIN}"))
     (directory / "data").mkdir(parents=True, exist_ok=True)
@@ -99,6 +101,7 @@ def prosody(
         "c2s_stanza_size_limit": stanza_bytes,
         "smacks_hibernation_time": hibernation_s,
         "smacks_max_queue_size": queue,
+        "smacks_max_unacked_stanzas": unasked,
         "component_ports": f"{{ {crowd.port} }}" if crowd else None,
     }
     configuration = directory / "prosody.cfg.lua"
