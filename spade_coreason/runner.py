@@ -24,6 +24,7 @@ from .commands import Command, Commands, Outcome, Read
 from .contracts import AgentInterface, ErrorCode
 from .contracts.base import utc_now
 from .conversation import RUN, Rules, Verdict
+from .departures import Departures
 from .devices import Devices, UnknownDevices
 from .ends import Ends, OnConversationEnd
 from .engine import Engine
@@ -122,7 +123,7 @@ class Runner:
         self._memories = Memories(self._engine)
         self._workers = Workers(self._engine, self._turn, self._may_begin)
         self._places = Places(store, self._workers.put)
-        self._waiting_room = WaitingRoom(self._lanes, self._places, self.policy.queue)
+        self._waiting_room = WaitingRoom(self._lanes, self._places, store.inbox, self.policy.queue)
         self._obeying = Obeying(
             self._engine, self._memories, self.commands, self, self._waiting_room, self._workers.set_to_work
         )
@@ -130,6 +131,7 @@ class Runner:
         self._purge = Purge(
             store, lambda: self.memory, self._lanes, self._ends, self.policy.retention, clock, self.governance.let_go_of
         )
+        self.departures = Departures(store, self._lanes, self.governance)
         self._feedback = Feedback(agent, store, self._lanes, self.policy.assist_timeout_s)
         self._early: list[Waiting] = []
         self._is_accepting = False
@@ -287,35 +289,7 @@ class Runner:
 
     def withdraw(self, sender: str, message_id: str) -> bool:
         """Takes a request back that is not answered yet; whether there was one. Only its own sender can."""
-        for lane in self._lanes.of(sender):
-            if lane.current is not None and lane.current.is_named(message_id):
-                return lane.stop()
-            for waiting in lane.queue:
-                if isinstance(waiting, Waiting) and waiting.is_named(message_id):
-                    lane.remove(waiting)
-                    self.store.inbox.close(waiting.row)
-                    return True
-        if (unplaced := self._places.take_back(sender, message_id)) is not None:
-            self.store.inbox.close(unplaced.row)
-            return True
-        return False
-
-    async def drop_where(self, is_gone: Callable[[str], bool]) -> None:
-        """Before `open`: forgets those whom nobody will know again."""
-        for owner in await self.store.people():
-            if is_gone(owner):
-                await self.store.forget(owner)
-
-    async def drop(self, owner: str) -> None:
-        """Forgets whoever will never be known again, once their turns are over: an occupant of a room who has left."""
-        while workers := [lane.worker for lane in self._lanes.of(owner) if lane.worker is not None]:
-            await asyncio.wait(workers)
-        await self.governance.let_go(owner)
-        for lane in self._lanes.of(owner):
-            lane.clear()  # what a pause keeps back
-            lane.memory = None
-            self._lanes.let_go(lane)
-        await self.store.forget(owner)
+        return self._waiting_room.take_back(sender, message_id)
 
     def react(self, sender: str, message_id: str, emojis: tuple[str, ...], nickname: str = "") -> None:
         """Takes what somebody feels about an answer: recorded with its turn, and given to the agent's `feedback`.

@@ -1,4 +1,4 @@
-"""How much may wait for an agent, and how far a request may have come."""
+"""How much may wait for an agent, how far a request may have come, and who takes one back."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import asyncio
 
 from .codec import Incoming, Refused, owner_of
 from .contracts import ErrorCode
-from .lane import Lanes
+from .lane import Lanes, Waiting
 from .notices import AGAIN_S
 from .placing import Places
+from .stores.inbox import Inbox
 
 MOST_HOPS = 16
 """Through so many agents a request may go. Each asks in a conversation of its own, so nothing else would end a circle."""
@@ -19,9 +20,10 @@ _LOOK_AGAIN_S = 1.0
 class WaitingRoom:
     """For one agent; `most` requests of one conversation may wait."""
 
-    def __init__(self, lanes: Lanes, places: Places, most: int) -> None:
+    def __init__(self, lanes: Lanes, places: Places, inbox: Inbox, most: int) -> None:
         self._lanes = lanes
         self._places = places
+        self._inbox = inbox
         self._most = most
 
     def refusal(self, incoming: Incoming, sender: str) -> Refused | None:
@@ -45,6 +47,21 @@ class WaitingRoom:
                 await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
             else:
                 await asyncio.sleep(_LOOK_AGAIN_S)  # a pause keeps them back, and tells nobody here when it ends
+
+    def take_back(self, sender: str, message_id: str) -> bool:
+        """Takes a request of a sender out, or stops its answer; whether there was one."""
+        for lane in self._lanes.of(sender):
+            if lane.current is not None and lane.current.is_named(message_id):
+                return lane.stop()
+            for waiting in lane.queue:
+                if isinstance(waiting, Waiting) and waiting.is_named(message_id):
+                    lane.remove(waiting)
+                    self._inbox.close(waiting.row)
+                    return True
+        if (unplaced := self._places.take_back(sender, message_id)) is not None:
+            self._inbox.close(unplaced.row)
+            return True
+        return False
 
     def is_full(self, sender: str, thread: str | None) -> bool:
         """Whether no more of somebody (a bare JID) may wait on a thread."""

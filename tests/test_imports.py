@@ -67,6 +67,7 @@ FLOORS = [
         "export",
         "operators",
         "placing",
+        "departures",
         "filing",
         "admissions",
         "retention",

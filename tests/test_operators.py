@@ -241,7 +241,7 @@ async def test_of_whoever_leaves_a_room_in_a_pause_nothing_runs_when_it_ends() -
         runner.pause()
         send(t, "y")
         await eventually(lambda: t.unread() == [PAUSED])
-        await runner.drop(ALICE)
+        await runner.departures.forget(ALICE)
         runner.resume()
         await t.settled()
         assert counter(t).asked == ["x"]

@@ -152,7 +152,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             await self._citizen.arrive()
             await self._hook_plugin_after_connection()
             if self.rooms.may_be:
-                await self._runner.drop_where(is_visit)
+                await self._runner.departures.forget_where(is_visit)
             await self._remember_rooms(self._runner.store)
             await self._runner.open(self.send, self.abilities)
             await self.setup()
@@ -277,7 +277,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
     def _occupant_has_left(self, owner: str) -> None:
         if self._runner is None:
             return
-        task = asyncio.create_task(self._runner.drop(owner))
+        task = asyncio.create_task(self._runner.departures.forget(owner))
         self._drops.add(task)
         task.add_done_callback(self._drops.discard)
 
