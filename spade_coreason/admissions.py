@@ -10,8 +10,8 @@ from .codec import notice
 from .config.jid import parse_jid
 from .exceptions import StoreError
 from .names import bare
-from .response import Send
 from .stores import AgentStore
+from .tracked import Send
 
 log = logging.getLogger(__name__)
 

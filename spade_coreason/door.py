@@ -29,8 +29,8 @@ from .contracts import ErrorCode
 from .names import bare
 from .notices import Notices
 from .peers import OpenRequests
-from .response import Send
 from .runner import Runner
+from .tracked import Send
 from .values import replace
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,8 @@ from .memories import Memories
 from .names import thread_of
 from .own_commands import OwnCommand
 from .preferences import USUAL
-from .response import Response, Send
+from .response import Response
+from .tracked import Send
 from .turn import Turn
 from .waiting_room import WaitingRoom
 

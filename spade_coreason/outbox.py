@@ -7,9 +7,8 @@ from uuid import UUID
 from .codec import Failed, Incoming, Refused, TurnEvent, owner_of, voice_for
 from .exceptions import CoReasonError
 from .notices import Notices
-from .response import Send
 from .stores.inbox import Inbox
-from .tracked import Tracked
+from .tracked import Send, Tracked
 
 
 class Outbox:

@@ -16,10 +16,10 @@ from pydantic_core import from_json
 
 from .codec import COMMAND, Bounce, Reply, request_stanza, retraction_stanza
 from .contracts import AgentRequest
+from .current import CURRENT_REQUEST
 from .exceptions import PeerError, PeerFailed, PeerRefused, PeerTimeout, PeerUnavailable, RequestTooLong
 from .names import bare, derived_thread
-from .response import Send
-from .turn import CURRENT_REQUEST
+from .tracked import Send
 
 MOST_BYTES = 250_000
 """Of one request on the wire: servers take 262,144 bytes at once where nobody changed it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias, cast
 from uuid import UUID
 
@@ -23,11 +23,10 @@ from .lane import Waiting
 from .pace import Pace
 from .stores import AgentStore
 from .streams import Stream
-from .tracked import Tracked
+from .tracked import Send, Tracked
 
 _CHOICES = 20
 
-Send = Callable[[list[str]], None]
 _Status: TypeAlias = Literal["IN_PROGRESS", "COMPLETE"]
 _ViewHint: TypeAlias = Literal["TABLE", "JSON", "LIST", "KEY_VALUE"]
 

@@ -44,20 +44,21 @@ from .pace import Pace
 from .placing import Places
 from .policy import Policy
 from .preferences import Preferences
-from .response import Response, Send
+from .response import Response
 from .retention import Purge, Purged
 from .stores import AgentStore
 from .stores.memory import AgentInteractionMemory
 from .summaries import Summariser
 from .tokens import TokenCounter
-from .turn import CURRENT_REQUEST, Turn
+from .tracked import Send
+from .turn import Turn
 from .usage import Usage
 from .values import replace
 from .verdicts import decide, notice
 from .waiting_room import MOST_HOPS, WaitingRoom
 from .workers import Workers
 
-__all__ = ["CURRENT_REQUEST", "MOST_HOPS", "Policy", "Runner"]
+__all__ = ["MOST_HOPS", "Policy", "Runner"]
 
 log = logging.getLogger(__name__)
 

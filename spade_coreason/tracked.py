@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 
 class Tracked(str):
@@ -19,3 +20,7 @@ class Tracked(str):
         if self.on_acknowledged is not None:
             self.on_acknowledged()
             self.on_acknowledged = None
+
+
+Send: TypeAlias = Callable[[list[str]], None]
+"""Takes stanzas, which leave in order; it never fails."""

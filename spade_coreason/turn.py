@@ -7,7 +7,6 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -24,6 +23,7 @@ from .contracts import (
     UserErrorBlock,
 )
 from .contracts.base import of_valid
+from .current import CURRENT_REQUEST
 from .engine import Engine
 from .exceptions import StoreError, unquoted
 from .held import HeldTurn
@@ -36,9 +36,6 @@ from .stores.memory_syncs import Syncs
 from .usage import usage_in
 
 log = logging.getLogger(__name__)
-
-CURRENT_REQUEST: ContextVar[AgentRequest | None] = ContextVar("current_request", default=None)
-"""The request whose turn runs in this task."""
 
 
 @dataclass(slots=True, eq=False)

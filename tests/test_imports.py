@@ -20,6 +20,7 @@ FLOORS = [
         "status",
         "private_socket",
         "tracked",
+        "current",
         "activity",
         "alarms",
         "slots",
@@ -79,6 +80,7 @@ FLOORS = [
     {"xmpp", "testing", "local_network", "llm"},
     {"service", "models"},
     {"cli"},
+    {"__main__"},
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
@@ -137,9 +139,15 @@ def test_a_library_is_known_in_one_room(libraries: set[str], rooms: set[str]) ->
             assert not {name.split(".")[0] for name in imports(path)} & libraries, path
 
 
-def test_the_package_is_light() -> None:
-    program = (
-        "import spade_coreason, sys; print(*{'spade', 'slixmpp', 'sqlalchemy', 'jsonschema', 'aiohttp'} & set(sys.modules))"
-    )
+@pytest.mark.parametrize(
+    ("module", "is_not_needed"),
+    [
+        ("spade_coreason", {"spade", "slixmpp", "sqlalchemy", "jsonschema", "aiohttp"}),
+        ("spade_coreason.xmpp.client", {"spade", "sqlalchemy", "jsonschema", "aiohttp"}),  # `ask`, `chat`, AgentClient
+        ("spade_coreason.xmpp.probe", {"spade", "sqlalchemy", "jsonschema", "aiohttp"}),  # `check`
+    ],
+)
+def test_what_is_not_needed_is_not_imported(module: str, is_not_needed: set[str]) -> None:
+    program = f"import {module}, sys; print(*{is_not_needed} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""

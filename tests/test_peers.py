@@ -26,10 +26,10 @@ from spade_coreason import (
 )
 from spade_coreason.codec import Bounce, Incoming, Reply, decode
 from spade_coreason.codec.cloud_events import EventWriter
+from spade_coreason.current import CURRENT_REQUEST
 from spade_coreason.exceptions import RequestTooLong
 from spade_coreason.names import derived_thread
 from spade_coreason.peers import OpenRequests, PeerEvent, collect
-from spade_coreason.runner import CURRENT_REQUEST
 
 ME = "me@localhost"
 PEER = "peer@localhost"

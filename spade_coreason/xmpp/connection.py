@@ -22,8 +22,8 @@ from .outgoing import Outgoing, Wanted
 from .problems import CLOSED, in_words, login_refused, remedy_for
 from .refusing import refusal
 from .sm import ACK, ACK_REQUEST
-from .spade_client import Client
 from .watch import Watch
+from .xmpp_client import Client
 
 log = logging.getLogger(__name__)
 

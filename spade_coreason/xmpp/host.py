@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 from xml.etree.ElementTree import Element
 
@@ -34,6 +37,11 @@ from .offline_mail import OfflineMail
 from .room import RoomPlan, is_visit
 from .rooms import REMEMBERED, Rooms
 from .uploads import Uploads
+
+# SPADE imports pyjabber, which makes a directory for uploads at its import and leaves it behind.
+if (uploads := sys.modules.get("pyjabber.plugins.xep_0363.upload_server")) is not None:
+    with suppress(OSError):
+        os.rmdir(uploads.TEMP_DIR)
 
 log = logging.getLogger(__name__)
 

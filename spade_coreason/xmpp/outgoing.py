@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from ..tracked import Tracked
 from .sm import REQUEST_ACK
-from .spade_client import Client
 from .watch import Watch
+from .xmpp_client import Client
 
 Wanted = TypeVar("Wanted", bound=str)
 

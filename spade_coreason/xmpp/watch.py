@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from .sm import REQUEST_ACK
-from .spade_client import Client
+from .xmpp_client import Client
 
 # An idle connection is asked for a sign of life so often, and whoever was asked has so long to give one.
 _PULSE_S = 60.0

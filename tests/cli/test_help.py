@@ -92,6 +92,11 @@ def test_the_version_is_shown(invoke: Invoke) -> None:
     assert invoke("--version").output == f"spade-coreason {__version__}\n"
 
 
+def test_the_package_is_the_command_too() -> None:
+    said = subprocess.run([sys.executable, "-m", "spade_coreason", "--version"], capture_output=True, text=True, check=True)
+    assert said.stdout == f"spade-coreason {__version__}\n"
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_every_shell_gets_its_completion(invoke: Invoke, shell: str) -> None:
     result = invoke("completion", shell)

@@ -1,27 +1,21 @@
-"""SPADE's client as we need it: our TLS and stream management, and no word before we are ready."""
+"""slixmpp's client as we need it: our TLS and stream management, and no word before we are ready.
+
+SPADE is not needed for it, and takes longer to import than all the rest of a program that asks one question.
+"""
 
 from __future__ import annotations
 
 import logging
-import os
-import sys
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from slixmpp import JID
+from slixmpp import JID, ClientXMPP
 from slixmpp.exceptions import IqError, IqTimeout
-from spade.xmpp_client import XMPPClient
 
 from .endpoint import Endpoint
 from .sm import DurableStreamManagement
 from .stream import StreamReader
-
-# SPADE imports pyjabber, which makes a directory for uploads at its import and leaves it behind.
-if (uploads := sys.modules.get("pyjabber.plugins.xep_0363.upload_server")) is not None:
-    with suppress(OSError):
-        os.rmdir(uploads.TEMP_DIR)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
@@ -38,11 +32,11 @@ _NOT_WELL_FORMED = (  # RFC 6120, 4.9.3.13
 )
 
 
-class Client(XMPPClient):  # type: ignore[misc]  # SPADE comes without types
-    """SPADE's client, with our TLS and stream management, and presence only when we are ready."""
+class Client(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without types here
+    """slixmpp's client, with our TLS and stream management, and presence only when we are ready."""
 
     def __init__(self, jid: str, password: str, endpoint: Endpoint, register: bool) -> None:
-        super().__init__(JID(jid), password, True, register)
+        super().__init__(JID(jid), password)
         self.registration = "the server takes no registrations" if register else ""
         """Why there is no account although one was to be registered, as far as is known."""
         self.heard_at = 0.0
@@ -50,17 +44,16 @@ class Client(XMPPClient):  # type: ignore[misc]  # SPADE comes without types
         self.handlers: dict[str, Callable[[Element], None]] = {}
         """Who gets the elements with a tag as they came in, instead of slixmpp's own handlers."""
         self.ssl_context = endpoint.context
-        # slixmpp's own remedy for a lost connection would connect beside ours.
-        self.plugin["xep_0199"].disable_keepalive()
+        self.enable_direct_tls = False  # else the first attempt is one that a STARTTLS port cannot answer
+        self.register_plugin("xep_0199")  # answers pings; its own remedy for a lost connection would connect beside ours
+        if register:
+            self.register_plugin("xep_0077")
+            self.add_event_handler("register", self.register)
         self.register_plugin("xep_0198")
         self.sm: DurableStreamManagement = self.plugin["xep_0198"]
         """Stream management (XEP-0198)."""
-        # SPADE approves every subscription although it says that it does not.
-        self.roster.auto_authorize = None
+        self.roster.auto_authorize = None  # else everybody may subscribe
         self.roster.auto_subscribe = False
-
-    def session_start(self, event: Any) -> None:
-        """SPADE announces itself here, before anybody can answer."""
 
     async def register(self, form: Any) -> None:
         """Makes the account (XEP-0077, 3.1), where the server offers it; whatever comes of it, the login is tried."""

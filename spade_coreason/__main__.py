@@ -1,0 +1,5 @@
+"""`python -m spade_coreason` is the command `spade-coreason`."""
+
+from .cli import main
+
+main()
