@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spade_coreason.stores import Database
-from tests.databases import SQLITE
+from tests.databases import SQLITE, opened
 from tests.servers import ejabberd as ejabberd_server
 from tests.servers import embedded as embedded_server
 from tests.servers import postgres as postgres_server
@@ -97,7 +97,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
     """What is at `database_url`, without syncs."""
-    database = await Database.open(database_url, "off")
+    database = await opened(database_url)
     yield database
     await database.close()
 

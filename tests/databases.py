@@ -1,4 +1,4 @@
-"""What is in a database, SQLite or PostgreSQL, as another program sees it."""
+"""Databases, SQLite or PostgreSQL: how tests open them, and what is in them as another program sees it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,17 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection
 
-from spade_coreason.stores import migrations
+from spade_coreason.stores import Database, migrations
 
 SQLITE = "sqlite+aiosqlite:///"
 TABLES = ("conversations", "interactions", "variables", "inbox")
+RECEIVED, ANSWERED, CLOSED = range(3)
+"""The states of a row of the inbox."""
+
+
+async def opened(url: str) -> Database:
+    """What is at a URL, without syncs."""
+    return await Database.open(url, "off")
 
 
 def rows(url: str, table: str) -> list[dict[str, Any]]:

@@ -13,7 +13,10 @@ from spade_coreason.names import session_id
 from spade_coreason.stores import AgentStore, ConversationRow, Turn, Variable
 from spade_coreason.values import replace
 
-AGENT, ALICE = "notes@localhost", "alice@localhost"
+AGENT, OTHER_AGENT = "notes@localhost", "echo@localhost"
+ALICE, BOB, CAROL = "alice@localhost", "bob@localhost", "carol@localhost"
+# Whose JIDs look like Alice's.
+MALICE, ALICE_ELSEWHERE = "malice@localhost", "alice@localhost.example"
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 NOT_REMEMBERED = (
     "I cannot store anything at the moment, so what you just said is not remembered yet."

@@ -17,16 +17,10 @@ from spade_coreason.stores.audit import Verdict
 from spade_coreason.stores.backup import back_up, restore
 from spade_coreason.stores.health import examine
 from tests.databases import SQLITE, execute
-from tests.turns import AGENT, ALICE
+from tests.turns import AGENT, ALICE, BOB
 from tests.waiting import eventually
 
-BOB = "bob@localhost"
 EMPTY = sha256(b"{}").hexdigest()
-
-
-@pytest.fixture
-def store(database: Database) -> AgentStore:
-    return AgentStore(database, AGENT)
 
 
 def entry(resource: str = "it") -> AuditEntry:

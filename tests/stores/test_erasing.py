@@ -12,10 +12,8 @@ import pytest
 from spade_coreason import StoreError
 from spade_coreason.stores import AgentStore, Database, Variable
 from tests.databases import SQLITE
-from tests.turns import AGENT, ALICE, conversation, turn
+from tests.turns import AGENT, ALICE, BOB, conversation, turn
 from tests.waiting import eventually
-
-BOB = "bob@localhost"
 
 
 def tried(database: Database) -> asyncio.Future[bool] | None:

@@ -1,0 +1,74 @@
+"""A runner over a database, started and stopped as often as a test wants, and the agent that it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+from uuid import uuid4
+
+from spade_coreason import AgentDefinition, AgentInteractionMemory
+from spade_coreason.codec import Incoming
+from spade_coreason.contracts.base import utc_now
+from spade_coreason.runner import Policy, Runner
+from spade_coreason.stores import AgentStore
+from tests.databases import opened
+from tests.turns import AGENT, ALICE
+
+
+class Remembers:
+    """Says how many turns it sees, and remembers everything in all ways."""
+
+    manifest = AgentDefinition.simple("notes")
+
+    def __init__(self, memory: AgentInteractionMemory | None = None, release: asyncio.Event | None = None) -> None:
+        self.memory = memory
+        self.release = release
+        self.at_work = asyncio.Event()
+
+    async def assist(self, request: Any, session: Any, response: Any) -> None:
+        name = request.metadata["conversation_id"]
+        known = [] if self.memory is None else await self.memory.aget_information(name)
+        if self.memory is not None:
+            await self.memory.aadd_information(name, f"a secret of {session.identity.id}")
+        await session.store("v", f"a secret of {session.identity.id}")
+        self.at_work.set()
+        if self.release is not None:
+            await self.release.wait()
+        await response.data({"seen": len(session._state.history), "all": len(await session.history(1000)), "known": known})
+
+
+class Talk:
+    """A runner over the database at a URL, started and stopped as often as wanted."""
+
+    def __init__(
+        self, database_url: str, agent: Any = None, policy: Policy | None = None, clock: Callable[[], datetime] = utc_now
+    ) -> None:
+        self.url = database_url
+        self.clock = clock
+        self.agent = agent or Remembers()
+        self.policy = policy or Policy()
+        self.sent: list[str] = []
+
+    async def __aenter__(self) -> Talk:
+        self.database = await opened(self.url)
+        self.store = AgentStore(self.database, AGENT)
+        self.runner = Runner(self.agent, AGENT, self.store, self.policy, clock=self.clock)
+        await self.runner.open(self.sent.extend)
+        self.runner.send_unsent()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.runner.drain(0)
+        await self.runner.close()
+        await self.database.close()
+
+    def begin(self, text: str, thread: str | None = "t", sender: str = ALICE) -> asyncio.Future[bool]:
+        taken = self.runner.receive(Incoming("person", f"{sender}/x", str(uuid4()), thread, {"query": text}, text))
+        assert taken is not None
+        return taken
+
+    async def say(self, text: str, thread: str | None = "t", sender: str = ALICE) -> None:
+        await self.begin(text, thread, sender)
+        await self.runner.settled()
