@@ -128,6 +128,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             takes=self._take_elsewhere,
             is_there_for=self._is_there_for,
         )
+        self.connection.client.register_plugin("xep_0363")  # what SPADE's behaviours upload goes through it
         self.archive = Archive(self.connection, self._recover)
         self.offline_mail = OfflineMail(self.connection)
         self.uploads = Uploads(self.connection.client, endpoint.context)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -78,6 +79,24 @@ async def test_a_failure_says_so_by_its_performative(prosody: XmppServer, tmp_pa
             await asyncio.wait_for(asks.join(), 10)
             assert asks.answer is not None
             assert "Something went wrong" in asks.answer.body
+
+
+class Uploads(OneShotBehaviour):  # type: ignore[misc]  # as above
+    """A behaviour that a user adds to a hosted agent."""
+
+    link: str | None = None
+
+    async def run(self) -> None:
+        self.link = await self.upload_file("prices.txt", io.BytesIO(b"bread 3"))
+
+
+async def test_a_behaviour_of_a_hosted_agent_uploads_as_in_spade(keeper: XmppServer, tmp_path: Path) -> None:
+    async with hosted(Echo(), keeper, tmp_path) as agent:
+        uploads = Uploads()
+        agent.host.add_behaviour(uploads)
+        await asyncio.wait_for(uploads.join(), 10)
+        assert uploads.link is not None
+        assert uploads.link.endswith("/prices.txt")
 
 
 class Serves(CyclicBehaviour):  # type: ignore[misc]  # SPADE comes without types
