@@ -40,7 +40,9 @@ async def write_private(path: Path, content: object) -> None:
 
 
 def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    descriptor = os.open(path, flags | os.O_NOFOLLOW, 0o600)
+    os.fchmod(descriptor, 0o600)  # one that was there already may have other rights
+    return descriptor
 
 
 async def write_run_file(data_dir: Path, run: RunFile) -> Path:

@@ -39,7 +39,7 @@ from .retention import Keep, Retention
 from .runfile import RunFile, write_private, write_run_file
 from .runner import Policy, Runner
 from .status import PlatformStatus, answer_status
-from .stores import AgentStore, Database, lock_directory
+from .stores import AgentStore, Database, lock_database, lock_directory
 from .stores.knowledge import KnowledgeStore
 from .stores.memory import AgentInteractionMemory
 from .usage import Usage
@@ -132,8 +132,15 @@ class Platform:
         placed = [(settings.place(f"agents[{number}]"), agent) for number, agent in enumerate(settings.agents)]
         for place, agent in placed:
             find_agent(agent.agent, place=place, project=settings.project)  # a slip there costs no server's start
-        self._stack.enter_context(lock_directory(settings.data_dir))
-        self.database = await Database.open(settings.storage.url, settings.storage.durability)
+        try:
+            self._stack.enter_context(lock_directory(settings.data_dir))
+        except StoreError as error:
+            raise ConfigError(settings.place("data_dir"), str(error)) from error
+        try:
+            self._stack.enter_context(lock_database(settings.storage.url, settings.data_dir))
+            self.database = await Database.open(settings.storage.url, settings.storage.durability)
+        except StoreError as error:
+            raise ConfigError(settings.place("storage.url"), str(error)) from error
         self._stack.push_async_callback(self.database.close)
         self._stack.push_async_callback(self._close_memories)
         self._embedder = embedder_of(settings)

@@ -83,9 +83,10 @@ async def opened(
         raise ConfigError("--data", f"there is no directory {settings.data_dir}; name the one that a platform ran on")
     with ExitStack() as stack:
         if alone and settings.data_dir.is_dir():
-            from ..stores import lock_directory
+            from ..stores import lock_database, lock_directory
 
             stack.enter_context(lock_directory(settings.data_dir))
+            stack.enter_context(lock_database(settings.storage.url, settings.data_dir))
         database = await _database(settings, alone)
         try:
             yield Storage(settings, await _agents(settings, agent, database), database)

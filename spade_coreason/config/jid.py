@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import unicodedata
 
+REMEDY = "write it like name@example.org"
 LONGEST_PART = 1023  # bytes (RFC 7622, section 3.1)
 FORBIDDEN_IN_LOCAL = frozenset("\"&'/:<>@")
 LETTERS_AND_DIGITS = frozenset({"Ll", "Lu", "Lo", "Lm", "Nd", "Mn", "Mc"})
@@ -19,17 +20,17 @@ def parse_jid(text: str) -> str:
     address, slash, resource = text.partition("/")
     local, at, domain = address.partition("@")
     if not at:
-        raise ValueError(f"{text!r} is not a JID; write it like name@example.org")
+        raise ValueError(f"{text!r} is not a JID; {REMEDY}")
     local = unicodedata.normalize("NFC", local).lower()
     problem = _local_problem(local)
     if slash and not problem:
         problem = _resource_problem(resource)
     if problem:
-        raise ValueError(f"{text!r} is not a JID: {problem}")
+        raise ValueError(f"{text!r} is not a JID: {problem}; {REMEDY}")
     try:
         domain = parse_domain(domain)
     except ValueError as error:
-        raise ValueError(f"{text!r} is not a JID: {error}") from error
+        raise ValueError(f"{text!r} is not a JID: {error}; {REMEDY}") from error
     return f"{local}@{domain}{slash}{resource}"
 
 

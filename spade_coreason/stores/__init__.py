@@ -1,7 +1,7 @@
 """What lasts: sessions in SQL, interaction memory in JSON."""
 
 from .database import Database
-from .lock import lock_directory
+from .lock import lock_database, lock_directory
 from .rows import ConversationRow, ForgetReport, InboxRow, PendingRow, Stored, Turn, Variable
 from .sessions import AgentStore, stored_agents
 
@@ -15,6 +15,7 @@ __all__ = [
     "Stored",
     "Turn",
     "Variable",
+    "lock_database",
     "lock_directory",
     "stored_agents",
 ]

@@ -1,12 +1,15 @@
-"""One process owns a data directory."""
+"""One process owns a data directory, and a database that is elsewhere."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
+
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
 
 from ..exceptions import DataDirectoryInUse, StoreError
 
@@ -17,26 +20,59 @@ def lock_directory(directory: Path) -> Iterator[None]:
 
     The kernel gives the lock back when its holder dies, however that happens.
     """
-    with ExitStack() as stack:
-        try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            stack.callback(os.close, descriptor)
-            _take(descriptor, directory)
-        except OSError as error:
-            raise StoreError(
-                f"{directory}: cannot be written: {error.strerror}; see to the directory, or name another one (data_dir)"
-            ) from error
+    with _owning(directory, directory / "lock"):
         yield
 
 
-def _take(descriptor: int, directory: Path) -> None:
+@contextmanager
+def lock_database(url: str, data_dir: Path) -> Iterator[None]:
+    """Owns the SQLite file at `url` likewise, where the lock of the data directory does not tell: somebody else's may use it.
+
+    PostgreSQL has a lock of its own.
+    """
+    try:
+        parsed = make_url(url)
+    except ArgumentError:  # whoever opens it says so
+        parsed = None
+    if parsed is None or parsed.get_backend_name() != "sqlite" or not parsed.database:
+        yield
+        return
+    file = Path(parsed.database)
+    if file.resolve().is_relative_to(data_dir.resolve()):
+        yield
+        return
+    with _owning(file, file.with_name(f"{file.name}.lock")):
+        yield
+
+
+@contextmanager
+def _owning(what: Path, lock: Path) -> Iterator[None]:
+    try:
+        lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise _unusable(what, error) from error
+    try:
+        _take(descriptor, what)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _take(descriptor: int, what: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise DataDirectoryInUse(directory, _holder(descriptor)) from None
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        raise DataDirectoryInUse(what, _holder(descriptor)) from None
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    except OSError as error:
+        raise _unusable(what, error) from error
+
+
+def _unusable(what: Path, error: OSError) -> StoreError:
+    return StoreError(f"{what}: cannot be written: {error.strerror}; see to the directory, or name another one")
 
 
 def _holder(descriptor: int) -> int | None:

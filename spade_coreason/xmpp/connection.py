@@ -19,7 +19,7 @@ from . import tcp
 from .back_off import BackOff
 from .endpoint import Endpoint
 from .outgoing import Outgoing, Wanted
-from .problems import CLOSED, in_words, login_refused, remedy_for
+from .problems import CLOSED, NO_ADDRESS, in_words, login_refused, remedy_for
 from .refusing import refusal
 from .sm import ACK, ACK_REQUEST
 from .watch import Watch
@@ -114,9 +114,9 @@ class Connection:
             self._supervisor.cancel()
             await asyncio.gather(self._supervisor, return_exceptions=True)
         self._watch.end()
+        self.client.sm.send_unasked()
         if self._renewal is not None:
             self._renewal.cancel()
-        self.client.sm.send_unasked()
         self._outgoing.end()
         if self.state == "online" and self.client.is_connected():
             await self.client.disconnect(wait=1.0)
@@ -178,7 +178,7 @@ class Connection:
             self.client.abort()
 
     def _renew_later(self) -> None:
-        if self._renewal is None:
+        if self._renewal is None and not self._is_closing:
             log.error(
                 "%s: what came in cannot be stored; it is not acknowledged, and comes again with a new session in %g s",
                 self.jid,
@@ -236,6 +236,8 @@ class Connection:
     def _connection_failed(self, problem: Any) -> None:
         # slixmpp would try again by itself, for ever.
         self._loop.call_soon(self.client.cancel_connection_attempt)
+        if str(problem).startswith("No DNS record"):  # slixmpp names the domain, whatever host it looked for
+            problem = NO_ADDRESS
         self._fail(ConnectError(self.jid, self.address, in_words(problem) + remedy_for(problem)))
 
     def _certificate_wrong(self, problem: Any) -> None:

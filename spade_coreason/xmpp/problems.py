@@ -7,6 +7,7 @@ import ssl
 from typing import Any
 
 CLOSED = "the server closed the connection"
+NO_ADDRESS = "its name has no address"
 _WRONG_ACCOUNT = "wrong password, or no such account"
 _CERTIFICATE_OF_ANOTHER = 62  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH
 
@@ -34,4 +35,6 @@ def remedy_for(problem: Any) -> str:
     """What to look at where nothing more is known than that the server is not to be had."""
     if problem == CLOSED or isinstance(problem, ConnectionRefusedError | ConnectionResetError):
         return "; is the server running, and are host and port right?"
+    if problem == NO_ADDRESS:
+        return "; correct server.host (--host), or see to the DNS"
     return ""

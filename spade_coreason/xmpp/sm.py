@@ -1,7 +1,7 @@
 """Stream management (XEP-0198) that acknowledges a message only when it is durable.
 
 `h` counts a prefix of what came in: while one message is not stored yet, nothing behind it is acknowledged either. A server
-asks for it when it likes to; what it does not ask for is acknowledged after a second, so that it has little to deliver again
+asks for it when it likes to; what it does not ask for is acknowledged after a moment, so that it has little to deliver again
 if this process ends at once.
 """
 
@@ -18,7 +18,9 @@ from slixmpp.plugins.xep_0198 import XEP_0198
 from ..tracked import Tracked
 
 _MODULUS = 2**32
-_ACK_WITHIN_S = 1.0
+_ACK_WITHIN_S = 0.1
+_DURABLE_WITHIN_S = 5.0
+"""So long a resumption waits for what is being stored; what takes longer comes again."""
 
 REQUEST_ACK = "<r xmlns='urn:xmpp:sm:3'/>"
 ACK_REQUEST = "{urn:xmpp:sm:3}r"
@@ -60,7 +62,7 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
             if durable is not None and not durable.done():
                 self._held.append((handled, durable))
             if self._unasked is None:
-                self._unasked = self.xmpp.loop.call_later(_ACK_WITHIN_S, self.send_unasked)
+                self._acknowledge_later()
 
     def send_ack(self) -> None:
         """Acknowledges what came in until now, as soon as it is durable."""
@@ -79,6 +81,9 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
             self._unasked = None
         if self.enabled_in and self._said != self.handled:
             self.send_ack()
+
+    def _acknowledge_later(self) -> None:
+        self._unasked = self.xmpp.loop.call_later(_ACK_WITHIN_S, self.send_unasked)
 
     def take_ack(self) -> str:
         """The acknowledgement that is due, as text for the stream; empty where none is."""
@@ -104,7 +109,32 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         # slixmpp begins anew only where a resumption has failed. After a session that could not be resumed at all, the count
         # of the new one was compared with that of the old: it freed everything, or nothing where the two were the same.
         self.last_ack = self._said = 0
+        self._held.clear()
+        self._is_asked = False
         super()._handle_enabled(enabled)
+
+    async def _handle_sm_feature(self, features: Any) -> Any:
+        if self.sm_id and "bind" not in self.xmpp.features and "stream_management" not in self.xmpp.features:
+            await self._count_what_is_durable()
+        return await super()._handle_sm_feature(features)
+
+    async def _count_what_is_durable(self) -> None:
+        """Before a resumption, which acknowledges what is counted: what is not durable by then is delivered again."""
+        if waiting := [durable for _, durable in self._held if not durable.done()]:
+            await asyncio.wait(waiting, timeout=_DURABLE_WITHIN_S)
+        while self._held and self._is_stored(self._held[0][1]):
+            self._held.popleft()
+        if self._held:
+            self.handled = (self._held[0][0] - 1) % _MODULUS
+            self._held.clear()
+        self._is_asked = False
+        self._said = self.handled
+
+    def _handle_incoming(self, stanza: Any) -> Any:
+        # What slixmpp sees: presences and IQs.
+        if self.enabled_in and self._unasked is None:
+            self._acknowledge_later()
+        return super()._handle_incoming(stanza)
 
     def _handle_ack(self, ack: Any) -> None:
         # What slixmpp calls when a stream is resumed.
@@ -125,14 +155,20 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         if self._is_asked:
             self._is_asked = False
             self._say_ack()
+            if self._held and self._unasked is None:
+                self._acknowledge_later()  # nobody has asked about what came since
 
     def _drop_durable(self) -> None:
         held = self._held
-        while held and (durable := held[0][1]).done():
-            if durable.cancelled() or durable.exception() is not None:
+        while held and held[0][1].done():
+            if not self._is_stored(held[0][1]):
                 self.on_loss()
                 return
             held.popleft()
+
+    @staticmethod
+    def _is_stored(durable: asyncio.Future[Any]) -> bool:
+        return durable.done() and not durable.cancelled() and durable.exception() is None
 
     def _say_ack(self) -> None:
         if not self.xmpp.transport:

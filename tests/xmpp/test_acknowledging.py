@@ -1,27 +1,65 @@
-"""What a server does not ask about is acknowledged all the same, or it would be delivered again after the session's end."""
+"""What came in is acknowledged when it is durable, asked for or not: what is not is delivered again, and nothing else."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.servers import ejabberd as ejabberd_server
 from tests.servers import prosody as prosody_server
 from tests.servers.clients import StockClient
 from tests.servers.requirements import require
 from tests.servers.server import XmppServer
 from tests.waiting import eventually
-from tests.xmpp.hosting import Echo, Hosted, hosted
+from tests.xmpp.hosting import Echo, Hosted, Tunnel, hosted
+
+Pool = Callable[[str], XmppServer]
 
 
 @pytest.fixture(scope="module")
-def seldom_asking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[XmppServer]:
-    """A Prosody that asks for an acknowledgement after fifty stanzas."""
-    require("Prosody", prosody_server.installed())
-    with prosody_server.prosody(tmp_path_factory.mktemp("seldom-asking"), unasked=50) as server:
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    """Servers, each started when it is wanted first: "prosody", "seldom" is one that asks after fifty stanzas, "ejabberd"."""
+    with ExitStack() as stack:
+
+        @cache
+        def server(kind: str) -> XmppServer:
+            directory = tmp_path_factory.mktemp(kind)
+            if kind == "ejabberd":
+                require("ejabberd", ejabberd_server.installed())
+                return stack.enter_context(ejabberd_server.ejabberd(directory))
+            require("Prosody", prosody_server.installed())
+            unasked, archive = (50, False) if kind == "seldom" else (50, True) if kind == "managed" else (None, False)
+            return stack.enter_context(prosody_server.prosody(directory, unasked=unasked, archive=archive))
+
         yield server
+
+
+@pytest.fixture
+def seldom(pool: Pool) -> XmppServer:
+    """A Prosody that asks for an acknowledgement after fifty stanzas."""
+    return pool("seldom")
+
+
+@pytest.fixture
+def managed(pool: Pool) -> XmppServer:
+    """One that has an archive too, as the one that `up` starts."""
+    return pool("managed")
+
+
+@pytest.fixture(params=["prosody", "seldom", "ejabberd"])
+def any_server(request: pytest.FixtureRequest, pool: Pool) -> XmppServer:
+    return pool(request.param)
+
+
+def asked(agent: Hosted) -> list[str]:
+    return [request.payload["query"] for request in agent.agent.requests]
 
 
 async def say_three(alice: StockClient, agent: Hosted) -> None:
@@ -31,38 +69,127 @@ async def say_three(alice: StockClient, agent: Hosted) -> None:
         await alice.answer()
 
 
-async def test_soon_while_the_agent_runs(seldom_asking: XmppServer, tmp_path: Path) -> None:
-    async with (
-        hosted(Echo(), seldom_asking, tmp_path) as agent,
-        StockClient(*await seldom_asking.account(), seldom_asking) as alice,
-    ):
-        client = agent.host.connection.client
-        acknowledgements: list[str] = []
-        send_raw = client.send_raw
+def sent_by(agent: Hosted, element: str) -> list[int]:
+    """Each `h` that the agent sends in such elements, from now on."""
+    client = agent.host.connection.client
+    sent: list[int] = []
+    send_raw = client.send_raw
 
-        def watched(data: Any) -> None:
-            if "<a " in str(data):
-                acknowledgements.append(str(data))
-            send_raw(data)
+    def watched(data: Any) -> None:
+        sent.extend(int(h) for h in re.findall(rf"<{element} [^>]*\bh=['\"](\d+)", str(data)))
+        send_raw(data)
 
-        client.send_raw = watched
+    client.send_raw = watched
+    return sent
+
+
+@contextmanager
+def locked(agent: Hosted) -> Iterator[None]:
+    """Nobody can write to the database meanwhile."""
+    with closing(sqlite3.connect(agent.url.partition(":///")[2], isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+
+
+async def held(agent: Hosted) -> int:
+    """A message has come in that is not durable yet; its number in the session."""
+    sm = agent.host.connection.client.sm
+    await eventually(lambda: any(not durable.done() for _, durable in sm._held))
+    return next(number for number, durable in sm._held if not durable.done())
+
+
+async def test_soon_while_the_agent_runs(seldom: XmppServer, tmp_path: Path) -> None:
+    async with hosted(Echo(), seldom, tmp_path) as agent, StockClient(*await seldom.account(), seldom) as alice:
+        connection = agent.host.connection
+        sent = sent_by(agent, "a")
         await say_three(alice, agent)
-        await eventually(lambda: bool(acknowledgements))
-        assert len(acknowledgements) == 1  # for all three
-        client.sm.sm_id = None  # a new session, as after the end of the process
-        client.abort()
-        await eventually(lambda: agent.host.connection.sessions == 2, 10)
+        await eventually(lambda: sent[-1:] == [connection.client.sm.handled])
+        assert await connection.settle(5.0)  # the server has read that
+        connection.client.sm.sm_id = None  # a new session, as after the end of the process
+        connection.client.abort()
+        await eventually(lambda: connection.sessions == 2, 10)
         assert await alice.ask("last", agent.jid) == "last"
-        assert [request.payload["query"] for request in agent.agent.requests] == ["0", "1", "2", "last"]
+        assert asked(agent) == ["0", "1", "2", "last"]
 
 
-async def test_at_once_when_the_agent_stops(seldom_asking: XmppServer, tmp_path: Path) -> None:
-    async with (
-        hosted(Echo(), seldom_asking, tmp_path) as agent,
-        StockClient(*await seldom_asking.account(), seldom_asking) as alice,
-    ):
+async def test_presences_and_iqs_too(seldom: XmppServer, tmp_path: Path) -> None:
+    async with hosted(Echo(), seldom, tmp_path) as agent:
+        sm = agent.host.connection.client.sm
+        await eventually(lambda: sm.handled > 0 and sm._said == sm.handled)
+
+
+async def test_at_once_when_the_agent_stops(seldom: XmppServer, tmp_path: Path) -> None:
+    async with hosted(Echo(), seldom, tmp_path) as agent, StockClient(*await seldom.account(), seldom) as alice:
         await say_three(alice, agent)
         await agent.stop()
         await agent.start()
         assert await alice.ask("last", agent.jid) == "last"
-        assert [request.payload["query"] for request in agent.agent.requests] == ["0", "1", "2", "last"]
+        assert asked(agent) == ["0", "1", "2", "last"]
+
+
+async def test_also_what_came_while_another_was_not_durable(seldom: XmppServer, tmp_path: Path) -> None:
+    async with hosted(Echo(), seldom, tmp_path) as agent, StockClient(*await seldom.account(), seldom) as alice:
+        sm = agent.host.connection.client.sm
+        with locked(agent):
+            alice.send("first", agent.jid)
+            await eventually(lambda: sm._is_asked)  # its acknowledgement waits for it
+            alice.send("second", agent.jid)
+            await eventually(lambda: len(sm._held) == 2)
+        assert {(await alice.answer())["body"], (await alice.answer())["body"]} == {"first", "second"}
+        await eventually(lambda: not sm._held and sm._said == sm.handled)
+
+
+async def test_a_resumption_acknowledges_nothing_that_is_not_durable(
+    any_server: XmppServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spade_coreason.xmpp.sm._DURABLE_WITHIN_S", 0.1)
+    async with (
+        Tunnel(any_server) as tunnel,
+        hosted(Echo(), any_server, tmp_path, port=tunnel.port) as agent,
+        StockClient(*await any_server.account(), any_server) as alice,
+    ):
+        assert await alice.ask("before", agent.jid) == "before"
+        await agent.settled()
+        connection = agent.host.connection
+        resumed = sent_by(agent, "resume")
+        with locked(agent):
+            alice.send("hold this", agent.jid)
+            number = await held(agent)
+            tunnel.cut()
+            await eventually(lambda: connection.resumptions == 1, 10)
+            assert await held(agent) == number  # it came again
+        assert resumed == [number - 1]
+        assert (await alice.answer(10.0))["body"] == "hold this"
+        assert await alice.ask("last", agent.jid) == "last"
+        assert asked(agent) == ["before", "hold this", "last"]
+
+
+async def test_a_resumption_waits_for_what_is_being_stored(any_server: XmppServer, tmp_path: Path) -> None:
+    async with (
+        Tunnel(any_server) as tunnel,
+        hosted(Echo(), any_server, tmp_path, port=tunnel.port) as agent,
+        StockClient(*await any_server.account(), any_server) as alice,
+    ):
+        assert await alice.ask("before", agent.jid) == "before"
+        connection = agent.host.connection
+        with locked(agent):
+            alice.send("hold this", agent.jid, id="")
+            await held(agent)
+            tunnel.cut()
+            await eventually(lambda: not agent.host.is_alive())
+        assert (await alice.answer(10.0))["body"] == "hold this"
+        await eventually(lambda: connection.state == "online", 10)
+        assert await alice.ask("last", agent.jid) == "last"
+        assert connection.resumptions == 1
+        assert asked(agent) == ["before", "hold this", "last"]
+
+
+async def test_by_the_archive_a_killed_agent_knows_what_comes_again(managed: XmppServer, tmp_path: Path) -> None:
+    async with hosted(Echo(), managed, tmp_path) as agent, StockClient(*await managed.account(), managed) as alice:
+        await say_three(alice, agent)
+        await agent.vanish()
+        await agent.start()
+        alice.send("last", agent.jid)
+        while (await alice.answer())["body"] != "last":
+            pass  # an answer that the server had not acknowledged is sent again, with its id
+        assert asked(agent) == ["0", "1", "2", "last"]

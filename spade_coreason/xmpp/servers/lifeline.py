@@ -5,24 +5,27 @@
 Its standard input is a pipe of which the starter holds the other end: end of file means that the starter is gone, or wants
 the server to stop. Its first line of output is the server's process id; its exit status is the server's. The server has a
 process group of its own, of which nothing is left in the end. LOG takes the server's output and is the lock: while an
-earlier server is still ending, the next one with the same LOG waits. Standard library only, and run as a file: it starts
-in milliseconds.
+earlier server is still ending, the next one with the same LOG waits. On Linux the server is told to end also where this
+program is killed itself. Standard library only, and run as a file: it starts in milliseconds.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import os
 import select
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from types import FrameType
 
 TERM_GRACE_MS = 3_000
 """A server that has not ended this long after SIGTERM is killed: together well under five seconds."""
 LOCK_RETRY_MS = 50
+PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> int:
@@ -38,7 +41,9 @@ def main(arguments: list[str]) -> int:
         if not _lock(log.fileno()):
             return 0
         try:
-            server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0)
+            server = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0, preexec_fn=_ending_with_us()
+            )
         except OSError as error:
             log.write(f"{command[0]}: {error.strerror}\n".encode())
             return 127
@@ -49,6 +54,15 @@ def main(arguments: list[str]) -> int:
     finally:
         with contextlib.suppress(ProcessLookupError):  # forked workers, should the server have left any
             os.killpg(server.pid, signal.SIGKILL)
+
+
+def _ending_with_us() -> Callable[[], None] | None:
+    """What the server does before it is one: asks the kernel for SIGTERM when we are gone (prctl(2), PR_SET_PDEATHSIG)."""
+    try:
+        prctl = ctypes.CDLL(None).prctl
+    except (OSError, AttributeError):  # no Linux
+        return None
+    return lambda: prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _lock(log: int) -> bool:

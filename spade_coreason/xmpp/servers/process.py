@@ -62,7 +62,8 @@ class ServerProcess:
         """The line of this run's log that most likely says why: the last error, else the last line."""
         with suppress(FileNotFoundError), self._start.log.open("rb") as file:
             file.seek(self._log_begin)
-            lines = [line for line in file.read()[-20_000:].decode(errors="replace").splitlines() if line.strip()]
+            said = file.read()[-20_000:].decode(errors="replace")
+            lines = [line for line in said.splitlines() if any(map(str.isalnum, line))]
             errors = [line for line in lines if "error" in line.lower() or "failed" in line.lower()]
             for line in reversed(errors or lines):
                 return " ".join(line.split())
