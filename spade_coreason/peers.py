@@ -208,7 +208,7 @@ class Peers:
         self._stanza_bytes = stanza_bytes
 
     async def ask(self, jid: str, request: AgentRequest | Mapping[str, Any] | str, timeout: float = 30.0) -> Answer:
-        """Asks the agent `jid` and waits for its whole answer, `timeout` seconds at most; cancelled, it takes that back.
+        """Asks the agent `jid` and waits for its whole answer, `timeout` seconds at most; then, or cancelled, it takes that back.
 
         A text or a payload becomes a child of the request that is being answered. Raises PeerTimeout, PeerUnavailable,
         PeerRefused, PeerFailed or RequestTooLong, each naming the agent.
@@ -224,7 +224,7 @@ class Peers:
         try:
             async for event in self._requests.events(jid, str(child.request_id), timeout, lambda: self._send([stanza])):
                 yield event
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, PeerTimeout):
             self._send([retraction_stanza(jid, str(child.request_id))])  # nobody waits for the work of the other any more
             raise
 

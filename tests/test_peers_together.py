@@ -232,3 +232,37 @@ async def test_who_cancels_stops_the_work_of_every_agent_that_was_asked_for_it()
         assert await t.say("and now?") == ["done"]
         kept = [await t.runners[jid].store.conversations() for jid in (OTHER, PEER)]
     assert [[row.turns for row in rows] for rows in kept] == [[1], [1]]  # of what was cancelled nothing
+
+
+async def test_a_timeout_stops_the_work_of_whoever_was_asked() -> None:
+    stopped = asyncio.Event()
+
+    @agent
+    async def slow(request: AgentRequest, session: Any, response: Any) -> None:
+        if request.payload["query"] == "slow":
+            try:
+                await asyncio.Event().wait()
+            finally:
+                stopped.set()
+        await response.markdown("done")
+
+    class Impatient:
+        manifest = AgentDefinition.simple("impatient")
+
+        def __init__(self, peers: Peers) -> None:
+            self.peers = peers
+
+        async def assist(self, request: AgentRequest, session: Any, response: Any) -> None:
+            query = request.payload["query"]
+            try:
+                answer = await self.peers.ask(PEER, query, timeout=0.1 if query == "slow" else 5.0)
+            except PeerTimeout:
+                await response.markdown("too slow")
+            else:
+                await response.markdown(answer.text)
+
+    async with AgentTester(Impatient, peers={PEER: slow}) as t:
+        assert await t.say("slow") == ["too slow"]
+        await asyncio.wait_for(stopped.wait(), 5)
+        await t.settled()
+        assert await t.say("and now?") == ["done"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -74,15 +75,21 @@ class AgentClient:
         return self._connection is not None and self._connection.state == "online"
 
     async def __aenter__(self) -> AgentClient:
+        # Answers are for the resource that asked: it has to be the same after a cut.
+        own = self.jid if "/" in self.jid else f"{self.jid}/client-{secrets.token_hex(4)}"
         self._connection = Connection(
-            self.jid, self._password, self._endpoint, register=self._register, on_message=self._on_message
+            own,
+            self._password,
+            self._endpoint,
+            register=self._register,
+            on_message=self._on_message,
+            on_session=self._on_session,
         )
         try:
             await self._connection.open()
         except BaseException:
             await self._connection.close()
             raise
-        self._connection.client.send_presence()
         return self
 
     async def __aexit__(
@@ -131,6 +138,10 @@ class AgentClient:
     def obey(self, jid: str, command: str, *, timeout: float = 30.0) -> AsyncIterator[PeerEvent]:
         """Says a command of an agent or its platform, as people write it: `/history 50`. As `stream`."""
         return self.stream(jid, command_request(command), timeout=timeout)
+
+    def _on_session(self, is_new: bool) -> None:
+        if is_new and self._connection is not None:
+            self._connection.client.send_presence()  # what came meanwhile is handed over to those who are there
 
     def _on_message(self, stanza: Element) -> asyncio.Future[Any] | None:
         message = decode(stanza)

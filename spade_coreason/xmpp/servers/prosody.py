@@ -49,7 +49,7 @@ sql = {{ driver = "SQLite3"; database = {directory}.."/data/archive.sqlite" }}
 sqlite_tune = "fast"
 archive_expires_after = "4w"
 smacks_max_queue_size = 5000  -- the default, 500, ends the resumption of a busy agent
-smacks_max_unacked_stanzas = 50  -- the default, 0, asks after every stanza
+smacks_max_unacked_stanzas = 50  -- the default, 0, asks after every stanza; by the archive an agent knows what comes again
 ssl = {{ key = {key}; certificate = {certificate} }}
 log = {{ {{ levels = {{ min = "warn" }}; to = "console"; timestamps = true }} }}
 modules_disabled = {{ "s2s" }}
