@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 .PHONY: demo test test-semantic test-llm chaos check bench servers format clean
 
 $(VENV)/.ready: pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: apt-get install python3 python3-venv"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "python3-venv is missing: apt-get install python3-venv"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

@@ -12,6 +12,8 @@ class EchoAgent:
     """Repeats what you say, word by word."""
 
     def __init__(self, manifest: AgentDefinition, delay_s: float = 0.0) -> None:
+        if not isinstance(delay_s, int | float) or not delay_s >= 0:
+            raise ValueError(f"delay_s is a number of seconds, not {delay_s!r}")
         self._manifest = manifest
         self._delay_s = delay_s
 

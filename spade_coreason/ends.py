@@ -13,7 +13,7 @@ from . import conversation
 from .contracts import ConversationState
 from .conversation import Rules
 from .exceptions import StoreError
-from .lane import Lanes
+from .lane import Lanes, Memory
 from .lifecycle import Lifecycle
 from .stores import AgentStore, ConversationRow
 from .values import replace
@@ -39,6 +39,7 @@ class Ends:
         rules: Rules,
         clock: Callable[[], datetime],
         callbacks: Sequence[OnConversationEnd],
+        prune: Callable[[ConversationRow, Memory | None], ConversationRow],
     ) -> None:
         self._store = store
         self._lanes = lanes
@@ -46,6 +47,8 @@ class Ends:
         self._rules = rules
         self._clock = clock
         self._callbacks = callbacks
+        self.prune = prune
+        """What an end does to the window of a conversation; after a turn it is pruned anyway."""
         self._active: dict[str, datetime] = {}
         """When something was said last in each."""
         self._wake = asyncio.Event()
@@ -141,7 +144,7 @@ class Ends:
             else:
                 self.gone(row.conversation_id)
             return
-        before, row = row, replace(row, life=life)
+        before, row = row, self.prune(replace(row, life=life), memory)
         if memory is not None:
             memory.row = row
         try:

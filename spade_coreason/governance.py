@@ -17,7 +17,7 @@ from .knowledge import Knowledge
 from .lane import Memory
 from .pruning import extent, to_absorb
 from .session import Variables
-from .stores import AgentStore
+from .stores import AgentStore, ConversationRow
 from .stores.window import NOTHING, WINDOW, Window
 from .summaries import ExtractiveSummariser, Summariser
 from .tokens import TokenCounter, estimate
@@ -74,6 +74,19 @@ class Governance:
         if most < held:
             there.keep(most)
         return first
+
+    def pruned(self, row: ConversationRow, memory: Memory | None) -> ConversationRow:
+        """A conversation that ends, with the window of today's policy.
+
+        Of one that is not in memory only what is arithmetic: where turns have to be read, its next turn does it.
+        """
+        if memory is not None:
+            first = self.prune(memory.turns, row.turns, memory.variables)
+        elif self.policy.strategy is MemoryStrategy.SLIDING_WINDOW:
+            _, first = extent(row.turns, self.policy, row.turns)
+        else:
+            return row
+        return row.with_turns(row.life, row.max_interactions, max(first, row.window_start), row.turns)
 
     def taken_in(self, variables: Variables) -> Window:
         """What this strategy did with the turns that left the window; another's work before is none of its own."""

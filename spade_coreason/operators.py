@@ -79,7 +79,10 @@ class Operators:
         row = self._in_memory(name) or stored
         if row is None or (life := change(row.life)) is row.life:
             return None
+        lane = self._lanes.named(name)
         row = replace(row, life=life)
+        if not life.is_active:
+            row = self._ends.prune(row, lane.memory if lane is not None else None)
         self._keep(name, change)
         await self._store.save_conversation(row)
         if stored is not None:

@@ -100,7 +100,7 @@ class Runner:
         lifecycle = Lifecycle(agent, self.policy.lifecycle, self.policy.idle_shutdown_s)
         own = getattr(agent, "on_conversation_end", None)
         on_end = (*on_conversation_end, own) if callable(own) else on_conversation_end
-        self._ends = Ends(store, self._lanes, lifecycle, self.policy.rules, clock, on_end)
+        self._ends = Ends(store, self._lanes, lifecycle, self.policy.rules, clock, on_end, self.governance.pruned)
         self._outbox = Outbox(self.jid, store.inbox, self.policy.stanza_bytes)
         self._engine = Engine(
             agent=agent,

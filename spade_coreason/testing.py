@@ -47,11 +47,11 @@ class AgentTester:
     """Runs agents as a platform does, with inbox, sessions and memory, in a temporary directory and without a network.
 
     `agent` is a class, a factory or an instance; its constructor parameters are filled as in a configuration, and what is
-    wrong with them is a ConfigError. `peers` are further agents by JID; `options` are keyword arguments for the constructor
-    of `agent`. `embedder`, `summariser` and `count` are those of all agents; by default they need no model. `user` is who asks
-    where no other is named; who may ask is `allow`, as in a configuration, by default the domain of the agent. `clock` is the
-    time of conversations, turns and memories; the waits within a turn are real. `database` is the address of an empty one
-    (`storage.url`), by default an SQLite file in the temporary directory.
+    wrong with them is a ConfigError. `peers` are further agents by JID or name; `options` are keyword arguments for the
+    constructor of `agent`. `embedder`, `summariser` and `count` are those of all agents; by default they need no model.
+    `user` is who asks where no other is named; who may ask is `allow`, as in a configuration, by default the domain of the
+    agent. `clock` is the time of conversations, turns and memories; the waits within a turn are real. `database` is the
+    address of an empty one (`storage.url`), by default an SQLite file in the temporary directory.
     """
 
     def __init__(
@@ -74,7 +74,9 @@ class AgentTester:
         self.jid = jid
         self._url = database
         self._embedder, self._summariser, self._count = embedder, summariser, count
-        self._agents = {jid: agent, **(peers or {})}
+        own_domain = jid.rpartition("@")[2]
+        named = {peer if "@" in peer else f"{peer}@{own_domain}": there for peer, there in (peers or {}).items()}
+        self._agents = {jid: agent, **named}
         self._options = {jid: dict(options or {})}
         self._policy = policy or Policy()
         self._user = user

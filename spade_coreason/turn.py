@@ -213,6 +213,9 @@ class Turn:
         engine.governance.absorb(memory)
         memory.last_answer = response.text.strip()
         engine.activity.answered(self.waiting.arrived)
+        if log.isEnabledFor(logging.INFO):
+            waited_ms = (engine.activity.now() - self.waiting.arrived) * 1000
+            log.info("%s: has answered %s in %.0f ms", engine.jid, self.waiting.incoming.sender, waited_ms)
         if is_active and not life.is_active:
             await engine.ends.ended(row.conversation_id, life.state)
 

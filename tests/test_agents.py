@@ -42,6 +42,31 @@ async def test_echo_thinks_and_then_streams_word_by_word() -> None:
         assert answer.text == "one two  three"
 
 
+@pytest.mark.parametrize(("options", "pauses"), [({}, []), ({"delay_s": 0.01}, [0.01, 0.01])])
+async def test_echo_waits_between_words_only_where_it_is_told_to(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, float], pauses: list[float]
+) -> None:
+    waited = []
+    sleep = asyncio.sleep
+
+    async def watched(delay: float, result: Any = None) -> Any:
+        waited.append(delay)
+        return await sleep(delay, result)
+
+    async with AgentTester(EchoAgent, options=options) as t:
+        monkeypatch.setattr(asyncio, "sleep", watched)
+        assert (await t.ask("one two")).text == "one two"
+        monkeypatch.undo()
+    assert [delay for delay in waited if delay] == pauses
+
+
+@pytest.mark.parametrize("delay_s", ["abc", -1, None])
+async def test_echo_says_what_is_wrong_with_its_option(delay_s: Any) -> None:
+    with pytest.raises(ConfigError, match="delay_s is a number of seconds"):
+        async with AgentTester(EchoAgent, options={"delay_s": delay_s}):
+            pass
+
+
 async def test_echo_keeps_lines_and_spaces() -> None:
     async with AgentTester(EchoAgent) as t:
         assert await t.say("one\n\n  two  three") == ["one\n\n  two  three"]

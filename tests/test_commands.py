@@ -287,6 +287,8 @@ async def test_a_program_may_say_that_its_text_is_a_command() -> None:
         await t.say("one")
         assert "> one\nnoted: one" in (await t.ask(command("/history 1"), user=ALICE)).text
         assert (await t.ask(command("/dance"))).text == "There is no such command. /help shows what there is."
+        meant = "There is no such command. Did you mean /history? /help shows what there is."
+        assert (await t.ask(command("/histroy 5"))).text == meant
         assert (await t.ask(command("/history"), user=BOB)).text == "We said nothing yet."
         assert notes(t).asked == ["one"]
 

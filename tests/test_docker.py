@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 from spade_coreason import AgentClient, Platform, load_settings
+from spade_coreason.runfile import RunFile, write_run_file
+from spade_coreason.stores import lock_directory
 from spade_coreason.xmpp.servers.ports import free_ports
 from tests.servers.requirements import require
 
@@ -43,6 +48,25 @@ def test_nothing_runs_as_root(path: Path) -> None:
     users = [rest for name, rest in instructions(path) if name == "USER"]
     assert users
     assert users[-1] != "root"
+
+
+def test_the_platforms_image_is_slim_and_says_whether_it_is_well(tmp_path: Path) -> None:
+    found = instructions(DOCKER / "Dockerfile")
+    assert all("-slim" in rest.split()[0] for name, rest in found if name == "FROM")
+    [check] = [rest for name, rest in found if name == "HEALTHCHECK"]
+    command = json.loads(check.partition("CMD ")[2])
+    assert command[0] == "python"
+
+    def is_well() -> bool:
+        return subprocess.run([sys.executable, *command[1:]], cwd=tmp_path, check=False).returncode == 0
+
+    assert not is_well()
+    data = tmp_path / "data"
+    with lock_directory(data):
+        run = RunFile(os.getpid(), "external", None, None, "example.org", True, None, None, [])
+        asyncio.run(write_run_file(data, run))
+        assert is_well()
+    assert not is_well()
 
 
 def test_compose_names_files_volumes_and_services_that_are_there() -> None:

@@ -58,6 +58,25 @@ def test_every_make_target_is_there() -> None:
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(
+    ("python", "remedy"),
+    [
+        ("#!/bin/sh\nexit 1\n", "python3-venv is missing: apt-get install python3-venv"),
+        (None, "PYTHON is missing: apt-get install python3 python3-venv"),
+    ],
+    ids=["without venv", "without Python"],
+)
+def test_what_the_set_up_needs_is_named_in_one_line(tmp_path: Path, python: str | None, remedy: str) -> None:
+    program = tmp_path / "python"
+    if python is not None:
+        program.write_text(python)
+        program.chmod(0o755)
+    arguments = ["make", "demo", f"PYTHON={program}", f"VENV={tmp_path}/venv"]
+    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert done.stdout.splitlines() == [remedy.replace("PYTHON", str(program))]
+
+
 def test_every_other_command_is_run_below() -> None:
     commands = [line for text in blocks("sh") for line in text.splitlines() if not line.startswith("make ")]
     others = {line for line in commands if not line.startswith("spade-coreason storage ")}

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import sys
+import sysconfig
 import traceback
 from pathlib import Path
 from typing import TextIO
 
+from ..exceptions import PeerError
 from .passing import passing
 
 _OURS = "spade_coreason"
+_NOT_THEIRS = (str(Path(__file__).parents[1]), *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")), "<")
 
 
 class _StandardError(logging.StreamHandler[TextIO]):
@@ -32,10 +35,18 @@ class OneLine(logging.Formatter):
         line = f"{record.levelname.lower()}: {' '.join(record.getMessage().split())}"
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
-            last = traceback.extract_tb(error.__traceback__)[-1:]
-            where = f" ({Path(last[0].filename).name}:{last[0].lineno})" if last else ""
-            line += f": {type(error).__name__}{where}; -vv shows more"
+            whom = f" of {error.jid}" if isinstance(error, PeerError) else ""
+            line += f": {type(error).__name__}{whom}{_place(error)}; -vv shows more"
         return line
+
+
+def _place(error: BaseException) -> str:
+    """Where somebody's own code was last on the way to an error; else where it is from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not any(frame.filename.startswith(place) for place in _NOT_THEIRS)]
+    for frame in (own or frames)[-1:]:
+        return f" ({Path(frame.filename).name}:{frame.lineno})"
+    return ""
 
 
 def configure_logging(verbosity: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from ..contracts import AgentInterface
@@ -54,6 +55,12 @@ class Commands:
         if not text.lstrip().startswith("/"):
             return text
         return read(text, self.all) or without_escape(text, self.all)
+
+    def nearest(self, text: str, owner: str) -> Command | None:
+        """The command of those that somebody may run which a text that is none was probably meant to be."""
+        names = {command.text.split()[0]: command for command in self.of(owner)}
+        near = get_close_matches(text.split()[0].lower(), names, n=1, cutoff=0.75) if text.strip() else []
+        return names[near[0]] if near else None
 
     def of(self, owner: str) -> tuple[Command, ...]:
         """Those that somebody (a bare JID) may run."""

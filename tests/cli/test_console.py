@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import os
+import re
+import runpy
 import sys
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from spade_coreason import PeerFailed
 from spade_coreason.cli.checks import mixed_slixmpp
 from spade_coreason.cli.commands.run import name_of
 from spade_coreason.cli.console import duration, lasting, mark, paint
@@ -39,6 +47,26 @@ def test_a_log_line_is_one_line_and_quotes_no_person() -> None:
     assert line.startswith("error: a turn failed: ValueError (test_console.py:")
     assert "alice" not in line
     assert "\n" not in line
+
+
+def test_a_log_line_names_the_place_in_somebodys_own_code_and_the_peer(tmp_path: Path) -> None:
+    (tmp_path / "chef.py").write_text("def cook(fail):\n    fail()\n")
+    scope = runpy.run_path(str(tmp_path / "chef.py"))
+
+    def peer_fails() -> None:
+        raise PeerFailed("pantry@localhost", "what alice said")
+
+    problems: list[tuple[Callable[[], Any], str]] = [
+        (lambda: scope["cook"](lambda: json.loads("{")), r"JSONDecodeError \(test_console.py:\d+\)"),
+        (lambda: scope["cook"](partial(json.loads, "{")), r"JSONDecodeError \(chef.py:2\)"),
+        (lambda: scope["cook"](peer_fails), r"PeerFailed of pantry@localhost \(test_console.py:\d+\)"),
+    ]
+    for problem, told in problems:
+        try:
+            problem()
+        except (ValueError, PeerFailed):
+            record = logging.LogRecord("x", logging.ERROR, __file__, 1, "incident 1", (), sys.exc_info())
+        assert re.fullmatch(f"error: incident 1: {told}; -vv shows more", OneLine().format(record))
 
 
 def test_a_log_line_stands_above_the_line_that_says_for_whom_one_waits(capfd: pytest.CaptureFixture[str]) -> None:

@@ -52,6 +52,8 @@ def test_sigterm_stops_with_0_too_and_the_run_file_is_gone(tmp_path: Path) -> No
     (tmp_path / "moody.py").write_text(MOODY)
     env = {"SPADE_COREASON_SERVER__MODE": "embedded"}
     command = ("run", "moody:MoodyAgent", "--option", "patience_s=0.5", "--jid", "grump@localhost", "--data", "d")
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "run.json.part").touch(0o644)  # a crash may leave one, and others may have touched it
     with running(*command, cwd=tmp_path, env=env, until="spade-coreason ask") as run:
         assert (tmp_path / "d" / "run.json").stat().st_mode & 0o777 == 0o600
         assert run.said.splitlines()[-1].endswith("--data d")

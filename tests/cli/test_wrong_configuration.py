@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from spade_coreason.stores import lock_database
 from tests.servers import prosody as prosody_server
 from tests.servers.requirements import require
 from tests.servers.server import XmppServer
@@ -190,7 +191,7 @@ def test_check_looks_at_the_database(invoke: Invoke) -> None:
     write(Path("data/platform.db"), "no database")
     for command in ("check", "up"):
         done = invoke(command)
-        assert done.exit_code == (2 if command == "check" else 1)
+        assert done.exit_code == 2
         remedy = "name another file in storage.url, or restore a backup"
         assert f"data/platform.db: file is not a database; {remedy}" in " ".join(done.output.split())
     assert Path("data/platform.db").read_text() == "no database"
@@ -257,11 +258,19 @@ def test_a_prosody_that_is_not_installed(invoke: Invoke, monkeypatch: pytest.Mon
 
 def test_a_directory_that_cannot_be_written_is_one_line(invoke: Invoke) -> None:
     write(Path("data"), "a file")
-    write(Path("config/platform.yaml"), "server: {mode: embedded}\nagents: []")
-    result = invoke("up")
-    assert result.exit_code == 1
-    assert "Traceback" not in result.stderr
-    assert "data: cannot be written: File exists; see to the directory, or name another one (data_dir)" in result.stderr
+    write(Path("config/platform.yaml"), f"server: {{mode: embedded}}\n{ECHO}")
+    problem = "data: cannot be written: File exists; see to the directory, or name another one"
+    assert_one_line(invoke("up"), 2, "error: config/platform.yaml: data_dir: ", problem)
+    storage = "storage: {url: 'sqlite+aiosqlite:///data/x.db'}\ndata_dir: elsewhere"
+    write(Path("config/platform.yaml"), f"server: {{mode: embedded}}\n{storage}\n{ECHO}")
+    assert_one_line(invoke("up"), 2, "error: config/platform.yaml: storage.url: ", "data/x.db: cannot be written: ")
+
+
+def test_two_platforms_do_not_share_a_database(invoke: Invoke) -> None:
+    write(Path("config/platform.yaml"), f"storage: {{url: 'sqlite+aiosqlite:///shared/x.db'}}\n{ECHO}")
+    with lock_database("sqlite+aiosqlite:///shared/x.db", Path("elsewhere")):
+        for command in (("up",), ("storage", "migrate")):
+            assert_one_line(invoke(*command), 2, "shared/x.db: in use by process")
 
 
 def test_a_literal_password_works_with_one_warning(invoke: Invoke, prosody: XmppServer) -> None:

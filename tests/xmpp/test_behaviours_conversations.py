@@ -44,6 +44,9 @@ class Driven:
         self.life.append(query)
         if query == "fail":
             raise ValueError(query)
+        if query == "kept":
+            await response.markdown(f"kept {await session.get('turns')}")
+            return
         turns = len(await session.history(100))
         if query == "end":
             session.end()
@@ -132,8 +135,9 @@ async def test_completed_by_the_agent_and_opened_again_with_the_same_memory(our_
         assert await alice.ask("end", agent.jid) == "end after 1"
         assert await _state(agent, alice) == ("completed", 2)
         assert ends.heard == [(f"{alice.jid}_{agent.jid}", "completed")]
-        assert await alice.ask("hello", agent.jid) == "hello after 2"
-        assert await _state(agent, alice) == ("active", 1)
+        assert await alice.ask("kept", agent.jid) == "kept 1"  # its variables too
+        assert await alice.ask("hello", agent.jid) == "hello after 3"
+        assert await _state(agent, alice) == ("active", 2)
 
 
 async def test_failures_in_a_row_end_it_in_error_and_a_success_between_does_not(our_server: XmppServer, tmp_path: Path) -> None:
@@ -148,8 +152,9 @@ async def test_failures_in_a_row_end_it_in_error_and_a_success_between_does_not(
         await alice.ask("fail", agent.jid)
         assert await _state(agent, alice) == ("error", 4)
         assert ends.heard == [(f"{alice.jid}_{agent.jid}", "error")]
-        assert await alice.ask("well", agent.jid) == "well after 4"
-        assert await _state(agent, alice) == ("active", 1)
+        assert await alice.ask("kept", agent.jid) == "kept 1"
+        assert await alice.ask("well", agent.jid) == "well after 5"
+        assert await _state(agent, alice) == ("active", 2)
 
 
 async def test_idle_for_the_timeout_ends_it_and_the_next_message_opens_it_again(our_server: XmppServer, tmp_path: Path) -> None:
@@ -168,6 +173,59 @@ async def test_idle_for_the_timeout_ends_it_and_the_next_message_opens_it_again(
         await agent.restart()
         await eventually(lambda: len(ends.heard) == 2)
         assert await _state(agent, alice) == ("timeout", 1)
+
+
+@pytest.mark.parametrize(
+    ("said", "state"),
+    [
+        (["end"], ("completed", 1)),
+        (["fail", "fail"], ("error", 2)),
+        (["one", "two", "three", "too many"], ("max_interactions_reached", 3)),
+    ],
+)
+async def test_what_has_ended_otherwise_does_not_time_out(
+    our_server: XmppServer, tmp_path: Path, said: list[str], state: tuple[str, int]
+) -> None:
+    ends = Ends()
+    async with (
+        hosted(Driven(), our_server, tmp_path, policy=_rules(timeout=0.4 * SECOND), on_end=(ends,)) as agent,
+        StockClient(*await our_server.account(), our_server) as alice,
+        StockClient(*await our_server.account(), our_server) as bob,
+    ):
+        for query in said:
+            await alice.ask(query, agent.jid)
+        assert await _state(agent, alice) == state
+        await bob.ask("hello", agent.jid)
+        await eventually(lambda: (f"{bob.jid}_{agent.jid}", "timeout") in ends.heard)  # idle for longer than the timeout
+        assert await _state(agent, alice) == state
+        assert [reason for name, reason in ends.heard if name.startswith(alice.jid)] == [state[0]]
+
+
+async def test_at_the_limit_a_reset_opens_it_with_the_same_memory(our_server: XmppServer, tmp_path: Path) -> None:
+    async with (
+        hosted(Driven(), our_server, tmp_path, policy=_rules(max_interactions=1)) as agent,
+        StockClient(*await our_server.account(), our_server) as alice,
+    ):
+        await alice.ask("hello", agent.jid)
+        assert "1 message is the limit" in await alice.ask("too many", agent.jid)
+        assert await agent.runner.reset_conversation(f"{alice.jid}_{agent.jid}")
+        assert await _state(agent, alice) == ("active", 0)
+        assert await alice.ask("kept", agent.jid) == "kept 0"
+
+
+async def test_the_end_of_a_conversation_prunes(prosody: XmppServer, tmp_path: Path) -> None:
+    policy = _rules(max_interactions=0)
+    async with (
+        hosted(lambda peers: Driven(), prosody, tmp_path, policy=policy) as agent,
+        StockClient(*await prosody.account(), prosody) as alice,
+    ):
+        for number in range(6):
+            await alice.ask(f"m{number}.", agent.jid)
+        agent.policy = Policy(rules=Rules(max_interactions=0, timeout=0.2 * SECOND), memory=MemoryConfig(limit=2))
+        await agent.restart()
+        await eventually(lambda: agent.runner._ends._active == {})
+        [row] = await agent.store.conversations(owner=alice.jid)
+        assert (str(row.life.state), row.turns, row.window_start) == ("timeout", 6, 5)
 
 
 async def test_states_last_over_a_restart(prosody: XmppServer, tmp_path: Path) -> None:

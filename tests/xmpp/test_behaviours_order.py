@@ -84,7 +84,9 @@ async def test_3000_messages_of_50_clients_are_each_answered_once_and_to_whom_as
             *(_ask_all(client, echo.jid, mine, 8) for client, mine in zip(clients, asked, strict=True))
         )
         assert list(answers) == asked
-        await _nothing_more(clients[0], echo.jid)
+        for client in clients:
+            await _nothing_more(client, echo.jid)
+        assert len(echo.agent.requests) == 50 * 60 + 50  # the last of each asks whether there is more
 
 
 async def test_repeated_ids_with_other_content_are_all_answered(our_server: XmppServer, tmp_path: Path) -> None:

@@ -136,6 +136,10 @@ async def start_elsewhere(kind: Kind, directory: Path, *more: str) -> tuple[asyn
     return starter, int(pid), int(child)
 
 
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 async def test_it_ends_when_its_starter_is_killed_with_kill_9(kind: Kind, tmp_path: Path) -> None:
     starter, pid, _ = await start_elsewhere(kind, tmp_path)
     assert group(pid)
@@ -146,6 +150,14 @@ async def test_it_ends_when_its_starter_is_killed_with_kill_9(kind: Kind, tmp_pa
     async with local_server(kind, tmp_path):  # waits for whatever is left of the first
         assert group(pid) == []
     assert time.monotonic() - begin < END_S
+
+
+async def test_it_ends_when_what_watches_over_it_is_killed_too(kind: Kind, tmp_path: Path) -> None:
+    starter, pid, _ = await start_elsewhere(kind, tmp_path)
+    os.kill(parent_of(pid), signal.SIGKILL)
+    starter.kill()
+    await starter.wait()
+    assert await ended(pid, END_S)
 
 
 async def test_it_ends_even_if_a_fork_of_its_starter_lives_on(tmp_path: Path) -> None:

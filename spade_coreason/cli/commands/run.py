@@ -65,8 +65,10 @@ def command(agent: str, pairs: tuple[str, ...], jid: str | None, data: Path | No
       spade-coreason run weather:weather --jid weather@example.org --password-file secret.txt
     """
     settings = _settings(agent, pairs, jid, data, given)
+    options = ["--host", "--port", "--ca-file"]
+    there = [f" {option} {shlex.quote(str(value))}" for option in options if (value := given[option[2:].replace("-", "_")])]
     try:
-        run_work(serve(settings, lambda platform: _print(platform, data)))
+        run_work(serve(settings, lambda platform: _print(platform, data, "".join(there))))
     except CoReasonError as error:
         by_option(error, _NAMES)
         raise
@@ -127,12 +129,13 @@ def _password(jid: str, given: dict[str, Any]) -> str:
     raise ConfigError(f"--password-env {variable}", f"this variable is not set; set it to the password of {jid}")
 
 
-def _print(platform: Platform, data: Path | None) -> None:
+def _print(platform: Platform, data: Path | None, there: str) -> None:
+    """`there` are the options that say where an external server is."""
     [(jid, _)] = platform.agents_described
     where = platform.server_line
     if platform.server is not None:
         where = f"{platform.server.kind} server, {platform.server.host}:{platform.server.port}"
     print(f"{jid} is online ({where}).\nAsk it from another terminal:")
-    account = "" if platform.server is not None else " --jid YOU@DOMAIN"
+    account = "" if platform.server is not None else f" --jid YOU@DOMAIN{there}"
     place = f" --data {shlex.quote(str(data))}" if data is not None else ""
     print(f'  {PROGRAM} ask {jid} "Hello"{account}{place}', flush=True)
