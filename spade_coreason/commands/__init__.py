@@ -59,7 +59,7 @@ class Commands:
     def nearest(self, text: str, owner: str) -> Command | None:
         """The command of those that somebody may run which a text that is none was probably meant to be."""
         names = {command.text.split()[0]: command for command in self.of(owner)}
-        near = get_close_matches(text.split()[0].lower(), names, n=1, cutoff=0.75) if text.strip() else []
+        near = get_close_matches(text.split()[0].lower(), names, n=1, cutoff=0.8) if text.strip() else []
         return names[near[0]] if near else None
 
     def of(self, owner: str) -> tuple[Command, ...]:
