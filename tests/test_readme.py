@@ -15,16 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from spade_coreason import AgentTester, load_settings
+from spade_coreason import AgentTester
 from spade_coreason.commands import EVERYBODY, OPERATORS, find
 from spade_coreason.stores import AgentStore, Database
+from tests.servers import prosody as prosody_server
+from tests.servers.clients import StockClient
+from tests.servers.requirements import require
 from tests.turns import AGENT, conversation, turn
 
 ROOT = Path(__file__).parents[1]
 COMMAND = [str(Path(sys.executable).with_name("spade-coreason"))]
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
-# Needs a server of one's own, with accounts: tests/cli runs both commands against a real one.
-NOT_RUN = ["spade-coreason check -c platform.yaml", "spade-coreason up -c platform.yaml"]
 
 
 def blocks(language: str) -> list[str]:
@@ -80,7 +81,8 @@ def test_what_the_set_up_needs_is_named_in_one_line(tmp_path: Path, python: str 
 def test_every_other_command_is_run_below() -> None:
     commands = [line for text in blocks("sh") for line in text.splitlines() if not line.startswith("make ")]
     others = {line for line in commands if not line.startswith("spade-coreason storage ")}
-    assert others - set(NOT_RUN) == {"spade-coreason run weather:weather"}
+    own = {"spade-coreason check -c platform.yaml", "spade-coreason up -c platform.yaml"}
+    assert others == {"spade-coreason run weather:weather", *own}
 
 
 def test_the_commands_for_the_storage_work_one_after_the_other(tmp_path: Path) -> None:
@@ -134,13 +136,30 @@ async def test_the_reporter_asks_the_weather(project: Path) -> None:
         assert (await t.ask("")).text == "It is sunny in **Berlin**.\n\nIt is sunny in **Valencia**."
 
 
-def test_the_configuration_is_read(tmp_path: Path) -> None:
+async def test_the_configuration_runs_on_a_server_of_ones_own(project: Path, tmp_path: Path) -> None:
+    require("Prosody", prosody_server.installed())
     text, _ = blocks("yaml")
-    (tmp_path / "platform.yaml").write_text(text)
-    passwords = {"ECHO_PASSWORD": "one", "WEATHER_PASSWORD": "two"}
-    settings = load_settings(tmp_path / "platform.yaml", tmp_path, passwords)
-    assert [agent.jid for agent in settings.agents] == ["echo@example.org", "weather@example.org"]
-    assert settings.warnings == ()
+    (project / "platform.yaml").write_text(text)
+    with prosody_server.prosody(tmp_path / "server", other="example.org") as server:
+        given = {
+            **os.environ,
+            "SPADE_COREASON_SERVER__HOST": server.host,
+            "SPADE_COREASON_SERVER__PORT": str(server.port),
+            "SPADE_COREASON_SERVER__TLS__CA_FILE": str(server.ca_file),
+        }
+        for name in ("echo", "weather"):
+            _, given[f"{name.upper()}_PASSWORD"] = await server.account(name, domain="example.org")
+        check, up = [line for text in blocks("sh") for line in text.splitlines() if line.endswith(" -c platform.yaml")]
+        arguments = [*COMMAND, *check.split()[1:]]
+        checked = await asyncio.to_thread(
+            subprocess.run, arguments, cwd=project, env=given, capture_output=True, text=True, check=False
+        )
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+        you = await server.account(domain="example.org")
+        with running(project, up, given):
+            async with StockClient(*you, server) as client:
+                assert await client.ask("Berlin", "weather@example.org") == "It is sunny in *Berlin*."
+                assert await client.ask("hello", "echo@example.org") == "hello"
 
 
 @contextmanager

@@ -20,12 +20,12 @@ class SessionHandle(Protocol):
 
     @property
     def session_id(self) -> str:
-        """The id of the session, the same after a restart."""
+        """A UUID as text, the same after a restart."""
         ...
 
     @property
     def identity(self) -> Identity:
-        """Who asks."""
+        """Who asks: their bare JID, their name, and whether it is a user or an agent."""
         ...
 
     async def history(self, limit: int = 10, offset: int = 0) -> list[Interaction]:
@@ -33,11 +33,11 @@ class SessionHandle(Protocol):
         ...
 
     async def recall(self, query: str, limit: int = 5, threshold: float = 0.7) -> list[str]:
-        """What is known about `query`, best first; `threshold` is 0 to 1."""
+        """At most `limit` texts that speak of `query`, best first; of less than `threshold` (0 to 1) none. StoreError."""
         ...
 
     async def store(self, key: str, value: Any) -> None:
-        """Keeps a variable (any JSON value) across turns and restarts."""
+        """Keeps a variable (any JSON value) across turns and restarts. ValueError for what is no JSON."""
         ...
 
     async def get(self, key: str, default: Any = None) -> Any:
@@ -51,17 +51,17 @@ class EventSink(Protocol):
 
     @abstractmethod
     def emit(self, event: CloudEvent[Any] | GraphEvent) -> Awaitable[None]:
-        """Takes any event."""
+        """Records an event with its turn (CloudEvents 1.0). RuntimeError when `assist` has returned."""
         ...
 
     @abstractmethod
     def log(self, level: str, message: str, metadata: dict[str, Any] | None = None) -> Awaitable[None]:
-        """Takes a log line, wrapped in a CloudEvent."""
+        """Records a line as a CloudEvent, and logs it; `level` is a name of Python's logging, such as INFO. As `emit`."""
         ...
 
     @abstractmethod
     def audit(self, actor: str, action: str, resource: str, success: bool) -> Awaitable[None]:
-        """Takes an audit entry."""
+        """Puts an entry into the audit trail, where it is durable then. StoreError where that cannot be; as `emit`."""
         ...
 
 
@@ -80,7 +80,7 @@ class StreamHandle(Protocol):
         ...
 
     async def write(self, chunk: str) -> None:
-        """Emits a piece of text."""
+        """Says a piece of text; its spaces and line breaks are kept."""
         ...
 
     async def close(self) -> None:
@@ -88,7 +88,7 @@ class StreamHandle(Protocol):
         ...
 
     async def abort(self, reason: str) -> None:
-        """Ends the stream before its time; the response goes on."""
+        """Ends the stream before its time; the response goes on. `reason` is for programs and the record."""
         ...
 
 
@@ -98,27 +98,27 @@ class ResponseHandler(EventSink, Protocol):
 
     @abstractmethod
     def thought(self, content: str, status: str = "IN_PROGRESS") -> Awaitable[None]:
-        """Emits a thinking block."""
+        """Says what it is about; `status` is IN_PROGRESS or COMPLETE. RuntimeError after `assist`, as for all here."""
         ...
 
     @abstractmethod
     def markdown(self, content: str) -> Awaitable[None]:
-        """Emits a markdown block."""
+        """Says a text in CommonMark, of any length."""
         ...
 
     @abstractmethod
     def data(self, data: dict[str, Any], title: str | None = None, view_hint: str = "JSON") -> Awaitable[None]:
-        """Emits a data block; `view_hint` is TABLE, JSON, LIST or KEY_VALUE."""
+        """Gives data (a JSON object); `view_hint` is TABLE, JSON, LIST or KEY_VALUE. Else a ValueError or TypeError."""
         ...
 
     @abstractmethod
     def error(self, message: str, details: dict[str, Any] | None = None, recoverable: bool = False) -> Awaitable[None]:
-        """Emits an error that concerns the whole request."""
+        """Says that the request failed; whoever asked sees `message`, and `details` stay in the process."""
         ...
 
     @abstractmethod
     def create_stream(self, title: str | None = None, metadata: dict[str, Any] | None = None) -> Awaitable[StreamHandle]:
-        """Opens a stream."""
+        """Opens a stream, whose pieces are one text; any number may be open. What is left open is closed after `assist`."""
         ...
 
 

@@ -84,6 +84,7 @@ def prosody(
     offline: bool = True,
     crowd: Entrance | None = None,
     registers: bool = True,
+    other: str = OTHER_DOMAIN,
 ) -> XmppServer:
     """A server in `directory`, not started yet: `with prosody(tmp_path) as server: …`.
 
@@ -91,9 +92,9 @@ def prosody(
     keeps of a session for its resumption (XEP-0198), and so many stanzas (0) may be `unasked` before it asks whether they
     have arrived; None is Prosody's own default. `uploads` are the bytes that an uploaded file may have (XEP-0363); ten such
     are what one account may upload a day. Without `offline` no mail waits for who is away. A `crowd` may connect. It
-    `registers` accounts in-band (XEP-0077), or does not.
+    `registers` accounts in-band (XEP-0077), or does not. It serves an `other` domain too.
     """
-    certificate = certificate_in(directory / "certs", (DOMAIN, OTHER_DOMAIN, f"muc.{DOMAIN}"))
+    certificate = certificate_in(directory / "certs", (DOMAIN, other, f"muc.{DOMAIN}"))
     (directory / "data").mkdir(parents=True, exist_ok=True)
     c2s, http = free_ports(2)
     modules = [name for name, wanted in (("smacks", smacks), ("mam", archive)) if wanted]
@@ -119,7 +120,7 @@ def prosody(
             disabled="" if offline else '"offline";',
             options="\n".join(f"{key} = {value}" for key, value in settings.items() if value is not None),
             domain=DOMAIN,
-            other=OTHER_DOMAIN,
+            other=other,
             crowd=CROWD.format(crowd=crowd) if crowd else "",
             uploads=UPLOADS.format(domain=DOMAIN, http=http, size=uploads, quota=10 * uploads) if uploads else "",
             room_modules='modules_enabled = { "muc_mam" }' if archive else "",

@@ -115,7 +115,7 @@ async def _show(file: Path | None, data: Path | None, agent: str | None, convers
     )
     for turn in turns:
         print(f"\n{paint(when(turn.timestamp), 'dim')}  {paint('▸', 'cyan')} {printable(_asked(turn))}")
-        print("  " + printable(str(turn.output.get("text") or json_text(turn.output))).replace("\n", "\n  "))
+        print("  " + printable(_answered(turn)).replace("\n", "\n  "))
     for title, variables in (("Variables of the conversation", own), ("Variables of the person", person)):
         if variables:
             print(f"\n{paint(title, 'bold')}")
@@ -128,6 +128,16 @@ def _asked(turn: Interaction) -> str:
     if isinstance(asked, dict) and isinstance(asked.get("query"), str):
         return str(asked["query"])
     return json_text(turn.dump().get("input"))
+
+
+def _answered(turn: Interaction) -> str:
+    output = turn.output
+    said = [str(output["text"])] if output.get("text") else []
+    if output.get("data"):
+        said.append(json_text(output["data"]))
+    if isinstance(problem := output.get("error"), dict):
+        said.append(f"✗ {problem.get('user_message')}")
+    return "\n".join(said) or "(nothing)"
 
 
 async def _find(storage: Storage, conversation: str) -> tuple[str, ConversationRow]:
