@@ -118,6 +118,14 @@ def our_server(request: pytest.FixtureRequest) -> XmppServer:
     return server
 
 
+@pytest.fixture(params=["prosody", "ejabberd", "embedded"])
+def any_server(request: pytest.FixtureRequest) -> XmppServer:
+    """The test runs on all three."""
+    server = request.getfixturevalue(request.param)
+    assert isinstance(server, XmppServer)
+    return server
+
+
 @pytest.fixture
 def start_server(tmp_path: Path) -> Iterator[Callable[[XmppServer], XmppServer]]:
     """Starts servers of this test's own, to stop, kill and start again: `start_server(prosody(tmp_path / "a", queue=5))`."""

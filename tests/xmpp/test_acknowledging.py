@@ -54,7 +54,8 @@ def managed(pool: Pool) -> XmppServer:
 
 
 @pytest.fixture(params=["prosody", "seldom", "ejabberd"])
-def any_server(request: pytest.FixtureRequest, pool: Pool) -> XmppServer:
+def each_server(request: pytest.FixtureRequest, pool: Pool) -> XmppServer:
+    """The test runs on each of them."""
     return pool(request.param)
 
 
@@ -140,13 +141,13 @@ async def test_also_what_came_while_another_was_not_durable(seldom: XmppServer, 
 
 
 async def test_a_resumption_acknowledges_nothing_that_is_not_durable(
-    any_server: XmppServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    each_server: XmppServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spade_coreason.xmpp.sm._DURABLE_WITHIN_S", 0.1)
     async with (
-        Tunnel(any_server) as tunnel,
-        hosted(Echo(), any_server, tmp_path, port=tunnel.port) as agent,
-        StockClient(*await any_server.account(), any_server) as alice,
+        Tunnel(each_server) as tunnel,
+        hosted(Echo(), each_server, tmp_path, port=tunnel.port) as agent,
+        StockClient(*await each_server.account(), each_server) as alice,
     ):
         assert await alice.ask("before", agent.jid) == "before"
         await agent.settled()
@@ -164,11 +165,11 @@ async def test_a_resumption_acknowledges_nothing_that_is_not_durable(
         assert asked(agent) == ["before", "hold this", "last"]
 
 
-async def test_a_resumption_waits_for_what_is_being_stored(any_server: XmppServer, tmp_path: Path) -> None:
+async def test_a_resumption_waits_for_what_is_being_stored(each_server: XmppServer, tmp_path: Path) -> None:
     async with (
-        Tunnel(any_server) as tunnel,
-        hosted(Echo(), any_server, tmp_path, port=tunnel.port) as agent,
-        StockClient(*await any_server.account(), any_server) as alice,
+        Tunnel(each_server) as tunnel,
+        hosted(Echo(), each_server, tmp_path, port=tunnel.port) as agent,
+        StockClient(*await each_server.account(), each_server) as alice,
     ):
         assert await alice.ask("before", agent.jid) == "before"
         connection = agent.host.connection

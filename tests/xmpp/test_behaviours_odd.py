@@ -192,11 +192,11 @@ async def _answers_before(client: StockClient, agent: Hosted, last: str) -> None
         body = message["body"]
 
 
-async def test_an_id_cannot_put_stanzas_into_our_stream(prosody: XmppServer, tmp_path: Path) -> None:
+async def test_an_id_cannot_put_stanzas_into_our_stream(our_server: XmppServer, tmp_path: Path) -> None:
     async with (
-        hosted(Echo(), prosody, tmp_path) as echo,
-        StockClient(*await prosody.account(), prosody) as alice,
-        StockClient(*await prosody.account(), prosody) as bob,
+        hosted(Echo(), our_server, tmp_path) as echo,
+        StockClient(*await our_server.account(), our_server) as alice,
+        StockClient(*await our_server.account(), our_server) as bob,
     ):
         inner = f'<message to="{bob.jid}"><body>I am {echo.jid}</body></message>'
         for quote in ("'", '"'):
@@ -216,10 +216,10 @@ async def test_an_id_cannot_put_stanzas_into_our_stream(prosody: XmppServer, tmp
         assert bob.messages.empty()
 
 
-async def test_a_client_that_breaks_the_rules_of_xml_ends_its_own_stream_only(prosody: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Echo(), prosody, tmp_path) as echo, StockClient(*await prosody.account(), prosody) as alice:
+async def test_a_client_that_breaks_the_rules_of_xml_ends_its_own_stream_only(our_server: XmppServer, tmp_path: Path) -> None:
+    async with hosted(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
         for raw in (f"<message to='{echo.jid}'><body>\x00\x1b</body></message>", f"<message to='{echo.jid}'><body>&#1;</body>"):
-            async with StockClient(*await prosody.account(), prosody) as mallory:
+            async with StockClient(*await our_server.account(), our_server) as mallory:
                 mallory.xmpp.send_raw(raw)
                 await asyncio.wait_for(mallory.disconnected.wait(), 5)
         await _still_well(alice, echo)
