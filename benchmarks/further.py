@@ -11,8 +11,9 @@ from tests.servers.server import XmppServer
 from .agent_process import AgentProcess, agent_process
 
 BOUND_S = 180.0
-_QUIET_S = 0.5
-_QUIET_AFTER_S = 10.0
+_QUIET_S = 3.0
+"""What follows a login may come some seconds after it: acknowledgements, the archive."""
+_QUIET_AFTER_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ async def _idle(agents: AgentProcess, seconds: float) -> float:
     """The share of a core in so many seconds, once what followed the logins is over."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _QUIET_AFTER_S
-    while loop.time() < deadline and await _share(agents, _QUIET_S) > 0.01:
+    while loop.time() < deadline and await _share(agents, _QUIET_S) > 0.001:
         pass
     return await _share(agents, seconds)
 

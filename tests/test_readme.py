@@ -72,8 +72,9 @@ def test_what_the_set_up_needs_is_named_in_one_line(tmp_path: Path, python: str 
     if python is not None:
         program.write_text(python)
         program.chmod(0o755)
-    arguments = ["make", "demo", f"PYTHON={program}", f"VENV={tmp_path}/venv"]
-    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False)
+    arguments = ["make", "--no-print-directory", "demo", f"PYTHON={program}", f"VENV={tmp_path}/venv"]
+    given = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL")}
+    done = subprocess.run(arguments, cwd=ROOT, env=given, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert done.stdout.splitlines() == [remedy.replace("PYTHON", str(program))]
 

@@ -20,7 +20,7 @@ def lock_directory(directory: Path) -> Iterator[None]:
 
     The kernel gives the lock back when its holder dies, however that happens.
     """
-    with _owning(directory, directory / "lock"):
+    with _owning(directory, directory / "lock", "data_dir"):
         yield
 
 
@@ -41,25 +41,25 @@ def lock_database(url: str, data_dir: Path) -> Iterator[None]:
     if file.resolve().is_relative_to(data_dir.resolve()):
         yield
         return
-    with _owning(file, file.with_name(f"{file.name}.lock")):
+    with _owning(file, file.with_name(f"{file.name}.lock"), "storage.url"):
         yield
 
 
 @contextmanager
-def _owning(what: Path, lock: Path) -> Iterator[None]:
+def _owning(what: Path, lock: Path, key: str) -> Iterator[None]:
     try:
         lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise _unusable(what, error) from error
+        raise _unusable(what, key, error) from error
     try:
-        _take(descriptor, what)
+        _take(descriptor, what, key)
         yield
     finally:
         os.close(descriptor)
 
 
-def _take(descriptor: int, what: Path) -> None:
+def _take(descriptor: int, what: Path, key: str) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -68,11 +68,11 @@ def _take(descriptor: int, what: Path) -> None:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
     except OSError as error:
-        raise _unusable(what, error) from error
+        raise _unusable(what, key, error) from error
 
 
-def _unusable(what: Path, error: OSError) -> StoreError:
-    return StoreError(f"{what}: cannot be written: {error.strerror}; see to the directory, or name another one")
+def _unusable(what: Path, key: str, error: OSError) -> StoreError:
+    return StoreError(f"{what}: cannot be written: {error.strerror}; see to the directory, or name another one ({key})")
 
 
 def _holder(descriptor: int) -> int | None:
