@@ -2,7 +2,7 @@
 
 CoReasonError
 ├── ConfigError             a setting, an option or an agent named in one is wrong          (exit code 2)
-│   └── DataDirectoryInUse  another process owns the data directory
+│   └── DataDirectoryInUse  another process owns the data directory or the database
 ├── ServerError             a local server did not start, or ended                          (exit code 4)
 │   └── AddressInUse        something else listens where it was to (xmpp.servers)
 ├── ConnectError            the XMPP server cannot be reached or refuses the connection     (exit code 4)
@@ -60,11 +60,12 @@ class ConfigError(CoReasonError):
 
 
 class DataDirectoryInUse(ConfigError):
-    """Another running process owns the data directory."""
+    """Another running process owns the data directory, or the file of the database."""
 
-    def __init__(self, directory: Path, pid: int | None = None) -> None:
+    def __init__(self, directory: Path, pid: int | None = None, key: str = "data_dir") -> None:
         who = f"process {pid}" if pid else "another process"
-        super().__init__(str(directory), f"in use by {who}; stop it first, or name another data directory")
+        what = "data directory" if key == "data_dir" else f"file ({key})"
+        super().__init__(str(directory), f"in use by {who}; stop it first, or name another {what}")
         self.directory = directory
         self.pid = pid
 

@@ -50,7 +50,7 @@ def find_attribute(spec: str, project: Path, place: str) -> Any:
             near = nearest(step, (other for other in dir(found) if not other.startswith("_")))
             hint = f'did you mean "{near}"?' if near else "correct the name behind the colon"
             file = getattr(sys.modules.get(name), "__file__", None) or ""
-            is_theirs = not file or Path(file).is_relative_to(project.resolve())
+            is_theirs = not file or Path(file).resolve().is_relative_to(project.resolve())
             where = "" if is_theirs else f" ({file})"  # perhaps not the one that was meant
             raise ConfigError(place, f'{name}{where} has no "{step}"; {hint}')
         found = getattr(found, step)

@@ -128,7 +128,7 @@ class Obeying:
             return
         if isinstance(said, str):
             near = self._commands.nearest(said, lane.sender)
-            meant = f" Did you mean {near.text.split()[0]}?" if near is not None else ""
+            meant = f" Did you mean {near}?" if near is not None else ""
             outcome = Outcome(f"There is no such command.{meant} /help shows what there is.", is_error=True)
         elif said.command.who == "operators" and waiting.incoming.owner:  # who it is, only a room says
             outcome = Outcome(f"{said.command.text} is for those who write to me directly.", is_error=True)

@@ -210,8 +210,9 @@ class Peers:
     async def ask(self, jid: str, request: AgentRequest | Mapping[str, Any] | str, timeout: float = 30.0) -> Answer:
         """Asks the agent `jid` and waits for its whole answer, `timeout` seconds at most; then it takes that back.
 
-        It does so too where it is cancelled. A text or a payload becomes a child of the request that is being answered.
-        Raises PeerTimeout, PeerUnavailable, PeerRefused, PeerFailed or RequestTooLong, each naming the agent.
+        It does so too where it is cancelled; asked again, the other begins anew. A text or a payload becomes a child of the
+        request that is being answered. Raises PeerTimeout, PeerUnavailable, PeerRefused, PeerFailed or RequestTooLong, each
+        naming the agent.
         """
         return collect(jid, [event async for event in self.stream(jid, request, timeout)])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -41,7 +42,8 @@ async def write_private(path: Path, content: object) -> None:
 
 def _private(path: str, flags: int) -> int:
     descriptor = os.open(path, flags | os.O_NOFOLLOW, 0o600)
-    os.fchmod(descriptor, 0o600)  # one that was there already may have other rights
+    with suppress(OSError):  # a file system without rights
+        os.fchmod(descriptor, 0o600)  # one that was there already may have others
     return descriptor
 
 

@@ -137,7 +137,7 @@ class Platform:
         except StoreError as error:
             raise ConfigError(settings.place("data_dir"), str(error)) from error
         try:
-            self._stack.enter_context(lock_database(settings.storage.url, settings.data_dir))
+            self._stack.enter_context(lock_database(settings.storage.url))
             self.database = await Database.open(settings.storage.url, settings.storage.durability)
         except StoreError as error:
             raise ConfigError(settings.place("storage.url"), str(error)) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -12,7 +13,7 @@ from agents.echo import EchoAgent
 from agents.notes import NotesAgent
 from agents.relay import RelayAgent
 from agents.round_table import RoundTableAgent
-from spade_coreason import AgentTester, ConfigError, agent
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, ConfigError, agent
 from tests.clock import Clock
 
 ALICE = "alice@localhost"
@@ -42,22 +43,27 @@ async def test_echo_thinks_and_then_streams_word_by_word() -> None:
         assert answer.text == "one two  three"
 
 
-@pytest.mark.parametrize(("options", "pauses"), [({}, []), ({"delay_s": 0.01}, [0.01, 0.01])])
-async def test_echo_waits_between_words_only_where_it_is_told_to(
-    monkeypatch: pytest.MonkeyPatch, options: dict[str, float], pauses: list[float]
-) -> None:
-    waited = []
-    sleep = asyncio.sleep
+class Nobody:
+    """Takes whatever an agent says, and never waits."""
 
-    async def watched(delay: float, result: Any = None) -> Any:
-        waited.append(delay)
-        return await sleep(delay, result)
+    async def thought(self, content: str) -> None: ...
+    async def create_stream(self, title: str) -> Nobody:
+        return self
 
-    async with AgentTester(EchoAgent, options=options) as t:
-        monkeypatch.setattr(asyncio, "sleep", watched)
-        assert (await t.ask("one two")).text == "one two"
-        monkeypatch.undo()
-    assert [delay for delay in waited if delay] == pauses
+    async def write(self, chunk: str) -> None: ...
+    async def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 60.0])
+async def test_echo_waits_between_words_only_where_it_is_told_to(delay_s: float) -> None:
+    request = AgentRequest(session_id=uuid4(), payload={"query": "one two"})
+    assisting: Any = EchoAgent(AgentDefinition.simple("echo"), delay_s=delay_s).assist(request, None, Nobody())  # type: ignore[arg-type]
+    if delay_s:
+        assert assisting.send(None) is not None  # it waits
+        assisting.close()
+    else:
+        with pytest.raises(StopIteration):
+            assisting.send(None)
 
 
 @pytest.mark.parametrize("delay_s", ["abc", -1, None])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import sysconfig
 import traceback
@@ -13,7 +14,8 @@ from ..exceptions import PeerError
 from .passing import passing
 
 _OURS = "spade_coreason"
-_NOT_THEIRS = (str(Path(__file__).parents[1]), *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")), "<")
+_PLACES = (str(Path(__file__).parents[1]), *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")))
+_NOT_THEIRS = (*(f"{place}{os.sep}" for place in _PLACES), "<")
 
 
 class _StandardError(logging.StreamHandler[TextIO]):
@@ -43,7 +45,7 @@ class OneLine(logging.Formatter):
 def _place(error: BaseException) -> str:
     """Where somebody's own code was last on the way to an error; else where it is from."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not any(frame.filename.startswith(place) for place in _NOT_THEIRS)]
+    own = [frame for frame in frames if not frame.filename.startswith(_NOT_THEIRS)]
     for frame in (own or frames)[-1:]:
         return f" ({Path(frame.filename).name}:{frame.lineno})"
     return ""

@@ -86,7 +86,8 @@ async def opened(
             from ..stores import lock_database, lock_directory
 
             stack.enter_context(lock_directory(settings.data_dir))
-            stack.enter_context(lock_database(settings.storage.url, settings.data_dir))
+            if (stored := database_file(settings)) is not None and stored.is_file():
+                stack.enter_context(lock_database(settings.storage.url))
         database = await _database(settings, alone)
         try:
             yield Storage(settings, await _agents(settings, agent, database), database)

@@ -56,11 +56,10 @@ class Commands:
             return text
         return read(text, self.all) or without_escape(text, self.all)
 
-    def nearest(self, text: str, owner: str) -> Command | None:
-        """The command of those that somebody may run which a text that is none was probably meant to be."""
-        names = {command.text.split()[0]: command for command in self.of(owner)}
-        near = get_close_matches(text.split()[0].lower(), names, n=1, cutoff=0.8) if text.strip() else []
-        return names[near[0]] if near else None
+    def nearest(self, text: str, owner: str) -> str | None:
+        """What a text that is no command probably meant: `/history`. Only of what somebody may run."""
+        names = {command.text.split()[0] for command in self.of(owner)}
+        return next(iter(get_close_matches(text.split()[0].lower(), names, n=1, cutoff=0.8)), None)
 
     def of(self, owner: str) -> tuple[Command, ...]:
         """Those that somebody (a bare JID) may run."""

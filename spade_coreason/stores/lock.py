@@ -1,4 +1,4 @@
-"""One process owns a data directory, and a database that is elsewhere."""
+"""One process owns a data directory, and one a database."""
 
 from __future__ import annotations
 
@@ -25,11 +25,8 @@ def lock_directory(directory: Path) -> Iterator[None]:
 
 
 @contextmanager
-def lock_database(url: str, data_dir: Path) -> Iterator[None]:
-    """Owns the SQLite file at `url` likewise, where the lock of the data directory does not tell: somebody else's may use it.
-
-    PostgreSQL has a lock of its own.
-    """
+def lock_database(url: str) -> Iterator[None]:
+    """Owns the SQLite file at `url` likewise, which another data directory may name too. PostgreSQL has a lock of its own."""
     try:
         parsed = make_url(url)
     except ArgumentError:  # whoever opens it says so
@@ -37,10 +34,7 @@ def lock_database(url: str, data_dir: Path) -> Iterator[None]:
     if parsed is None or parsed.get_backend_name() != "sqlite" or not parsed.database:
         yield
         return
-    file = Path(parsed.database)
-    if file.resolve().is_relative_to(data_dir.resolve()):
-        yield
-        return
+    file = Path(parsed.database).resolve()
     with _owning(file, file.with_name(f"{file.name}.lock"), "storage.url"):
         yield
 
@@ -63,7 +57,9 @@ def _take(descriptor: int, what: Path, key: str) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise DataDirectoryInUse(what, _holder(descriptor)) from None
+        raise DataDirectoryInUse(what, _holder(descriptor), key) from None
+    except OSError as error:
+        raise _unusable(what, key, error) from error
     try:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)

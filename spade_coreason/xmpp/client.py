@@ -81,6 +81,7 @@ class AgentClient:
             own,
             self._password,
             self._endpoint,
+            name=self.jid,
             register=self._register,
             on_message=self._on_message,
             on_session=self._on_session,

@@ -45,6 +45,7 @@ class Connection:
         password: str,
         endpoint: Endpoint,
         *,
+        name: str = "",
         register: bool = False,
         on_message: OnMessage,
         on_session: Callable[[bool], None] = lambda is_new: None,
@@ -53,7 +54,8 @@ class Connection:
         is_there_for: Callable[[str], bool] = lambda asker: True,
     ) -> None:
         self.client = Client(jid, password, endpoint, register)
-        self.jid = jid
+        self.jid = name or jid
+        """What errors call it."""
         self.state: State = "offline"
         self.online_at: datetime | None = None
         """When the session began that is there now."""
@@ -194,7 +196,7 @@ class Connection:
             self._back_off.wait_a_little()
             self.client.disconnect(wait=1.0)
         else:
-            self._renewal = None  # cut meanwhile; if the session is resumed, the loss shows again
+            self._renewal = None  # cut meanwhile: what could not be stored comes again anyway
 
     # Connecting
 

@@ -19,8 +19,8 @@ from ..tracked import Tracked
 
 _MODULUS = 2**32
 _ACK_WITHIN_S = 0.1
-_DURABLE_WITHIN_S = 5.0
-"""So long a resumption waits for what is being stored; what takes longer comes again."""
+_DURABLE_WITHIN_S = 3.0
+"""So long a resumption waits for what is being stored; what takes longer comes again, and by its id is known."""
 
 REQUEST_ACK = "<r xmlns='urn:xmpp:sm:3'/>"
 ACK_REQUEST = "{urn:xmpp:sm:3}r"
@@ -75,12 +75,26 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
             self._held[-1][1].add_done_callback(self._durable)
 
     def send_unasked(self) -> None:
-        """Acknowledges likewise what the server has not asked about."""
+        """Acknowledges what is durable and the server has not asked about."""
         if self._unasked is not None:
             self._unasked.cancel()
             self._unasked = None
-        if self.enabled_in and self._said != self.handled:
-            self.send_ack()
+        if not self.enabled_in:
+            return
+        self._drop_durable()
+        if self._acknowledgeable != self._said:
+            self._say_ack()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Sees to what is still being stored; what could not be is a loss, of which somebody knows."""
+        if self._held and not self._held[0][1].done() and self._unasked is None:
+            self._acknowledge_later()
+
+    @property
+    def _acknowledgeable(self) -> int:
+        """The count of what is durable, as far as it is known to be."""
+        return (self._held[0][0] - 1) % _MODULUS if self._held else int(self.handled)
 
     def _acknowledge_later(self) -> None:
         self._unasked = self.xmpp.loop.call_later(_ACK_WITHIN_S, self.send_unasked)
@@ -114,21 +128,23 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         super()._handle_enabled(enabled)
 
     async def _handle_sm_feature(self, features: Any) -> Any:
-        if self.sm_id and "bind" not in self.xmpp.features and "stream_management" not in self.xmpp.features:
-            await self._count_what_is_durable()
+        negotiated = self.xmpp.features
+        if self.sm_id and "bind" not in negotiated and "stream_management" not in negotiated:
+            transport = self.xmpp.transport
+            if waiting := [durable for _, durable in self._held if not durable.done()]:
+                await asyncio.wait(waiting, timeout=_DURABLE_WITHIN_S)
+            if self.xmpp.transport is not transport:
+                return True  # cut again meanwhile: nothing of this stream goes on
+            self._count_what_is_durable()
         return await super()._handle_sm_feature(features)
 
-    async def _count_what_is_durable(self) -> None:
+    def _count_what_is_durable(self) -> None:
         """Before a resumption, which acknowledges what is counted: what is not durable by then is delivered again."""
-        if waiting := [durable for _, durable in self._held if not durable.done()]:
-            await asyncio.wait(waiting, timeout=_DURABLE_WITHIN_S)
         while self._held and self._is_stored(self._held[0][1]):
             self._held.popleft()
-        if self._held:
-            self.handled = (self._held[0][0] - 1) % _MODULUS
-            self._held.clear()
+        self.handled = self._said = self._acknowledgeable
+        self._held.clear()
         self._is_asked = False
-        self._said = self.handled
 
     def _handle_incoming(self, stanza: Any) -> Any:
         # What slixmpp sees: presences and IQs.
@@ -155,8 +171,7 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         if self._is_asked:
             self._is_asked = False
             self._say_ack()
-            if self._held and self._unasked is None:
-                self._acknowledge_later()  # nobody has asked about what came since
+            self._go_on()  # nobody has asked about what came since
 
     def _drop_durable(self) -> None:
         held = self._held
@@ -181,8 +196,8 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
 
     def _ack(self) -> str:
         self._drop_durable()
-        handled = self._said = (self._held[0][0] - 1) % _MODULUS if self._held else self.handled
-        return f"<a xmlns='urn:xmpp:sm:3' h='{handled}'/>"
+        self._said = self._acknowledgeable
+        return f"<a xmlns='urn:xmpp:sm:3' h='{self._said}'/>"
 
 
 register_plugin(DurableStreamManagement)

@@ -268,9 +268,9 @@ def test_a_directory_that_cannot_be_written_is_one_line(invoke: Invoke) -> None:
 
 def test_two_platforms_do_not_share_a_database(invoke: Invoke) -> None:
     write(Path("config/platform.yaml"), f"storage: {{url: 'sqlite+aiosqlite:///shared/x.db'}}\n{ECHO}")
-    with lock_database("sqlite+aiosqlite:///shared/x.db", Path("elsewhere")):
+    with lock_database("sqlite+aiosqlite:///shared/x.db"):
         for command in (("up",), ("storage", "migrate")):
-            assert_one_line(invoke(*command), 2, "shared/x.db: in use by process")
+            assert_one_line(invoke(*command), 2, "shared/x.db: in use by process", "name another file (storage.url)")
 
 
 def test_a_literal_password_works_with_one_warning(invoke: Invoke, prosody: XmppServer) -> None:

@@ -128,12 +128,14 @@ async def test_at_once_when_the_agent_stops(seldom: XmppServer, tmp_path: Path) 
         assert asked(agent) == ["0", "1", "2", "last"]
 
 
-async def test_also_what_came_while_another_was_not_durable(seldom: XmppServer, tmp_path: Path) -> None:
+async def test_what_is_durable_beside_what_is_not_yet(seldom: XmppServer, tmp_path: Path) -> None:
     async with hosted(Echo(), seldom, tmp_path) as agent, StockClient(*await seldom.account(), seldom) as alice:
         sm = agent.host.connection.client.sm
+        assert await alice.ask("before", agent.jid) == "before"
         with locked(agent):
             alice.send("first", agent.jid)
-            await eventually(lambda: sm._is_asked)  # its acknowledgement waits for it
+            number = await held(agent)
+            await eventually(lambda: sm._said == number - 1)
             alice.send("second", agent.jid)
             await eventually(lambda: len(sm._held) == 2)
         assert {(await alice.answer())["body"], (await alice.answer())["body"]} == {"first", "second"}
@@ -165,7 +167,17 @@ async def test_a_resumption_acknowledges_nothing_that_is_not_durable(
         assert asked(agent) == ["before", "hold this", "last"]
 
 
-async def test_a_resumption_waits_for_what_is_being_stored(each_server: XmppServer, tmp_path: Path) -> None:
+async def resumes(agent: Hosted) -> None:
+    """The agent has logged in again, and is about to resume its session."""
+    client = agent.host.connection.client
+    await eventually(lambda: "mechanisms" in client.features and client.transport is not None, 10)
+
+
+@pytest.mark.parametrize("cuts", [1, 2])
+async def test_a_resumption_waits_for_what_is_being_stored(
+    each_server: XmppServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cuts: int
+) -> None:
+    monkeypatch.setattr("spade_coreason.xmpp.sm._DURABLE_WITHIN_S", 4.0)
     async with (
         Tunnel(each_server) as tunnel,
         hosted(Echo(), each_server, tmp_path, port=tunnel.port) as agent,
@@ -173,13 +185,20 @@ async def test_a_resumption_waits_for_what_is_being_stored(each_server: XmppServ
     ):
         assert await alice.ask("before", agent.jid) == "before"
         connection = agent.host.connection
+        resumed = sent_by(agent, "resume")
         with locked(agent):
             alice.send("hold this", agent.jid, id="")
-            await held(agent)
-            tunnel.cut()
-            await eventually(lambda: not agent.host.is_alive())
+            number = await held(agent)
+            for _ in range(cuts):  # the second while it waits
+                tunnel.cut()
+                await eventually(lambda: not agent.host.is_alive())
+                await resumes(agent)
+            assert resumed == []
         assert (await alice.answer(10.0))["body"] == "hold this"
         await eventually(lambda: connection.state == "online", 10)
+        assert len(resumed) == 1
+        assert resumed[0] >= number
+        assert connection.client.sm.enabled_in
         assert await alice.ask("last", agent.jid) == "last"
         assert connection.resumptions == 1
         assert asked(agent) == ["before", "hold this", "last"]

@@ -165,7 +165,7 @@ async def _alone(settings: Settings) -> AsyncIterator[Database]:
     """The database, made or migrated, and nobody else's; DataDirectoryInUse while a platform runs."""
     from ...stores import Database, lock_database, lock_directory
 
-    with lock_directory(settings.data_dir), lock_database(settings.storage.url, settings.data_dir):
+    with lock_directory(settings.data_dir), lock_database(settings.storage.url):
         database = await Database.open(settings.storage.url, settings.storage.durability)
         try:
             yield database

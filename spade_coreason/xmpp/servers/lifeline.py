@@ -62,7 +62,14 @@ def _ending_with_us() -> Callable[[], None] | None:
         prctl = ctypes.CDLL(None).prctl
     except (OSError, AttributeError):  # no Linux
         return None
-    return lambda: prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    watcher = os.getpid()
+
+    def begin() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != watcher:  # it was gone before
+            os._exit(1)
+
+    return begin
 
 
 def _lock(log: int) -> bool:
