@@ -188,8 +188,7 @@ class Obeying:
         if session.is_ended:
             await self._carry_out(turn.lane, memory, Outcome("", "new"), 0)
         if is_heard:
-            await turn.store_answer(None)
-            turn.send_answer(final)
+            await turn.store_answer(final, None)
         else:
             written = session.close()
             await store.save_conversation(memory.row)

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
@@ -206,8 +207,7 @@ class Turn:
         row = row.with_turns(life, rules.max_interactions, max(window_start, row.window_start), row.turns + 1)
         memory.row = row  # what is changed while this is stored is stored after it
         counted = await self._counted(used) if used else ()
-        await self.store_answer(TurnRow(response.voice.key, self.began, turn.text), counted)
-        self.send_answer(final)
+        await self.store_answer(final, TurnRow(response.voice.key, self.began, turn.text), counted)
         session.settle()
         memory.turns = turns
         engine.governance.absorb(memory)
@@ -223,15 +223,22 @@ class Turn:
         """Counts what the turn used of language models."""
         return await self.engine.usage.add(used, self.memory.row.owner, self.memory.row.conversation_id) if used else []
 
-    async def store_answer(self, turn: TurnRow | None, used: Sequence[Variable] = ()) -> None:
-        """Stores the conversation, the answer and the variables; of a command without a turn, as no turn is counted."""
+    async def store_answer(self, final: list[str], turn: TurnRow | None, used: Sequence[Variable] = ()) -> None:
+        """Stores the conversation, the answer and the variables; of a command without a turn, as no turn is counted.
+
+        `final`, what `conclude` left of the answer, leaves in the moment in which that is durable.
+        """
         stanzas = self.response.stanzas
         answer = to_json(stanzas).decode() if stanzas else None
-        await self.engine.store.inbox.finish(self.waiting.row, self.memory.row, turn, answer, [*self.session.close(), *used])
+        written = [*self.session.close(), *used]
+        then = partial(self._send, final)
+        await self.engine.store.inbox.finish(self.waiting.row, self.memory.row, turn, answer, written, then)
         await self.waiting.is_new  # if that failed, the sender hears so, and the server keeps the request
 
-    def send_answer(self, final: list[str]) -> None:
-        """Sends what `conclude` left of the answer, which is stored; the request is closed when all of it has arrived."""
+    def _send(self, final: list[str]) -> None:
+        """Sends what is left of the answer; the request is closed when all of it has arrived."""
+        if self.waiting.is_new.exception() is not None:
+            return
         if final:
             self.engine.outbox.send_final(self.waiting.row, final)
         elif self.response.stanzas:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from spade_coreason.runner import Policy, Runner
 from spade_coreason.stores import AgentStore, ConversationRow, Database
 from spade_coreason.stores.inbox import Inbox
 from spade_coreason.stores.memory import MemoryLimits
+from spade_coreason.stores.statements import RECEIVE
 from tests.servers.postgres import Postgres
 from tests.turns import NOT_REMEMBERED
 from tests.waiting import eventually
@@ -110,6 +111,17 @@ class Running:
         async with asyncio.timeout(5):
             while ConversationState.ACTIVE in await self.states():  # noqa: ASYNC110 - read from the database
                 await asyncio.sleep(0.01)
+
+    @contextmanager
+    def holding_writes(self) -> Iterator[list[list[Any]]]:
+        """The batches for the writer, which gets them at the end."""
+        database = self.store.inbox._database
+        take, held = database._take, list[list[Any]]()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(database, "_take", held.append)
+            yield held
+        for batch in held:
+            take(batch)
 
 
 @asynccontextmanager
@@ -240,16 +252,30 @@ async def test_a_message_that_comes_in_while_the_runner_opens_runs_once(database
 async def test_a_turn_may_begin_before_its_request_is_on_disk_and_does_not_end_before(database_url: str) -> None:
     async with running(database_url) as r:
         await r.ask("known")
-        is_durable = r.runner.receive(asked("quick"))
-        assert is_durable is not None
-        for _ in range(3):
-            await asyncio.sleep(0)
-        assert r.agent.asked == ["known", "quick"]
-        assert not is_durable.done()
-        assert r.said == ["known"]
+        with r.holding_writes() as held:
+            is_durable = r.runner.receive(asked("quick"))
+            await eventually(lambda: bool(held))
+            assert r.agent.asked == ["known", "quick"]
+            assert is_durable is not None
+            assert not is_durable.done()
+            assert r.said == ["known"]
         await r.runner.settled()
         assert is_durable.done()
         assert r.said == ["known", "quick"]
+
+
+async def test_what_is_not_on_disk_is_not_answered_though_its_answer_is(database_url: str) -> None:
+    async with running(database_url) as r:
+        await r.ask("known")
+        with r.holding_writes() as held:
+            is_durable = r.runner.receive(asked("quick"))
+            assert is_durable is not None
+            await eventually(lambda: bool(held))
+            (_, work, future), *others = held[0]
+            held[0] = [([(RECEIVE, ("no",))], work, future), *others]
+        await r.runner.settled()
+        assert isinstance(is_durable.exception(), Exception)
+        assert r.said == ["known", NOT_REMEMBERED]
 
 
 async def test_a_duplicate_that_comes_at_once_goes_no_further(database_url: str) -> None:

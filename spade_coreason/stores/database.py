@@ -3,8 +3,8 @@
 Many turns that end together share one commit: callers enqueue what they write and await a future, and the writer takes
 everything that waits, in one transaction. That makes a durable turn cost a tenth of what a transaction a turn costs. What
 waits is handed over when the writer has nothing to do and the event loop has nothing new: to wait longer would leave both
-idle, to wait less would make a second transaction. How that is done on SQLite and on PostgreSQL is in `sqlite.py` and
-`postgres.py`.
+idle, to wait less would make a second transaction. A turn that is alone is handed over as soon as it ends. How that is done
+on SQLite and on PostgreSQL is in `sqlite.py` and `postgres.py`.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ _TRIAL_S = 5.0
 _LATER_S = 0.2
 _MOST_ROUNDS = 8
 """Of the event loop, for which a batch is gathered after the first two."""
+_LONE = 2
+"""So many writes has a turn that is alone: its request, and its end."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -56,6 +58,13 @@ def micros(moment: datetime) -> int:
 def moment(micros: int) -> datetime:
     """A time as everybody else holds it."""
     return _EPOCH + timedelta(microseconds=micros)
+
+
+class Stored(asyncio.Future[bool]):
+    """Done when something is durable. `then` is called at once, before whoever awaits it goes on."""
+
+    __slots__ = ("then",)
+    then: Callable[[], None] | None
 
 
 class Database(ABC):
@@ -71,8 +80,10 @@ class Database(ABC):
         self._next_ids: dict[str, int] = {}
         self._later: list[tuple[int, Row]] = []
         self._later_timer: asyncio.TimerHandle | None = None
-        self._is_gathering = False
+        self._gathering: asyncio.Handle | None = None
         self._is_writing = False
+        self._is_quiet = True
+        """Whether the last batch was of one turn."""
         self._is_closed = False
         self.name = name_of(url)
         """What errors call it: a path, or an address without its password."""
@@ -129,11 +140,17 @@ class Database(ABC):
         self._next_ids[table] += 1
         return self._next_ids[table]
 
-    def submit(self, rows: Rows) -> asyncio.Future[bool]:
-        """Writes rows of the prepared statements in one transaction; the future is done (True) when they are durable."""
-        future: asyncio.Future[bool] = self._loop.create_future()
-        self._enqueue((rows, None, future))
-        return future
+    def submit(self, rows: Rows, then: Callable[[], None] | None = None) -> asyncio.Future[bool]:
+        """Writes rows of the prepared statements in one transaction; the future is done (True) when they are durable.
+
+        `then` is called in that moment, and ends a request: where there is no other, nothing is gathered any more.
+        """
+        stored = Stored(loop=self._loop)
+        stored.then = then
+        self._enqueue((rows, None, stored))
+        if then is not None and self._is_quiet and not self._is_writing and len(self._fresh) <= _LONE:
+            self._hand_over()
+        return stored
 
     def submit_later(self, rows: Rows) -> None:
         """Writes rows for which nobody waits: with the next transaction, or alone after a while."""
@@ -173,7 +190,7 @@ class Database(ABC):
         if self._is_closed:
             raise StoreError(f"{self.name}: the database is closed")
         self._fresh.append(item)
-        if not self._is_gathering and not self._is_writing:
+        if self._gathering is None and not self._is_writing:
             self._begin_to_gather()
 
     def _enqueue_later(self) -> None:
@@ -186,21 +203,26 @@ class Database(ABC):
         return rows
 
     def _begin_to_gather(self) -> None:
-        # Two rounds of the event loop: a turn that waits for nothing has ended by then, so that its request and its answer
-        # become one transaction.
-        self._is_gathering = True
-        self._loop.call_soon(self._loop.call_soon, self._gather, 0, _MOST_ROUNDS)
+        # After two rounds of the event loop a turn that waits for nothing has ended, so that its request and its answer become
+        # one transaction.
+        self._gathering = self._loop.call_soon(self._gather, -1, _MOST_ROUNDS)
 
     def _gather(self, gathered: int, rounds: int) -> None:
-        """Hands over what waits when a round of the event loop has added nothing to it, at the latest after `rounds`."""
-        waiting = len(self._fresh)
+        """Hands over what waits when a round of the event loop has added nothing to it, at the latest after `rounds`.
+
+        It counts from the second on; `gathered` is -1 in the first.
+        """
+        waiting = len(self._fresh) if gathered >= 0 else 0
         if waiting > gathered and rounds:
-            self._loop.call_soon(self._gather, waiting, rounds - 1)
+            self._gathering = self._loop.call_soon(self._gather, waiting, rounds - 1)
         else:
-            self._is_gathering = False
             self._hand_over()
 
     def _hand_over(self) -> None:
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+        self._is_quiet = len(self._fresh) <= _LONE
         if self._later_timer is not None:
             self._later_timer.cancel()
             self._later_timer = None
@@ -214,7 +236,7 @@ class Database(ABC):
     def _rest(self) -> None:
         """The writer has nothing to do."""
         self._is_writing = False
-        if self._fresh and not self._is_gathering:
+        if self._fresh and self._gathering is None:
             self._begin_to_gather()
 
     def _resolve(self, results: Results, failure: StoreError | None) -> None:
@@ -377,6 +399,15 @@ def settle(results: Results) -> None:
             future.set_exception(result)
         else:
             future.set_result(result)
+            if isinstance(future, Stored) and future.then is not None:
+                _call(future.then)
+
+
+def _call(then: Callable[[], None]) -> None:
+    try:
+        then()
+    except Exception:  # a fault of ours, which must not hold up whoever else waits
+        log.exception("what is stored cannot be told")
 
 
 def _touch(connection: Connection) -> None:

@@ -56,10 +56,11 @@ class Inbox:
         turn: Turn | None,
         answer: str | None,
         written: Sequence[Variable] = (),
+        then: Callable[[], None] | None = None,
     ) -> asyncio.Future[bool]:
         """Stores the end of a request in one transaction: its turn, its conversation, its variables, its answer.
 
-        Without an answer the request is closed at once.
+        Without an answer the request is closed at once. `then` is called when it is durable, before whoever awaits it goes on.
         """
         rows: list[tuple[int, tuple[Any, ...]]] = [(SAVE_CONVERSATION, columns_of(self._agent, conversation))]
         if turn is not None:
@@ -76,7 +77,7 @@ class Inbox:
             now = micros(conversation.life.last_interaction)
             rows += [(SAVE_VARIABLE, (self._agent, v.scope, v.holder, v.name, v.value, now)) for v in written]
         rows.append((ANSWER, (row, CLOSED if answer is None else ANSWERED, answer)))
-        stored = self._database.submit(rows)
+        stored = self._database.submit(rows, then)
         if answer is None:
             stored.add_done_callback(partial(self._closed, row))
         return stored

@@ -203,7 +203,7 @@ class SqliteDatabase(Database):
             # SQLite's work. A function gets SQLAlchemy's connection, and its transaction.
             if any(work is not None for _, work, _ in batch):
                 with connection.begin():
-                    results = self._run_batch(connection, batch)
+                    results = self._run_batch(connection, connection.connection.driver_connection, batch)
             else:
                 results = self._run_prepared(connection, batch)
         except Exception as error:  # noqa: BLE001 - of whatever kind, it belongs to whoever asked for the write
@@ -230,20 +230,21 @@ class SqliteDatabase(Database):
         driver: Any = connection.connection.driver_connection
         driver.execute("BEGIN IMMEDIATE")
         try:
-            results = self._run_batch(connection, batch)
+            results = self._run_batch(connection, driver, batch)
             driver.execute("COMMIT")
         except BaseException:
             driver.rollback()
             raise
         return results
 
-    def _run_batch(self, connection: Connection, batch: list[Write]) -> Results:
-        driver: Any = connection.connection.driver_connection
+    def _run_batch(self, connection: Connection, driver: Any, batch: list[Write]) -> Results:
         *groups, closed = grouped(batch)
         for statement, rows in enumerate(groups):
-            _run_rows(driver, statement, rows)
+            if rows:
+                _run_rows(driver, statement, rows)
         results = [(future, True if work is None else work(connection)) for _, work, future in batch]
-        _run_rows(driver, CLOSE, closed)  # also what a function has only just received
+        if closed:
+            _run_rows(driver, CLOSE, closed)  # also what a function has only just received
         return results
 
     def _error(self, error: Exception) -> StoreError:
@@ -267,6 +268,9 @@ class SqliteDatabase(Database):
 
 
 def _run_rows(driver: Any, statement: int, rows: list[Row]) -> None:
+    if len(rows) == 1:
+        driver.execute(sql(statement, 1), rows[0])
+        return
     for begin in range(0, len(rows), MAX_ROWS):
         part = rows[begin : begin + MAX_ROWS]
         driver.execute(sql(statement, len(part)), list(chain.from_iterable(part)))

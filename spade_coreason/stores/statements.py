@@ -97,25 +97,33 @@ def _update(assignments: dict[str, str], dialect: Dialect) -> tuple[str, str]:
 # SQLite
 
 
-def _sqlite() -> dict[int, str]:
+def _sqlite() -> dict[int, tuple[str, str, str]]:
+    """What stands before the rows, the marks of one row, and what stands behind."""
     dialect = sqlite.dialect()
-    statements = _inserts(sqlite.insert, dialect)
+    statements = {}
+    for number, text in _inserts(sqlite.insert, dialect).items():
+        before, _, rest = text.partition("VALUES (")
+        marks, _, after = rest.partition(")")
+        statements[number] = f"{before}VALUES ", f"({marks})", after
     for number, (assignments, names) in _UPDATES.items():
         changes, condition = _update(assignments, dialect)
-        marks = ", ".join("?" for _ in names)
-        statements[number] = f"WITH {_ROWS} ({', '.join(names)}) AS (VALUES ({marks})) {changes} FROM {_ROWS} WHERE {condition}"
+        if len(names) == 1:
+            statements[number] = f"{changes} WHERE {names[0]} IN (", "?", ")"  # a list takes half as long as a table of one row
+        else:
+            marks = ", ".join("?" for _ in names)
+            table = f"WITH {_ROWS} ({', '.join(names)}) AS (VALUES "
+            statements[number] = table, f"({marks})", f") {changes} FROM {_ROWS} WHERE {condition}"
     return statements
 
 
-_ONE_ROW = _sqlite()
+_PARTS = _sqlite()
 
 
 @cache
 def sql(statement: int, rows: int) -> str:
     """The SQL of a statement on SQLite for so many rows, whose values it takes one after the other."""
-    before, values, rest = _ONE_ROW[statement].partition("VALUES (")
-    marks, closing, after = rest.partition(")")
-    return before + values + marks + closing + f", ({marks})" * (rows - 1) + after
+    before, marks, after = _PARTS[statement]
+    return before + ", ".join([marks] * rows) + after
 
 
 # PostgreSQL

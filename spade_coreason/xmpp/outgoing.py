@@ -13,8 +13,8 @@ from .xmpp_client import Client
 Wanted = TypeVar("Wanted", bound=str)
 
 _ACK_AFTER_S = 1.0
-_PORTION = 16
-"""So many stanzas of one round leave ahead: who reads them works while the others are made."""
+_PORTION = 32
+"""So many stanzas of one round leave ahead: who reads them works while the others are sent."""
 
 
 class Outgoing:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from spade_coreason import ConversationState
 from spade_coreason.conversation import Life
 from spade_coreason.stores import AgentStore, ConversationRow, Database
+from spade_coreason.stores.statements import RECEIVE
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -52,6 +55,77 @@ async def test_what_comes_while_others_are_written_follows_at_once(store: AgentS
     assert [one.key for one in await store.inbox.pending()] == [number.to_bytes(16, "big") for number in range(300)]
 
 
+def finish(store: AgentStore, row: int, then: Callable[[], None]) -> asyncio.Future[bool]:
+    return store.inbox.finish(row, talk(store, f"t{row}"), None, "[]", then=then)
+
+
+def talk(store: AgentStore, thread: str) -> ConversationRow:
+    life = Life(ConversationState.ACTIVE, 1, NOW, NOW)
+    return ConversationRow(store.new_conversation_row(), thread, "alice@localhost", "s", life, 100)
+
+
+async def test_what_follows_a_turn_is_called_when_it_is_durable_and_before_anybody_goes_on(store: AgentStore) -> None:
+    order: list[str] = []
+    row, is_new, _ = store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)
+
+    def then() -> None:
+        order.append(f"then, {is_new.result()}")
+
+    async def wait() -> None:
+        await finish(store, row, then)
+        order.append("whoever waits")
+
+    await wait()
+    assert order == ["then, True", "whoever waits"]
+
+
+async def test_what_follows_is_not_called_of_what_is_not_stored_or_given_up(store: AgentStore, database: Database) -> None:
+    called: list[str] = []
+    broken = database.submit([(RECEIVE, ("no",))], lambda: called.append("broken"))
+    given_up = database.submit([], lambda: called.append("given up"))
+    given_up.cancel()
+    fine = database.submit([], lambda: called.append("fine"))
+    assert await fine
+    assert broken.exception() is not None
+    assert called == ["fine"]
+
+
+async def test_what_follows_and_fails_holds_up_nobody(
+    store: AgentStore, database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    both = database.submit([], fail), database.submit([], lambda: None)
+    assert all([await one for one in both])
+    assert "what is stored cannot be told" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_a_turn_that_is_alone_waits_for_no_round_of_the_loop(store: AgentStore, database: Database) -> None:
+    await received(store, 0)
+    handed: list[int] = []
+    take = database._take
+
+    def watched(batch: list[Any]) -> None:
+        handed.append(len(batch))
+        take(batch)
+
+    database._take = watched  # type: ignore[method-assign]
+    row, is_new, _ = store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)
+    assert handed == []
+    ended = finish(store, row, lambda: None)
+    assert handed == [2]  # the request and its end, in one transaction
+    assert await ended
+    assert await is_new
+
+    rows = [store.inbox.receive(bytes([number]) * 16, "alice@localhost", "{}", NOW)[0] for number in range(2, 5)]
+    several = [finish(store, row, lambda: None) for row in rows]
+    assert handed == [2]  # they are not alone: what else comes in this moment goes with them
+    assert all(await asyncio.gather(*several))
+    assert handed == [2, 6]
+
+
 async def test_reading_alone_keeps_nothing_back(store: AgentStore) -> None:
     for number in range(3):
         assert (await store.load(["t"], "alice@localhost", 5)).rows == {}
@@ -70,13 +144,12 @@ async def test_what_is_written_later_is_written_without_anything_else(store: Age
 
 
 async def test_an_agent_that_starts_again_finds_what_is_open_and_nothing_else(store: AgentStore, database: Database) -> None:
-    life = Life(ConversationState.ACTIVE, 1, NOW, NOW)
-    talk = ConversationRow(store.new_conversation_row(), "t", "alice@localhost", "s", life, 100)
+    one_talk = talk(store, "t")
     rows = [store.inbox.receive(bytes([number]) * 16, "alice@localhost", "{}", NOW)[0] for number in range(6)]
     assert not await store.inbox.receive(bytes([0]) * 16, "alice@localhost", "{}", NOW)[1]
-    await store.inbox.finish(rows[1], talk, None, None)  # refused, and nothing is said
-    await store.inbox.finish(rows[2], talk, None, '["answer"]')
-    await store.inbox.finish(rows[3], talk, None, '["answer"]')
+    await store.inbox.finish(rows[1], one_talk, None, None)  # refused, and nothing is said
+    await store.inbox.finish(rows[2], one_talk, None, '["answer"]')
+    await store.inbox.finish(rows[3], one_talk, None, '["answer"]')
     store.inbox.close(rows[3])
     again = AgentStore(database, store.agent)
     assert [one.row for one in await again.inbox.pending()] == [rows[0], rows[2], rows[4], rows[5]]
