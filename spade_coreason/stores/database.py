@@ -60,7 +60,7 @@ def moment(micros: int) -> datetime:
     return _EPOCH + timedelta(microseconds=micros)
 
 
-class Stored(asyncio.Future[bool]):
+class Durable(asyncio.Future[bool]):
     """Done when something is durable. `then` is called at once, before whoever awaits it goes on."""
 
     __slots__ = ("then",)
@@ -145,12 +145,12 @@ class Database(ABC):
 
         `then` is called in that moment, and ends a request: where there is no other, nothing is gathered any more.
         """
-        stored = Stored(loop=self._loop)
-        stored.then = then
-        self._enqueue((rows, None, stored))
+        durable = Durable(loop=self._loop)
+        durable.then = then
+        self._enqueue((rows, None, durable))
         if then is not None and self._is_quiet and not self._is_writing and len(self._fresh) <= _LONE:
             self._hand_over()
-        return stored
+        return durable
 
     def submit_later(self, rows: Rows) -> None:
         """Writes rows for which nobody waits: with the next transaction, or alone after a while."""
@@ -399,7 +399,7 @@ def settle(results: Results) -> None:
             future.set_exception(result)
         else:
             future.set_result(result)
-            if isinstance(future, Stored) and future.then is not None:
+            if isinstance(future, Durable) and future.then is not None:
                 _call(future.then)
 
 
