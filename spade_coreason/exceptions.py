@@ -31,6 +31,7 @@ CoReasonError
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -49,7 +50,7 @@ class CoReasonError(Exception):
 
 
 class ConfigError(CoReasonError):
-    """A setting is wrong."""
+    """A setting is wrong. `others` are the mistakes beside it that were found at the same time."""
 
     exit_code = 2
 
@@ -57,6 +58,14 @@ class ConfigError(CoReasonError):
         super().__init__(problem)
         self.place = place
         self.problem = problem
+        self.others: tuple[ConfigError, ...] = ()
+
+    @staticmethod
+    def of(mistakes: Iterable[ConfigError]) -> ConfigError:
+        """The first of them, with the others beside it."""
+        first, *others = mistakes
+        first.others = tuple(others)
+        return first
 
 
 class DataDirectoryInUse(ConfigError):

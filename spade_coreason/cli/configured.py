@@ -112,7 +112,8 @@ def settings_of(values: Mapping[str, Any], names: Mapping[str, str], data: Path 
     try:
         return _load(None, _with(_with_data(os.environ, data), values))
     except ConfigError as error:
-        by_option(error, names)
+        for one in (error, *error.others):
+            by_option(one, names)
         raise
 
 

@@ -11,7 +11,7 @@ import traceback
 
 import click
 
-from ..exceptions import CoReasonError, PeerTimeout, PeerUnavailable
+from ..exceptions import ConfigError, CoReasonError, PeerTimeout, PeerUnavailable
 from .console import paint
 
 USAGE = 2
@@ -48,8 +48,9 @@ def line(error: BaseException) -> str:
 
 
 def say(error: BaseException) -> None:
-    """Writes the line of an error."""
-    print(paint("error:", "red", sys.stderr), line(error), file=sys.stderr, flush=True)
+    """Writes the line of an error, and those of what else is wrong."""
+    for one in (error, *(error.others if isinstance(error, ConfigError) else ())):
+        print(paint("error:", "red", sys.stderr), line(one), file=sys.stderr, flush=True)
 
 
 def report(error: BaseException) -> int:

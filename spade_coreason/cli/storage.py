@@ -33,7 +33,7 @@ def storage_options(function: Callable[..., Any]) -> Callable[..., Any]:
         "--agent",
         metavar="JID",
         shell_complete=known_agents,
-        help="The agent; a name alone is enough.  [default: all, or the only one]",
+        help="The agent; a name alone is enough.  [default: all, or the only one where it must be one]",
     )
     return config_option("config/platform.yaml, if there is one")(data_option(agent(function)))
 

@@ -72,26 +72,40 @@ def merge(values: Mapping[str, Any], found: Mapping[str, Any], environ: Mapping[
     return merged
 
 
-def expand(value: Any, environ: Mapping[str, str], shown: str, path: Path = ()) -> Any:
-    """The value with every `${VAR}` and `${VAR:-default}` in its texts replaced; `$${` is a plain `${`.
+def expand(values: Mapping[str, Any], environ: Mapping[str, str], shown: str) -> dict[str, Any]:
+    """The values with every `${VAR}` and `${VAR:-default}` in their texts replaced; `$${` is a plain `${`.
 
-    The default counts where the variable is unset or empty. ConfigError for one that is unset and has none.
+    The default counts where the variable is unset or empty. ConfigError for those that are unset and have none.
     """
-    if isinstance(value, str):
-        return REFERENCE.sub(lambda found: _replace(found, environ, shown, path), value)
-    if isinstance(value, Mapping):
-        return {key: expand(inner, environ, shown, (*path, key)) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [expand(inner, environ, shown, (*path, number)) for number, inner in enumerate(value)]
-    return value
+    wrong: list[ConfigError] = []
+
+    def replaced(found: re.Match[str], path: Path) -> str:
+        try:
+            return _replace(found, environ, f"{shown}: {written(path)}")
+        except ConfigError as error:
+            wrong.append(error)
+            return ""
+
+    def inside(value: Any, path: Path) -> Any:
+        if isinstance(value, str):
+            return REFERENCE.sub(lambda found: replaced(found, path), value)
+        if isinstance(value, Mapping):
+            return {key: inside(inner, (*path, key)) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [inside(inner, (*path, number)) for number, inner in enumerate(value)]
+        return value
+
+    expanded: dict[str, Any] = inside(values, ())
+    if wrong:
+        raise ConfigError.of(wrong)
+    return expanded
 
 
-def _replace(found: re.Match[str], environ: Mapping[str, str], shown: str, path: Path) -> str:
+def _replace(found: re.Match[str], environ: Mapping[str, str], place: str) -> str:
     escaped, inside, closed = found.groups()
     if escaped:
         return found[0][1:]
     name, with_default, default = inside.partition(":-")
-    place = f"{shown}: {written(path)}"
     if not closed:
         raise ConfigError(place, '"${" is not closed; write ${VARIABLE}, or $${ for the characters themselves')
     if not NAME.fullmatch(name):

@@ -14,7 +14,7 @@ from .checks import problems, warnings
 from .environment import Path as Key
 from .environment import expand, merge, overrides, variable_of, written
 from .files import read_file
-from .problems import first_problem
+from .problems import said_of
 from .settings import AgentSettings, Origin, Settings
 
 
@@ -22,7 +22,8 @@ def load_settings(path: Path | None, project: Path, environ: Mapping[str, str]) 
     """Settings from the file at `path` (none: the defaults), overridden by the environment.
 
     A relative `path`, and every relative path in the file, counts from `project`. A variable `SPADE_COREASON_SECTION__KEY`
-    overrides section.key. Every mistake is a ConfigError whose text is one line: file, key, cause, remedy.
+    overrides section.key. A mistake is a ConfigError whose text is one line: file, key, cause, remedy; what else is wrong is
+    among its `others`.
     """
     project = project.expanduser().absolute()
     shown = None if path is None else _shown(path, project)
@@ -43,11 +44,11 @@ def load_settings(path: Path | None, project: Path, environ: Mapping[str, str]) 
     try:
         settings = Settings.model_validate(values, context={"project": project})
     except ValidationError as error:
-        key, problem = first_problem(error, merge(raw, found, environ))
-        raise ConfigError(place(key), problem) from error
+        wrong = said_of(error, merge(raw, found, environ))
+        raise ConfigError.of(ConfigError(place(key), problem) for key, problem in wrong) from error
     settings = _external_domain(settings)
-    for key, problem in problems(settings):
-        raise ConfigError(place(key), problem)
+    if wrong := list(problems(settings)):
+        raise ConfigError.of(ConfigError(place(key), problem) for key, problem in wrong)
     agents = tuple(_with_password(agent, place(("agents", n))) for n, agent in enumerate(settings.agents))
     settings = settings.model_copy(update={"agents": agents})
     literal = [] if "agents" in found else _literal_passwords(raw)

@@ -41,12 +41,17 @@ MESSAGES = {
 SECRET = re.compile(r"\b(password|options|url)\b")
 
 
-def first_problem(error: ValidationError, raw: Any) -> tuple[Path, str]:
-    """The place and the sentence of the mistake to correct first. `raw` are the values before `${VAR}` was replaced."""
-    # A mistyped key is also a missing one; the former says more.
-    details = sorted(error.errors(include_url=False), key=lambda found: found["type"] != "extra_forbidden")[0]
-    path: Path = tuple(step for step in details["loc"] if step != "[key]")
-    return path, _sentence(details, path, raw)
+def said_of(error: ValidationError, raw: Any) -> list[tuple[Path, str]]:
+    """The place and the sentence of each mistake, unknown keys first. `raw` are the values before `${VAR}` was replaced."""
+    details = sorted(error.errors(include_url=False), key=lambda found: found["type"] != "extra_forbidden")
+    mistyped = {found["loc"][:-1] for found in details if found["type"] == "extra_forbidden"}
+    said = []
+    for found in details:
+        if found["type"] == "missing" and found["loc"][:-1] in mistyped:
+            continue  # the unknown key beside it says more
+        path: Path = tuple(step for step in found["loc"] if step != "[key]")
+        said.append((path, _sentence(found, path, raw)))
+    return said
 
 
 def _sentence(details: ErrorDetails, path: Path, raw: Any) -> str:

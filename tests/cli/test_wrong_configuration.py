@@ -66,6 +66,15 @@ def test_a_mistake_in_the_file(invoke: Invoke, command: str, configuration: str,
     assert_one_line(invoke(command), 2, "config/platform.yaml", *texts)
 
 
+def test_each_of_several_mistakes_has_its_line(invoke: Invoke) -> None:
+    write(Path("config/platform.yaml"), "servr: {port: 1}\n" + agents("{jid: not a jid, agent: nothing, optons: {}}"))
+    result = invoke("check")
+    assert result.exit_code == 2
+    lines = result.stderr.splitlines()
+    for line, key in zip(lines, ["agents[0].optons", "servr", "agents[0].jid", "agents[0].agent"], strict=True):
+        assert line.startswith(f"error: config/platform.yaml: {key}: ")
+
+
 @pytest.mark.parametrize(
     ("agent", "texts"),
     [

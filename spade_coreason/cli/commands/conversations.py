@@ -23,8 +23,9 @@ from ..storage import opened, storage_options
 def command(file: Path | None, data: Path | None, agent: str | None, state: str | None, limit: int, as_json: bool) -> None:
     """List conversations and their states.
 
-    Works beside a running platform. The JSON records have the keys conversation_id, state, interaction_count,
-    max_interactions, created_at and last_interaction.
+    Works beside a running platform. INTERACTIONS are those since a conversation began or began anew; `sessions list` counts
+    all turns. The JSON records have the keys conversation_id, state, interaction_count, max_interactions, created_at and
+    last_interaction.
 
     \b
       spade-coreason conversations --state active
@@ -46,7 +47,7 @@ async def _list(
     elif not found:
         print("There are none.")
     else:
-        columns = ("agent", "conversation", "state", "turns", "of", "begun", "last")
+        columns = ("agent", "conversation", "state", "interactions", "of", "begun", "last")
         rows = []
         for jid, row in found:
             record = row.record

@@ -1,0 +1,61 @@
+"""What the environment says, beside a file or in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.config.loaded import ECHO, agents, load, mistake
+
+
+def test_variables_override_the_file(project: Path) -> None:
+    settings = load(
+        project,
+        "server: {port: 1, tls: {verify: true}}\nlimits: {queue: 2}",
+        SPADE_COREASON_SERVER__PORT="5223",
+        SPADE_COREASON_SERVER__TLS__VERIFY="false",
+        SPADE_COREASON_ACCESS__ALLOW='["a@example.org", "example.net"]',
+        SPADE_COREASON_AGENTS="[{jid: echo@localhost, agent: 'agents.echo:EchoAgent'}]",
+        SPADE_COREASON_LIMITS__QUEUE="",
+        SPADE_COREASON_PASSWORD="for another command",
+        PATH="/bin",
+    )
+    assert settings.server.port == 5223
+    assert settings.server.tls.verify is False
+    assert settings.access.allow == ("a@example.org", "example.net")
+    assert settings.agents[0].jid == "echo@localhost"
+    assert settings.limits.queue == 2
+
+
+def test_variables_are_put_in_everywhere(project: Path) -> None:
+    settings = load(
+        project,
+        "server: {port: '${PORT}', mode: '${MODE:-prosody}'}\nlimits: {queue: '${EMPTY:-5}'}\n"
+        + agents(ECHO + ", options: {a: {b: ['${WORD} and ${WORD}', '$${WORD}', '$WORD', 'costs 5$']}, c: '${NONE:-}'}"),
+        PORT="5300",
+        WORD="tea",
+        EMPTY="",
+    )
+    assert settings.server.port == 5300
+    assert settings.server.mode == "prosody"
+    assert settings.limits.queue == 5
+    options = settings.agents[0].options
+    assert options["a"]["b"] == ["tea and tea", "${WORD}", "$WORD", "costs 5$"]
+    assert options["c"] == ""
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "line"),
+    [
+        ("SERVER__PORT", "many", 'SPADE_COREASON_SERVER__PORT: must be a whole number, not "many"'),
+        ("SERVER__PROT", "1", 'SPADE_COREASON_SERVER__PROT: unknown key; did you mean "port"?'),
+        ("SEVER__PORT", "1", 'SPADE_COREASON_SEVER__PORT: there is no such setting; did you mean "SPADE_'),
+        ("ACCESS__ALLOW", "[a", 'SPADE_COREASON_ACCESS__ALLOW: must be a list, like [one, two], not "[a"'),
+        ("ACCESS__ALLOW", "a.org", 'SPADE_COREASON_ACCESS__ALLOW: must be a list, like [one, two], not "a.org"'),
+        ("AGENTS", "[{jid: 1}]", "SPADE_COREASON_AGENTS: agents[0].jid: must be a text; put it into quotes"),
+        ("SERVER__TLS__CA_FILE", "/none", "SPADE_COREASON_SERVER__TLS__CA_FILE: there is no file /none; "),
+    ],
+)
+def test_a_mistake_in_the_environment_names_the_variable(project: Path, variable: str, value: str, line: str) -> None:
+    assert mistake(project, "", **{f"SPADE_COREASON_{variable}": value}).startswith(line)

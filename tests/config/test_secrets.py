@@ -1,0 +1,72 @@
+"""Passwords: where they may stand, and that nothing shows them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.config.loaded import ECHO, agents, load, mistake
+
+
+def test_the_password_of_the_database_is_in_no_text(project: Path) -> None:
+    settings = load(project, "storage: {url: 'postgresql+asyncpg://me:${DB_PASSWORD}@h:5433/d'}", DB_PASSWORD="s%2Fcr%40t")
+    assert settings.storage.url == "postgresql+asyncpg://me:s%2Fcr%40t@h:5433/d"
+    for text in (repr(settings), str(settings), settings.model_dump_json()):
+        assert "s%2Fcr" not in text
+
+
+def test_a_literal_password_works_with_one_warning(project: Path) -> None:
+    external = "server: {mode: external, domain: example.org}\n"
+    one = "jid: a@example.org, agent: 'a:B', password: hunter2"
+    settings = load(project, external + agents(one, one.replace("a@", "b@")))
+    assert settings.agents[1].password is not None
+    assert settings.agents[1].password.get_secret_value() == "hunter2"
+    (warning,) = settings.warnings
+    assert warning.startswith("config/platform.yaml: agents[0].password: a password stands in the file (and 1 more)")
+    assert "hunter2" not in warning
+
+
+def test_a_password_file_is_read(project: Path) -> None:
+    (project / "secret").write_text("hunter2\n")
+    settings = load(project, agents(ECHO + ", password_file: secret"))
+    assert settings.agents[0].password is not None
+    assert settings.agents[0].password.get_secret_value() == "hunter2"
+    assert settings.warnings == ()
+    for content in ("", "\n", "one\ntwo\n"):
+        (project / "secret").write_text(content)
+        assert "must hold the password in one line" in mistake(project, agents(ECHO + ", password_file: secret"))
+
+
+def test_no_secret_is_in_any_text_of_the_settings(project: Path) -> None:
+    text = agents(ECHO + ", password: '${SECRET}', options: {api_key: '${SECRET}', nested: {key: '${SECRET}'}}")
+    settings = load(project, text, SECRET="hunter2")
+    assert settings.agents[0].options["api_key"] == "hunter2"
+    for shown in (repr(settings), str(settings), repr(settings.model_dump()), settings.model_dump_json()):
+        assert "hunter2" not in shown
+        assert "echo@localhost" in shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        agents(ECHO + ", password: {a: '${SECRET}'}"),
+        agents(ECHO + ", options: '${SECRET}'"),
+        "server: {port: '${SECRET}'}",
+        "server: {mode: '${SECRET}'}",
+        "storage: {url: '${SECRET}'}",
+    ],
+)
+def test_no_mistake_shows_what_a_variable_holds(project: Path, text: str) -> None:
+    assert "hunter2" not in mistake(project, text, SECRET="hunter2")
+
+
+def test_unverified_certificates_are_a_warning(project: Path) -> None:
+    text = "server: {mode: external, domain: example.org, tls: {verify: false}}"
+    (warning,) = load(project, text).warnings
+    assert warning.startswith("config/platform.yaml: server.tls.verify: is off")
+
+
+def test_the_domain_of_an_external_server_is_that_of_its_agents(project: Path) -> None:
+    text = agents("jid: a@example.org, agent: 'a:B', password: '${P}'")
+    assert load(project, "server: {mode: external}\n" + text, P="x").server.domain == "example.org"

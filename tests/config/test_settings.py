@@ -1,0 +1,229 @@
+"""Settings: what a file says, and what they are without one."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from spade_coreason.config import AgentSettings, Settings, load_settings
+from spade_coreason.config.settings import RoomSettings, keys_of, section_in
+from tests.config.loaded import ECHO, agents, load, mistake
+
+ROOT = Path(__file__).parent.parent.parent
+CONFIG = ROOT / "config"
+
+
+def test_the_documented_shape(project: Path) -> None:
+    (project / "ca.pem").write_text("")
+    settings = load(
+        project,
+        """
+        server: {mode: external, domain: example.org, host: 127.0.0.1, port: 5222, tls: {verify: true, ca_file: ca.pem}}
+        storage: {url: "sqlite+aiosqlite:///data/platform.db", memory_dir: data/memory}
+        conversation: {max_interactions: 100, cooldown_s: 300, timeout_s: 3600, assist_timeout_s: 120}
+        limits: {stanza_bytes: 65536}
+        access: {allow: ["example.org"]}
+        agents:
+          - {jid: echo@example.org, agent: "agents.echo:EchoAgent", password: "${ECHO_PASSWORD}", register: true, options: {}}
+        """,
+        ECHO_PASSWORD="s3cret",
+    )
+    assert settings.server.mode == "external"
+    assert settings.server.port == 5222
+    assert settings.server.tls.ca_file == project / "ca.pem"
+    assert settings.storage.url == f"sqlite+aiosqlite:///{project}/data/platform.db"
+    assert settings.access.allow == ("example.org",)
+    (agent,) = settings.agents
+    assert agent.register_account is True
+    assert agent.password is not None
+    assert agent.password.get_secret_value() == "s3cret"
+    assert settings.warnings == ()
+
+
+def test_without_a_file_everything_has_its_default(project: Path) -> None:
+    settings = load_settings(None, project, {})
+    assert settings.server.mode == "auto"
+    assert settings.server.domain == "localhost"
+    assert settings.server.tls.verify is True
+    assert settings.access.allow is None
+    assert settings.limits.stanza_bytes == 65536
+    assert settings.agents == ()
+    assert settings.project == project
+
+
+def test_platform_yaml_names_every_key_with_its_default_and_nothing_else() -> None:
+    text = (CONFIG / "platform.yaml").read_text(encoding="utf-8")
+    written = yaml.safe_load(text)
+
+    def compare(values: dict[str, Any], section: type[BaseModel], place: str) -> None:
+        assert list(values) == list(keys_of(section)), place
+        for name, field in section.model_fields.items():
+            key = field.alias or name
+            inner = section_in(field.annotation)
+            if key == "agents":
+                assert inner is AgentSettings
+                assert field.get_default() == ()
+                compare(values[key][0], inner, "agents[0]")
+            elif key == "rooms" and inner is RoomSettings:
+                assert (values[key], field.get_default()) == ([], ())
+            elif inner and field.get_default(call_default_factory=True) is not None:
+                compare(values[key], inner, key)
+            elif not field.is_required():
+                default = field.get_default(call_default_factory=True)
+                plain = list(default) if isinstance(default, tuple) else str(default) if isinstance(default, Path) else default
+                assert values[key] == plain, f"{place}.{key}"
+
+    compare(written, Settings, "platform.yaml")
+    room = re.findall(r"^    # (- jid: room@|  )(.*)$", text, re.MULTILINE)
+    compare(yaml.safe_load("\n".join(start + rest for start, rest in room))[0], RoomSettings, "rooms[0]")
+    for key in re.findall(r"^ *-? *(\w+): ", text, re.MULTILINE):
+        before = text[: re.search(rf"^ *-? *{key}: ", text, re.MULTILINE).start()]  # type: ignore[union-attr]
+        assert "#" in before.rsplit("\n\n", 1)[-1] or key in ("mode",), f"{key} has no comment"
+
+
+def test_platform_yaml_says_the_same_as_no_file() -> None:
+    by_file = load_settings(CONFIG / "platform.yaml", ROOT, {})
+    assert by_file.model_copy(update={"agents": ()}).model_dump() == load_settings(None, ROOT, {}).model_dump()
+    assert [agent.jid for agent in by_file.agents] == ["echo@localhost"]
+    assert by_file.warnings == ()
+
+
+def test_demo_yaml_names_the_agents_of_the_demonstration() -> None:
+    settings = load_settings(Path("config/demo.yaml"), ROOT, {})
+    assert {agent.jid: agent.agent for agent in settings.agents} == {
+        "echo@localhost": "agents.echo:EchoAgent",
+        "notes@localhost": "agents.notes:NotesAgent",
+        "relay@localhost": "agents.relay:RelayAgent",
+        "assistant@localhost": "agents.assistant:AssistantAgent",
+    }
+    assert all(agent.register_account for agent in settings.agents)
+    assert settings.agents[2].options["ask"] == ["echo@localhost", "notes@localhost"]
+    assert settings.warnings == ()
+
+
+def test_an_empty_file_and_sections_without_content_are_defaults(project: Path) -> None:
+    default = load_settings(None, project, {}).model_dump()
+    assert load(project, "").model_dump() == default
+    assert load(project, "# nothing\n").model_dump() == default
+    assert load(project, "server:\nlimits:\n  # all commented out\nconversation: {cooldown_s: }\n").model_dump() == default
+
+
+def test_toml_says_the_same_as_yaml(project: Path) -> None:
+    by_yaml = load(project, f"server: {{mode: prosody, port: 5300}}\n{agents(ECHO + ', options: {delay_s: 1}')}")
+    by_toml = load(
+        project,
+        """
+        [server]
+        mode = "prosody"
+        port = 5300
+        [[agents]]
+        jid = "echo@localhost"
+        agent = "agents.echo:EchoAgent"
+        options = {delay_s = 1}
+        """,
+        "platform.toml",
+    )
+    assert by_toml.model_dump() == by_yaml.model_dump()
+
+
+def test_settings_cannot_be_changed(project: Path) -> None:
+    settings = load(project, agents(ECHO))
+    with pytest.raises(ValidationError, match="frozen"):
+        settings.server.port = 1  # type: ignore[misc]  # the point of the test
+    with pytest.raises(TypeError):
+        settings.agents[0].options["x"] = 1  # type: ignore[index]  # likewise
+
+
+def test_an_agent_may_have_rules_of_its_own(project: Path) -> None:
+    settings = load(
+        project,
+        "conversation: {cooldown_s: 7, timeout_s: 8}\naccess: {allow: [example.org]}\n"
+        + agents(
+            ECHO + ", conversation: {timeout_s: 9, lifecycle: on_demand}, access: {allow: ['*']}",
+            'jid: plain@localhost, agent: "a:B"',
+        ),
+    )
+    own, common = (settings.conversation_of(agent) for agent in settings.agents)
+    assert (own.cooldown_s, own.timeout_s, own.lifecycle) == (7, 9, "on_demand")
+    assert common == settings.conversation
+    assert [settings.access_of(agent).allow for agent in settings.agents] == [("*",), ("example.org",)]
+
+
+def test_paths_count_from_the_project_wherever_the_file_lies(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    elsewhere = tmp_path_factory.mktemp("etc") / "platform.yaml"
+    elsewhere.write_text("storage: {url: 'sqlite+aiosqlite:///x.db?timeout=3', memory_dir: /var/memory}")
+    settings = load_settings(elsewhere, project, {})
+    assert settings.storage.url == f"sqlite+aiosqlite:///{project}/x.db?timeout=3"
+    assert settings.storage.memory_dir == Path("/var/memory")
+    assert settings.data_dir == project / "data"
+    assert settings.place("server") == f"{elsewhere}: server"
+
+
+def test_what_is_kept_is_in_the_data_directory_unless_it_is_named(project: Path) -> None:
+    settings = load(project, "data_dir: var\nstorage: {durability: normal}")
+    assert settings.storage.url == f"sqlite+aiosqlite:///{project}/var/platform.db"
+    assert settings.storage.memory_dir == project / "var" / "memory"
+    settings = load(project, "storage: {memory_dir: m}", SPADE_COREASON_DATA_DIR="/srv/data")
+    assert settings.data_dir == Path("/srv/data")
+    assert settings.storage.url == "sqlite+aiosqlite:////srv/data/platform.db"
+    assert settings.storage.memory_dir == project / "m"
+
+
+def test_a_file_is_shown_as_a_person_would_write_it(project: Path) -> None:
+    assert load(project, "").place("agents[0].agent") == "config/platform.yaml: agents[0].agent"
+    assert load_settings(project / "config" / "platform.yaml", project, {}).place("x") == "config/platform.yaml: x"
+    assert load_settings(None, project, {}).place("server.port") == "server.port"
+
+
+def test_an_agent_joins_the_rooms_of_its_configuration_and_is_invited_into_no_other(project: Path) -> None:
+    settings = load(project, agents(ECHO + ", rooms: [{jid: Room@Muc.localhost, nick: Echo}]"))
+    room = settings.agents[0].rooms[0]
+    assert (room.jid, room.nick, room.answers, room.agent_turns) == ("room@muc.localhost", "Echo", "mention", 6)
+    assert settings.access_of(settings.agents[0]).rooms == ()
+
+
+def test_who_may_invite_is_set_beside_who_may_ask(project: Path) -> None:
+    text = "access: {allow: [example.org], rooms: [muc.localhost]}\n" + agents(ECHO + ", access: {rooms: [r@muc.localhost]}")
+    access = load(project, text)
+    own = access.access_of(access.agents[0])
+    assert (own.allow, own.rooms) == (("example.org",), ("r@muc.localhost",))
+
+
+@pytest.mark.parametrize(
+    ("room", "problem"),
+    [
+        ("jid: room@muc.localhost/Echo", "names an occupant"),
+        ("jid: muc.localhost", "is not a JID"),
+        ("jid: room@muc.localhost, nick: ' '", "must be a name"),
+        ("jid: room@muc.localhost, answers: some", "mention"),
+    ],
+)
+def test_a_room_that_cannot_be_joined_is_a_mistake(project: Path, room: str, problem: str) -> None:
+    assert problem in mistake(project, agents(ECHO + f", rooms: [{{{room}}}]"))
+
+
+def test_a_room_is_named_once(project: Path) -> None:
+    assert "agents[0].rooms[1].jid" in mistake(
+        project, agents(ECHO + ", rooms: [{jid: r@muc.localhost}, {jid: R@muc.localhost}]")
+    )
+
+
+def test_reading_settings_imports_neither_spade_nor_a_database() -> None:
+    code = "import sys, spade_coreason.config; print(*(m for m in ('spade', 'slixmpp', 'sqlalchemy') if m in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
+
+
+def test_warnings_and_origin_stay_with_a_copy(project: Path) -> None:
+    settings = load(project, agents(ECHO + ", password: literal"))
+    copy = settings.model_copy(update={"agents": ()})
+    assert copy.warnings == settings.warnings
+    assert copy.place("x") == settings.place("x")
+    assert pickle.loads(pickle.dumps(copy)) == copy
