@@ -30,6 +30,7 @@ from .names import bare
 from .notices import Notices
 from .peers import OpenRequests
 from .runner import Runner
+from .stores.database import when_durable
 from .tracked import Send
 from .values import replace
 
@@ -111,7 +112,7 @@ class Door:
             return None
         taken = self._runner.receive(incoming)
         if taken is not None and incoming.wants_receipt and incoming.stanza_id:
-            taken.add_done_callback(lambda done: self._acknowledge(incoming, done, is_late))
+            when_durable(taken, lambda done: self._acknowledge(incoming, done, is_late))  # before the answer
         return taken
 
     def _acknowledge(self, incoming: Incoming, done: asyncio.Future[bool], is_late: bool) -> None:

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from sqlalchemy import URL, Connection, func, inspect, select, text
@@ -65,6 +66,14 @@ class Durable(asyncio.Future[bool]):
 
     __slots__ = ("then",)
     then: Callable[[], None] | None
+
+
+def when_durable(future: asyncio.Future[bool], call: Callable[[asyncio.Future[bool]], None]) -> None:
+    """Calls `call` when something is durable, ahead of what follows from it. Where that fails it may be called too."""
+    if isinstance(future, Durable) and future.then is None:
+        future.then = partial(call, future)
+    else:
+        future.add_done_callback(call)
 
 
 class Database(ABC):
