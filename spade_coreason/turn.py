@@ -237,12 +237,18 @@ class Turn:
 
     def _send(self, final: list[str]) -> None:
         """Sends what is left of the answer; the request is closed when all of it has arrived."""
-        if self.waiting.is_new.exception() is not None:
+        is_new, outbox = self.waiting.is_new, self.engine.outbox
+        if is_new.cancelled() or is_new.exception() is not None:
             return
-        if final:
-            self.engine.outbox.send_final(self.waiting.row, final)
-        elif self.response.stanzas:
-            self.engine.outbox.close_when_acknowledged(self.waiting.row, self.response.last_sent)
+        try:
+            if final:
+                outbox.send_final(self.waiting.row, final)
+            elif self.response.stanzas:
+                outbox.close_when_acknowledged(self.waiting.row, self.response.last_sent)
+        except Exception:
+            # A fault of ours. The answer is kept, and leaves after the next start.
+            log.exception("%s: the answer to %s cannot be sent", self.engine.jid, self.waiting.incoming.sender)
+            self.engine.activity.failed("an answer cannot be sent; the log has it")
 
     def _turn(self, used: dict[str, Any]) -> dict[str, Any]:
         """The fields of its Interaction; `used` is what it used of language models."""

@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 _TRIAL_S = 5.0
 _LATER_S = 0.2
 _MOST_ROUNDS = 8
-"""Of the event loop, for which a batch is gathered after the first two."""
+"""Of the event loop, for which a batch is gathered after the first."""
 _LONE = 2
 """So many writes has a turn that is alone: its request, and its end."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -92,7 +92,7 @@ class Database(ABC):
         self._gathering: asyncio.Handle | None = None
         self._is_writing = False
         self._is_quiet = True
-        """Whether the last batch was of one turn."""
+        """Whether the last batch was of no more than a turn writes."""
         self._is_closed = False
         self.name = name_of(url)
         """What errors call it: a path, or an address without its password."""
@@ -409,13 +409,14 @@ def settle(results: Results) -> None:
         else:
             future.set_result(result)
             if isinstance(future, Durable) and future.then is not None:
-                _call(future.then)
+                then, future.then = future.then, None  # what holds the future does not hold a turn
+                _call(then)
 
 
 def _call(then: Callable[[], None]) -> None:
     try:
         then()
-    except Exception:  # a fault of ours, which must not hold up whoever else waits
+    except (Exception, asyncio.CancelledError):  # a fault of ours, which must not hold up whoever else waits
         log.exception("what is stored cannot be told")
 
 
