@@ -101,6 +101,10 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
 
     def take_ack(self) -> str:
         """The acknowledgement that is due, as text for the stream; empty where none is."""
+        if self._is_asked:  # what it waits for may be durable since a moment
+            self._drop_durable()
+            if not self._held:
+                self._is_asked, self._ack_is_due = False, True
         if not self._ack_is_due:
             return ""
         self._ack_is_due = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -81,7 +82,9 @@ async def test_what_follows_a_turn_is_called_when_it_is_durable_and_before_anybo
 
 async def test_what_follows_is_not_called_of_what_is_not_stored_or_given_up(store: AgentStore, database: Database) -> None:
     called: list[str] = []
-    broken = database.submit([(RECEIVE, ("no",))], lambda: called.append("broken"))
+    received(store, 0)  # so that the others are written together
+    nobody = (database.next_id("inbox"), None, bytearray(16), "alice@localhost", 0, 0, "{}")
+    broken = database.submit([(RECEIVE, nobody)], lambda: called.append("broken"))
     given_up = database.submit([], lambda: called.append("given up"))
     given_up.cancel()
     fine = database.submit([], lambda: called.append("fine"))
@@ -90,16 +93,31 @@ async def test_what_follows_is_not_called_of_what_is_not_stored_or_given_up(stor
     assert called == ["fine"]
 
 
+@pytest.mark.parametrize("problem", [ZeroDivisionError, asyncio.CancelledError])
 async def test_what_follows_and_fails_holds_up_nobody(
-    store: AgentStore, database: Database, caplog: pytest.LogCaptureFixture
+    store: AgentStore, database: Database, caplog: pytest.LogCaptureFixture, problem: type[BaseException]
 ) -> None:
     def fail() -> None:
-        raise ZeroDivisionError
+        raise problem
 
-    both = database.submit([], fail), database.submit([], lambda: None)
-    assert all([await one for one in both])
+    all_of_them = received(store, 0), database.submit([], fail), database.submit([], lambda: None)
+    assert all([await one for one in all_of_them])
     assert "what is stored cannot be told" in caplog.text
-    assert "ZeroDivisionError" in caplog.text
+    assert problem.__name__ in caplog.text
+    assert await database.submit([])
+
+
+async def test_what_follows_is_not_held_by_what_holds_the_future(database: Database) -> None:
+    class Turn:
+        def end(self) -> None:
+            pass
+
+    turn = Turn()
+    gone = weakref.ref(turn)
+    stored = database.submit([], turn.end)
+    del turn
+    assert await stored
+    assert gone() is None
 
 
 async def test_a_turn_that_is_alone_waits_for_no_round_of_the_loop(store: AgentStore, database: Database) -> None:
@@ -124,6 +142,15 @@ async def test_a_turn_that_is_alone_waits_for_no_round_of_the_loop(store: AgentS
     assert handed == [2]  # they are not alone: what else comes in this moment goes with them
     assert all(await asyncio.gather(*several))
     assert handed == [2, 6]
+
+    row, is_new, _ = store.inbox.receive(b"l" * 16, "alice@localhost", "{}", NOW)
+    ended = finish(store, row, lambda: None)
+    assert handed == [2, 6]  # nor is the next, as far as is known
+    assert all(await asyncio.gather(is_new, ended))
+    row = store.inbox.receive(b"m" * 16, "alice@localhost", "{}", NOW)[0]
+    ended = finish(store, row, lambda: None)
+    assert handed == [2, 6, 2, 2]  # but the one after it is
+    assert await ended
 
 
 async def test_reading_alone_keeps_nothing_back(store: AgentStore) -> None:
