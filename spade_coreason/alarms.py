@@ -23,8 +23,10 @@ class Alarms:
     Nearly every turn ends long before its alarms; setting one and taking it back costs a tenth of `loop.call_later`.
     """
 
-    def __init__(self, delay_s: float) -> None:
+    def __init__(self, delay_s: float, whose: str = "") -> None:
         self.delay_s = delay_s
+        self.whose = whose
+        """Whom the log names as the one who is waited for; "" is the work itself."""
         self._waits: dict[Callable[[], None], float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -103,7 +105,7 @@ class Limit:
                     return value
                 finally:
                     if (held_s := time.monotonic() - began) > HELD_S:
-                        _complain(work, held_s)
+                        _complain(self._alarms.whose or getattr(work, "__qualname__", "what runs"), held_s)
                 error = None
                 try:
                     yield waits_for
@@ -140,6 +142,5 @@ class Limit:
             self._task.cancel()
 
 
-def _complain(work: Awaitable[Any], held_s: float) -> None:
-    name = getattr(work, "__qualname__", "what runs")
-    log.warning("%s held up everybody else for %.1f s; give what blocks to asyncio.to_thread", name, held_s)
+def _complain(who: str, held_s: float) -> None:
+    log.warning("%s held up everybody else for %.1f s; give what blocks to asyncio.to_thread", who, held_s)

@@ -117,7 +117,7 @@ class Runner:
             outbox=self._outbox,
             devices=UnknownDevices(),
             pace=Pace(),
-            assist_alarms=Alarms(self.policy.assist_timeout_s),
+            assist_alarms=Alarms(self.policy.assist_timeout_s, self.jid),
             usage=usage or Usage(store, clock),
             activity=self.activity,
         )

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class AnswerText:
     """What to write for each event. One stream at a time is written as it grows; others wait until it is complete."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, names_choices: bool = True) -> None:
+        self._names_choices = names_choices
         self._current: str | None = None
         self._waiting: dict[str, list[str]] = {}
         self._ended: set[str] = set()
@@ -38,7 +39,8 @@ class AnswerText:
         stream = str(data.get("stream_id", ""))
         match event.type:
             case "block.markdown":
-                return self._part(str(data.get("content", "")))
+                text = str(data.get("content", ""))
+                return self._part(text if self._names_choices else _without_choices(text, event))
             case "block.data":
                 return self._part(_data_text(dict(data)))
             case "stream.chunk":
@@ -138,6 +140,12 @@ def choices_of(event: PeerEvent) -> list[str]:
     offered = event.data.get("choices")
     values = [one.get("value") for one in offered if isinstance(one, dict)] if isinstance(offered, list) else []
     return [value for value in values if isinstance(value, str) and value == printable(value) and "\n" not in value]
+
+
+def _without_choices(text: str, event: PeerEvent) -> str:
+    """The text without the list of what it offers at its end, for whoever shows that otherwise."""
+    listed = "\n".join(f"- {choice}" for choice in choices_of(event))
+    return text.removesuffix(listed) if listed else text
 
 
 def _data_text(data: dict[str, Any]) -> str:

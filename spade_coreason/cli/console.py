@@ -66,10 +66,22 @@ def warn(text: str) -> None:
     print(paint("warning:", "yellow", sys.stderr), text, file=sys.stderr, flush=True)
 
 
+CLEAR_LINE = "\r\x1b[K"
+_last_written = ""
+
+
 def write(text: str) -> None:
     """Writes to standard output at once."""
+    global _last_written
     sys.stdout.write(text)
     sys.stdout.flush()
+    _last_written = text or _last_written
+
+
+def end_line() -> None:
+    """On a terminal ends the line that `write` has begun, before others write."""
+    if sys.stdout.isatty() and _last_written and not _last_written.endswith(("\n", CLEAR_LINE)):
+        write("\n")
 
 
 def json_text(value: Any, indent: int | None = None) -> str:

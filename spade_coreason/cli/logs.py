@@ -10,7 +10,7 @@ import traceback
 from pathlib import Path
 from typing import TextIO
 
-from ..exceptions import PeerError
+from ..exceptions import PeerFailed, unquoted
 from .passing import passing
 
 _OURS = "spade_coreason"
@@ -31,15 +31,31 @@ class _StandardError(logging.StreamHandler[TextIO]):
 
 
 class OneLine(logging.Formatter):
-    """A record in one line. Of an exception its kind and its place: its text may quote what a person wrote."""
+    """A record in one line. Of somebody's own exception, or another agent's, its kind and its place.
+
+    Its text may quote what a person wrote, and is shown where it `quotes`.
+    """
+
+    def __init__(self, quotes: bool = False) -> None:
+        super().__init__()
+        self.quotes = quotes
 
     def format(self, record: logging.LogRecord) -> str:
-        line = f"{record.levelname.lower()}: {' '.join(record.getMessage().split())}"
+        line = f"{record.levelname.lower()}: {_joined(record.getMessage())}"
         error = record.exc_info[1] if record.exc_info else None
-        if error is not None:
-            whom = f" of {error.jid}" if isinstance(error, PeerError) else ""
-            line += f": {type(error).__name__}{whom}{_place(error)}; -vv shows more"
-        return line
+        if error is None:
+            return line
+        kind, said = type(error).__name__, unquoted(error)
+        if self.quotes and said == kind and str(error):
+            said = f"{kind}: {error}"
+        elif isinstance(error, PeerFailed) and not self.quotes:
+            said = f"{kind} of {error.jid}"
+        more = "-vv shows more" if self.quotes else "-v shows its text, -vv more"
+        return f"{line}: {_joined(said)}{_place(error)}; {more}"
+
+
+def _joined(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _place(error: BaseException) -> str:
@@ -60,8 +76,15 @@ def configure_logging(verbosity: int) -> None:
     if verbosity >= 2:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     else:
-        handler.setFormatter(OneLine())
+        handler.setFormatter(OneLine(quotes=verbosity == 1))
     others = [logging.CRITICAL, logging.WARNING, logging.INFO]
     logging.basicConfig(level=others[min(verbosity, 2)], handlers=[handler], force=True)
     ours = [logging.WARNING, logging.INFO, logging.DEBUG]
     logging.getLogger(_OURS).setLevel(ours[min(verbosity, 2)])
+
+
+def quote_errors() -> None:
+    """Shows the texts of exceptions: for whoever writes the agent that raises them, and talks with it."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler.formatter, OneLine):
+            handler.formatter.quotes = True

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from .console import write
-
-_CLEAR_LINE = "\r\x1b[K"
+from .console import CLEAR_LINE, end_line, write
 
 
 class PassingLine:
@@ -28,13 +26,15 @@ class PassingLine:
         if self._text:
             self._text = ""
             with contextlib.suppress(BrokenPipeError):
-                write(_CLEAR_LINE)
+                write(CLEAR_LINE)
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
         """Whole lines may be written in the block; they stand above."""
         text = self._text
         self.clear()
+        with contextlib.suppress(BrokenPipeError):
+            end_line()
         try:
             yield
         finally:

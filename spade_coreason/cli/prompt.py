@@ -79,7 +79,7 @@ def without_echo() -> Iterator[None]:
     """While an answer is shown, what is typed ahead waits for the next prompt, and is not shown amid the answer."""
     before = termios.tcgetattr(sys.stdin)
     changed = termios.tcgetattr(sys.stdin)
-    changed[3] &= ~termios.ECHO
+    changed[3] &= ~(termios.ECHO | termios.ICANON)  # a terminal that reads lines would drop Ctrl-D
     termios.tcsetattr(sys.stdin, termios.TCSANOW, changed)
     try:
         yield

@@ -128,7 +128,7 @@ class _Scene:
     async def ask(self, client: AgentClient, name: str, question: str, is_right: IsRight) -> None:
         """Asks, prints the answer as it comes, and judges it."""
         self.asked += 1
-        write(f"guest ▸ {name}: {question}\n  {name}: ")
+        write(f"{name} ▸ {question}\n  ")
         limit_s = ASSISTANT_S if name == ASSISTANT else TIMEOUT_S
         text, events = AnswerText(), list[PeerEvent]()
         jid = self._agents[name]
@@ -136,7 +136,7 @@ class _Scene:
             async for event in client.stream(jid, question, thread=self._thread, timeout=limit_s):
                 events.append(event)
                 write("".join(f"({step}) " for step in steps_of(event)))
-                write(text.feed(event).replace("\n", "\n    "))
+                write(text.feed(event).replace("\n", "\n  "))
         except PeerError as error:
             write(failures.line(error))
             self._judge(False, 0)

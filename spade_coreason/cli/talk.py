@@ -130,7 +130,7 @@ class Chat:
 
     async def _show_answer(self, text: str) -> None:
         jid, asked = self._company.jid, _request(text)
-        answer, wrapped = AnswerText(), Wrapped(terminal_width, INDENT)
+        answer, wrapped = AnswerText(names_choices=False), Wrapped(terminal_width, INDENT)
         waiting = _Waiting(self._client, local_part(jid))
         problem, is_silent = "", True
         offered: list[str] = []

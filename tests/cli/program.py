@@ -56,6 +56,9 @@ class MoodyAgent:
                 await response.ask("Which colour?", ["red", "light green"])
             case "hush":
                 pass
+            case "dawdle":
+                await asyncio.sleep(0.7)
+                await response.markdown("at last")
             case "two":
                 await response.markdown("one")
                 stream = await response.create_stream()

@@ -132,11 +132,25 @@ def test_an_offered_answer_is_chosen_by_its_number(chat: Chat) -> None:
     terminal.type("2\r")
     terminal.until("You said 2 ")
     terminal.type("choose\r")
-    terminal.until("Which colour.*1 red, 2 light green")
+    terminal.until(r"  Which colour\?\r\n  1 red, 2 light green")
     terminal.type("2\r")
     terminal.until("You said light green ")
     terminal.type("2\r")
     terminal.until(r"You said 2 \(light green before")
+
+
+def test_what_is_typed_while_an_answer_comes_is_not_lost(chat: Chat) -> None:
+    terminal = chat("moody")
+    terminal.type("dawdle\r")
+    terminal.until("waiting for moody…")
+    terminal.type("helo\x7flo\r")
+    terminal.until("at last.*You said hello ")
+    assert "helo" not in terminal.screen
+    terminal.type("dawdle\r")
+    terminal.until("waiting for moody…")
+    terminal.type("\x04")  # Ctrl-D leaves as soon as the answer is there
+    terminal.until("at last")
+    assert terminal.process.wait(TIMEOUT_S) == 0
 
 
 def test_the_commands_of_the_agent_are_obeyed_and_completed(chat: Chat) -> None:

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from spade_coreason import PeerFailed
+from spade_coreason import PeerError, PeerFailed, PeerUnavailable
 from spade_coreason.cli.checks import mixed_slixmpp
 from spade_coreason.cli.commands.run import name_of
-from spade_coreason.cli.console import duration, lasting, mark, paint
+from spade_coreason.cli.console import duration, lasting, mark, paint, write
 from spade_coreason.cli.logs import OneLine, _StandardError
 from spade_coreason.cli.passing import passing
 
@@ -47,6 +47,8 @@ def test_a_log_line_is_one_line_and_quotes_no_person() -> None:
     assert line.startswith("error: a turn failed: ValueError (test_console.py:")
     assert "alice" not in line
     assert "\n" not in line
+    line = OneLine(quotes=True).format(record)
+    assert line.startswith("error: a turn failed: ValueError: what alice said (test_console.py:")
 
 
 def test_a_log_line_names_the_place_in_somebodys_own_code_and_the_peer(tmp_path: Path) -> None:
@@ -56,17 +58,21 @@ def test_a_log_line_names_the_place_in_somebodys_own_code_and_the_peer(tmp_path:
     def peer_fails() -> None:
         raise PeerFailed("pantry@localhost", "what alice said")
 
+    def peer_is_away() -> None:
+        raise PeerUnavailable("pantry@localhost", "is not there")
+
     problems: list[tuple[Callable[[], Any], str]] = [
         (lambda: scope["cook"](lambda: json.loads("{")), r"JSONDecodeError \(test_console.py:\d+\)"),
         (lambda: scope["cook"](partial(json.loads, "{")), r"JSONDecodeError \(chef.py:2\)"),
         (lambda: scope["cook"](peer_fails), r"PeerFailed of pantry@localhost \(test_console.py:\d+\)"),
+        (lambda: scope["cook"](peer_is_away), r"pantry@localhost is not there \(test_console.py:\d+\)"),
     ]
     for problem, told in problems:
         try:
             problem()
-        except (ValueError, PeerFailed):
+        except (ValueError, PeerError):
             record = logging.LogRecord("x", logging.ERROR, __file__, 1, "incident 1", (), sys.exc_info())
-        assert re.fullmatch(f"error: incident 1: {told}; -vv shows more", OneLine().format(record))
+        assert re.fullmatch(f"error: incident 1: {told}; -v shows its text, -vv more", OneLine().format(record))
 
 
 def test_a_log_line_stands_above_the_line_that_says_for_whom_one_waits(capfd: pytest.CaptureFixture[str]) -> None:
@@ -80,6 +86,18 @@ def test_a_log_line_stands_above_the_line_that_says_for_whom_one_waits(capfd: py
         sys.stderr = before
     away = "\r\x1b[K"
     assert capfd.readouterr().out == f"waiting for echo…{away}connected again\nwaiting for echo…{away}"
+
+
+def test_a_log_line_does_not_stand_in_the_line_of_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    main, side = os.openpty()
+    with os.fdopen(side, "w") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        monkeypatch.setattr(sys, "stderr", terminal)
+        for said in ("word4 word5", " word6\n"):
+            write(said)
+            _StandardError().handle(logging.LogRecord("x", logging.WARNING, __file__, 1, "connection lost", (), None))
+    assert os.read(main, 1000).decode().replace("\r", "") == "word4 word5\nconnection lost\n word6\nconnection lost\n"
+    os.close(main)
 
 
 def test_good_and_bad_look_different_in_any_encoding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,7 +151,7 @@ def test_the_demo_uses_the_language_model_of_the_environment(tmp_path: Path) -> 
 
 
 def test_sigterm_ends_the_demo_without_a_traceback(tmp_path: Path) -> None:
-    with running("demo", cwd=tmp_path, env={"SPADE_COREASON_SERVER__MODE": "embedded"}, until="guest ▸ echo") as demo:
+    with running("demo", cwd=tmp_path, env={"SPADE_COREASON_SERVER__MODE": "embedded"}, until="echo ▸ ") as demo:
         code, _, err = demo.stop(signal.SIGTERM)
     assert (code, err) == (130, "")
     assert not (tmp_path / "data" / "run.json").exists()

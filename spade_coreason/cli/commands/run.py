@@ -16,6 +16,7 @@ from ..configured import by_option, settings_of
 from ..context import PROGRAM
 from ..context import command as define
 from ..context import run as run_work
+from ..logs import quote_errors
 from ..reach import PASSWORD_VARIABLE, data_option, password_of
 from ..serving import serve
 
@@ -64,6 +65,7 @@ def command(agent: str, pairs: tuple[str, ...], jid: str | None, data: Path | No
       spade-coreason run agents.echo:EchoAgent --option delay_s=0.2
       spade-coreason run weather:weather --jid weather@example.org --password-file secret.txt
     """
+    quote_errors()
     settings = _settings(agent, pairs, jid, data, given)
     options = ["--host", "--port", "--ca-file"]
     there = [f" {option} {shlex.quote(str(value))}" for option in options if (value := given[option[2:].replace("-", "_")])]

@@ -55,8 +55,8 @@ class ServerProcess:
     async def died(self) -> str:
         """Returns when the server has ended, with a sentence that says how. Any number may wait."""
         code = await self._process.wait()
-        how = f"by signal {code - 128}" if code > 128 else f"with status {code}"
-        return f"{self._start.name} ended {how}: {self.last_words()}; its log is {self._start.log}"
+        how = f"by signal {code - 128}" if code > 128 else f"with status {code}: {self.last_words()}"
+        return f"{self._start.name} ended {how}; its log is {self._start.log}"
 
     def last_words(self) -> str:
         """The line of this run's log that most likely says why: the last error, else the last line."""
