@@ -112,8 +112,6 @@ class StoreError(CoReasonError):
 class DatabaseEmpty(StoreError):
     """Nothing was ever stored in the database called `name`: it has no tables."""
 
-    exit_code = 2
-
     def __init__(self, name: str) -> None:
         super().__init__(f"{name}: nothing is stored there yet")
 

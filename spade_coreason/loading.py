@@ -87,7 +87,7 @@ class _Wanted:
     def find(self) -> Any:
         name, colon, path = self.spec.partition(":")
         if not (name and colon and path):
-            raise self.error(f'"{self.spec}" does not name an agent; {how_to_name(self.spec)}')
+            raise self.error(f'"{self.spec}" does not name an agent; {how_to_name(self.spec, self.project)}')
         return find_attribute(self.spec, self.project, self.at("agent"))
 
     # Making it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import importlib
 import os
@@ -57,15 +58,39 @@ def find_attribute(spec: str, project: Path, place: str) -> Any:
     return found
 
 
-def how_to_name(spec: str) -> str:
+def how_to_name(spec: str, project: Path) -> str:
     """How what does not name an agent may be meant: a module alone, its file, or a point where the colon belongs."""
     module = re.sub(r"\.py(:|$)", r"\1", spec).replace("/", ".").strip(".:")
     above, _, last = module.partition(":") if ":" in module else module.rpartition(".")
     if above and last[:1].isupper():
         return f'write it like "{above}:{last}"'
+    for name in (module, above):
+        agents = _agents_in(name, project)
+        if len(agents) == 1:
+            return f'did you mean "{name}:{agents[0]}"?'
     if re.fullmatch(r"\w+(\.\w+)*", module):
         return f'write it like "{module}:NAME", the name of its class or function behind a colon'
     return 'write it like "agents.echo:EchoAgent"'
+
+
+def _agents_in(name: str, project: Path) -> list[str]:
+    """The agents that a module of the project defines, as far as its text says; nothing is run."""
+    try:
+        text = (project / f"{name.replace('.', '/')}.py").read_text("utf-8")
+        defined = ast.parse(text).body
+    except (OSError, ValueError, SyntaxError):
+        return []
+    return [
+        one.name
+        for one in defined
+        if (isinstance(one, ast.AsyncFunctionDef) and any(map(_is_agent, one.decorator_list)))
+        or (isinstance(one, ast.ClassDef) and any(getattr(inner, "name", "") == "assist" for inner in one.body))
+    ]
+
+
+def _is_agent(decorator: ast.expr) -> bool:
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return getattr(called, "attr", getattr(called, "id", "")) == "agent"
 
 
 def describe(error: BaseException, project: Path) -> str:

@@ -436,11 +436,17 @@ def test_a_module_that_is_not_there_is_one_line_with_the_nearest(project: Path) 
     assert mistake(project, "agents.echo.inner:Agent").endswith(
         "there is no module agents.echo.inner: agents.echo is a file, not a package"
     )
-    for wrong in ("agents.echo", "agents.echo:", ":EchoAgent", ""):
+    for wrong in (":EchoAgent", ""):
         assert "does not name an agent; write it like" in mistake(project, wrong)
     assert mistake(project, "agents.echo.EchoAgent").endswith('write it like "agents.echo:EchoAgent"')
-    for module in ("agents.echo", "agents/echo.py", "agents.echo:"):
-        assert 'write it like "agents.echo:NAME", the name of' in mistake(project, module)
+    for module in ("agents.echo", "agents/echo.py", "agents.echo:", "agents.echo.echo"):
+        assert mistake(project, module).endswith('does not name an agent; did you mean "agents.echo:EchoAgent"?')
+    write(project, "one.py", "import spade_coreason\n@spade_coreason.agent(description='x')\nasync def chef(a, b, c): ...\n")
+    assert mistake(project, "one").endswith('did you mean "one:chef"?')
+    write(project, "broken.py", "class")
+    write(project, "two.py", f"{ECHO}\n\nclass Other(EchoAgent):\n    async def assist(self, *all): ...\n")
+    for module in ("two", "broken", "nowhere"):
+        assert f'write it like "{module}:NAME", the name of' in mistake(project, module)
     assert mistake(project, "agents.echo.py:EchoAgent").endswith("is a file, not a package; write agents.echo without .py")
 
 

@@ -75,7 +75,7 @@ def quiet_storage_settings(project: Path, file: Path | None, data: Path | None) 
 
     if file is None and data is None and (project / PLATFORM_FILE).is_file():
         file = PLATFORM_FILE
-    return load_settings(file, project, _with_data(os.environ, data))
+    return load_settings(file, project, _with_data(os.environ, data), logs_in=False)
 
 
 def data_directories(project: Path, file: Path | None, data: Path | None) -> list[Path]:

@@ -18,6 +18,7 @@ USAGE = 2
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 
+_WRONG_PATHS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
 _CODES: dict[type[Exception], int] = {PeerTimeout: 3, PeerUnavailable: 4}
 
 
@@ -28,7 +29,7 @@ def exit_code(error: BaseException) -> int:
             return code
     if isinstance(error, CoReasonError | click.ClickException):
         return error.exit_code
-    return 1
+    return USAGE if isinstance(error, _WRONG_PATHS) else 1
 
 
 def line(error: BaseException) -> str:

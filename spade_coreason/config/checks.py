@@ -13,8 +13,8 @@ from .settings import AgentSettings, Settings
 LOCAL_DOMAIN = "localhost"
 
 
-def problems(settings: Settings) -> Iterator[tuple[Path, str]]:
-    """Each mistake with its key and a sentence; none where everything agrees."""
+def problems(settings: Settings, *, logs_in: bool) -> Iterator[tuple[Path, str]]:
+    """Each mistake with its key and a sentence; none where everything agrees. Accounts matter where somebody `logs_in`."""
     yield from _server_problems(settings)
     first: dict[str, int] = {}
     for number, agent in enumerate(settings.agents):
@@ -22,7 +22,8 @@ def problems(settings: Settings) -> Iterator[tuple[Path, str]]:
         before = first.setdefault(bare(agent.jid), number)
         if before != number:
             yield (*place, "jid"), f"{bare(agent.jid)} is agents[{before}] already; every agent needs a JID of its own"
-        yield from _account_problems(settings, agent, place)
+        if logs_in:
+            yield from _account_problems(settings, agent, place)
         admitted = settings.access_of(agent)
         if admitted.ask and not admitted.operators:
             key = (*place, "access", "ask") if agent.access is not None else ("access", "ask")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import yaml
@@ -72,10 +72,13 @@ def merge(values: Mapping[str, Any], found: Mapping[str, Any], environ: Mapping[
     return merged
 
 
-def expand(values: Mapping[str, Any], environ: Mapping[str, str], shown: str) -> dict[str, Any]:
+def expand(
+    values: Mapping[str, Any], environ: Mapping[str, str], shown: str, *, optional: Sequence[str] = ()
+) -> dict[str, Any]:
     """The values with every `${VAR}` and `${VAR:-default}` in their texts replaced; `$${` is a plain `${`.
 
-    The default counts where the variable is unset or empty. ConfigError for those that are unset and have none.
+    The default counts where the variable is unset or empty. ConfigError for those that are unset and have none, but in the
+    `optional` sections.
     """
     wrong: list[ConfigError] = []
 
@@ -83,7 +86,8 @@ def expand(values: Mapping[str, Any], environ: Mapping[str, str], shown: str) ->
         try:
             return _replace(found, environ, f"{shown}: {written(path)}")
         except ConfigError as error:
-            wrong.append(error)
+            if path[0] not in optional:
+                wrong.append(error)
             return ""
 
     def inside(value: Any, path: Path) -> Any:

@@ -18,12 +18,12 @@ from .problems import said_of
 from .settings import AgentSettings, Origin, Settings
 
 
-def load_settings(path: Path | None, project: Path, environ: Mapping[str, str]) -> Settings:
+def load_settings(path: Path | None, project: Path, environ: Mapping[str, str], *, logs_in: bool = True) -> Settings:
     """Settings from the file at `path` (none: the defaults), overridden by the environment.
 
     A relative `path`, and every relative path in the file, counts from `project`. A variable `SPADE_COREASON_SECTION__KEY`
     overrides section.key. A mistake is a ConfigError whose text is one line: file, key, cause, remedy; what else is wrong is
-    among its `others`.
+    among its `others`. Where nobody `logs_in`, no agent needs its secrets.
     """
     project = project.expanduser().absolute()
     shown = None if path is None else _shown(path, project)
@@ -38,7 +38,7 @@ def load_settings(path: Path | None, project: Path, environ: Mapping[str, str]) 
         return f"{shown}: {written(key)}" if shown else written(key)
 
     try:
-        values = merge(expand(raw, environ, shown or ""), found, environ)
+        values = merge(expand(raw, environ, shown or "", optional=() if logs_in else ("agents",)), found, environ)
     except RecursionError as error:
         raise ConfigError(shown or "", "an anchor (&) contains itself; write it out") from error
     try:
@@ -47,10 +47,11 @@ def load_settings(path: Path | None, project: Path, environ: Mapping[str, str]) 
         wrong = said_of(error, merge(raw, found, environ))
         raise ConfigError.of(ConfigError(place(key), problem) for key, problem in wrong) from error
     settings = _external_domain(settings)
-    if wrong := list(problems(settings)):
+    if wrong := list(problems(settings, logs_in=logs_in)):
         raise ConfigError.of(ConfigError(place(key), problem) for key, problem in wrong)
-    agents = tuple(_with_password(agent, place(("agents", n))) for n, agent in enumerate(settings.agents))
-    settings = settings.model_copy(update={"agents": agents})
+    if logs_in:
+        agents = tuple(_with_password(agent, place(("agents", n))) for n, agent in enumerate(settings.agents))
+        settings = settings.model_copy(update={"agents": agents})
     literal = [] if "agents" in found else _literal_passwords(raw)
     said = tuple(f"{place(key)}: {text}" for key, text in warnings(settings, literal))
     settings._origin = Origin(project, shown, said)

@@ -88,9 +88,10 @@ def _database_url(url: str, info: ValidationInfo) -> str:
     return f"{SQLITE}{_in_project(Path(file), info)}{question}{query}"
 
 
-def _agent_name(name: str) -> str:
+def _agent_name(name: str, info: ValidationInfo) -> str:
     if not _AGENT.fullmatch(name):
-        raise ValueError(f"{name!r} does not name an agent; {how_to_name(name)}")
+        project = _in_project(Path(), info)
+        raise ValueError(f"{name!r} does not name an agent; {how_to_name(name, project)}")
     return name
 
 

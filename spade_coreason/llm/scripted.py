@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -147,6 +149,25 @@ async def _serve(port: int) -> None:
         await asyncio.Event().wait()
 
 
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"must be a number up to 65535, not {text!r}")
+    return int(text)
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m spade_coreason.llm.scripted",
+        description="Plays a language model with OpenAI's API on 127.0.0.1 until Ctrl-C; prints the variables for an agent.",
+    )
+    parser.add_argument("port", metavar="PORT", nargs="?", type=_port, help="default: one that is free")
+    port = parser.parse_args().port or 0
+    try:
+        asyncio.run(_serve(port))
+    except OSError as error:
+        sys.exit(f"error: port {port}: {os.strerror(error.errno or 0)}; name another one")
+
+
 if __name__ == "__main__":
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_serve(int(sys.argv[1]) if sys.argv[1:] else 0))
+        _main()

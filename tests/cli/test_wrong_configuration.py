@@ -66,6 +66,20 @@ def test_a_mistake_in_the_file(invoke: Invoke, command: str, configuration: str,
     assert_one_line(invoke(command), 2, "config/platform.yaml", *texts)
 
 
+def test_what_is_stored_can_be_looked_at_without_any_password(invoke: Invoke) -> None:
+    account = "{jid: a@example.org, agent: 'a:B', password: '${NOT_SET}'}"
+    write(Path("config/platform.yaml"), f"server: {{mode: external}}\nagents:\n  - {account}\n")
+    for command in (("sessions", "list"), ("conversations",), ("memory", "list")):
+        assert invoke(*command).exit_code == 0
+    assert_one_line(invoke("check"), 2, "NOT_SET is not set")
+
+
+def test_a_path_that_is_wrong_is_a_mistake_of_usage(invoke: Invoke) -> None:
+    write(Path("file"), "")
+    assert_one_line(invoke("init", "file/x"), 2, "file/x: Not a directory")
+    assert_one_line(invoke("storage", "check", "--data", "nowhere"), 2, "nothing is stored there yet")
+
+
 def test_each_of_several_mistakes_has_its_line(invoke: Invoke) -> None:
     write(Path("config/platform.yaml"), "servr: {port: 1}\n" + agents("{jid: not a jid, agent: nothing, optons: {}}"))
     result = invoke("check")

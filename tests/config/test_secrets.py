@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from spade_coreason.config import load_settings
+from spade_coreason.exceptions import ConfigError
 from tests.config.loaded import ECHO, agents, load, mistake
 
 
@@ -36,6 +38,21 @@ def test_a_password_file_is_read(project: Path) -> None:
     for content in ("", "\n", "one\ntwo\n"):
         (project / "secret").write_text(content)
         assert "must hold the password in one line" in mistake(project, agents(ECHO + ", password_file: secret"))
+
+
+def test_where_nobody_logs_in_no_secret_of_an_agent_is_needed(project: Path) -> None:
+    external = "server: {mode: external, domain: example.org}\n"
+    text = external + agents(
+        "jid: a@example.org, agent: 'a:B', password: '${NOT_SET}', options: {key: '${NEITHER}'}",
+        "jid: b@example.org, agent: 'a:B', password_file: not-there",
+        "jid: c@example.org, agent: 'a:B'",
+    )
+    (project / "config/platform.yaml").write_text(text)
+    settings = load_settings(Path("config/platform.yaml"), project, {}, logs_in=False)
+    assert [agent.jid for agent in settings.agents] == ["a@example.org", "b@example.org", "c@example.org"]
+    (project / "config/platform.yaml").write_text("storage: {url: '${NOT_SET}'}")
+    with pytest.raises(ConfigError, match=r"storage\.url: the environment variable NOT_SET is not set"):
+        load_settings(Path("config/platform.yaml"), project, {}, logs_in=False)
 
 
 def test_no_secret_is_in_any_text_of_the_settings(project: Path) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
+from contextlib import closing
 from typing import Any
 
 import openai
@@ -57,3 +61,15 @@ async def test_the_server_of_the_script_speaks_to_the_real_client() -> None:
         assert "".join(choice.delta.content or "" for choice in choices).startswith("I know only")
         assert len(choices) > 10
         assert choices[-1].finish_reason == "stop"
+
+
+@pytest.mark.parametrize("port", ["many", "70000", "taken"])
+def test_a_port_that_cannot_be_is_one_line(port: str) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as other:
+        port = str(other.getsockname()[1]) if port == "taken" else port
+        command = [sys.executable, "-m", "spade_coreason.llm.scripted", port]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode != 0
+    assert "Traceback" not in ended.stderr
+    assert "error: " in ended.stderr.splitlines()[-1]
+    assert port in ended.stderr.splitlines()[-1]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ... import __version__
-from ...exceptions import DatabaseEmpty, StoreError
+from ...exceptions import ConfigError, DatabaseEmpty
 from ..configured import config_option, storage_settings
 from ..console import json_text, mark, printable
 from ..context import Group, run
@@ -181,7 +181,8 @@ async def _beside(settings: Settings) -> AsyncIterator[Database]:
     try:
         database = await Database.open(settings.storage.url, reads_only=True)
     except DatabaseEmpty as error:
-        raise StoreError(f"{error}; name the platform's configuration with -c FILE, or its data with --data DIR") from error
+        remedy = "name the platform's configuration with -c FILE, or its data with --data DIR"
+        raise ConfigError("", f"{error}; {remedy}") from error
     try:
         yield database
     finally:
