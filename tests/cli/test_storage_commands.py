@@ -68,7 +68,7 @@ def test_a_backup_is_made_beside_a_running_platform_and_restored_where_none_runs
 def test_a_check_says_what_is_there_and_what_is_damaged(tmp_path: Path, invoke: Invoke) -> None:
     data, url = str(tmp_path / "data"), f"{SQLITE}{tmp_path}/data/platform.db"
     missing = invoke("storage", "check", "--data", data)
-    assert (missing.exit_code, missing.stderr.count("\n")) == (1, 1)
+    assert (missing.exit_code, missing.stderr.count("\n")) == (2, 1)
     assert "nothing is stored there yet; name the platform's configuration with -c FILE" in missing.stderr
     assert not (tmp_path / "data").exists()
     filled(url)
