@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from spade_coreason import (
     ResponseHandler,
     StreamHandle,
     agent,
+    alarms,
 )
 
 Assist = Callable[[ResponseHandler], Awaitable[None]]
@@ -163,6 +165,18 @@ async def test_an_agent_that_swallows_its_cancellation_does_not_hold_its_convers
         with pytest.raises(PeerFailed, match=r"could not finish this within 0\.05 s"):
             await t.ask("go")
         assert await t.say("hello") == ["still here"]
+
+
+async def test_who_holds_up_everybody_is_named(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    @agent
+    async def sleepy(request: Any, session: Any, response: Any) -> None:
+        time.sleep(0.1)  # noqa: ASYNC251 - as agents do
+        await response.markdown("good morning")
+
+    monkeypatch.setattr(alarms, "HELD_S", 0.05)
+    async with AgentTester(sleepy) as t:
+        assert await t.say("hi") == ["good morning"]
+    assert "agent@localhost held up everybody else for 0.1 s; give what blocks to asyncio.to_thread" in caplog.text
 
 
 async def test_what_is_emitted_after_the_turn_is_an_error_of_the_agent() -> None:
