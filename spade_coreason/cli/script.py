@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -136,7 +137,7 @@ class _Scene:
             async for event in client.stream(jid, question, thread=self._thread, timeout=limit_s):
                 events.append(event)
                 write("".join(f"({step}) " for step in steps_of(event)))
-                write(text.feed(event).replace("\n", "\n  "))
+                write(re.sub(r"\n(?=[^\n])", "\n  ", text.feed(event)))
         except PeerError as error:
             write(failures.line(error))
             self._judge(False, 0)
@@ -147,4 +148,4 @@ class _Scene:
     def _judge(self, is_right: bool, pieces: int) -> None:
         self.wrong += not is_right
         came = f", in {pieces} pieces" if pieces else ""
-        write(f"\n  {paint('✓ right', 'green') if is_right else paint('✗ wrong', 'red')}{came}\n")
+        write(f"\n{paint('✓ right', 'green') if is_right else paint('✗ wrong', 'red')}{came}\n")
