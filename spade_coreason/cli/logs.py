@@ -50,8 +50,7 @@ class OneLine(logging.Formatter):
             said = f"{kind}: {error}"
         elif isinstance(error, PeerFailed) and not self.quotes:
             said = f"{kind} of {error.jid}"
-        more = "-vv shows more" if self.quotes else "-v shows its text, -vv more"
-        return f"{line}: {_joined(said)}{_place(error)}; {more}"
+        return f"{line}: {_joined(said)}{_place(error)}; -vv shows more"
 
 
 def _joined(text: str) -> str:
@@ -76,7 +75,7 @@ def configure_logging(verbosity: int) -> None:
     if verbosity >= 2:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     else:
-        handler.setFormatter(OneLine(quotes=verbosity == 1))
+        handler.setFormatter(OneLine())
     others = [logging.CRITICAL, logging.WARNING, logging.INFO]
     logging.basicConfig(level=others[min(verbosity, 2)], handlers=[handler], force=True)
     ours = [logging.WARNING, logging.INFO, logging.DEBUG]

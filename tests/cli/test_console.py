@@ -72,7 +72,7 @@ def test_a_log_line_names_the_place_in_somebodys_own_code_and_the_peer(tmp_path:
             problem()
         except (ValueError, PeerError):
             record = logging.LogRecord("x", logging.ERROR, __file__, 1, "incident 1", (), sys.exc_info())
-        assert re.fullmatch(f"error: incident 1: {told}; -v shows its text, -vv more", OneLine().format(record))
+        assert re.fullmatch(f"error: incident 1: {told}; -vv shows more", OneLine().format(record))
 
 
 def test_a_log_line_stands_above_the_line_that_says_for_whom_one_waits(capfd: pytest.CaptureFixture[str]) -> None:

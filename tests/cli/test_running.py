@@ -48,6 +48,17 @@ def test_run_says_how_to_ask_and_stops_with_0(tmp_path: Path, mode: dict[str, st
         assert "Traceback" not in err
 
 
+def test_run_shows_what_an_exception_says(tmp_path: Path) -> None:
+    (tmp_path / "moody.py").write_text(MOODY)
+    with running(
+        "run", "moody:MoodyAgent", cwd=tmp_path, env={"SPADE_COREASON_SERVER__MODE": "embedded"}, until="Hello"
+    ) as run:
+        assert run.ask("ask", "moody@localhost", "raise").returncode == 1
+        _, _, err = run.stop()
+        [line] = [line for line in err.splitlines() if "incident" in line]
+        assert re.search(r"^error: moody@localhost: incident \w+: ValueError: a secret of the person \(moody\.py:\d+\)", line)
+
+
 def test_sigterm_stops_with_0_too_and_the_run_file_is_gone(tmp_path: Path) -> None:
     (tmp_path / "moody.py").write_text(MOODY)
     env = {"SPADE_COREASON_SERVER__MODE": "embedded"}
