@@ -30,7 +30,7 @@ from .names import bare
 from .notices import Notices
 from .peers import OpenRequests
 from .runner import Runner
-from .stores.database import when_durable
+from .stores.durable import when_durable
 from .tracked import Send
 from .values import replace
 

@@ -264,6 +264,24 @@ async def test_a_turn_may_begin_before_its_request_is_on_disk_and_does_not_end_b
         assert r.said == ["known", "quick"]
 
 
+async def test_an_answer_that_cannot_be_sent_is_kept_and_the_log_says_whose(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    said: list[str] = []
+
+    def send(stanzas: list[str]) -> None:
+        if not said and "quick" in stanzas[-1]:
+            raise ZeroDivisionError
+        said.extend(stanzas)
+
+    async with running(database_url, send) as r:
+        await r.ask("quick")
+        assert f"{AGENT}: the answer to {ALICE}/x cannot be sent" in caplog.text
+        assert [one.answer is not None for one in await r.store.inbox.pending()] == [True]
+        await r.ask("next")
+    assert len(said) == 1
+
+
 async def test_what_is_not_on_disk_is_not_answered_though_its_answer_is(database_url: str) -> None:
     async with running(database_url) as r:
         await r.ask("known")

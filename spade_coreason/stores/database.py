@@ -15,7 +15,6 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from sqlalchemy import URL, Connection, func, inspect, select, text
@@ -25,6 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from ..exceptions import DatabaseEmpty, StoreError
 from . import full_text, schema
+from .durable import Durable, Results, settle
 from .known import KnownKeys
 from .statements import ANSWER, RECEIVE, RECEIVE_ANSWERED, STATEMENTS
 
@@ -36,8 +36,6 @@ Questions: TypeAlias = Generator[tuple[int, Row], list[Any], T]
 """Asks prepared queries one after the other, each with its parameters; gets their rows, and returns what it made of them."""
 Write: TypeAlias = tuple[Rows, Callable[[Connection], Any] | None, "asyncio.Future[Any] | None"]
 """What one caller wants written: rows of the prepared statements, or a function; and who waits for it."""
-Results: TypeAlias = list[tuple["asyncio.Future[Any] | None", Any]]
-"""Who waits for something, and what they get: a value, or an exception."""
 
 log = logging.getLogger(__name__)
 
@@ -59,21 +57,6 @@ def micros(moment: datetime) -> int:
 def moment(micros: int) -> datetime:
     """A time as everybody else holds it."""
     return _EPOCH + timedelta(microseconds=micros)
-
-
-class Durable(asyncio.Future[bool]):
-    """Done when something is durable. `then` is called at once, before whoever awaits it goes on."""
-
-    __slots__ = ("then",)
-    then: Callable[[], None] | None
-
-
-def when_durable(future: asyncio.Future[bool], call: Callable[[asyncio.Future[bool]], None]) -> None:
-    """Calls `call` when something is durable, ahead of what follows from it. Where that fails it may be called too."""
-    if isinstance(future, Durable) and future.then is None:
-        future.then = partial(call, future)
-    else:
-        future.add_done_callback(call)
 
 
 class Database(ABC):
@@ -397,27 +380,6 @@ def _answered(received: list[Row], answers: list[Row]) -> tuple[list[Row], list[
         else:
             answered.append((*row[:-2], *answer[1:]))
     return list(waiting.values()), answered, rest
-
-
-def settle(results: Results) -> None:
-    """Tells everybody who waits what they wait for."""
-    for future, result in results:
-        if future is None or future.done():  # nobody waits, or its waiter was cancelled
-            continue
-        if isinstance(result, BaseException):
-            future.set_exception(result)
-        else:
-            future.set_result(result)
-            if isinstance(future, Durable) and future.then is not None:
-                then, future.then = future.then, None  # what holds the future does not hold a turn
-                _call(then)
-
-
-def _call(then: Callable[[], None]) -> None:
-    try:
-        then()
-    except (Exception, asyncio.CancelledError):  # a fault of ours, which must not hold up whoever else waits
-        log.exception("what is stored cannot be told")
 
 
 def _touch(connection: Connection) -> None:

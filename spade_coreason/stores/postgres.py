@@ -13,7 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import NullPool
 
 from ..exceptions import StoreError
-from .database import Database, Durability, Questions, Results, Row, T, Write, grouped
+from .database import Database, Durability, Questions, Row, T, Write, grouped
+from .durable import Results
 from .statements import ADD_INTERACTION, CLOSE, KEYS, RECEIVE, RECEIVE_ANSWERED, postgres_queries, postgres_sql
 
 try:

@@ -21,7 +21,8 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from ..exceptions import DatabaseEmpty, StoreError
-from .database import Database, Durability, Questions, Results, Row, T, Write, grouped, settle
+from .database import Database, Durability, Questions, Row, T, Write, grouped
+from .durable import Results, settle
 from .statements import CLOSE, MAX_ROWS, QUERIES, STATEMENTS, sql
 
 log = logging.getLogger(__name__)
