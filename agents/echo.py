@@ -7,6 +7,8 @@ import re
 
 from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, SessionHandle
 
+WORDS = re.compile(r"\S+\s*")
+
 
 class EchoAgent:
     """Repeats what you say, word by word."""
@@ -26,7 +28,7 @@ class EchoAgent:
         """Streams the words of the question, `delay_s` seconds apart."""
         await response.thought("Processing request…")
         stream = await response.create_stream(title="Echo")
-        for word in re.findall(r"\S+\s*", str(request.payload.get("query") or "")):
+        for word in WORDS.findall(str(request.payload.get("query") or "")):
             await stream.write(word)
             if self._delay_s:
                 await asyncio.sleep(self._delay_s)

@@ -12,7 +12,6 @@ from .access import Access
 from .admissions import Admissions
 from .codec import (
     Bounce,
-    Decoded,
     Incoming,
     Malformed,
     Reaction,
@@ -60,9 +59,9 @@ class Door:
 
     def deliver(self, stanza: Element) -> asyncio.Future[bool] | None:
         """Takes a `<message/>` in. The future, where there is one, is done when the message may be acknowledged."""
-        message = self._named(decode(stanza), stanza)
+        message = decode(stanza)
         if isinstance(message, Incoming):
-            return self.take(message)
+            return self.take(self._named(message, stanza))
         if isinstance(message, Reply):
             self._requests.deliver(message)
         elif isinstance(message, Bounce):
@@ -88,19 +87,20 @@ class Door:
 
         Of a stranger, and of what cannot be read, nobody waits for news any more. A duplicate gets no second receipt.
         """
-        message = self._named(decode(stanza), stanza)
+        message = decode(stanza)
         if isinstance(message, Incoming) and self.access.admits(message.sender):
             await self._runner.has_room(message)
-            return self.take(message, is_late=True)
+            return self.take(self._named(message, stanza), is_late=True)
         if isinstance(message, Reply | Retraction | Reaction):
             return self.deliver(stanza)
         self.dropped["no request"] += 1
         return None
 
-    def _named(self, message: Decoded, stanza: Element) -> Decoded:
-        if isinstance(message, Incoming) and not message.stanza_id:
-            return replace(message, archive_id=archive_id(stanza, self._runner.jid))
-        return message
+    def _named(self, incoming: Incoming, stanza: Element) -> Incoming:
+        """By its archive, where it has no id of its own."""
+        if incoming.stanza_id:
+            return incoming
+        return replace(incoming, archive_id=archive_id(stanza, self._runner.jid))
 
     def take(self, incoming: Incoming, *, is_late: bool = False) -> asyncio.Future[bool] | None:
         """Takes a request in, as `deliver` does; `is_late` from the archive. In a room admission is decided there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from uuid import UUID
 
 from .codec import Failed, Incoming, Refused, TurnEvent, owner_of, voice_for
@@ -39,7 +40,7 @@ class Outbox:
         """Sends the answer of a request, which is closed when the last of it is acknowledged."""
         last = Tracked(stanzas[-1])
         last.is_last = True
-        last.on_acknowledged = lambda: self._inbox.close(row)
+        last.on_acknowledged = partial(self._inbox.close, row)
         self.send([*stanzas[:-1], last])
 
     def close_when_acknowledged(self, row: int, last: Tracked | None) -> None:
@@ -47,7 +48,7 @@ class Outbox:
         if last is None or last.acknowledged:
             self._inbox.close(row)
         else:
-            last.on_acknowledged = lambda: self._inbox.close(row)
+            last.on_acknowledged = partial(self._inbox.close, row)
 
     def keep(self, row: int, stanzas: list[str]) -> None:
         """Keeps an answer until `send_unsent`."""

@@ -8,7 +8,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from uuid import UUID
 
-from .codec import Incoming, owner_of
+from .codec import Incoming
 from .exceptions import StoreError
 from .lane import Waiting
 from .names import thread_of
@@ -27,7 +27,7 @@ class Places:
     else is a message like any other.
     """
 
-    def __init__(self, store: AgentStore, enqueue: Callable[[Waiting], None]) -> None:
+    def __init__(self, store: AgentStore, enqueue: Callable[[Waiting, str], None]) -> None:
         self._store = store
         self._enqueue = enqueue
         self._recent: OrderedDict[int, tuple[str, str | None]] = OrderedDict()
@@ -49,9 +49,8 @@ class Places:
         of, thread = self._recent.get(turn.int, ("", None))
         return replace(incoming, thread=thread) if thread is not None and of == sender else incoming
 
-    def put(self, waiting: Waiting) -> None:
-        """Takes a request."""
-        sender = owner_of(waiting.incoming)
+    def put(self, waiting: Waiting, sender: str) -> None:
+        """Takes a request of a sender."""
         queue = self._queues.get(sender)
         if queue is not None:
             queue.append(waiting)
@@ -87,7 +86,7 @@ class Places:
         self._recent[waiting.key.int] = sender, waiting.incoming.thread
         if len(self._recent) > _REMEMBERED:
             self._recent.popitem(last=False)
-        self._enqueue(waiting)
+        self._enqueue(waiting, sender)
 
     async def _place(self, sender: str) -> None:
         queue = self._queues[sender]

@@ -171,7 +171,8 @@ class Response:
         if stanzas := self._say(event):
             held, self._held = self._take_held(), stanzas
             self.pace.holding.set(self._release)
-            self.send(held)
+            if held:
+                self.send(held)
 
     def show_growth(self, stream_id: str) -> bool:
         """Shows what a stream has more than before, behind all that was said before; whether there was something."""

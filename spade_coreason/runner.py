@@ -164,14 +164,15 @@ class Runner:
             elif request.request is not None:
                 self._take_up(Incoming.from_json(request.request), UUID(bytes=request.key), request.row)
         for waiting in early:
-            self._places.put(waiting)
+            self._places.put(waiting, owner_of(waiting.incoming))
 
     def _take_up(self, incoming: Incoming, key: UUID, row: int) -> None:
         """A request that was received and not finished before the restart."""
         is_new: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         is_new.set_result(True)
         if self.policy.on_restart == "rerun" or self.is_paused:  # in a pause nothing of it was begun
-            self._places.put(Waiting(incoming, key, row, is_new, self.activity.now(), redelivered=True))
+            waiting = Waiting(incoming, key, row, is_new, self.activity.now(), redelivered=True)
+            self._places.put(waiting, owner_of(incoming))
             return
         text = "I was interrupted before I could answer this. Please ask again."
         self._outbox.keep(row, self._outbox.words(incoming, key, Failed(text, ErrorCode.UNAVAILABLE, True)))
@@ -227,7 +228,7 @@ class Runner:
         if self._operators.is_paused:
             is_new.add_done_callback(partial(self._tell_of_pause, waiting))
         if self._is_accepting:
-            self._places.put(waiting)
+            self._places.put(waiting, sender)
         else:
             self._early.append(waiting)
         return is_new

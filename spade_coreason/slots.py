@@ -43,7 +43,10 @@ class Slots:
         """Gives one back."""
         if self._within is not None:
             self._within.give()
-        self._hand_on()
+        if self._waiting:
+            self._hand_on()
+        else:
+            self._free += 1
 
     async def _wait_here(self) -> None:
         handed: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -69,11 +69,12 @@ class Stream:
         """Emits a piece of text; `RuntimeError` after the end of the stream, `TypeError` for what is no text."""
         if not isinstance(chunk, str):
             raise TypeError(f"a stream takes text, not {type(chunk).__name__}")
-        if not self.is_active:
+        answer = self._answer
+        if self._is_closing or self._number not in answer.streams:
             raise RuntimeError("this stream is closed")
-        voice = self._answer.voice
+        voice = answer.voice
         if voice.follows_streams:
-            self._answer.emit_now(StreamChunk(self.stream_id, len(self._chunks), chunk))
+            answer.emit_now(StreamChunk(self.stream_id, len(self._chunks), chunk))
         self._chunks.append(chunk)
         if voice.grows:
             self._grow()
@@ -128,7 +129,8 @@ class Stream:
         """Whether it was open; it is not any more."""
         if self._answer.streams.pop(self._number, None) is None:
             return False
-        self.stop_growing()
+        if self._is_growing:
+            self.stop_growing()
         return True
 
     def stop_growing(self) -> None:

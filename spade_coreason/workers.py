@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from pydantic_core import to_json
 
-from .codec import Failed, owner_of
+from .codec import Failed
 from .contracts import ErrorCode
 from .engine import Engine
 from .exceptions import StoreError
@@ -44,9 +44,9 @@ class Workers:
         self._is_draining = self._engine.is_giving_up = False
         self._loop = asyncio.get_running_loop()
 
-    def put(self, waiting: Waiting) -> None:
-        """Takes a request, which has its place."""
-        lane = self._engine.lanes.take(owner_of(waiting.incoming), waiting.incoming.thread)
+    def put(self, waiting: Waiting, sender: str) -> None:
+        """Takes a request of a sender, which has its place."""
+        lane = self._engine.lanes.take(sender, waiting.incoming.thread)
         lane.put(waiting)
         self.set_to_work(lane)
 
@@ -137,7 +137,7 @@ class Workers:
         if is_kept and not self._is_draining:
             self._retries = [timer for timer in self._retries if timer.when() > asyncio.get_running_loop().time()]
             again = replace(waiting, redelivered=True)
-            self._retries.append(asyncio.get_running_loop().call_later(_RETRY_S, self.put, again))
+            self._retries.append(asyncio.get_running_loop().call_later(_RETRY_S, self.put, again, lane.sender))
         self._engine.outbox.tell(waiting.incoming, waiting.key, Failed(text, ErrorCode.UNAVAILABLE, True))
 
     async def _give_up(self, lane: Lane, waiting: Waiting) -> None:

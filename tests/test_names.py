@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
+from uuid import RFC_4122, UUID, SafeUUID, uuid5
+
 import pytest
 
-from spade_coreason.names import choose, derived_thread, inbox_key, is_reserved, possible_ids, session_id, thread_of
+from spade_coreason.names import INBOX, choose, derived_thread, inbox_key, is_reserved, possible_ids, session_id, thread_of
 
 AGENT = "notes@example.org"
 ALICE = "alice@example.org"
@@ -61,6 +64,13 @@ def test_a_stanza_is_the_same_only_with_the_same_sender_id_and_content() -> None
     assert key == inbox_key(AGENT, ALICE, "1", "hi")
     assert len({key, inbox_key(AGENT, BOB, "1", "hi"), inbox_key(AGENT, ALICE, "1", "ho")}) == 3
     assert inbox_key(AGENT, ALICE, "", "hi") != inbox_key(AGENT, ALICE, "", "hi")
+
+
+def test_the_key_of_a_stanza_is_a_uuid_of_version_5() -> None:
+    key = inbox_key(AGENT, ALICE, "1", "hi")
+    assert key == uuid5(INBOX, f"{AGENT}\0{ALICE}\x001\0hi")
+    assert (key.version, key.variant, key.is_safe) == (5, RFC_4122, SafeUUID.unknown)
+    assert UUID(str(key)) == key == pickle.loads(pickle.dumps(key))
 
 
 def test_two_people_behind_one_agent_are_two_threads_at_the_next() -> None:

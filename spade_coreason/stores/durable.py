@@ -36,11 +36,11 @@ def settle(results: Results) -> None:
             continue
         if isinstance(result, BaseException):
             future.set_exception(result)
-        else:
-            future.set_result(result)
-            if isinstance(future, Durable) and future.then is not None:
-                then, future.then = future.then, None  # what holds the future does not hold a turn
-                _call(then)
+            continue
+        future.set_result(result)
+        if isinstance(future, Durable) and (then := future.then) is not None:
+            future.then = None  # what holds the future does not hold a turn
+            _call(then)
 
 
 def _call(then: Callable[[], None]) -> None:

@@ -123,7 +123,7 @@ def columns_of(agent: str, row: ConversationRow) -> tuple[Any, ...]:
         row.conversation_id,
         row.owner,
         row.session_id,
-        life.state.value,
+        str(life.state),
         life.interaction_count,
         row.max_interactions,
         micros(life.created_at),
