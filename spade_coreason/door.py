@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from functools import partial
 from uuid import uuid4
 from xml.etree.ElementTree import Element
 
@@ -29,7 +30,6 @@ from .names import bare
 from .notices import Notices
 from .peers import OpenRequests
 from .runner import Runner
-from .stores.durable import when_durable
 from .tracked import Send
 from .values import replace
 
@@ -110,13 +110,12 @@ class Door:
         if not incoming.owner and not self.access.admits(incoming.sender):
             self._refuse(incoming)
             return None
-        taken = self._runner.receive(incoming)
-        if taken is not None and incoming.wants_receipt and incoming.stanza_id:
-            when_durable(taken, lambda done: self._acknowledge(incoming, done, is_late))  # before the answer
-        return taken
+        if incoming.wants_receipt and incoming.stanza_id:
+            return self._runner.receive(incoming, partial(self._acknowledge, incoming, is_late))
+        return self._runner.receive(incoming)
 
-    def _acknowledge(self, incoming: Incoming, done: asyncio.Future[bool], is_late: bool) -> None:
-        if not done.cancelled() and done.exception() is None and (done.result() or not is_late):
+    def _acknowledge(self, incoming: Incoming, is_late: bool, is_new: bool) -> None:
+        if is_new or not is_late:
             self._send([receipt(incoming)])
 
     def _refuse(self, incoming: Incoming) -> None:

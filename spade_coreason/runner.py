@@ -47,6 +47,7 @@ from .preferences import Preferences
 from .response import Response
 from .retention import Purge, Purged
 from .stores import AgentStore
+from .stores.durable import Then
 from .stores.memory import AgentInteractionMemory
 from .summaries import Summariser
 from .tokens import TokenCounter
@@ -203,11 +204,11 @@ class Runner:
 
     # The way of a request
 
-    def receive(self, incoming: Incoming) -> asyncio.Future[bool] | None:
+    def receive(self, incoming: Incoming, then: Then | None = None) -> asyncio.Future[bool] | None:
         """Takes a request in. The future is done when it is durable; False for a duplicate, which goes no further.
 
         None where too many of its conversation wait already, or it comes through too many agents: it is not kept, and the
-        sender hears so.
+        sender hears so. `then` is called with what the future has, before the answer leaves.
         """
         sender = owner_of(incoming)
         incoming = self._places.placed(incoming, sender)
@@ -218,7 +219,7 @@ class Runner:
             self.withdraw(sender, incoming.replaces)
         key = inbox_key(self.jid, sender, incoming.stanza_id, incoming.content, incoming.archive_id)
         request = incoming.to_json if incoming.is_words else incoming.to_json()
-        row, is_new, is_surely_new = self.store.inbox.receive(key.bytes, sender, request, self._clock())
+        row, is_new, is_surely_new = self.store.inbox.receive(key.bytes, sender, request, self._clock(), then)
         at_work = self._lanes.get(sender, incoming.thread)
         if at_work is not None and at_work.worker is None:
             at_work.has_cancelled = False

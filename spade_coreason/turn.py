@@ -91,7 +91,8 @@ class Turn:
         """
         engine, lane, response = self.engine, self.lane, self.response
         token = CURRENT_REQUEST.set(self.request)
-        limit, syncs = Limit(engine.assist_alarms, lane.worker), Syncs()
+        task = lane.worker
+        limit, syncs = Limit(engine.assist_alarms, task), Syncs()
         try:
             if lane.is_withdrawn:
                 response.withdraw()
@@ -100,7 +101,7 @@ class Turn:
             try:
                 if not engine.lifecycle.stays_up():
                     await limit.hold(engine.lifecycle.ensure_started())
-                    limit = Limit(engine.assist_alarms, lane.worker)
+                    limit = Limit(engine.assist_alarms, task)
                 syncs.begin()
                 returned = await limit.hold(work())
             finally:
@@ -108,14 +109,14 @@ class Turn:
                 lane.is_assisting, lane.current = False, None
             if returned is not None:
                 self._say_what_nobody_hears(returned)
-            if self._is_cancelled():
+            if task is not None and task.cancelling():
                 await self._take_back_cancels()
             response.hold()
             if syncs.memories:
                 await syncs.carry_out()
             if response.streams:
                 await response.close_streams()
-            if self._is_cancelled():
+            if task is not None and task.cancelling():
                 await self._take_back_cancels()
         except BaseException as error:
             # Also sys.exit(), with which a task ends the whole process, and the agent's own cancelling of its task.
@@ -176,9 +177,6 @@ class Turn:
         except StoreError as error:
             log.error("%s: what a turn that failed has remembered may be gone after a power cut: %s", self.engine.jid, error)
 
-    def _is_cancelled(self) -> bool:
-        return self.lane.worker is not None and self.lane.worker.cancelling() > 0
-
     async def _take_back_cancels(self) -> None:
         """An agent that cancelled its own task cancelled its turn, and not what comes after it."""
         task = self.lane.worker
@@ -208,6 +206,7 @@ class Turn:
         memory.row = row  # what is changed while this is stored is stored after it
         counted = await self._counted(used) if used else ()
         await self.store_answer(final, TurnRow(response.voice.key, self.began, turn.text), counted)
+        await self.waiting.is_new  # if that failed, the sender hears so, and the server keeps the request
         session.settle()
         memory.turns = turns
         engine.governance.absorb(memory)
@@ -223,7 +222,7 @@ class Turn:
         """Counts what the turn used of language models."""
         return await self.engine.usage.add(used, self.memory.row.owner, self.memory.row.conversation_id) if used else []
 
-    async def store_answer(self, final: list[str], turn: TurnRow | None, used: Sequence[Variable] = ()) -> None:
+    def store_answer(self, final: list[str], turn: TurnRow | None, used: Sequence[Variable] = ()) -> asyncio.Future[bool]:
         """Stores the conversation, the answer and the variables; of a command without a turn, as no turn is counted.
 
         `final`, what `conclude` left of the answer, leaves in the moment in which that is durable.
@@ -232,10 +231,9 @@ class Turn:
         answer = to_json(stanzas).decode() if stanzas else None
         written = [*self.session.close(), *used]
         then = partial(self._send, final)
-        await self.engine.store.inbox.finish(self.waiting.row, self.memory.row, turn, answer, written, then)
-        await self.waiting.is_new  # if that failed, the sender hears so, and the server keeps the request
+        return self.engine.store.inbox.finish(self.waiting.row, self.memory.row, turn, answer, written, then)
 
-    def _send(self, final: list[str]) -> None:
+    def _send(self, final: list[str], _: bool) -> None:
         """Sends what is left of the answer; the request is closed when all of it has arrived."""
         is_new, outbox = self.waiting.is_new, self.engine.outbox
         if is_new.cancelled() or is_new.exception() is not None:

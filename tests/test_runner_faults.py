@@ -289,8 +289,8 @@ async def test_what_is_not_on_disk_is_not_answered_though_its_answer_is(database
             is_durable = r.runner.receive(asked("quick"))
             assert is_durable is not None
             await eventually(lambda: bool(held))
-            (_, work, future), *others = held[0]
-            held[0] = [([(RECEIVE, ("no",))], work, future), *others]
+            (_, *waiting), *others = held[0]
+            held[0] = [([(RECEIVE, ("no",))], *waiting), *others]
         await r.runner.settled()
         assert isinstance(is_durable.exception(), Exception)
         assert r.said == ["known", NOT_REMEMBERED]

@@ -24,7 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from ..exceptions import DatabaseEmpty, StoreError
 from . import full_text, schema
-from .durable import Durable, Results, settle
+from .durable import Results, Then, settle
 from .known import KnownKeys
 from .statements import ANSWER, RECEIVE, RECEIVE_ANSWERED, STATEMENTS
 
@@ -34,8 +34,8 @@ Rows: TypeAlias = Sequence[tuple[int, Row]]
 Durability: TypeAlias = Literal["full", "normal", "off"]
 Questions: TypeAlias = Generator[tuple[int, Row], list[Any], T]
 """Asks prepared queries one after the other, each with its parameters; gets their rows, and returns what it made of them."""
-Write: TypeAlias = tuple[Rows, Callable[[Connection], Any] | None, "asyncio.Future[Any] | None"]
-"""What one caller wants written: rows of the prepared statements, or a function; and who waits for it."""
+Write: TypeAlias = "tuple[Rows, Callable[[Connection], Any] | None, asyncio.Future[Any] | None, Then | None]"
+"""What one caller wants written: rows of the prepared statements, or a function; who waits for it, and what follows."""
 
 log = logging.getLogger(__name__)
 
@@ -132,15 +132,14 @@ class Database(ABC):
         self._next_ids[table] += 1
         return self._next_ids[table]
 
-    def submit(self, rows: Rows, then: Callable[[], None] | None = None) -> asyncio.Future[bool]:
+    def submit(self, rows: Rows, then: Then | None = None, *, is_end: bool = False) -> asyncio.Future[bool]:
         """Writes rows of the prepared statements in one transaction; the future is done (True) when they are durable.
 
-        `then` is called in that moment, and ends a request: where there is no other, nothing is gathered any more.
+        They are the end of a request where it `is_end`: if there is no other, nothing is gathered any more.
         """
-        durable = Durable(loop=self._loop)
-        durable.then = then
-        self._enqueue((rows, None, durable))
-        if then is not None and self._is_quiet and not self._is_writing and len(self._fresh) <= _LONE:
+        durable: asyncio.Future[bool] = self._loop.create_future()
+        self._enqueue((rows, None, durable, then))
+        if is_end and self._is_quiet and not self._is_writing and len(self._fresh) <= _LONE:
             self._hand_over()
         return durable
 
@@ -150,10 +149,10 @@ class Database(ABC):
         if self._later_timer is None:
             self._later_timer = self._loop.call_later(_LATER_S, self._enqueue_later)
 
-    def run(self, work: Callable[[Connection], T]) -> asyncio.Future[T]:
+    def run(self, work: Callable[[Connection], T], then: Then | None = None) -> asyncio.Future[T]:
         """Runs `work` in the writer's transaction; the future is its result, when that is durable. For what is rare."""
         future: asyncio.Future[T] = self._loop.create_future()
-        self._enqueue(((), work, future))
+        self._enqueue(((), work, future, then))
         return future
 
     async def write(self, work: Callable[[Connection], T]) -> T:
@@ -188,7 +187,7 @@ class Database(ABC):
     def _enqueue_later(self) -> None:
         self._later_timer = None
         if not self._is_closed:
-            self._enqueue((self._take_later(), None, None))
+            self._enqueue((self._take_later(), None, None, None))
 
     def _take_later(self) -> list[tuple[int, Row]]:
         rows, self._later = self._later, []
@@ -219,7 +218,7 @@ class Database(ABC):
             self._later_timer.cancel()
             self._later_timer = None
         if self._later:
-            self._fresh.append((self._take_later(), None, None))
+            self._fresh.append((self._take_later(), None, None, None))
         if self._fresh:
             fresh, self._fresh = self._fresh, []
             self._is_writing = True
@@ -246,7 +245,7 @@ class Database(ABC):
     def _try(self) -> None:
         self._trial = None
         if self.is_failing:
-            self._enqueue(((), _touch, None))
+            self._enqueue(((), _touch, None, None))
 
     @abstractmethod
     def _take(self, batch: list[Any]) -> None:
@@ -360,7 +359,7 @@ def grouped(batch: Sequence[Write]) -> list[list[Row]]:
     A request that is answered in the same batch is not written; of the others a function makes the JSON now.
     """
     groups: list[list[Row]] = [[] for _ in STATEMENTS]
-    for rows, _, _ in batch:
+    for rows, *_ in batch:
         for statement, row in rows:
             groups[statement].append(row)
     if groups[RECEIVE]:

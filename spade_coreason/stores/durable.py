@@ -1,50 +1,32 @@
-"""What waits until something is durable, and hears so: futures, and what follows at once."""
+"""Who hears that something is durable: futures, and what follows at once."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import Any, TypeAlias
 
 log = logging.getLogger(__name__)
 
-Results: TypeAlias = list[tuple["asyncio.Future[Any] | None", Any]]
-"""Who waits for something, and what they get: a value, or an exception."""
-
-
-class Durable(asyncio.Future[bool]):
-    """Done when something is durable. `then` is called at once, before whoever awaits it goes on."""
-
-    __slots__ = ("then",)
-    then: Callable[[], None] | None
-
-
-def when_durable(future: asyncio.Future[bool], call: Callable[[asyncio.Future[bool]], None]) -> None:
-    """Calls `call` when something is durable, ahead of what follows from it. Where that fails it may be called too."""
-    if isinstance(future, Durable) and future.then is None:
-        future.then = partial(call, future)
-    else:
-        future.add_done_callback(call)
+Then: TypeAlias = Callable[[Any], None]
+"""Called with what a future has, in the moment in which it has it: before whoever awaits it goes on."""
+Results: TypeAlias = "list[tuple[asyncio.Future[Any] | None, Any, Then | None]]"
+"""Who waits for something, what they get, a value or an exception, and what follows from a value."""
 
 
 def settle(results: Results) -> None:
-    """Tells everybody who waits what they wait for."""
-    for future, result in results:
+    """Tells everybody who waits what they wait for. Of that nothing is left in `results`, which the writer may still hold."""
+    for future, result, then in results:
         if future is None or future.done():  # nobody waits, or its waiter was cancelled
             continue
         if isinstance(result, BaseException):
             future.set_exception(result)
             continue
         future.set_result(result)
-        if isinstance(future, Durable) and (then := future.then) is not None:
-            future.then = None  # what holds the future does not hold a turn
-            _call(then)
-
-
-def _call(then: Callable[[], None]) -> None:
-    try:
-        then()
-    except (Exception, asyncio.CancelledError):  # a fault of ours, which must not hold up whoever else waits
-        log.exception("what is stored cannot be told")
+        if then is not None:
+            try:
+                then(result)
+            except (Exception, asyncio.CancelledError):  # a fault of ours, which must not hold up whoever else waits
+                log.exception("what is stored cannot be told")
+    results.clear()

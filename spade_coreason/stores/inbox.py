@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Row, Select, delete, func, select
 
 from .database import Database, micros, moment
 from .duplicates import DUPLICATE_DAYS, receive_once
+from .durable import Then
 from .rows import ConversationRow, InboxRow, PendingRow, Turn, Variable, columns_of
 from .schema import ANSWERED, CLOSED, RECEIVED, inbox
 from .statements import ADD_INTERACTION, ANSWER, CLOSE, RECEIVE, SAVE_CONVERSATION, SAVE_VARIABLE
@@ -26,12 +27,13 @@ class Inbox:
         self._open_rows = database.open_rows[agent]
 
     def receive(
-        self, key: bytes, sender: str, request: str | Callable[[], str], now: datetime
+        self, key: bytes, sender: str, request: str | Callable[[], str], now: datetime, then: Then | None = None
     ) -> tuple[int, asyncio.Future[bool], bool]:
         """Keeps a request, gives its row and a future: done when it is durable, False for a duplicate.
 
         The third is whether it is surely none, and can be stored as far as is known: its turn may begin at once. `request` is
-        JSON, or a function that makes it, perhaps in the writer's thread, and is called only if the request is written.
+        JSON, or a function that makes it, perhaps in the writer's thread, and is called only if the request is written. `then`
+        is called with what the future has, before its answer is.
         """
         database = self._database
         row = database.next_id("inbox")
@@ -41,10 +43,10 @@ class Inbox:
             if not isinstance(request, str):
                 values = (*values[:-1], request())
             self._open_rows.add(row)
-            return row, database.run(lambda connection: receive_once(connection, values, key, database.known)), False
+            return row, database.run(lambda connection: receive_once(connection, values, key, database.known), then), False
         database.known.add(key, row)
         self._open_rows.add(row)
-        return row, database.submit([(RECEIVE, values)]), database.failure is None
+        return row, database.submit([(RECEIVE, values)], then), database.failure is None
 
     def finish(
         self,
@@ -53,7 +55,7 @@ class Inbox:
         turn: Turn | None,
         answer: str | None,
         written: Sequence[Variable] = (),
-        then: Callable[[], None] | None = None,
+        then: Then | None = None,
     ) -> asyncio.Future[bool]:
         """Stores the end of a request in one transaction: its turn, its conversation, its variables, its answer.
 
@@ -74,7 +76,7 @@ class Inbox:
             now = micros(conversation.life.last_interaction)
             rows += [(SAVE_VARIABLE, (self._agent, v.scope, v.holder, v.name, v.value, now)) for v in written]
         rows.append((ANSWER, (row, CLOSED if answer is None else ANSWERED, answer)))
-        stored = self._database.submit(rows, then)
+        stored = self._database.submit(rows, then, is_end=True)
         if answer is None:
             stored.add_done_callback(partial(self._closed, row))
         return stored

@@ -122,7 +122,9 @@ class PostgresDatabase(Database):
             self._wake.clear()
             batch, self._waiting = self._waiting, []
             if batch:
-                self._resolve(*await self._commit(batch))
+                resolved = await self._commit(batch)
+                batch.clear()  # a turn is let go of where it ends, not here
+                self._resolve(*resolved)
                 if self._waiting:
                     self._wake.set()
 
@@ -134,7 +136,7 @@ class PostgresDatabase(Database):
             problem = self._error(error) if isinstance(error, _PROBLEMS) else error
             failure = problem if isinstance(problem, StoreError) and _concerns_all(error) else None
             if failure is not None or len(batch) == 1:
-                return [(future, problem) for _, _, future in batch], failure
+                return [(future, problem, None) for _, _, future, _ in batch], failure
             # Only the write that cannot be done fails; the others are done each for itself.
             each = [await self._commit([write]) for write in batch]
             return list(chain.from_iterable(results for results, _ in each)), each[-1][1]
@@ -169,11 +171,11 @@ class PostgresDatabase(Database):
         for statement, rows in enumerate(others):
             await _run_rows(driver, statement, rows)
         results: Results = []
-        for _, work, future in batch:
+        for _, work, future, then in batch:
             if work is not None and self._connection is not None:
-                results.append((future, await self._connection.run_sync(work)))
+                results.append((future, await self._connection.run_sync(work), then))
             else:
-                results.append((future, True))
+                results.append((future, True, then))
         await _run_rows(driver, CLOSE, closed)  # also what a function has only just received
         return results
 

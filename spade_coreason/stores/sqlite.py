@@ -179,7 +179,9 @@ class SqliteDatabase(Database):
                 if lookups:
                     self._loop.call_soon_threadsafe(self._looked_up, self._answer(connection, lookups), bool(writes))
                 if writes:
-                    self._loop.call_soon_threadsafe(self._resolve, *self._commit(connection, writes))
+                    resolved = self._commit(connection, writes)
+                    writes.clear()  # a turn is let go of where it ends, not here
+                    self._loop.call_soon_threadsafe(self._resolve, *resolved)
 
     def _looked_up(self, results: Results, is_writing: bool) -> None:
         if not is_writing:
@@ -191,9 +193,9 @@ class SqliteDatabase(Database):
         results: Results = []
         for lookup in lookups:
             try:
-                results.append((lookup.future, _ask(driver, lookup.questions)))
+                results.append((lookup.future, _ask(driver, lookup.questions), None))
             except Exception as error:  # noqa: BLE001 - as in `_commit`
-                results.append((lookup.future, self._error(error) if isinstance(error, sqlite3.Error) else error))
+                results.append((lookup.future, self._error(error) if isinstance(error, sqlite3.Error) else error, None))
         return results
 
     def _commit(self, connection: Connection, batch: list[Write]) -> tuple[Results, StoreError | None]:
@@ -202,7 +204,7 @@ class SqliteDatabase(Database):
             self._require_file()
             # A transaction of prepared statements alone goes to the driver as it is: SQLAlchemy's way there costs more than
             # SQLite's work. A function gets SQLAlchemy's connection, and its transaction.
-            if any(work is not None for _, work, _ in batch):
+            if any(work is not None for _, work, _, _ in batch):
                 with connection.begin():
                     results = self._run_batch(connection, connection.connection.driver_connection, batch)
             else:
@@ -211,7 +213,7 @@ class SqliteDatabase(Database):
             problem = self._error(error) if isinstance(error, SQLAlchemyError | sqlite3.Error) else error
             failure = problem if isinstance(problem, StoreError) and _concerns_all(error) else None
             if failure is not None or len(batch) == 1:
-                return [(future, problem) for _, _, future in batch], failure
+                return [(future, problem, None) for _, _, future, _ in batch], failure
             # Only the write that cannot be done fails; the others are done each for itself.
             each = [self._commit(connection, [write]) for write in batch]
             return list(chain.from_iterable(results for results, _ in each)), each[-1][1]
@@ -243,7 +245,7 @@ class SqliteDatabase(Database):
         for statement, rows in enumerate(groups):
             if rows:
                 _run_rows(driver, statement, rows)
-        results = [(future, True if work is None else work(connection)) for _, work, future in batch]
+        results: Results = [(future, True if work is None else work(connection), then) for _, work, future, then in batch]
         if closed:
             _run_rows(driver, CLOSE, closed)  # also what a function has only just received
         return results

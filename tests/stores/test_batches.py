@@ -56,7 +56,7 @@ async def test_what_comes_while_others_are_written_follows_at_once(store: AgentS
     assert [one.key for one in await store.inbox.pending()] == [number.to_bytes(16, "big") for number in range(300)]
 
 
-def finish(store: AgentStore, row: int, then: Callable[[], None]) -> asyncio.Future[bool]:
+def finish(store: AgentStore, row: int, then: Callable[[bool], None]) -> asyncio.Future[bool]:
     return store.inbox.finish(row, talk(store, f"t{row}"), None, "[]", then=then)
 
 
@@ -69,25 +69,25 @@ async def test_what_follows_a_turn_is_called_when_it_is_durable_and_before_anybo
     order: list[str] = []
     row, is_new, _ = store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)
 
-    def then() -> None:
-        order.append(f"then, {is_new.result()}")
+    def then(is_stored: bool) -> None:
+        order.append(f"then, {is_stored}, {is_new.result()}")
 
     async def wait() -> None:
         await finish(store, row, then)
         order.append("whoever waits")
 
     await wait()
-    assert order == ["then, True", "whoever waits"]
+    assert order == ["then, True, True", "whoever waits"]
 
 
 async def test_what_follows_is_not_called_of_what_is_not_stored_or_given_up(store: AgentStore, database: Database) -> None:
     called: list[str] = []
     received(store, 0)  # so that the others are written together
     nobody = (database.next_id("inbox"), None, bytearray(16), "alice@localhost", 0, 0, "{}")
-    broken = database.submit([(RECEIVE, nobody)], lambda: called.append("broken"))
-    given_up = database.submit([], lambda: called.append("given up"))
+    broken = database.submit([(RECEIVE, nobody)], lambda _: called.append("broken"))
+    given_up = database.submit([], lambda _: called.append("given up"))
     given_up.cancel()
-    fine = database.submit([], lambda: called.append("fine"))
+    fine = database.submit([], lambda _: called.append("fine"))
     assert await fine
     assert broken.exception() is not None
     assert called == ["fine"]
@@ -97,10 +97,10 @@ async def test_what_follows_is_not_called_of_what_is_not_stored_or_given_up(stor
 async def test_what_follows_and_fails_holds_up_nobody(
     store: AgentStore, database: Database, caplog: pytest.LogCaptureFixture, problem: type[BaseException]
 ) -> None:
-    def fail() -> None:
+    def fail(_: bool) -> None:
         raise problem
 
-    all_of_them = received(store, 0), database.submit([], fail), database.submit([], lambda: None)
+    all_of_them = received(store, 0), database.submit([], fail), database.submit([], lambda _: None)
     assert all([await one for one in all_of_them])
     assert "what is stored cannot be told" in caplog.text
     assert problem.__name__ in caplog.text
@@ -109,7 +109,7 @@ async def test_what_follows_and_fails_holds_up_nobody(
 
 async def test_what_follows_is_not_held_by_what_holds_the_future(database: Database) -> None:
     class Turn:
-        def end(self) -> None:
+        def end(self, _: bool) -> None:
             pass
 
     turn = Turn()
@@ -132,23 +132,23 @@ async def test_a_turn_that_is_alone_waits_for_no_round_of_the_loop(store: AgentS
     database._take = watched  # type: ignore[method-assign]
     row, is_new, _ = store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)
     assert handed == []
-    ended = finish(store, row, lambda: None)
+    ended = finish(store, row, lambda _: None)
     assert handed == [2]  # the request and its end, in one transaction
     assert await ended
     assert await is_new
 
     rows = [store.inbox.receive(bytes([number]) * 16, "alice@localhost", "{}", NOW)[0] for number in range(2, 5)]
-    several = [finish(store, row, lambda: None) for row in rows]
+    several = [finish(store, row, lambda _: None) for row in rows]
     assert handed == [2]  # they are not alone: what else comes in this moment goes with them
     assert all(await asyncio.gather(*several))
     assert handed == [2, 6]
 
     row, is_new, _ = store.inbox.receive(b"l" * 16, "alice@localhost", "{}", NOW)
-    ended = finish(store, row, lambda: None)
+    ended = finish(store, row, lambda _: None)
     assert handed == [2, 6]  # nor is the next, as far as is known
     assert all(await asyncio.gather(is_new, ended))
     row = store.inbox.receive(b"m" * 16, "alice@localhost", "{}", NOW)[0]
-    ended = finish(store, row, lambda: None)
+    ended = finish(store, row, lambda _: None)
     assert handed == [2, 6, 2, 2]  # but the one after it is
     assert await ended
 
