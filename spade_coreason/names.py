@@ -15,7 +15,7 @@ from uuid import NAMESPACE_URL, UUID, SafeUUID, uuid4, uuid5
 SESSIONS = uuid5(NAMESPACE_URL, "urn:spade-coreason:session")
 INBOX = uuid5(NAMESPACE_URL, "urn:spade-coreason:inbox")
 THREADS = uuid5(NAMESPACE_URL, "urn:spade-coreason:thread")
-_INBOX_BYTES = INBOX.bytes
+_INBOX_HASH = hashlib.sha1(INBOX.bytes, usedforsecurity=False)
 _NO_VERSION = ~(0xC000 << 48 | 0xF000 << 64)
 _VERSION_5 = 0x8000 << 48 | 5 << 76
 
@@ -54,10 +54,11 @@ def inbox_key(agent: str, sender: str, stanza_id: str, content: str, archive_id:
         named = f"{agent}\0{sender}\0\0{archive_id}\0{content}"
     else:
         return uuid4()
-    digest = hashlib.sha1(_INBOX_BYTES + named.encode(), usedforsecurity=False).digest()
-    # As `uuid5`, of which one for each message would be felt: it imports what it needs and looks at what it is given.
+    # As `uuid5`, of which one for each message would be felt: it looks for the algorithm, and at what it is given.
+    digest = _INBOX_HASH.copy()
+    digest.update(named.encode())
     key = object.__new__(UUID)
-    object.__setattr__(key, "int", int.from_bytes(digest[:16], "big") & _NO_VERSION | _VERSION_5)
+    object.__setattr__(key, "int", int.from_bytes(digest.digest()[:16], "big") & _NO_VERSION | _VERSION_5)
     object.__setattr__(key, "is_safe", SafeUUID.unknown)
     return key
 

@@ -173,13 +173,15 @@ class SqliteDatabase(Database):
 
     def _run(self) -> None:
         with self._writer_engine.connect() as connection:
+            driver: Any = connection.connection.driver_connection
+            cursor = driver.cursor()  # one for everything: to make one costs as much as a short statement
             while (batch := self._queue.get()) is not None:
                 lookups = [item for item in batch if isinstance(item, _Lookup)]
                 writes = [item for item in batch if not isinstance(item, _Lookup)] if lookups else batch
                 if lookups:
-                    self._loop.call_soon_threadsafe(self._looked_up, self._answer(connection, lookups), bool(writes))
+                    self._loop.call_soon_threadsafe(self._looked_up, self._answer(cursor, lookups), bool(writes))
                 if writes:
-                    resolved = self._commit(connection, writes)
+                    resolved = self._commit(connection, cursor, writes)
                     writes.clear()  # a turn is let go of where it ends, not here
                     self._loop.call_soon_threadsafe(self._resolve, *resolved)
 
@@ -188,17 +190,16 @@ class SqliteDatabase(Database):
             self._rest()
         settle(results)
 
-    def _answer(self, connection: Connection, lookups: list[_Lookup]) -> Results:
-        driver: Any = connection.connection.driver_connection
+    def _answer(self, cursor: sqlite3.Cursor, lookups: list[_Lookup]) -> Results:
         results: Results = []
         for lookup in lookups:
             try:
-                results.append((lookup.future, _ask(driver, lookup.questions), None))
+                results.append((lookup.future, _ask(cursor, lookup.questions), None))
             except Exception as error:  # noqa: BLE001 - as in `_commit`
                 results.append((lookup.future, self._error(error) if isinstance(error, sqlite3.Error) else error, None))
         return results
 
-    def _commit(self, connection: Connection, batch: list[Write]) -> tuple[Results, StoreError | None]:
+    def _commit(self, connection: Connection, cursor: sqlite3.Cursor, batch: list[Write]) -> tuple[Results, StoreError | None]:
         """What became of the writes, and why none at all can be done if that is so."""
         try:
             self._require_file()
@@ -206,16 +207,16 @@ class SqliteDatabase(Database):
             # SQLite's work. A function gets SQLAlchemy's connection, and its transaction.
             if any(work is not None for _, work, _, _ in batch):
                 with connection.begin():
-                    results = self._run_batch(connection, connection.connection.driver_connection, batch)
+                    results = self._run_batch(connection, cursor, batch)
             else:
-                results = self._run_prepared(connection, batch)
+                results = self._run_prepared(connection, cursor, batch)
         except Exception as error:  # noqa: BLE001 - of whatever kind, it belongs to whoever asked for the write
             problem = self._error(error) if isinstance(error, SQLAlchemyError | sqlite3.Error) else error
             failure = problem if isinstance(problem, StoreError) and _concerns_all(error) else None
             if failure is not None or len(batch) == 1:
                 return [(future, problem, None) for _, _, future, _ in batch], failure
             # Only the write that cannot be done fails; the others are done each for itself.
-            each = [self._commit(connection, [write]) for write in batch]
+            each = [self._commit(connection, cursor, [write]) for write in batch]
             return list(chain.from_iterable(results for results, _ in each)), each[-1][1]
         return results, None
 
@@ -229,25 +230,24 @@ class SqliteDatabase(Database):
             problem = f"is gone ({error.strerror})"
         raise StoreError(f"{self.name}: {problem}; put it back, or stop the platform and restore a backup")
 
-    def _run_prepared(self, connection: Connection, batch: list[Write]) -> Results:
-        driver: Any = connection.connection.driver_connection
-        driver.execute("BEGIN IMMEDIATE")
+    def _run_prepared(self, connection: Connection, cursor: sqlite3.Cursor, batch: list[Write]) -> Results:
+        cursor.execute("BEGIN IMMEDIATE")
         try:
-            results = self._run_batch(connection, driver, batch)
-            driver.execute("COMMIT")
+            results = self._run_batch(connection, cursor, batch)
+            cursor.execute("COMMIT")
         except BaseException:
-            driver.rollback()
+            cursor.connection.rollback()
             raise
         return results
 
-    def _run_batch(self, connection: Connection, driver: Any, batch: list[Write]) -> Results:
+    def _run_batch(self, connection: Connection, cursor: sqlite3.Cursor, batch: list[Write]) -> Results:
         *groups, closed = grouped(batch)
         for statement, rows in enumerate(groups):
             if rows:
-                _run_rows(driver, statement, rows)
+                _run_rows(cursor, statement, rows)
         results: Results = [(future, True if work is None else work(connection), then) for _, work, future, then in batch]
         if closed:
-            _run_rows(driver, CLOSE, closed)  # also what a function has only just received
+            _run_rows(cursor, CLOSE, closed)  # also what a function has only just received
         return results
 
     def _error(self, error: Exception) -> StoreError:
@@ -270,20 +270,20 @@ class SqliteDatabase(Database):
         cursor.close()
 
 
-def _run_rows(driver: Any, statement: int, rows: list[Row]) -> None:
+def _run_rows(cursor: sqlite3.Cursor, statement: int, rows: list[Row]) -> None:
     if len(rows) == 1:
-        driver.execute(sql(statement, 1), rows[0])
+        cursor.execute(sql(statement, 1), rows[0])
         return
     for begin in range(0, len(rows), MAX_ROWS):
         part = rows[begin : begin + MAX_ROWS]
-        driver.execute(sql(statement, len(part)), list(chain.from_iterable(part)))
+        cursor.execute(sql(statement, len(part)), list(chain.from_iterable(part)))
 
 
-def _ask(driver: sqlite3.Connection, questions: Questions[T]) -> T:
+def _ask(cursor: sqlite3.Cursor, questions: Questions[T]) -> T:
     try:
         query, parameters = next(questions)
         while True:
-            query, parameters = questions.send(driver.execute(QUERIES[query], parameters).fetchall())
+            query, parameters = questions.send(cursor.execute(QUERIES[query], parameters).fetchall())
     except StopIteration as end:
         answer: T = end.value
         return answer
