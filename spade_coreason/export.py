@@ -8,7 +8,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from .contracts.base import utc_now
+from .contracts.base import in_json, utc_now
 from .forget import held_of
 from .preferences import PREFERENCES, Preferences
 from .stores import AgentStore, ConversationRow, InboxRow
@@ -47,7 +47,7 @@ async def export_person(
         "version": VERSION,
         "agent": store.agent,
         "person": owner,
-        "exported_at": _time(clock()),
+        "exported_at": in_json(clock()),
         "conversations": [await _conversation(store, row) for row in rows],
         "variables": await _variables(store, "person", owner),
         "preferences": {name: value for name, value in asdict(preferences).items() if value is not None},
@@ -68,8 +68,8 @@ async def _conversation(store: AgentStore, row: ConversationRow) -> dict[str, An
         "state": life.state.value,
         "interaction_count": life.interaction_count,
         "max_interactions": row.max_interactions,
-        "created_at": _time(life.created_at),
-        "last_interaction": _time(life.last_interaction),
+        "created_at": in_json(life.created_at),
+        "last_interaction": in_json(life.last_interaction),
         "variables": await _variables(store, "conversation", row.conversation_id),
         "turns": [_read(turn) async for turn in store.all_turns(row.id)],
     }
@@ -82,13 +82,13 @@ async def _variables(store: AgentStore, scope: str, holder: str) -> dict[str, An
 async def _documents(store: AgentStore, owner: str, names: list[str]) -> list[dict[str, Any]]:
     shelves = [Shelf("person", owner), *(Shelf("conversation", name) for name in names)]
     return [
-        {shelf.scope: shelf.holder, "name": name, "added_at": _time(added_at), "text": text}
+        {shelf.scope: shelf.holder, "name": name, "added_at": in_json(added_at), "text": text}
         for shelf, name, added_at, text in await store.knowledge.texts(shelves)
     ]
 
 
 def _request(row: InboxRow) -> dict[str, Any]:
-    request: dict[str, Any] = {"received_at": _time(row.received_at), "state": _STATES[row.state]}
+    request: dict[str, Any] = {"received_at": in_json(row.received_at), "state": _STATES[row.state]}
     for name, text in (("request", row.request), ("answer", row.answer)):
         if text is not None:
             request[name] = _read(text)
@@ -100,7 +100,3 @@ def _read(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):  # deeper, or with longer numbers, than can be read: it is theirs all the same
         return text
-
-
-def _time(moment: datetime) -> str:
-    return moment.isoformat().replace("+00:00", "Z")

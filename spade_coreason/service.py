@@ -130,8 +130,7 @@ class Platform:
     async def _open(self) -> None:
         settings = self.settings
         placed = [(settings.place(f"agents[{number}]"), agent) for number, agent in enumerate(settings.agents)]
-        for place, agent in placed:
-            find_agent(agent.agent, place=place, project=settings.project)  # a slip there costs no server's start
+        _require_agents(placed, settings.project)  # a slip there costs no server's start
         try:
             self._stack.enter_context(lock_directory(settings.data_dir))
         except StoreError as error:
@@ -390,3 +389,15 @@ def policy_of(settings: Settings, agent: AgentSettings, memory: MemoryConfig | N
         stanza_bytes=settings.limits.stanza_bytes,
         file_over_bytes=settings.limits.file_over_bytes,
     )
+
+
+def _require_agents(placed: list[tuple[str, AgentSettings]], project: Path) -> None:
+    """ConfigError for those that are not found, all of them."""
+    mistakes = []
+    for place, agent in placed:
+        try:
+            find_agent(agent.agent, place=place, project=project)
+        except ConfigError as error:
+            mistakes.append(error)
+    if mistakes:
+        raise ConfigError.of(mistakes)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from .activity import Recent
+from .contracts.base import in_json
 from .exceptions import ServerError
 from .private_socket import address_of, answering
 from .runfile import is_owned
@@ -71,7 +72,7 @@ class PlatformStatus:
 
     def to_json(self) -> str:
         """For the socket, and for programs; moments are in ISO 8601."""
-        return json.dumps(asdict(self), default=datetime.isoformat)
+        return json.dumps(asdict(self), default=in_json)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> PlatformStatus:

@@ -14,6 +14,11 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+def in_json(moment: datetime) -> str:
+    """A time as it stands in JSON (RFC 3339): that of UTC ends with Z, as pydantic writes it."""
+    return moment.isoformat().replace("+00:00", "Z")
+
+
 def _in_utc(moment: datetime) -> datetime:
     if moment.tzinfo is UTC:
         return moment

@@ -24,7 +24,10 @@ class Inbox:
     def __init__(self, database: Database, agent: str) -> None:
         self._database = database
         self._agent = agent
-        self._open_rows = database.open_rows[agent]
+
+    @property
+    def _open_rows(self) -> set[int]:
+        return self._database.open_rows[self._agent]
 
     def receive(
         self, key: bytes, sender: str, request: str | Callable[[], str], now: datetime, then: Then | None = None

@@ -127,6 +127,7 @@ def test_a_session_is_shown_with_its_turns_and_variables(stored: Path, invoke: I
     whole = json.loads(invoke("sessions", "show", "holiday", "--json").stdout)
     assert whole["variables"] == {"v": 1}
     assert whole["session_id"] == str(session_id(AGENT, ALICE, "holiday"))
+    assert whole["created_at"] == "2025-01-09T10:30:00Z"
     unknown = invoke("sessions", "show", "nothing")
     assert (unknown.exit_code, unknown.stderr.count("\n")) == (2, 1)
 

@@ -110,6 +110,17 @@ def test_a_class_that_is_not_there_or_no_agent(invoke: Invoke, agent: str, texts
     assert_one_line(invoke("run", agent), 2, *texts)
 
 
+def test_every_agent_that_is_not_there_has_its_line(invoke: Invoke) -> None:
+    two = '{jid: a@localhost, agent: "wrong_module_x:A"}\n  - {jid: b@localhost, agent: "spade_coreason.agents.echo:Ehco"}'
+    write(Path("config/platform.yaml"), agents(two))
+    result = invoke("up")
+    assert result.exit_code == 2
+    first, second = result.stderr.splitlines()
+    assert first.startswith("error: config/platform.yaml: agents[0].agent: there is no module wrong_module_x")
+    assert second.startswith("error: config/platform.yaml: agents[1].agent: spade_coreason.agents.echo (")
+    assert 'has no "Ehco"' in second
+
+
 def test_what_is_no_agent_gets_no_account(invoke: Invoke) -> None:
     Path("things.py").write_text("def thing():\n    return 3\n")
     assert "is no agent" in invoke("run", "things:thing").stderr

@@ -125,13 +125,15 @@ async def _list(agent: str, file: Path | None, data: Path | None, whose: dict[st
         found = await knowledge.list(**whose) if knowledge is not None else []
         missing = await knowledge.missing() if knowledge is not None else {}
     if as_json:
+        from ...contracts.base import in_json
+
         records = [
             {
                 "document": document.name,
                 "passages": document.passages,
                 "indexed": document.indexed,
                 "characters": document.characters,
-                "added_at": document.added_at.isoformat(),
+                "added_at": in_json(document.added_at),
             }
             for document in found
         ]

@@ -63,14 +63,16 @@ async def _list(file: Path | None, data: Path | None, agent: str | None, person:
 
 
 def _session(agent: str, row: ConversationRow) -> dict[str, Any]:
+    from ...contracts.base import in_json
+
     return {
         "session_id": row.session_id,
         "agent_id": agent,
         "user_id": row.owner,
         "conversation_id": row.conversation_id,
         "turns": row.turns,
-        "created_at": row.life.created_at.isoformat(),
-        "last_interaction": row.life.last_interaction.isoformat(),
+        "created_at": in_json(row.life.created_at),
+        "last_interaction": in_json(row.life.last_interaction),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..configured import config_option
-from ..console import duration, lasting, paint, printable, table
+from ..console import duration, json_text, lasting, paint, printable, table
 from ..context import command as define
 from ..reach import data_option, no_platform, running_directory
 
@@ -43,7 +44,7 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
     if found is None:
         raise no_platform(directory, "start one (`spade-coreason up`), or name another with --data")
     if as_json:
-        print(found.to_json())
+        print(json_text(json.loads(found.to_json()), indent=2))
         return 0 if found.is_well else 1
     print(f"{paint('XMPP server', 'bold')}   {found.server}")
     if found.agents:
