@@ -1,9 +1,21 @@
-# make demo | test | test-semantic | test-llm | chaos | check | bench | servers
+# `make` lists what there is.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-semantic test-llm chaos check bench servers format clean
+.PHONY: help demo test test-semantic test-llm chaos check bench servers format clean
+
+help:
+	@echo 'make demo            agents that talk, in this terminal; what it needs is set up in $(VENV)'
+	@echo 'make test            the tests, some minutes; what needs a server that is missing is skipped'
+	@echo 'make servers         installs Prosody, ejabberd and go-sendxmpp from Debian, for the tests; as root'
+	@echo 'make check           format, lint and strict types'
+	@echo 'make format          formats, and mends what the linter can'
+	@echo 'make bench           measures, side by side with slixmpp and SPADE'
+	@echo 'make chaos           the tests that take long: a thousand in a room, thousands of kills'
+	@echo 'make test-semantic   the tests with a real embedding model'
+	@echo 'make test-llm        the tests with a real language model, which OPENAI_* name'
+	@echo 'make clean           removes $(VENV) and what was built'
 
 $(VENV)/.ready: pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: apt-get install python3 python3-venv"; exit 1; }

@@ -75,3 +75,9 @@ def test_what_is_required_has_no_copyleft_licence() -> None:
         assert "GPL" not in said.replace("LGPL", ""), name
     assert "spade" in seen
     assert "slixmpp" not in seen  # SPADE brings its own build; both in one environment break each other
+
+
+def test_make_lists_what_there_is() -> None:
+    [phony] = [line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith(".PHONY:")]
+    said = subprocess.run(["make", "--no-print-directory", "-C", str(ROOT)], capture_output=True, text=True, check=True).stdout
+    assert sorted(line.split()[1] for line in said.splitlines()) == sorted({*phony.split()[1:]} - {"help"})
