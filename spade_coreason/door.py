@@ -111,10 +111,10 @@ class Door:
             self._refuse(incoming)
             return None
         if incoming.wants_receipt and incoming.stanza_id:
-            return self._runner.receive(incoming, partial(self._acknowledge, incoming, is_late))
+            return self._runner.receive(incoming, partial(self._acknowledge, incoming, is_late=is_late))
         return self._runner.receive(incoming)
 
-    def _acknowledge(self, incoming: Incoming, is_late: bool, is_new: bool) -> None:
+    def _acknowledge(self, incoming: Incoming, is_new: bool, *, is_late: bool) -> None:
         if is_new or not is_late:
             self._send([receipt(incoming)])
 

@@ -16,7 +16,8 @@ SESSIONS = uuid5(NAMESPACE_URL, "urn:spade-coreason:session")
 INBOX = uuid5(NAMESPACE_URL, "urn:spade-coreason:inbox")
 THREADS = uuid5(NAMESPACE_URL, "urn:spade-coreason:thread")
 _INBOX_HASH = hashlib.sha1(INBOX.bytes, usedforsecurity=False)
-_NO_VERSION = ~(0xC000 << 48 | 0xF000 << 64)
+# The bits of variant and version (RFC 9562, 4).
+_WITHOUT = ~(0xC000 << 48 | 0xF000 << 64)
 _VERSION_5 = 0x8000 << 48 | 5 << 76
 
 
@@ -54,11 +55,12 @@ def inbox_key(agent: str, sender: str, stanza_id: str, content: str, archive_id:
         named = f"{agent}\0{sender}\0\0{archive_id}\0{content}"
     else:
         return uuid4()
-    # As `uuid5`, of which one for each message would be felt: it looks for the algorithm, and at what it is given.
+    # What `uuid5` gives, at half its price: it looks for the algorithm, and at what it is given, each time. The fields of a
+    # UUID can be set in no other way.
     digest = _INBOX_HASH.copy()
     digest.update(named.encode())
     key = object.__new__(UUID)
-    object.__setattr__(key, "int", int.from_bytes(digest.digest()[:16], "big") & _NO_VERSION | _VERSION_5)
+    object.__setattr__(key, "int", int.from_bytes(digest.digest()[:16], "big") & _WITHOUT | _VERSION_5)
     object.__setattr__(key, "is_safe", SafeUUID.unknown)
     return key
 

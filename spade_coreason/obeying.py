@@ -189,7 +189,7 @@ class Obeying:
             await self._carry_out(turn.lane, memory, Outcome("", "new"), 0)
         if is_heard:
             await turn.store_answer(final, None)
-            await turn.waiting.is_new
+            await turn.waiting.is_new  # as after a turn
         else:
             written = session.close()
             await store.save_conversation(memory.row)

@@ -208,7 +208,7 @@ class Runner:
         """Takes a request in. The future is done when it is durable; False for a duplicate, which goes no further.
 
         None where too many of its conversation wait already, or it comes through too many agents: it is not kept, and the
-        sender hears so. `then` is called with what the future has, before the answer leaves.
+        sender hears so. `then` follows when it is kept, with what the future has, and before the answer.
         """
         sender = owner_of(incoming)
         incoming = self._places.placed(incoming, sender)

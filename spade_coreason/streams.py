@@ -129,8 +129,7 @@ class Stream:
         """Whether it was open; it is not any more."""
         if self._answer.streams.pop(self._number, None) is None:
             return False
-        if self._is_growing:
-            self.stop_growing()
+        self.stop_growing()
         return True
 
     def stop_growing(self) -> None:

@@ -225,7 +225,8 @@ class Turn:
     def store_answer(self, final: list[str], turn: TurnRow | None, used: Sequence[Variable] = ()) -> asyncio.Future[bool]:
         """Stores the conversation, the answer and the variables; of a command without a turn, as no turn is counted.
 
-        `final`, what `conclude` left of the answer, leaves in the moment in which that is durable.
+        `final`, what `conclude` left of the answer, leaves in the moment in which that is durable, and the future is done. The
+        request may still be the one that was not stored: `waiting.is_new` says so.
         """
         stanzas = self.response.stanzas
         answer = to_json(stanzas).decode() if stanzas else None

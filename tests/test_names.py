@@ -67,8 +67,9 @@ def test_a_stanza_is_the_same_only_with_the_same_sender_id_and_content() -> None
 
 
 def test_the_key_of_a_stanza_is_a_uuid_of_version_5() -> None:
-    key = inbox_key(AGENT, ALICE, "1", "hi")
-    assert key == uuid5(INBOX, f"{AGENT}\0{ALICE}\x001\0hi")
+    for number in range(100):
+        key = inbox_key(AGENT, ALICE, str(number), "hi")
+        assert key == uuid5(INBOX, f"{AGENT}\0{ALICE}\0{number}\0hi")
     assert (key.version, key.variant, key.is_safe) == (5, RFC_4122, SafeUUID.unknown)
     assert UUID(str(key)) == key == pickle.loads(pickle.dumps(key))
 

@@ -3,7 +3,7 @@
 Many turns that end together share one commit: callers enqueue what they write and await a future, and the writer takes
 everything that waits, in one transaction. That makes a durable turn cost a tenth of what a transaction a turn costs. What
 waits is handed over when the writer has nothing to do and the event loop has nothing new: to wait longer would leave both
-idle, to wait less would make a second transaction. A turn that is alone is handed over as soon as it ends. How that is done
+idle, to wait less would make a second transaction. A request that is alone is handed over as soon as it ends. How that is done
 on SQLite and on PostgreSQL is in `sqlite.py` and `postgres.py`.
 """
 
@@ -135,7 +135,7 @@ class Database(ABC):
     def submit(self, rows: Rows, then: Then | None = None, *, is_end: bool = False) -> asyncio.Future[bool]:
         """Writes rows of the prepared statements in one transaction; the future is done (True) when they are durable.
 
-        They are the end of a request where it `is_end`: if there is no other, nothing is gathered any more.
+        `then` is what follows. They may be the end of a request (`is_end`): if there is no other, nothing is gathered any more.
         """
         durable: asyncio.Future[bool] = self._loop.create_future()
         self._enqueue((rows, None, durable, then))
@@ -150,7 +150,10 @@ class Database(ABC):
             self._later_timer = self._loop.call_later(_LATER_S, self._enqueue_later)
 
     def run(self, work: Callable[[Connection], T], then: Then | None = None) -> asyncio.Future[T]:
-        """Runs `work` in the writer's transaction; the future is its result, when that is durable. For what is rare."""
+        """Runs `work` in the writer's transaction; the future is its result, when that is durable. For what is rare.
+
+        `then` is what follows.
+        """
         future: asyncio.Future[T] = self._loop.create_future()
         self._enqueue(((), work, future, then))
         return future

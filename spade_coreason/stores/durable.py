@@ -10,7 +10,10 @@ from typing import Any, TypeAlias
 log = logging.getLogger(__name__)
 
 Then: TypeAlias = Callable[[Any], None]
-"""Called with what a future has, in the moment in which it has it: before whoever awaits it goes on."""
+"""Called with the result of a write in the moment in which it is durable, before whoever awaits it goes on.
+
+It is not called where the write failed, or whoever waited was cancelled.
+"""
 Results: TypeAlias = "list[tuple[asyncio.Future[Any] | None, Any, Then | None]]"
 """Who waits for something, what they get, a value or an exception, and what follows from a value."""
 

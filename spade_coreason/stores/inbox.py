@@ -36,7 +36,7 @@ class Inbox:
 
         The third is whether it is surely none, and can be stored as far as is known: its turn may begin at once. `request` is
         JSON, or a function that makes it, perhaps in the writer's thread, and is called only if the request is written. `then`
-        is called with what the future has, before its answer is.
+        follows, with what the future has.
         """
         database = self._database
         row = database.next_id("inbox")

@@ -174,15 +174,17 @@ class SqliteDatabase(Database):
     def _run(self) -> None:
         with self._writer_engine.connect() as connection:
             driver: Any = connection.connection.driver_connection
-            cursor = driver.cursor()  # one for everything: to make one costs as much as a short statement
+            cursor = driver.cursor()  # one for all that is written: to make one costs as much as a short statement
             while (batch := self._queue.get()) is not None:
                 lookups = [item for item in batch if isinstance(item, _Lookup)]
                 writes = [item for item in batch if not isinstance(item, _Lookup)] if lookups else batch
                 if lookups:
-                    self._loop.call_soon_threadsafe(self._looked_up, self._answer(cursor, lookups), bool(writes))
+                    self._loop.call_soon_threadsafe(self._looked_up, self._answer(driver, lookups), bool(writes))
                 if writes:
                     resolved = self._commit(connection, cursor, writes)
-                    writes.clear()  # a turn is let go of where it ends, not here
+                    # A turn is let go of where it ends, not here, where the next batch may be long in coming.
+                    batch.clear()
+                    writes.clear()
                     self._loop.call_soon_threadsafe(self._resolve, *resolved)
 
     def _looked_up(self, results: Results, is_writing: bool) -> None:
@@ -190,11 +192,11 @@ class SqliteDatabase(Database):
             self._rest()
         settle(results)
 
-    def _answer(self, cursor: sqlite3.Cursor, lookups: list[_Lookup]) -> Results:
+    def _answer(self, driver: sqlite3.Connection, lookups: list[_Lookup]) -> Results:
         results: Results = []
         for lookup in lookups:
             try:
-                results.append((lookup.future, _ask(cursor, lookup.questions), None))
+                results.append((lookup.future, _ask(driver, lookup.questions), None))
             except Exception as error:  # noqa: BLE001 - as in `_commit`
                 results.append((lookup.future, self._error(error) if isinstance(error, sqlite3.Error) else error, None))
         return results
@@ -279,11 +281,12 @@ def _run_rows(cursor: sqlite3.Cursor, statement: int, rows: list[Row]) -> None:
         cursor.execute(sql(statement, len(part)), list(chain.from_iterable(part)))
 
 
-def _ask(cursor: sqlite3.Cursor, questions: Questions[T]) -> T:
+def _ask(driver: sqlite3.Connection, questions: Questions[T]) -> T:
+    # With a cursor of its own, which goes with it: where a row cannot be read, its statement stays open, and the log as it is.
     try:
         query, parameters = next(questions)
         while True:
-            query, parameters = questions.send(cursor.execute(QUERIES[query], parameters).fetchall())
+            query, parameters = questions.send(driver.execute(QUERIES[query], parameters).fetchall())
     except StopIteration as end:
         answer: T = end.value
         return answer

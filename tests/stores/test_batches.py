@@ -107,17 +107,25 @@ async def test_what_follows_and_fails_holds_up_nobody(
     assert await database.submit([])
 
 
-async def test_what_follows_is_not_held_by_what_holds_the_future(database: Database) -> None:
+@pytest.mark.parametrize("looks_up", [False, True])
+async def test_what_follows_is_not_held_by_the_writer(store: AgentStore, database: Database, looks_up: bool) -> None:
     class Turn:
         def end(self, _: bool) -> None:
             pass
 
     turn = Turn()
     gone = weakref.ref(turn)
+    looked_up = [store.load(["t"], "alice@localhost", 5)] if looks_up else []
     stored = database.submit([], turn.end)
     del turn
-    assert await stored
+    await asyncio.gather(stored, *looked_up)
     assert gone() is None
+
+
+async def test_what_follows_gets_what_a_function_gives(database: Database) -> None:
+    got: list[int] = []
+    assert await database.run(lambda connection: 7, got.append) == 7
+    assert got == [7]
 
 
 async def test_a_turn_that_is_alone_waits_for_no_round_of_the_loop(store: AgentStore, database: Database) -> None:
@@ -150,6 +158,10 @@ async def test_a_turn_that_is_alone_waits_for_no_round_of_the_loop(store: AgentS
     row = store.inbox.receive(b"m" * 16, "alice@localhost", "{}", NOW)[0]
     ended = finish(store, row, lambda _: None)
     assert handed == [2, 6, 2, 2]  # but the one after it is
+    assert await ended
+    row = store.inbox.receive(b"n" * 16, "alice@localhost", "{}", NOW)[0]
+    ended = store.inbox.finish(row, talk(store, "refused"), None, "[]")
+    assert handed == [2, 6, 2, 2, 2]  # a refusal, or a command, likewise
     assert await ended
 
 

@@ -112,3 +112,19 @@ async def test_what_a_crash_left_in_the_log_is_not_there_after_the_next_start(tm
     assert ALICE.encode() not in (copy / "platform.db-wal").read_bytes() + (copy / "platform.db").read_bytes()
     await again.close()
     await database.close()
+
+
+async def test_a_turn_that_cannot_be_read_keeps_nothing_of_others_in_the_log(tmp_path: Path) -> None:
+    file, log = tmp_path / "platform.db", tmp_path / "platform.db-wal"
+    database = await Database.open(f"{SQLITE}{file}", "normal")
+    store = AgentStore(database, AGENT)
+    for owner in (ALICE, BOB):
+        await turn(store, conversation(store, f"{owner}_{AGENT}", owner))
+    with closing(sqlite3.connect(file)) as other:
+        other.execute("UPDATE interactions SET body = CAST(x'22ff22' AS TEXT) WHERE id = 2")
+        other.commit()
+    with pytest.raises(StoreError, match="decode"):
+        await store.load([f"{BOB}_{AGENT}"], BOB, 5)
+    await store.forget(ALICE)
+    await eventually(lambda: log.stat().st_size == 0)
+    await database.close()
