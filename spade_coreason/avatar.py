@@ -9,8 +9,8 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
-MOST_BYTES = 65_536
-"""Base64 makes a third more of it, and it goes in one stanza; stock Prosody ends a stream at 256 KiB."""
+MOST_BYTES = 40 * 1024
+"""Base64 makes a third more of it, and it goes in one stanza, which has 64 KiB by default (`limits.stanza_bytes`)."""
 
 _CELLS = 5
 _CELL = 16

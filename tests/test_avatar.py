@@ -58,7 +58,7 @@ def test_a_picture_is_known_by_its_content(content: bytes, kind: str, tmp_path: 
     [
         (None, "there is no file {}; correct the name, or leave it out"),
         (b"<svg/>", "{} is no PNG, JPEG or WebP picture; convert it to one"),
-        (b"\xff\xd8\xff" * 30_000, "{} is larger than 64 KiB; make the picture smaller (128 x 128 is enough)"),
+        (b"\xff\xd8\xff" * 30_000, "{} is larger than 40 KiB; make the picture smaller (128 x 128 is enough)"),
     ],
 )
 def test_another_file_is_one_clear_line(content: bytes | None, problem: str, tmp_path: Path) -> None:

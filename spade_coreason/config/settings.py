@@ -240,7 +240,7 @@ class AgentSettings(Section):
     """Further keyword arguments of the constructor. They may hold secrets and are never shown."""
     manifest: ProjectPath | None = None
     avatar: ProjectPath | None = None
-    """A picture (PNG, JPEG, WebP; at most 64 KiB). None: one is drawn from the agent's name."""
+    """A picture (PNG, JPEG, WebP; at most 40 KiB). None: one is drawn from the agent's name."""
     conversation: ConversationSettings | None = None
     """Only what differs for this agent; see `Settings.conversation_of`."""
     access: AccessSettings | None = None

@@ -10,14 +10,16 @@ from pydantic_core import to_json
 
 from ..avatar import Avatar, drawn
 from ..codec import printable
-from ..codec.xml import clean
+from ..codec.xml import attribute, clean
 from ..contracts import AgentDefinition
 
 CARD = "urn:spade-coreason:card:0"
 """The FORM_TYPE of the short card (XEP-0128), and the PEP node of the whole one."""
 
-_MOST_JSON_BYTES = 65_536
 _SHORT = 300
+_FEW = 50
+_LONG = 1000
+"""So many characters of a text are shown, here and in an introduction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +37,23 @@ class Profile:
         """The profile of an agent; without a picture one is drawn."""
         # Key by key: what is added to the manifest later is not public before somebody says so here.
         capabilities = [
-            {"name": clean(c.name), "description": clean(c.description), "inputs": c.inputs, "outputs": c.outputs}
+            {"name": _cut(c.name), "description": _cut(c.description), "inputs": c.inputs, "outputs": c.outputs}
             for c in manifest.capabilities
         ]
-        name = clean(manifest.metadata.name)
+        name = _cut(manifest.metadata.name)
         description = next((c["description"] for c in capabilities if c["description"]), "")
         return cls(name, manifest.metadata.version, str(description), capabilities, avatar or drawn(name))
 
-    @property
-    def card(self) -> str:
-        """The card as JSON. Schemas that would make it longer than 64 KiB are left out."""
-        card = {"name": self.name, "version": self.version, "description": self.description}
-        whole = to_json(printable({**card, "capabilities": self.capabilities}))
-        if len(whole) > _MOST_JSON_BYTES:
-            named = [{"name": c["name"], "description": c["description"]} for c in self.capabilities]
-            whole = to_json(printable({**card, "capabilities": named}))
-        return clean(whole.decode())
+    def card(self, most_bytes: int) -> str:
+        """The card as JSON. What makes it longer than so many bytes in a stanza is left out: schemas, then descriptions."""
+        text = ""
+        for keys in (("name", "description", "inputs", "outputs"), ("name", "description"), ("name",)):
+            capabilities = [{key: capability[key] for key in keys} for capability in self.capabilities]
+            card = {"name": self.name, "version": self.version, "description": self.description, "capabilities": capabilities}
+            text = clean(to_json(printable(card)).decode())
+            if len(attribute(text).encode()) <= most_bytes:
+                break
+        return text
 
     @property
     def form(self) -> dict[str, list[str]]:
@@ -60,7 +63,7 @@ class Profile:
             "name": [self.name],
             "version": [self.version],
             "description": [self.description[:_SHORT]],
-            "capabilities": [str(c["name"])[:_SHORT] for c in self.capabilities],
+            "capabilities": [str(c["name"])[:_SHORT] for c in self.capabilities[:_FEW]],
         }
 
     @property
@@ -71,4 +74,9 @@ class Profile:
         if told:
             lines.append("What I can do:")
             lines += [f"- {c['name']}: {c['description']}" for c in self.capabilities if c["description"]]
-        return "\n".join(lines)
+        return _cut("\n".join(lines), 5 * _LONG)
+
+
+def _cut(text: str, most: int = _LONG) -> str:
+    text = clean(text)
+    return text if len(text) <= most else f"{text[: most - 2]} …"

@@ -140,7 +140,7 @@ class Citizen:
             then()
 
     async def _publish(self) -> None:
-        has_vcard = await publish(self._client, self._profile)
+        has_vcard = await publish(self._client, self._profile, self._runner.policy.stanza_bytes)
         self._is_published = True
         if has_vcard:
             self._presence.photo = self._profile.avatar.hash

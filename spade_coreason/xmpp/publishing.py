@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from base64 import b64encode
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 from xml.etree.ElementTree import Element, SubElement
@@ -26,6 +27,8 @@ AVATAR_METADATA = "urn:xmpp:avatar:metadata"
 PUBSUB = "http://jabber.org/protocol/pubsub"
 
 _TIMEOUT_S = 10.0
+_AROUND_BYTES = 1000
+"""The stanza around a card."""
 _CURRENT = "current"
 # The card is for those who may see the presence, which are those whom the access policy admits.
 _FOR_CONTACTS = {
@@ -35,8 +38,38 @@ _FOR_CONTACTS = {
 }
 
 
-async def publish(client: Any, profile: Profile) -> bool:
-    """Publishes what is not there yet; whether the server has the vCard. What it does not take is said in one line."""
+class _TooLong(Exception):
+    """More than a stanza takes: the server would end the stream, and after the next login the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Account:
+    """Our own account at the server."""
+
+    client: Any
+    stanza_bytes: int
+
+    async def ask(self, kind: str, payload: Element) -> Element | None:
+        """None where something that was to be got is not there."""
+        iq = self.client.make_iq_get() if kind == "get" else self.client.make_iq_set()
+        iq.xml.append(payload)
+        if len(str(iq).encode()) > self.stanza_bytes:
+            raise _TooLong
+        try:
+            result: Element = (await iq.send(timeout=_TIMEOUT_S)).xml
+        except IqError as error:
+            if kind == "get" and error.condition in ("item-not-found", "not-found"):
+                return None
+            raise
+        return result
+
+
+async def publish(client: Any, profile: Profile, stanza_bytes: int) -> bool:
+    """Publishes what is not there yet; whether the server has the vCard. What is not published is said in one line.
+
+    No stanza has more than `stanza_bytes`.
+    """
+    account = _Account(client, stanza_bytes)
     picture = profile.avatar
     data = Element(f"{{{AVATAR_DATA}}}data")
     data.text = b64encode(picture.data).decode()
@@ -46,17 +79,17 @@ async def publish(client: Any, profile: Profile) -> bool:
     nick = Element(f"{{{NICK}}}nick")
     nick.text = profile.name
     card = Element(f"{{{JSON_NAMESPACE}}}json")
-    card.text = profile.card
+    card.text = profile.card(stanza_bytes - _AROUND_BYTES)
     refused: list[str] = []
-    has_vcard = await _tried(_publish_vcard(client, _vcard(profile)), "vCard", refused)
-    await _tried(_publish_item(client, VCARD4_NODE, _CURRENT, _vcard4(client, profile)), "vCard4", refused)
-    await _tried(_publish_item(client, NICK, _CURRENT, nick), "nickname", refused)
+    has_vcard = await _tried(_publish_vcard(account, _vcard(profile)), "vCard", refused)
+    await _tried(_publish_item(account, VCARD4_NODE, _CURRENT, _vcard4(client, profile)), "vCard4", refused)
+    await _tried(_publish_item(account, NICK, _CURRENT, nick), "nickname", refused)
     # Whoever hears of the metadata fetches the data.
-    if await _tried(_publish_item(client, AVATAR_DATA, picture.hash, data), "picture", refused):
-        await _tried(_publish_item(client, AVATAR_METADATA, picture.hash, metadata), "picture", refused)
-    await _tried(_publish_item(client, CARD, _CURRENT, card, _FOR_CONTACTS), "card", refused)
+    if await _tried(_publish_item(account, AVATAR_DATA, picture.hash, data), "picture", refused):
+        await _tried(_publish_item(account, AVATAR_METADATA, picture.hash, metadata), "picture", refused)
+    await _tried(_publish_item(account, CARD, _CURRENT, card, _FOR_CONTACTS), "card", refused)
     if refused:
-        log.info("%s: the server does not take %s", client.boundjid.bare, ", ".join(refused))
+        log.info("%s: not published: %s", client.boundjid.bare, ", ".join(refused))
     return has_vcard
 
 
@@ -65,6 +98,9 @@ async def _tried(work: Any, what: str, refused: list[str]) -> bool:
         await work
     except XMPPError as error:
         refused.append(f"{what} ({error.condition})")
+        return False
+    except _TooLong:
+        refused.append(f"{what} (longer than limits.stanza_bytes)")
         return False
     return True
 
@@ -95,24 +131,24 @@ def _vcard4(client: Any, profile: Profile) -> Element:
     return vcard
 
 
-async def _publish_vcard(client: Any, vcard: Element) -> None:
-    found = await _ask(client, "get", Element(f"{{{VCARD}}}vCard"))
+async def _publish_vcard(account: _Account, vcard: Element) -> None:
+    found = await account.ask("get", Element(f"{{{VCARD}}}vCard"))
     there = found.find(vcard.tag) if found is not None else None
     for note in there.iter(f"{{{VCARD}}}NOTE") if there is not None else ():
         note.tag = f"{{{VCARD}}}DESC"  # Prosody keeps a vCard4, and gives this back for that
     if _texts(vcard) <= _texts(there):
         return
-    await _ask(client, "set", vcard)
+    await account.ask("set", vcard)
 
 
 async def _publish_item(
-    client: Any, node: str, item_id: str, payload: Element, options: dict[str, list[str]] | None = None
+    account: _Account, node: str, item_id: str, payload: Element, options: dict[str, list[str]] | None = None
 ) -> None:
     """Every publishing tells every contact: the same thing is not published again after each start."""
     asked = Element(f"{{{PUBSUB}}}pubsub")
     items = SubElement(asked, f"{{{PUBSUB}}}items", {"node": node})
     SubElement(items, f"{{{PUBSUB}}}item", {"id": item_id})
-    found = await _ask(client, "get", asked)
+    found = await account.ask("get", asked)
     there = found.find(f".//{payload.tag}") if found is not None else None
     if there is not None and _texts(payload) == _texts(there):
         return
@@ -121,20 +157,7 @@ async def _publish_item(
     SubElement(publishing, f"{{{PUBSUB}}}item", {"id": item_id}).append(payload)
     if options is not None:
         SubElement(pubsub, f"{{{PUBSUB}}}publish-options").append(data_form("submit", options))
-    await _ask(client, "set", pubsub)
-
-
-async def _ask(client: Any, kind: str, payload: Element) -> Element | None:
-    """Asks our own account at the server; None where something that was to be got is not there."""
-    iq = client.make_iq_get() if kind == "get" else client.make_iq_set()
-    iq.xml.append(payload)
-    try:
-        result: Element = (await iq.send(timeout=_TIMEOUT_S)).xml
-    except IqError as error:
-        if kind == "get" and error.condition in ("item-not-found", "not-found"):
-            return None
-        raise
-    return result
+    await account.ask("set", pubsub)
 
 
 def _texts(element: Element | None) -> set[tuple[str, str, tuple[tuple[str, str], ...]]]:

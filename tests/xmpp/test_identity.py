@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element, fromstring
@@ -18,7 +19,7 @@ from slixmpp import Iq
 from slixmpp.exceptions import IqError
 
 from spade_coreason import __version__
-from spade_coreason.avatar import drawn
+from spade_coreason.avatar import MOST_BYTES, Avatar, drawn
 from spade_coreason.config import load_settings
 from spade_coreason.contracts import AgentDefinition, AgentRequest
 from spade_coreason.conversation import Rules
@@ -325,6 +326,42 @@ async def test_its_picture_comes_from_the_configuration(real_server: XmppServer,
         alice.xmpp.send_presence(pto=jid, ptype="subscribe")
         shown = await presence(alice, jid, lambda stanza: bool(stanza.xml.findtext(PHOTO)))
         assert shown.xml.findtext(PHOTO) == hashlib.sha1(picture.data).hexdigest()
+
+
+async def test_what_is_too_long_for_a_stanza_is_cut_or_left_out(real_server: XmppServer, tmp_path: Path) -> None:
+    talkative = Echo("talkative")
+    text = "<&'" * 100_000
+    capabilities = [{"name": f"talk {n}", "description": text, "inputs": {"description": text}} for n in range(60)]
+    talkative.manifest = AgentDefinition.model_validate({**MANIFEST, "capabilities": capabilities})
+    picture = Avatar(os.urandom(MOST_BYTES), "image/png")
+    written: list[int] = []
+
+    def prepare(host: HostedAgent) -> None:
+        assert host._citizen is not None
+        host._citizen._profile = replace(host._citizen._profile, avatar=picture)
+        client = host.connection.client
+        send = client.send_raw
+
+        def measured(data: str | bytes) -> None:
+            written.append(len(data if isinstance(data, bytes) else data.encode()))
+            send(data)
+
+        client.send_raw = measured
+
+    async with hosted(talkative, real_server, tmp_path, prepare=prepare) as agent, person(real_server) as alice:
+        await published(agent)
+        introduction = await befriended(alice, agent.jid)
+        assert introduction.startswith("Hello, I am ")
+        disco = await info(alice, agent.jid)
+        form = form_of(disco)
+        assert form is not None
+        assert len(form["capabilities"]) == 50
+        card = json.loads((await item(alice, agent.jid, CARD)).text or "")
+        assert card["capabilities"][0].keys() == {"name"}
+        data = (await item(alice, agent.jid, "urn:xmpp:avatar:data")).text
+        assert base64.b64decode(data or "") == picture.data
+        assert agent.host.connection.sessions == 1
+        assert 50_000 < max(written) <= agent.runner.policy.stanza_bytes
 
 
 # What it is doing
