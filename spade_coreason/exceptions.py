@@ -77,6 +77,14 @@ class DataDirectoryInUse(ConfigError):
         super().__init__(str(directory), f"in use by {who}; stop it first, or name another {what}")
         self.directory = directory
         self.pid = pid
+        self.key = key
+
+    def named_at(self, place: str) -> DataDirectoryInUse:
+        """The same, where a configuration names the directory there."""
+        named = DataDirectoryInUse(self.directory, self.pid, self.key)
+        named.place, named.problem = place, f"{self.directory}: {self.problem}"
+        named.args = (named.problem,)
+        return named
 
 
 class ServerError(CoReasonError):

@@ -27,7 +27,7 @@ from .conversation import Rules
 from .door import Door
 from .embedding import Embedder
 from .ends import OnConversationEnd
-from .exceptions import ConfigError, ConnectError, CoReasonError, ServerError, StoreError
+from .exceptions import ConfigError, ConnectError, CoReasonError, DataDirectoryInUse, ServerError, StoreError
 from .files import Files
 from .knowledge import Knowledge
 from .librarian import answer_librarians
@@ -133,11 +133,15 @@ class Platform:
         _require_agents(placed, settings.project)  # a slip there costs no server's start
         try:
             self._stack.enter_context(lock_directory(settings.data_dir))
+        except DataDirectoryInUse as error:
+            raise error.named_at(settings.place("data_dir")) from None
         except StoreError as error:
             raise ConfigError(settings.place("data_dir"), str(error)) from error
         try:
             self._stack.enter_context(lock_database(settings.storage.url))
             self.database = await Database.open(settings.storage.url, settings.storage.durability)
+        except DataDirectoryInUse as error:
+            raise error.named_at(settings.place("storage.url")) from None
         except StoreError as error:
             raise ConfigError(settings.place("storage.url"), str(error)) from error
         self._stack.push_async_callback(self.database.close)

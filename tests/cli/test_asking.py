@@ -137,8 +137,8 @@ def test_what_is_stored_is_shown_beside_the_platform_and_deleted_only_without_it
 def test_a_second_owner_of_the_data_directory_is_told_so(platform: Running, beside: Invoke) -> None:
     done = beside("up")
     assert done.exit_code == 2
-    assert f"in use by process {platform.process.pid}; stop it first" in done.stderr
-    assert done.stderr.count("\n") == 1
+    owner = f"in use by process {platform.process.pid}; stop it first, or name another data directory"
+    assert done.stderr == f"error: config/platform.yaml: data_dir: {platform.cwd / 'data'}: {owner}\n"
 
 
 def test_a_reader_that_goes_away_is_no_error(platform: Running) -> None:
