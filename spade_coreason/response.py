@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast, get_args
 from uuid import UUID
 
 from .codec import Said, SaidText, StreamStarted, TurnEvent, Voice, named, owner_of, printable
@@ -28,6 +28,7 @@ from .tracked import Send, Tracked
 _CHOICES = 20
 
 _Status: TypeAlias = Literal["IN_PROGRESS", "COMPLETE"]
+_STATUSES = get_args(_Status)
 _ViewHint: TypeAlias = Literal["TABLE", "JSON", "LIST", "KEY_VALUE"]
 
 agent_log = logging.getLogger("spade_coreason.agent")
@@ -236,6 +237,8 @@ class Response:
         self._require_open()
         if not isinstance(content, str):
             raise TypeError(f"a thought is text, not {type(content).__name__}")
+        if status not in _STATUSES:
+            raise ValueError(f"the status of a thought is {' or '.join(_STATUSES)}, not {status!r}")
         if not self.voice.reads_thoughts(title):
             return
         self._thoughts += 1

@@ -392,10 +392,11 @@ async def test_what_is_settled_has_arrived_whenever_it_is_asked() -> None:
 
 
 @pytest.mark.parametrize("thoughts", [False, True], ids=["unheard", "heard"])
-async def test_a_thought_that_is_no_text_is_an_error_whoever_reads_it(thoughts: bool) -> None:
+@pytest.mark.parametrize("thought", [(7,), ("seven", "DONE")])
+async def test_a_thought_that_is_none_is_an_error_whoever_reads_it(thoughts: bool, thought: tuple[Any, ...]) -> None:
     @agent
     async def counts(request: Any, session: Any, response: Any) -> None:
-        await response.thought(7)
+        await response.thought(*thought)
         await response.markdown("seven")
 
     async with AgentTester(counts, policy=Policy(thoughts=thoughts)) as t:

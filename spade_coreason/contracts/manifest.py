@@ -11,7 +11,7 @@ from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
 from pydantic import AfterValidator, Field, model_validator
 
 from .base import StrictModel, UtcDatetime, utc_now
-from .memory import MemoryConfig
+from .memory import ManifestMemory, MemoryConfig
 from .requirements import AgentDependencies, NonEmpty, ObservabilityConfig, PolicyConfig, Sha256
 
 _NUMBER = r"(0|[1-9][0-9]*)"
@@ -89,7 +89,7 @@ class AgentRuntimeConfig(StrictModel):
     entry_point: str | None = None
     llm_config: ModelConfig | None = Field(default=None, alias="model_config")
     system_prompt: str | None = None
-    memory: MemoryConfig | None = None
+    memory: ManifestMemory | None = None
 
 
 class AgentDefinition(StrictModel):

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from ..exceptions import ConfigError
 from .base import StrictModel
 from .manifest import AgentDefinition, Version
-from .memory import MemoryConfig
+from .memory import ManifestMemory
 from .requirements import NonEmpty
 
 M = TypeVar("M", bound=AgentDefinition)
@@ -39,7 +39,7 @@ class ShortManifest(StrictModel):
     description: str = ""
     author: NonEmpty = "unknown"
     system_prompt: str | None = None
-    memory: MemoryConfig | None = None
+    memory: ManifestMemory | None = None
 
 
 def read_manifest(path: Path, kind: type[M]) -> M:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from .base import CoReasonBaseModel
 
@@ -31,3 +32,14 @@ class MemoryConfig(CoReasonBaseModel):
         if self.strategy is MemoryStrategy.SUMMARY and not self.summary_prompt:
             raise ValueError("summary_prompt is required when strategy is SUMMARY")
         return self
+
+
+def _of_known_fields(value: object) -> object:
+    if isinstance(value, dict) and (unknown := sorted(map(str, value.keys() - MemoryConfig.model_fields.keys()))):
+        fields = ", ".join(MemoryConfig.model_fields)
+        raise ValueError(f"there is no {', '.join(unknown)}; there are {fields}")
+    return value
+
+
+ManifestMemory = Annotated[MemoryConfig, BeforeValidator(_of_known_fields)]
+"""A memory policy in a manifest, of which no field is unknown."""

@@ -232,6 +232,17 @@ def test_an_unknown_field_anywhere_in_a_manifest_is_refused(model: Any, valid: d
         model.model_validate({**valid, "surprise": 1})
 
 
+def test_an_unknown_field_of_its_memory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="there is no limti; there are strategy, limit, summary_prompt"):
+        AgentRuntimeConfig.model_validate({"memory": {"limti": 3}})
+    file = tmp_path / "manifest.yaml"
+    file.write_text("name: n\nmemory: {strategy: sliding_window, limti: 3}\n")
+    with pytest.raises(ConfigError, match="there is no limti") as caught:
+        AgentDefinition.from_file(file)
+    assert caught.value.place == f"{file}: memory"
+    assert MemoryConfig.model_validate({"limit": 3, "surprise": 1}) == MemoryConfig(limit=3)
+
+
 def test_a_manifest_survives_json() -> None:
     manifest = definition(
         config=AgentRuntimeConfig(llm_config=ModelConfig(model="m"), memory=MemoryConfig(limit=5)),
