@@ -145,6 +145,12 @@ class Platform:
         except StoreError as error:
             raise ConfigError(settings.place("storage.url"), str(error)) from error
         self._stack.push_async_callback(self.database.close)
+        memories = settings.storage.memory_dir
+        try:
+            memories.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            problem = f"{memories}: cannot be made: {error.strerror}; see to the directory, or name another"
+            raise ConfigError(settings.place("storage.memory_dir"), problem) from error
         self._stack.push_async_callback(self._close_memories)
         self._embedder = embedder_of(settings)
         if self._embedder is not None:

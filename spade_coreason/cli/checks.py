@@ -125,6 +125,9 @@ async def _storage(settings: Settings) -> AsyncIterator[Finding]:
             "data directory", "bad", f"{directory}: this user may not write there; give it to them, or name another", 2
         )
         return
+    memories = settings.storage.memory_dir
+    if not _is_ours(memories):
+        yield Finding("memory_dir", "bad", f"{memories}: this user may not write there; give it to them, or name another", 2)
     file = database_file(settings)
     if file is not None and not _is_there(file):
         return
@@ -141,7 +144,9 @@ async def _storage(settings: Settings) -> AsyncIterator[Finding]:
 
 
 def _is_ours(directory: Path) -> bool:
-    return not directory.is_dir() or os.access(directory, os.R_OK | os.W_OK | os.X_OK)
+    """Whether it can be written, or made."""
+    there = next(one for one in (directory, *directory.absolute().parents) if one.exists())
+    return there.is_dir() and os.access(there, os.R_OK | os.W_OK | os.X_OK)
 
 
 def _is_there(file: Path) -> bool:

@@ -110,6 +110,16 @@ def test_a_class_that_is_not_there_or_no_agent(invoke: Invoke, agent: str, texts
     assert_one_line(invoke("run", agent), 2, *texts)
 
 
+def test_a_memory_directory_that_cannot_be_made(invoke: Invoke) -> None:
+    write(Path("taken"), "")
+    write(Path("config/platform.yaml"), f"server: {{mode: embedded}}\nstorage: {{memory_dir: taken/memory}}\n{ECHO}\n")
+    place = "config/platform.yaml: storage.memory_dir: "
+    assert_one_line(invoke("up"), 2, place, "taken/memory: cannot be made: Not a directory")
+    checked = invoke("check")
+    assert checked.exit_code == 2
+    assert "taken/memory: this user may not write there" in checked.stdout
+
+
 def test_every_agent_that_is_not_there_has_its_line(invoke: Invoke) -> None:
     two = '{jid: a@localhost, agent: "wrong_module_x:A"}\n  - {jid: b@localhost, agent: "spade_coreason.agents.echo:Ehco"}'
     write(Path("config/platform.yaml"), agents(two))
