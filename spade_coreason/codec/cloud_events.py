@@ -10,7 +10,7 @@ from zlib import crc32
 from pydantic_core import to_json
 
 from .elements import ANSWER_MARK, text_bytes, thread_element
-from .namespaces import FRAGMENT, JSON_NAMESPACE, RETRACT, TYPE_PREFIX
+from .namespaces import FRAGMENT, JSON_NAMESPACE, ORIGIN_ID_NAMESPACE, RETRACT, TYPE_PREFIX
 from .xml import attribute, clean, escape_clean, printable, split
 
 
@@ -21,7 +21,7 @@ class EventWriter:
         self._opening = f"<message to='{attribute(to)}' id='"
         self._source = _json_text(source)
         self._request_id = _json_text(request_id)
-        self._tail = f"</json>{thread_element(thread)}{ANSWER_MARK}</message>"
+        self._tail = f"</json>{thread_element(thread)}{ANSWER_MARK}"
         self._id_prefix = id_prefix
         self._json_bytes = text_bytes(stanza_bytes, to, thread)
         self._made = 0
@@ -71,7 +71,12 @@ class EventWriter:
         )
 
     def _stanza(self, stanza_id: str, text: str, beside: str = "") -> str:
-        return f"{self._opening}{stanza_id}'>{beside}<json xmlns='{JSON_NAMESPACE}'>{text}{self._tail}"
+        said = f"{beside}<json xmlns='{JSON_NAMESPACE}'>{text}{self._tail}"
+        return f"{self._opening}{stanza_id}'>{said}{_origin(stanza_id)}</message>"
+
+
+def _origin(stanza_id: str) -> str:
+    return f"<origin-id xmlns='{ORIGIN_ID_NAMESPACE}' id='{stanza_id}'/>"
 
 
 def request_stanza(
@@ -94,7 +99,8 @@ def request_stanza(
     text = escape_clean(_json_text(event))
     return (
         f"<message to='{attribute(to)}' id='{attribute(stanza_id)}'>"
-        f"<json xmlns='{JSON_NAMESPACE}'>{text}</json>{thread_element(thread)}</message>"
+        f"<json xmlns='{JSON_NAMESPACE}'>{text}</json>{thread_element(thread)}{_origin(attribute(stanza_id))}"
+        "</message>"
     )
 
 

@@ -1,4 +1,4 @@
-"""One entry of an audit trail, which names the one before it."""
+"""One entry of an audit trail, which names the one before it (seed: Agent Behavior Protocols, `EventSink.audit`)."""
 
 from __future__ import annotations
 

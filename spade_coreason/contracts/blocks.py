@@ -1,4 +1,4 @@
-"""What a response is made of."""
+"""What a response is made of (seed: Agent Behavior Protocols, `ResponseHandler`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The codes and domains of errors that reach a peer."""
+"""The codes and domains of errors that reach a peer (numbers: HTTP, RFC 9110, 15)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum, StrEnum
 
 
 class ErrorCode(IntEnum):
-    """What went wrong, with the numbers that HTTP made familiar."""
+    """What went wrong, by the numbers of HTTP."""
 
     BAD_REQUEST = 400
     UNAUTHORIZED = 401

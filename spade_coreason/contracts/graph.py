@@ -1,4 +1,4 @@
-"""Events of a graph of nodes at work."""
+"""Events of a graph of nodes at work (seed: Agent Behavior Protocols, `EventSink.emit`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who somebody is."""
+"""Who somebody is (seed: Active Memory Interface, `SessionHandle.identity`)."""
 
 from __future__ import annotations
 

@@ -37,11 +37,14 @@ class SessionHandle(Protocol):
         ...
 
     async def store(self, key: str, value: Any) -> None:
-        """Keeps a variable (any JSON value) across turns and restarts. ValueError for what is no JSON."""
+        """Keeps a variable (any JSON value) across turns and restarts: for this conversation, and for this person.
+
+        ValueError for what is no JSON.
+        """
         ...
 
     async def get(self, key: str, default: Any = None) -> Any:
-        """A variable, or `default`."""
+        """A variable: that of this conversation, else that of this person with the agent, else `default`."""
         ...
 
 

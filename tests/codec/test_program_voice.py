@@ -37,6 +37,7 @@ from tests.codec.stanzas import (
     BODY,
     DEVICE,
     KEY,
+    ORIGIN_ID,
     REQUEST_ID,
     THREAD,
     envelope,
@@ -48,12 +49,17 @@ from tests.codec.stanzas import (
 )
 
 
+def origin_of(message: Element) -> str | None:
+    origin = message.find(ORIGIN_ID)
+    return None if origin is None else origin.get("id")
+
+
 def test_a_program_gets_events_at_the_full_jid() -> None:
     before = datetime.now(UTC) - timedelta(seconds=1)
     [stanza] = voice(program(thread="t")).say(says("hi"))
     element, event = read(stanza), event_of(stanza)
     assert (element.get("to"), element.find(BODY)) == (DEVICE, None)
-    assert event["id"] == element.get("id")
+    assert event["id"] == element.get("id") == origin_of(element)
     assert before < datetime.fromisoformat(event.pop("time")) <= datetime.now(UTC)
     assert event == {
         "specversion": "1.0",
@@ -245,6 +251,7 @@ def test_fragments_say_what_they_are_parts_of() -> None:
     [event_id] = {event["data"]["event_id"] for event in events}
     assert [event["id"] for event in events] == [f"{event_id}.{number}" for number in range(count)]
     assert [read(stanza).get("id") for stanza in stanzas] == [event["id"] for event in events]
+    assert [origin_of(read(stanza)) for stanza in stanzas] == [event["id"] for event in events]
     assert {event["requestid"] for event in events} == {REQUEST_ID}
     whole = json.loads("".join(event["data"]["chunk"] for event in events))
     assert (whole["id"], whole["type"], whole["data"]["content"]) == (event_id, "ai.coreason.block.markdown", "x" * 30_000)
@@ -300,5 +307,6 @@ def test_a_request_of_ours_says_where_it_goes() -> None:
     )
     element, event = read(stanza), event_of(stanza)
     assert (element.get("to"), element.get("id"), element.findtext(THREAD)) == (f"{AGENT}/<'&>", "<'&\">", "<t>")
+    assert origin_of(element) == "<'&\">"
     assert (event["specversion"], event["type"], event["source"]) == ("1.0", "ai.coreason.request", f"xmpp:{ALICE}")
     assert (event["id"], event["data"]) == ("<'&\">", {"payload": {"query": "<&>"}})
