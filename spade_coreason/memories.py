@@ -45,8 +45,8 @@ class Memories:
             row = await self._begin(name, sender)
         variables = Variables("conversation", name, stored.variables)
         turns = HeldTurns([HeldTurn(text) for text in stored.history])
-        engine.governance.prune(turns, row.turns, variables)
         memory = Memory(row, turns, variables, person)
+        memory.row = engine.governance.pruned(row, memory)  # the policy may be another one than that of its last turn
         if newest := read(turns[-1:]):
             memory.last_answer = answered_text(newest[0]).strip()
         lane.memory = memory

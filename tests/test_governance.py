@@ -94,6 +94,16 @@ async def test_a_sliding_window_is_the_last_turns(tester: Tester, restart: bool)
         assert (seen["window"], seen["summary"], seen["history"]) == (list("345"), "", list("012345"))
 
 
+async def test_a_window_that_was_made_smaller_is_so_from_the_next_turn_on(tester: Tester) -> None:
+    async with tester(looking, policy=policy(MemoryStrategy.SLIDING_WINDOW, 6)) as t:
+        for number in range(6):
+            await see(t, str(number))
+        t._policy = policy(MemoryStrategy.SLIDING_WINDOW, 2)
+        await t.restart()
+        assert (await see(t, "6"))["window"] == ["4", "5"]
+        assert (await see(t, "7"))["window"] == ["5", "6"]
+
+
 async def test_all_is_everything_and_warns_once_an_agent(tester: Tester, caplog: pytest.LogCaptureFixture) -> None:
     async with tester(looking, policy=policy(MemoryStrategy.ALL, 1)) as t:
         for number in range(5):

@@ -181,9 +181,10 @@ async def test_idle_for_the_timeout_ends_it_and_the_next_message_opens_it_again(
         (["end"], ("completed", 1)),
         (["fail", "fail"], ("error", 2)),
         (["one", "two", "three", "too many"], ("max_interactions_reached", 3)),
+        (["hello"], ("timeout", 1)),
     ],
 )
-async def test_what_has_ended_otherwise_does_not_time_out(
+async def test_what_has_ended_does_not_time_out(
     our_server: XmppServer, tmp_path: Path, said: list[str], state: tuple[str, int]
 ) -> None:
     ends = Ends()
@@ -194,6 +195,7 @@ async def test_what_has_ended_otherwise_does_not_time_out(
     ):
         for query in said:
             await alice.ask(query, agent.jid)
+        await eventually(lambda: bool(ends.heard))
         assert await _state(agent, alice) == state
         await bob.ask("hello", agent.jid)
         await eventually(lambda: (f"{bob.jid}_{agent.jid}", "timeout") in ends.heard)  # idle for longer than the timeout
@@ -213,7 +215,19 @@ async def test_at_the_limit_a_reset_opens_it_with_the_same_memory(our_server: Xm
         assert await alice.ask("kept", agent.jid) == "kept 0"
 
 
-async def test_the_end_of_a_conversation_prunes(prosody: XmppServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("rules", "said", "state", "turns"),
+    [
+        ({"timeout": 0.2 * SECOND}, [], "timeout", 6),
+        ({}, ["end"], "completed", 7),
+        ({}, ["/new"], "completed", 6),
+        ({"max_failures": 1}, ["fail"], "error", 7),
+        ({"max_interactions": 6}, ["too many"], "max_interactions_reached", 6),
+    ],
+)
+async def test_the_end_of_a_conversation_prunes(
+    prosody: XmppServer, tmp_path: Path, rules: dict[str, Any], said: list[str], state: str, turns: int
+) -> None:
     policy = _rules(max_interactions=0)
     async with (
         hosted(lambda peers: Driven(), prosody, tmp_path, policy=policy) as agent,
@@ -221,11 +235,13 @@ async def test_the_end_of_a_conversation_prunes(prosody: XmppServer, tmp_path: P
     ):
         for number in range(6):
             await alice.ask(f"m{number}.", agent.jid)
-        agent.policy = Policy(rules=Rules(max_interactions=0, timeout=0.2 * SECOND), memory=MemoryConfig(limit=2))
+        agent.policy = Policy(rules=Rules(**{"max_interactions": 0, **rules}), memory=MemoryConfig(limit=2))
         await agent.restart()
+        for query in said:
+            await alice.ask(query, agent.jid)
         await eventually(lambda: agent.runner._ends._active == {})
         [row] = await agent.store.conversations(owner=alice.jid)
-        assert (str(row.life.state), row.turns, row.window_start) == ("timeout", 6, 5)
+        assert (str(row.life.state), row.turns, row.window_start) == (state, turns, turns - 1)
 
 
 async def test_states_last_over_a_restart(prosody: XmppServer, tmp_path: Path) -> None:

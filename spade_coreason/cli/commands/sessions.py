@@ -157,7 +157,9 @@ async def _find(storage: Storage, conversation: str) -> tuple[str, ConversationR
 
 @command.command("clear")
 @storage_options
-@click.option("--person", metavar="JID", help="Forget this person: all that is theirs, but what they told through another agent.")
+@click.option(
+    "--person", metavar="JID", help="Forget this person: all that is theirs, but what they told through another agent."
+)
 @click.option("--conversation", metavar="ID", shell_complete=conversations, help="Delete this conversation with its memory.")
 @click.option("--all", "everything", is_flag=True, help="Delete all that the agent has of anybody.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
