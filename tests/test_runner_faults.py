@@ -24,6 +24,7 @@ from spade_coreason import (
     Peers,
     StoreError,
     agent,
+    command,
 )
 from spade_coreason.access import Access
 from spade_coreason.codec import Incoming
@@ -87,6 +88,10 @@ class Echo:
         if self.waits_for is not None:
             await self.waits_for.wait()
         await response.markdown(request.payload["query"])
+
+    @command("shout", "be loud")
+    async def shout(self, session: Any) -> str:
+        return "AH"
 
 
 def asked(text: str, sender: str = ALICE, thread: str | None = None) -> Incoming:
@@ -282,11 +287,12 @@ async def test_an_answer_that_cannot_be_sent_is_kept_and_the_log_says_whose(
     assert len(said) == 1
 
 
-async def test_what_is_not_on_disk_is_not_answered_though_its_answer_is(database_url: str) -> None:
+@pytest.mark.parametrize("text", ["quick", "/shout"])
+async def test_what_is_not_on_disk_is_not_answered_though_its_answer_is(database_url: str, text: str) -> None:
     async with running(database_url) as r:
         await r.ask("known")
         with r.holding_writes() as held:
-            is_durable = r.runner.receive(asked("quick"))
+            is_durable = r.runner.receive(asked(text))
             assert is_durable is not None
             await eventually(lambda: bool(held))
             (_, *waiting), *others = held[0]
