@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from .access import Access
 from .codec import notice
@@ -18,6 +20,7 @@ log = logging.getLogger(__name__)
 _SCOPE = "access"
 _NAME = "admitted"
 _MOST_WAITING = 100
+_MOST_REFUSED = 10_000
 
 
 class Admissions:
@@ -30,6 +33,7 @@ class Admissions:
         self._send = send
         self._rejected: set[str] = set()
         self._waiting: set[str] = set()
+        self._refused: dict[str, None] = {}
         self.on_decided: Callable[[str, bool], None] = lambda person, is_admitted: None
         """Hears who (a bare JID) was admitted or rejected just now."""
 
@@ -38,6 +42,17 @@ class Admissions:
         decided = await self._store.holders(_SCOPE, _NAME)
         self._access.admitted |= {person for person, value in decided.items() if value == "true"}
         self._rejected |= {person for person, value in decided.items() if value != "true"}
+        self._refused = dict.fromkeys(await self._store.refused())
+
+    def refuses_again(self, person: str) -> bool:
+        """Whether somebody who may not be here was told so before, in this run or an earlier one; from now on they were."""
+        if person in self._refused:
+            return True
+        if len(self._refused) >= _MOST_REFUSED:
+            self._forget_refusal(next(iter(self._refused)))
+        self._refused[person] = None
+        self._store.keep_refusal(person).add_done_callback(self._refusal_stored)
+        return False
 
     def ask(self, person: str) -> bool:
         """Asks the operators, once, whether somebody who is not admitted may be; whether they are, or were, asked."""
@@ -54,6 +69,14 @@ class Admissions:
         choices = ((f"/admit {person}", "Admit"), (f"/reject {person}", "Reject"))
         self._send([notice(operator, text, choices) for operator in sorted(self._access.operators)])
         return True
+
+    def _forget_refusal(self, person: str) -> None:
+        del self._refused[person]
+        self._store.forget_refusal(person).add_done_callback(self._refusal_stored)
+
+    def _refusal_stored(self, done: asyncio.Future[Any]) -> None:
+        if not done.cancelled() and (error := done.exception()) is not None:
+            log.warning("%s: who was refused is not kept, and may be told so again: %s", self._store.agent, error)
 
     async def admit(self, operator: str, person: str) -> str:
         """Lets somebody in, who is told so; gives what to say to the operator."""
@@ -78,6 +101,8 @@ class Admissions:
         (self._access.admitted.add if is_admitted else self._access.admitted.discard)(person)
         log.info("%s: %s is %s by %s", self._store.agent, person, "admitted" if is_admitted else "rejected", operator)
         self.on_decided(person, is_admitted)
+        if is_admitted and person in self._refused:
+            self._forget_refusal(person)  # who is turned away after that hears so
         if is_admitted:
             self._send([notice(person, f"You may talk to {self._name} now.")])
             return f"{person} may talk to me."

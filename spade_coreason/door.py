@@ -36,7 +36,6 @@ from .values import replace
 log = logging.getLogger(__name__)
 
 _A_MINUTE = 30  # answers to one sender's JSON that is no event
-_REFUSED_REMEMBERED = 10_000
 
 
 class Door:
@@ -49,7 +48,6 @@ class Door:
         self._send = send
         self.admissions = Admissions(access, runner.store, runner.agent.manifest.metadata.name, send)
         runner.admissions = self.admissions
-        self._refused: dict[str, None] = {}
         self._notices = Notices(_A_MINUTE)
         self.dropped: Counter[str] = Counter()
 
@@ -122,11 +120,8 @@ class Door:
         stranger = bare(incoming.sender)
         self.dropped["not admitted"] += 1
         is_asked = self.admissions.ask(stranger)
-        if stranger in self._refused:
+        if self.admissions.refuses_again(stranger):
             return
-        if len(self._refused) >= _REFUSED_REMEMBERED:
-            self._refused.pop(next(iter(self._refused)))
-        self._refused[stranger] = None
         log.info("%s: refuses %s (access.allow)", self._runner.jid, stranger)
         text = "I may not talk with you. Ask whoever runs me for access."
         if is_asked:

@@ -14,7 +14,9 @@ from .knowledge import Shelf, clear_shelves
 from .rows import ConversationRow, ForgetReport
 from .schema import CLOSED, conversations, inbox, interactions, variables
 
-OF_A_PERSON = ("person", PREFERENCES)
+REFUSED = "refused"
+"""The scope of who was told that they may not talk to an agent."""
+OF_A_PERSON = ("person", PREFERENCES, REFUSED)
 """The scopes of variables that are about people."""
 
 
@@ -32,6 +34,7 @@ def delete_everything(
     if person is not None:
         values += connection.execute(_variables(agent, "person", person)).rowcount
         preferences = connection.execute(_variables(agent, PREFERENCES, person)).rowcount
+        forget_refusal(connection, agent, person)
         gone += [Shelf("person", person), Shelf("conversation", possible_ids(None, person, agent)[0])]
         # The keys stay, so that a message that comes twice is still known.
         theirs = update(inbox).where(inbox.c.agent == agent, inbox.c.sender == person)
@@ -60,6 +63,11 @@ def delete_copies(connection: Connection, agent: str, row: ConversationRow) -> N
     here = the_same.where(kept.c.holder == row.conversation_id).exists()
     elsewhere = the_same.where(kept.c.holder != row.conversation_id).exists()
     connection.execute(_variables(agent, "person", row.owner).where(here, ~elsewhere))
+
+
+def forget_refusal(connection: Connection, agent: str, person: str) -> None:
+    """Forgets that somebody was told that they may not talk to an agent."""
+    connection.execute(_variables(agent, REFUSED, person))
 
 
 def _variables(agent: str, scope: str, holder: str) -> Any:

@@ -17,7 +17,7 @@ from ..names import choose
 from ..preferences import PREFERENCES
 from .audit import AuditTrail
 from .database import Database, Questions, micros, moment
-from .deletion import OF_A_PERSON, delete_copies, delete_everything
+from .deletion import OF_A_PERSON, REFUSED, delete_copies, delete_everything, forget_refusal
 from .inbox import Inbox
 from .knowledge import KnowledgeStore
 from .retention import RetentionStore
@@ -265,6 +265,21 @@ class AgentStore:
     def save_variable(self, scope: str, holder: str, name: str, value: str) -> asyncio.Future[bool]:
         """Stores one variable (JSON) beside the turns; the future is done when it is durable."""
         return self._database.submit([(SAVE_VARIABLE, (self.agent, scope, holder, name, value, micros(utc_now())))])
+
+    # Who was refused
+
+    async def refused(self) -> list[str]:
+        """Who (bare JIDs) was told that they may not talk to the agent, the latest last."""
+        query = select(variables.c.holder).where(variables.c.agent == self.agent, variables.c.scope == REFUSED)
+        return list(await self._scalars(query.order_by(variables.c.updated_at)))
+
+    def keep_refusal(self, person: str) -> asyncio.Future[bool]:
+        """Keeps that somebody was; the future is done when it is durable."""
+        return self.save_variable(REFUSED, person, REFUSED, "true")
+
+    def forget_refusal(self, person: str) -> asyncio.Future[None]:
+        """Forgets it."""
+        return self._database.run(lambda connection: forget_refusal(connection, self.agent, person))
 
     # What the agent itself keeps, on whichever server
 

@@ -92,6 +92,18 @@ async def test_of_a_forgotten_person_not_even_the_name_is_in_the_file(database_u
         assert BOB.encode() in file
 
 
+async def test_of_a_forgotten_stranger_nothing_is_left(database_url: str) -> None:
+    database = await opened(database_url)
+    store = AgentStore(database, AGENT)
+    for stranger in (ALICE, BOB):
+        await store.keep_refusal(stranger)
+    assert sorted(await store.refused()) == sorted(await store.people()) == sorted([ALICE, BOB])
+    await store.forget(ALICE)
+    await store.forget_refusal(BOB)
+    assert await store.refused() == await store.people() == []
+    await database.close()
+
+
 async def test_a_message_that_comes_again_after_forgetting_is_still_known(database_url: str) -> None:
     database = await opened(database_url)
     store = AgentStore(database, AGENT)

@@ -159,6 +159,11 @@ async def test_a_stranger_is_refused_once_and_then_hears_nothing(real_server: Xm
         await _is_quiet(echo, real_server)
         assert mallory.messages.empty()
         assert len(echo.agent.requests) == 3
+        await echo.restart()
+        mallory.send("and now?", echo.jid)
+        await eventually(lambda: echo.door.dropped["not admitted"] == 1)
+        await _is_quiet(echo, real_server)
+        assert mallory.messages.empty()
     async with (
         hosted(Echo(), real_server, tmp_path, access=[OTHER_DOMAIN]) as open_house,
         StockClient(*stranger, real_server) as mallory,
