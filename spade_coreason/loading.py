@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,18 @@ def load_agent(spec: str, *, place: str, project: Path, parts: AgentParts, optio
 def find_agent(spec: str, *, place: str, project: Path) -> object:
     """Imports what `spec` names, and makes nothing of it. ConfigError as for `load_agent`."""
     return _Wanted(spec, place, project, AgentParts(), {}).find()
+
+
+def find_agents(placed: Iterable[tuple[str, str]], project: Path) -> None:
+    """`find_agent` for each place and what is named there; one ConfigError for all that are not found."""
+    mistakes = []
+    for place, spec in placed:
+        try:
+            find_agent(spec, place=place, project=project)
+        except ConfigError as error:
+            mistakes.append(error)
+    if mistakes:
+        raise ConfigError.of(mistakes)
 
 
 def build_agent(found: object, *, parts: AgentParts, options: Mapping[str, object]) -> AgentInterface:

@@ -31,7 +31,7 @@ from .exceptions import ConfigError, ConnectError, CoReasonError, DataDirectoryI
 from .files import Files
 from .knowledge import Knowledge
 from .librarian import answer_librarians
-from .loading import AgentParts, find_agent, load_agent
+from .loading import AgentParts, find_agents, load_agent
 from .models import counter_of, embedder_of, memory_limits, memory_policy, summariser_of
 from .names import bare, local_part
 from .peers import OpenRequests, Peers
@@ -130,7 +130,7 @@ class Platform:
     async def _open(self) -> None:
         settings = self.settings
         placed = [(settings.place(f"agents[{number}]"), agent) for number, agent in enumerate(settings.agents)]
-        _require_agents(placed, settings.project)  # a slip there costs no server's start
+        find_agents([(place, agent.agent) for place, agent in placed], settings.project)  # a slip there costs no server's start
         try:
             self._stack.enter_context(lock_directory(settings.data_dir))
         except DataDirectoryInUse as error:
@@ -145,11 +145,10 @@ class Platform:
         except StoreError as error:
             raise ConfigError(settings.place("storage.url"), str(error)) from error
         self._stack.push_async_callback(self.database.close)
-        memories = settings.storage.memory_dir
         try:
-            memories.mkdir(mode=0o700, parents=True, exist_ok=True)
+            settings.storage.memory_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            problem = f"{memories}: cannot be made: {error.strerror}; see to the directory, or name another"
+            problem = f"{settings.storage.memory_dir}: cannot be made: {error.strerror}; see to the directory, or name another"
             raise ConfigError(settings.place("storage.memory_dir"), problem) from error
         self._stack.push_async_callback(self._close_memories)
         self._embedder = embedder_of(settings)
@@ -399,15 +398,3 @@ def policy_of(settings: Settings, agent: AgentSettings, memory: MemoryConfig | N
         stanza_bytes=settings.limits.stanza_bytes,
         file_over_bytes=settings.limits.file_over_bytes,
     )
-
-
-def _require_agents(placed: list[tuple[str, AgentSettings]], project: Path) -> None:
-    """ConfigError for those that are not found, all of them."""
-    mistakes = []
-    for place, agent in placed:
-        try:
-            find_agent(agent.agent, place=place, project=project)
-        except ConfigError as error:
-            mistakes.append(error)
-    if mistakes:
-        raise ConfigError.of(mistakes)
