@@ -14,7 +14,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 3.0
-HELD_S = 1.0
+BLOCKED_S = 1.0
 
 
 class Alarms:
@@ -23,8 +23,10 @@ class Alarms:
     Nearly every turn ends long before its alarms; setting one and taking it back costs a tenth of `loop.call_later`.
     """
 
-    def __init__(self, delay_s: float, whose: str = "") -> None:
+    def __init__(self, delay_s: float, whose: str = "", blocked_s: float = BLOCKED_S) -> None:
         self.delay_s = delay_s
+        self.blocked_s = blocked_s
+        """The log names work under a `Limit` that keeps the event loop for longer than this."""
         self.whose = whose
         """Whom the log names as the one who is waited for; "" is the work itself."""
         self._waits: dict[Callable[[], None], float] = {}
@@ -104,7 +106,7 @@ class Limit:
                     value: T = end.value
                     return value
                 finally:
-                    if (held_s := time.monotonic() - began) > HELD_S:
+                    if (held_s := time.monotonic() - began) > self._alarms.blocked_s:
                         _complain(self._alarms.whose or getattr(work, "__qualname__", "what runs"), held_s)
                 error = None
                 try:

@@ -16,6 +16,7 @@ from .exceptions import StoreError
 from .lane import Lanes, Memory
 from .lifecycle import Lifecycle
 from .stores import AgentStore, ConversationRow
+from .timings import Timings
 from .values import replace
 
 log = logging.getLogger(__name__)
@@ -23,8 +24,6 @@ log = logging.getLogger(__name__)
 OnConversationEnd = Callable[[str, str], Any]
 
 _DAY = timedelta(days=1)
-_AFTER_A_FAILURE_S = 10.0
-_CALLBACK_S = 10.0
 _AT_ONCE = 500
 
 
@@ -40,6 +39,7 @@ class Ends:
         clock: Callable[[], datetime],
         callbacks: Sequence[OnConversationEnd],
         prune: Callable[[ConversationRow, Memory | None], ConversationRow],
+        timings: Timings,
     ) -> None:
         self._store = store
         self._lanes = lanes
@@ -47,6 +47,7 @@ class Ends:
         self._rules = rules
         self._clock = clock
         self._callbacks = callbacks
+        self._timings = timings
         self.prune = prune
         """What an end does to the window of a conversation; after a turn it is pruned anyway."""
         self._active: dict[str, datetime] = {}
@@ -106,10 +107,11 @@ class Ends:
                 log.exception("%s: on_conversation_end of %s failed", self._store.agent, name)
 
         task = asyncio.create_task(call())
-        _, late = await asyncio.wait({task}, timeout=_CALLBACK_S)
+        timeout_s = self._timings.conversation_end_s
+        _, late = await asyncio.wait({task}, timeout=timeout_s)
         if late:
             task.cancel()
-            log.error("%s: on_conversation_end of %s took longer than %g s", self._store.agent, name, _CALLBACK_S)
+            log.error("%s: on_conversation_end of %s took longer than %g s", self._store.agent, name, timeout_s)
 
     async def expire_idle(self) -> None:
         """Ends the conversations in which nothing was said for the idle timeout."""
@@ -179,7 +181,7 @@ class Ends:
                     await self._store.inbox.purge(purged_at)
             except StoreError as error:
                 log.error("%s: idle conversations cannot be ended at the moment: %s", self._store.agent, error)
-                await self._wait(_AFTER_A_FAILURE_S)
+                await self._wait(self._timings.retry_s)
 
     async def _wait(self, delay_s: float | None) -> bool:
         """Sleeps so long, or until the first conversation is active, or the end; True if it was woken."""

@@ -12,16 +12,18 @@ log = logging.getLogger(__name__)
 
 Mode = Literal["eager", "on_demand"]
 
-_SHUTDOWN_S = 10.0
-
 
 class Lifecycle:
-    """Eager: with the platform. On demand: with the first active conversation, until none was active for `idle_s`."""
+    """Eager: with the platform. On demand: with the first active conversation, until none was active for `idle_s`.
 
-    def __init__(self, agent: object, mode: Mode, idle_s: float) -> None:
+    `shutdown()` may take `shutdown_s`.
+    """
+
+    def __init__(self, agent: object, mode: Mode, idle_s: float, shutdown_s: float) -> None:
         self._agent = agent
         self._mode = mode
         self._idle_s = idle_s
+        self._shutdown_s = shutdown_s
         self._is_up = False
         self._lock = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
@@ -71,10 +73,10 @@ class Lifecycle:
             self._is_up = False
             name = type(self._agent).__name__
             task = asyncio.create_task(_guarded(getattr(self._agent, "shutdown", None), name))
-            _, late = await asyncio.wait({task}, timeout=_SHUTDOWN_S)  # also one that takes no cancel is left behind
+            _, late = await asyncio.wait({task}, timeout=self._shutdown_s)  # also one that takes no cancel is left behind
             if late:
                 task.cancel()
-                log.error("shutdown() of %s took longer than %g s", name, _SHUTDOWN_S)
+                log.error("shutdown() of %s took longer than %g s", name, self._shutdown_s)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:

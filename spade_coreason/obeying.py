@@ -26,8 +26,6 @@ from .tracked import Send
 from .turn import Turn
 from .waiting_room import WaitingRoom
 
-_STOP_S = 5.0
-
 
 class Obeying:
     """Does what people tell one agent's `house` by its commands; `set_to_work` is told of a lane in which something waits."""
@@ -236,7 +234,7 @@ class Obeying:
             other.stop()
         workers = [other.worker for other in others if other.worker is not None]
         if workers:
-            await asyncio.wait(workers, timeout=_STOP_S)
+            await asyncio.wait(workers, timeout=engine.policy.timings.stop_s)
         await engine.governance.let_go(owner)
         if everything:
             report = await forget_person(engine.store, self._house.memory, owner)

@@ -9,6 +9,7 @@ from .contracts import MemoryConfig
 from .conversation import Rules
 from .lifecycle import Mode
 from .retention import Retention
+from .timings import Timings
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +30,4 @@ class Policy:
     thoughts: bool = False
     stanza_bytes: int = 65536
     file_over_bytes: int = 262144
+    timings: Timings = field(default_factory=Timings)

@@ -20,10 +20,6 @@ from .stores.memory import AgentInteractionMemory
 
 log = logging.getLogger(__name__)
 
-EVERY = timedelta(days=1)
-# What one transaction deletes. Turns that end meanwhile wait for one of these at most.
-_AT_ONCE = 200
-
 
 @dataclass(frozen=True, slots=True)
 class Keep:
@@ -35,10 +31,14 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What is kept: `usual`, and for conversations in some states otherwise."""
+    """What is kept: `usual`, and for conversations in some states otherwise; and how the rest is deleted."""
 
     usual: Keep = Keep()
     states: Mapping[ConversationState, Keep] = field(default_factory=lambda: MappingProxyType({}))
+    every: timedelta = timedelta(days=1)
+    """The interval between two purges."""
+    batch: int = 200
+    """The most rows that one transaction deletes. Turns that end meanwhile wait for one of these at most."""
 
     def of(self, state: ConversationState) -> Keep:
         """What is kept of a conversation in this state."""
@@ -106,7 +106,7 @@ class Purge:
                 if purged != Purged():
                     log.info("%s: deleted for good: %d conversations, %d turns", self._store.agent, *purged)
             try:
-                async with asyncio.timeout(EVERY.total_seconds()):
+                async with asyncio.timeout(self._retention.every.total_seconds()):
                     await self._is_closing.wait()
             except TimeoutError:
                 continue
@@ -129,7 +129,7 @@ class Purge:
     async def _silent(self, state: ConversationState, before: datetime) -> Purged:
         """Deletes the conversations in which nothing was said for so long."""
         conversations = turns = after = 0
-        while rows := await self._store.retention.silent(state, before, after, _AT_ONCE):
+        while rows := await self._store.retention.silent(state, before, after, self._retention.batch):
             after = rows[-1].id
             for row in rows:
                 if self._is_closing.is_set():
@@ -147,7 +147,7 @@ class Purge:
         """Deletes the oldest turns of the conversations that go on."""
         before = now - keep.age if keep.age is not None else None
         deleted = after = 0
-        while rows := await self._store.retention.overfull(state, before, keep.turns, after, _AT_ONCE):
+        while rows := await self._store.retention.overfull(state, before, keep.turns, after, self._retention.batch):
             after = rows[-1].id
             for row in rows:
                 if self._is_closing.is_set():
@@ -160,9 +160,9 @@ class Purge:
     async def _delete_turns(self, row: ConversationRow, before: datetime | None, through: int) -> int:
         deleted = 0
         while not self._is_closing.is_set():
-            piece = await self._store.retention.delete_oldest(row.id, before, through, _AT_ONCE)
+            piece = await self._store.retention.delete_oldest(row.id, before, through, self._retention.batch)
             deleted += piece
-            if piece < _AT_ONCE:
+            if piece < self._retention.batch:
                 break
         return deleted
 

@@ -96,12 +96,13 @@ class Runner:
         self.commands = Commands(agent, are_on=self.policy.commands, operators=self.policy.operators)
         self._clock = clock
         self._memory = memory
+        timings = self.policy.timings
         # However many threads one person begins, there is room for others.
         self._lanes = Lanes(self.policy.concurrency, max(1, self.policy.concurrency // _SHARES))
-        lifecycle = Lifecycle(agent, self.policy.lifecycle, self.policy.idle_shutdown_s)
+        lifecycle = Lifecycle(agent, self.policy.lifecycle, self.policy.idle_shutdown_s, timings.shutdown_s)
         own = getattr(agent, "on_conversation_end", None)
         on_end = (*on_conversation_end, own) if callable(own) else on_conversation_end
-        self._ends = Ends(store, self._lanes, lifecycle, self.policy.rules, clock, on_end, self.governance.pruned)
+        self._ends = Ends(store, self._lanes, lifecycle, self.policy.rules, clock, on_end, self.governance.pruned, timings)
         self._outbox = Outbox(self.jid, store.inbox, self.policy.stanza_bytes)
         self._engine = Engine(
             agent=agent,
@@ -117,8 +118,8 @@ class Runner:
             filing=Filing(self.jid, files, self.policy.file_over_bytes),
             outbox=self._outbox,
             devices=UnknownDevices(),
-            pace=Pace(),
-            assist_alarms=Alarms(self.policy.assist_timeout_s, self.jid),
+            pace=Pace(timings),
+            assist_alarms=Alarms(self.policy.assist_timeout_s, self.jid, timings.blocked_s),
             usage=usage or Usage(store, clock),
             activity=self.activity,
         )

@@ -18,8 +18,6 @@ from .values import replace
 
 log = logging.getLogger(__name__)
 
-_RETRY_S = 10.0
-
 
 class Workers:
     """For one agent. `turn` answers a request of a lane; `may_begin` says of what waits whether it may begin now."""
@@ -137,7 +135,8 @@ class Workers:
         if is_kept and not self._is_draining:
             self._retries = [timer for timer in self._retries if timer.when() > asyncio.get_running_loop().time()]
             again = replace(waiting, redelivered=True)
-            self._retries.append(asyncio.get_running_loop().call_later(_RETRY_S, self.put, again, lane.sender))
+            retry_s = self._engine.policy.timings.retry_s
+            self._retries.append(asyncio.get_running_loop().call_later(retry_s, self.put, again, lane.sender))
         self._engine.outbox.tell(waiting.incoming, waiting.key, Failed(text, ErrorCode.UNAVAILABLE, True))
 
     async def _give_up(self, lane: Lane, waiting: Waiting) -> None:

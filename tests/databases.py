@@ -6,7 +6,8 @@ import asyncio
 import sqlite3
 import struct
 import threading
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from alembic.config import Config
 from sqlalchemy import Connection
 
 from spade_coreason.stores import Database, migrations
+from spade_coreason.stores.database import Intercept
 
 SQLITE = "sqlite+aiosqlite:///"
 TABLES = ("conversations", "interactions", "variables", "inbox")
@@ -22,9 +24,37 @@ RECEIVED, ANSWERED, CLOSED = range(3)
 """The states of a row of the inbox."""
 
 
-async def opened(url: str) -> Database:
+class Writes:
+    """What stands between a database and its writer: `Database.open(url, intercept=writes)`; `on_batch` may be set."""
+
+    def __init__(self) -> None:
+        self.on_batch: Intercept = lambda batch, write: write(batch)
+
+    def __call__(self, batch: list[Any], write: Callable[[list[Any]], None]) -> None:
+        self.on_batch(batch, write)
+
+    @contextmanager
+    def held(self) -> Iterator[list[list[Any]]]:
+        """The batches of the block, which the writer gets at its end."""
+        held: list[list[Any]] = []
+        writers: list[Callable[[list[Any]], None]] = []
+
+        def hold(batch: list[Any], write: Callable[[list[Any]], None]) -> None:
+            held.append(batch)
+            writers.append(write)
+
+        before, self.on_batch = self.on_batch, hold
+        try:
+            yield held
+        finally:
+            self.on_batch = before
+        for batch, write in zip(held, writers, strict=True):
+            write(batch)
+
+
+async def opened(url: str, intercept: Intercept | None = None) -> Database:
     """What is at a URL, without syncs."""
-    return await Database.open(url, "off")
+    return await Database.open(url, "off", intercept=intercept)
 
 
 def rows(url: str, table: str) -> list[dict[str, Any]]:

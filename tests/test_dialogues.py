@@ -9,9 +9,10 @@ from typing import Any, get_args
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentTester, ConfigError, Policy, command, obeying
+from spade_coreason import AgentDefinition, AgentTester, ConfigError, Policy, command
 from spade_coreason.codec.adhoc import Action, CommandCall, CommandProblem, CommandStage
 from spade_coreason.commands.dialogues import Dialogues
+from spade_coreason.timings import Timings
 from tests.waiting import eventually
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
@@ -164,9 +165,7 @@ async def test_forget_me_from_the_menu_drops_what_runs_and_what_waits_in_a_pause
         assert await d.text("conversations") == "There are none."
 
 
-async def test_what_a_turn_does_that_cannot_be_stopped_is_forgotten_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(obeying, "_STOP_S", 0.05)
-
+async def test_what_a_turn_does_that_cannot_be_stopped_is_forgotten_too() -> None:
     class Stubborn(Slow):
         async def wait(self, session: Any) -> str | None:
             await session.store("secret", "mine")
@@ -177,7 +176,7 @@ async def test_what_a_turn_does_that_cannot_be_stopped_is_forgotten_too(monkeypa
 
         wait = command("wait", "wait for a sign")(wait)
 
-    async with AgentTester(Stubborn, user=ALICE) as t:
+    async with AgentTester(Stubborn, user=ALICE, policy=Policy(timings=Timings(stop_s=0.05))) as t:
         for thread, text in (("a", "work"), ("b", "/wait")):
             t.send_stanza(
                 f"<message to='{AGENT}' type='chat' id='{thread}'><body>{text}</body><thread>{thread}</thread></message>"

@@ -40,6 +40,7 @@ FLOORS = [
         "nearness",
         "held",
         "values",
+        "timings",
     },
     {"conversation", "pruning", "fields", "own_commands", "config", "modules", "authoring", "tokens", "summaries", "embedding"},
     {"codec", "stores", "loading", "files", "links"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 from xml.etree.ElementTree import Element, fromstring
@@ -12,8 +12,9 @@ from spade_coreason import AgentDefinition, Policy, Runner
 from spade_coreason.access import Access
 from spade_coreason.door import Door
 from spade_coreason.peers import OpenRequests
-from spade_coreason.stores import AgentStore, Database
+from spade_coreason.stores import AgentStore
 from spade_coreason.stores.statements import RECEIVE
+from tests.databases import Writes, opened
 
 AGENT = "echo@localhost"
 
@@ -28,8 +29,8 @@ class Echo:
 class Doorway:
     """A door with an agent behind it, and what leaves: receipts by the id that they are for, answers by their text."""
 
-    def __init__(self, door: Door, runner: Runner, database: Database, said: list[str]) -> None:
-        self.door, self.runner, self.database, self.said = door, runner, database, said
+    def __init__(self, door: Door, runner: Runner, writes: Writes, said: list[str]) -> None:
+        self.door, self.runner, self.writes, self.said = door, runner, writes, said
 
     async def hears(self, taken: asyncio.Future[bool] | None) -> list[str]:
         """What leaves until nothing is at work any more."""
@@ -42,7 +43,8 @@ class Doorway:
 
 @asynccontextmanager
 async def doorway(url: str, **policy: Any) -> AsyncIterator[Doorway]:
-    database = await Database.open(url, "off")
+    writes = Writes()
+    database = await opened(url, writes)
     said: list[str] = []
 
     def send(stanzas: list[str]) -> None:
@@ -53,7 +55,7 @@ async def doorway(url: str, **policy: Any) -> AsyncIterator[Doorway]:
     runner = Runner(Echo(), AGENT, AgentStore(database, AGENT), Policy(**policy))
     await runner.open(send)
     try:
-        yield Doorway(Door(runner, OpenRequests(), Access(AGENT), send), runner, database, said)
+        yield Doorway(Door(runner, OpenRequests(), Access(AGENT), send), runner, writes, said)
     finally:
         await runner.drain(1)
         await runner.close()
@@ -101,13 +103,12 @@ async def test_what_is_not_kept_has_no_receipt(database_url: str) -> None:
 
 async def test_what_cannot_be_stored_has_no_receipt(database_url: str) -> None:
     async with doorway(database_url) as d:
-        take = d.database._take
 
-        def spoiled(batch: list[Any]) -> None:
-            take([([(RECEIVE, ("no",)) if one[0] == RECEIVE else one for one in rows], *rest) for rows, *rest in batch])
+        def spoiled(batch: list[Any], write: Callable[[list[Any]], None]) -> None:
+            write([([(RECEIVE, ("no",)) if one[0] == RECEIVE else one for one in rows], *rest) for rows, *rest in batch])
 
         assert await d.hears(d.door.deliver(message("0"))) == ["receipt 0", "hi"]
-        d.database._take = spoiled  # type: ignore[method-assign]
+        d.writes.on_batch = spoiled
         taken = d.door.deliver(message("1"))
         [apology] = await d.hears(taken)
         assert apology.startswith("I cannot store anything at the moment")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
-
-import pytest
 
 from spade_coreason import AgentDefinition, AgentInteractionMemory, ConversationState
 from spade_coreason.codec import Incoming
@@ -163,19 +162,17 @@ async def test_after_a_clock_that_jumped_back_only_the_oldest_turns_are_deleted(
         assert r.agent.seen[-1] == ["2", "3", "4"]
 
 
-async def test_it_is_done_again_every_day(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spade_coreason.retention.EVERY", timedelta(milliseconds=20))
-    clock = Clock()
-    async with running(database_url, tmp_path, clock, DAYS_30) as r:
+async def test_it_is_done_again_every_day(tmp_path: Path, database_url: str) -> None:
+    clock, often = Clock(), replace(DAYS_30, every=timedelta(milliseconds=20))
+    async with running(database_url, tmp_path, clock, often) as r:
         await r.ask("one")
         clock.move(days=31)
         await eventually(lambda: r.turns() == [])
 
 
-async def test_much_is_deleted_in_pieces(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spade_coreason.retention._AT_ONCE", 2)
+async def test_much_is_deleted_in_pieces(tmp_path: Path, database_url: str) -> None:
     clock = Clock()
-    async with running(database_url, tmp_path, clock, DAYS_30) as r:
+    async with running(database_url, tmp_path, clock, replace(DAYS_30, batch=2)) as r:
         for thread in ("a", "b", "c"):
             for _ in range(5):
                 await r.ask("x", ALICE, thread)

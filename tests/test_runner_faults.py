@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ from spade_coreason.stores import AgentStore, ConversationRow, Database
 from spade_coreason.stores.inbox import Inbox
 from spade_coreason.stores.memory import MemoryLimits
 from spade_coreason.stores.statements import RECEIVE
+from spade_coreason.timings import Timings
+from tests.databases import Writes, opened
 from tests.servers.postgres import Postgres
 from tests.turns import NOT_REMEMBERED
 from tests.waiting import eventually
@@ -101,8 +103,8 @@ def asked(text: str, sender: str = ALICE, thread: str | None = None) -> Incoming
 class Running:
     """A runner on a file, and what it says."""
 
-    def __init__(self, runner: Runner, store: Store, agent: Echo, said: list[str]) -> None:
-        self.runner, self.store, self.agent, self.said = runner, store, agent, said
+    def __init__(self, runner: Runner, store: Store, agent: Echo, said: list[str], writes: Writes) -> None:
+        self.runner, self.store, self.agent, self.said, self.writes = runner, store, agent, said, writes
 
     async def ask(self, text: str, sender: str = ALICE, thread: str | None = None) -> None:
         self.runner.receive(asked(text, sender, thread))
@@ -117,26 +119,16 @@ class Running:
             while ConversationState.ACTIVE in await self.states():  # noqa: ASYNC110 - read from the database
                 await asyncio.sleep(0.01)
 
-    @contextmanager
-    def holding_writes(self) -> Iterator[list[list[Any]]]:
-        """The batches for the writer, which gets them at the end."""
-        database = self.store.inbox._database
-        take, held = database._take, list[list[Any]]()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(database, "_take", held.append)
-            yield held
-        for batch in held:
-            take(batch)
-
 
 @asynccontextmanager
 async def running(url: str, send: Callable[[list[str]], None] | None = None, **policy: Any) -> AsyncIterator[Running]:
-    database = await Database.open(url, "off")
+    writes = Writes()
+    database = await opened(url, writes)
     store, agent, said = Store(database, AGENT), Echo(), list[str]()
     runner = Runner(agent, AGENT, store, Policy(**policy))
     await runner.open(send or (lambda stanzas: said.extend(fromstring(s).findtext("body") or "" for s in stanzas)))
     try:
-        yield Running(runner, store, agent, said)
+        yield Running(runner, store, agent, said, writes)
     finally:
         await runner.drain(0)
         await runner.close()
@@ -176,11 +168,8 @@ async def test_a_conversation_whose_turn_could_not_be_stored_times_out_like_any_
         assert r.store.looks <= 6
 
 
-async def test_one_look_that_fails_does_not_end_the_watch(
-    database_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("spade_coreason.ends._AFTER_A_FAILURE_S", 0.05)
-    async with running(database_url, rules=idle_after(0.1)) as r:
+async def test_one_look_that_fails_does_not_end_the_watch(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with running(database_url, rules=idle_after(0.1), timings=Timings(retry_s=0.05)) as r:
         r.store.fails_to_look = 2
         await r.ask("one")
         await r.ended()
@@ -199,11 +188,7 @@ async def test_a_first_turn_that_was_interrupted_leaves_a_conversation_that_time
 
 
 @pytest.mark.parametrize("how", ["raises", "cancels", "hangs"])
-async def test_whoever_is_told_of_an_end_holds_up_no_conversation(
-    how: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("spade_coreason.ends._CALLBACK_S", 0.05)
-
+async def test_whoever_is_told_of_an_end_holds_up_no_conversation(how: str, caplog: pytest.LogCaptureFixture) -> None:
     class Talkative(Echo):
         async def assist(self, request: Any, session: Any, response: Any) -> None:
             session.end()
@@ -218,7 +203,7 @@ async def test_whoever_is_told_of_an_end_holds_up_no_conversation(
                 task.cancel()
             await asyncio.Event().wait()
 
-    async with AgentTester(Talkative()) as t:
+    async with AgentTester(Talkative(), policy=Policy(timings=Timings(conversation_end_s=0.05))) as t:
         asked = [asyncio.create_task(t.ask(str(number))) for number in range(3)]
         assert [answer.text for answer in await asyncio.gather(*asked)] == ["0", "1", "2"]
         assert await t.say("hi") == ["hi"]
@@ -257,7 +242,7 @@ async def test_a_message_that_comes_in_while_the_runner_opens_runs_once(database
 async def test_a_turn_may_begin_before_its_request_is_on_disk_and_does_not_end_before(database_url: str) -> None:
     async with running(database_url) as r:
         await r.ask("known")
-        with r.holding_writes() as held:
+        with r.writes.held() as held:
             is_durable = r.runner.receive(asked("quick"))
             await eventually(lambda: bool(held))
             assert r.agent.asked == ["known", "quick"]
@@ -291,7 +276,7 @@ async def test_an_answer_that_cannot_be_sent_is_kept_and_the_log_says_whose(
 async def test_what_is_not_on_disk_is_not_answered_though_its_answer_is(database_url: str, text: str) -> None:
     async with running(database_url) as r:
         await r.ask("known")
-        with r.holding_writes() as held:
+        with r.writes.held() as held:
             is_durable = r.runner.receive(asked(text))
             assert is_durable is not None
             await eventually(lambda: bool(held))
@@ -420,10 +405,9 @@ async def test_what_an_agent_could_not_remember_is_reported_as_not_remembered(tm
 
 
 async def test_a_turn_that_could_not_be_stored_runs_again_when_it_can_marked_as_redelivered(
-    database_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("spade_coreason.workers._RETRY_S", 0.05)
-    async with running(database_url) as r:
+    async with running(database_url, timings=Timings(retry_s=0.05)) as r:
         r.store.inbox.fails_to_finish = True
         with caplog.at_level(logging.CRITICAL):
             await r.ask("one")
@@ -437,10 +421,9 @@ async def test_a_turn_that_could_not_be_stored_runs_again_when_it_can_marked_as_
 
 
 async def test_a_turn_that_ends_while_the_database_server_is_away_is_answered_when_it_is_back(
-    own_postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+    own_postgres: Postgres,
 ) -> None:
-    monkeypatch.setattr("spade_coreason.workers._RETRY_S", 0.1)
-    async with running(own_postgres.url()) as r:
+    async with running(own_postgres.url(), timings=Timings(retry_s=0.1)) as r:
         await r.ask("before")
         r.agent.waits_for = asyncio.Event()
         taken = r.runner.receive(asked("during"))
@@ -476,10 +459,8 @@ async def test_a_startup_that_hangs_is_an_answer_with_an_error_and_holds_up_noth
 
 
 async def test_a_shutdown_that_exits_or_hangs_holds_up_nothing(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("spade_coreason.lifecycle._SHUTDOWN_S", 0.05)
-
     class Exiting(Echo):
         def shutdown(self) -> None:
             raise SystemExit(3)
@@ -489,7 +470,7 @@ async def test_a_shutdown_that_exits_or_hangs_holds_up_nothing(
             await asyncio.Event().wait()
 
     for faulty in (Exiting(), Hanging()):
-        async with AgentTester(faulty) as t:
+        async with AgentTester(faulty, policy=Policy(timings=Timings(shutdown_s=0.05))) as t:
             assert await t.say("hi") == ["hi"]
     assert "shutdown() of Exiting failed" in caplog.text
     assert "shutdown() of Hanging took longer than 0.05 s" in caplog.text

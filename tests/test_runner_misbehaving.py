@@ -18,8 +18,8 @@ from spade_coreason import (
     ResponseHandler,
     StreamHandle,
     agent,
-    alarms,
 )
+from spade_coreason.timings import Timings
 
 Assist = Callable[[ResponseHandler], Awaitable[None]]
 
@@ -167,14 +167,13 @@ async def test_an_agent_that_swallows_its_cancellation_does_not_hold_its_convers
         assert await t.say("hello") == ["still here"]
 
 
-async def test_who_holds_up_everybody_is_named(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_holds_up_everybody_is_named(caplog: pytest.LogCaptureFixture) -> None:
     @agent
     async def sleepy(request: Any, session: Any, response: Any) -> None:
         time.sleep(0.1)  # noqa: ASYNC251 - as agents do
         await response.markdown("good morning")
 
-    monkeypatch.setattr(alarms, "HELD_S", 0.05)
-    async with AgentTester(sleepy) as t:
+    async with AgentTester(sleepy, policy=Policy(timings=Timings(blocked_s=0.05))) as t:
         assert await t.say("hi") == ["good morning"]
     assert "agent@localhost held up everybody else for 0.1 s; give what blocks to asyncio.to_thread" in caplog.text
 

@@ -1,6 +1,6 @@
 """What lasts: sessions in SQL, interaction memory in JSON."""
 
-from .database import Database
+from .database import Database, StoreTimings
 from .lock import lock_database, lock_directory
 from .rows import ConversationRow, ForgetReport, InboxRow, PendingRow, Stored, Turn, Variable
 from .sessions import AgentStore, stored_agents
@@ -12,6 +12,7 @@ __all__ = [
     "ForgetReport",
     "InboxRow",
     "PendingRow",
+    "StoreTimings",
     "Stored",
     "Turn",
     "Variable",

@@ -14,6 +14,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -36,10 +37,11 @@ Questions: TypeAlias = Generator[tuple[int, Row], list[Any], T]
 """Asks prepared queries one after the other, each with its parameters; gets their rows, and returns what it made of them."""
 Write: TypeAlias = "tuple[Rows, Callable[[Connection], Any] | None, asyncio.Future[Any] | None, Then | None]"
 """What one caller wants written: rows of the prepared statements, or a function; who waits for it, and what follows."""
+Intercept: TypeAlias = Callable[[list[Any], Callable[[list[Any]], None]], None]
+"""Gets each batch (of `Write`s; on SQLite also of lookups) and the writer, to which it gives it: now, later, or changed."""
 
 log = logging.getLogger(__name__)
 
-_TRIAL_S = 5.0
 _LATER_S = 0.2
 _MOST_ROUNDS = 8
 """Of the event loop, for which a batch is gathered after the first."""
@@ -59,14 +61,28 @@ def moment(micros: int) -> datetime:
     return _EPOCH + timedelta(microseconds=micros)
 
 
+@dataclass(frozen=True, slots=True)
+class StoreTimings:
+    """When a database is tried again, in seconds; the defaults are right in production, and tests shorten them."""
+
+    retry_s: float = 5.0
+    """After nothing could be written."""
+    empty_log_s: float = 0.5
+    """Between a deletion and the end of what was deleted in SQLite's log."""
+    empty_log_again_s: float = 10.0
+    """Likewise, where somebody still read the log."""
+
+
 class Database(ABC):
     """Opened by `Database.open`, closed by `close`. One event loop uses it."""
 
     revision = schema.REVISION
     _readers: AsyncEngine
 
-    def __init__(self, url: URL, durability: Durability) -> None:
+    def __init__(self, url: URL, durability: Durability, timings: StoreTimings, intercept: Intercept | None) -> None:
         self._durability = durability
+        self._timings = timings
+        self._intercept = intercept
         self._fresh: list[Any] = []
         self._loop = asyncio.get_running_loop()
         self._next_ids: dict[str, int] = {}
@@ -90,15 +106,22 @@ class Database(ABC):
         self._trial: asyncio.TimerHandle | None = None
 
     @staticmethod
-    async def open(url: str, durability: Durability = "full", *, reads_only: bool = False) -> Database:
+    async def open(
+        url: str,
+        durability: Durability = "full",
+        *,
+        reads_only: bool = False,
+        timings: StoreTimings = StoreTimings(),
+        intercept: Intercept | None = None,
+    ) -> Database:
         """Opens, makes or migrates the database at `url` (sqlite+aiosqlite:///path, postgresql+asyncpg://user@host/name).
 
         One that is opened only to read waits for no writer, and is neither made nor migrated.
 
-        `durability`: "full" survives a power cut, "normal" the end of the process, "off" is for tests. StoreError names what
-        is wrong with the database.
+        `durability`: "full" survives a power cut, "normal" the end of the process, "off" is for tests. `intercept`
+        stands between the callers and the writer. StoreError names what is wrong with the database.
         """
-        database = _database(url, durability)
+        database = _database(url, durability, timings, intercept)
         try:
             if reads_only:
                 await database._open_to_read()
@@ -225,7 +248,10 @@ class Database(ABC):
         if self._fresh:
             fresh, self._fresh = self._fresh, []
             self._is_writing = True
-            self._take(fresh)
+            if self._intercept is None:
+                self._take(fresh)
+            else:
+                self._intercept(fresh, self._take)
 
     def _rest(self) -> None:
         """The writer has nothing to do."""
@@ -236,12 +262,12 @@ class Database(ABC):
     def _resolve(self, results: Results, failure: StoreError | None) -> None:
         """Tells everybody who waits what became of a batch; `failure` is why nothing at all can be written."""
         if failure is not None and not self.is_failing:
-            log.error("%s; it is tried again every %g s", failure, _TRIAL_S)
+            log.error("%s; it is tried again every %g s", failure, self._timings.retry_s)
         elif failure is None and self.is_failing:
             log.warning("%s: can be written again", self.name)
         self.failure = failure
         if self.is_failing and self._trial is None and not self._is_closed:
-            self._trial = self._loop.call_later(_TRIAL_S, self._try)
+            self._trial = self._loop.call_later(self._timings.retry_s, self._try)
         self._rest()
         settle(results)
 
@@ -340,7 +366,7 @@ def name_of(url: URL) -> str:
     return f"postgresql://{host}{f':{url.port}' if url.port else ''}/{url.database or ''}"
 
 
-def _database(url: str, durability: Durability) -> Database:
+def _database(url: str, durability: Durability, timings: StoreTimings, intercept: Intercept | None) -> Database:
     try:
         parsed = make_url(url)
     except ArgumentError as error:
@@ -348,11 +374,11 @@ def _database(url: str, durability: Durability) -> Database:
     if parsed.get_backend_name() == "sqlite":
         from .sqlite import SqliteDatabase
 
-        return SqliteDatabase(parsed, durability)
+        return SqliteDatabase(parsed, durability, timings, intercept)
     if parsed.drivername == "postgresql+asyncpg":
         from .postgres import PostgresDatabase
 
-        return PostgresDatabase(parsed, durability)
+        return PostgresDatabase(parsed, durability, timings, intercept)
     raise StoreError(f"{name_of(parsed)}: only sqlite+aiosqlite:/// and postgresql+asyncpg:// are supported")
 
 

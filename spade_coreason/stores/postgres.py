@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import NullPool
 
 from ..exceptions import StoreError
-from .database import Database, Durability, Questions, Row, T, Write, grouped
+from .database import Database, Durability, Intercept, Questions, Row, StoreTimings, T, Write, grouped
 from .durable import Results
 from .statements import ADD_INTERACTION, CLOSE, KEYS, RECEIVE, RECEIVE_ANSWERED, postgres_queries, postgres_sql
 
@@ -40,8 +40,8 @@ _PROBLEMS = (asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError, OSE
 class PostgresDatabase(Database):
     """A schema of a PostgreSQL database. One platform uses it at a time: an advisory lock says which."""
 
-    def __init__(self, url: URL, durability: Durability) -> None:
-        super().__init__(url, durability)
+    def __init__(self, url: URL, durability: Durability, timings: StoreTimings, intercept: Intercept | None) -> None:
+        super().__init__(url, durability, timings, intercept)
         settings = {
             "application_name": "spade-coreason",
             "synchronous_commit": "on" if durability == "full" else "off",

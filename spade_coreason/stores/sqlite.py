@@ -21,7 +21,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from ..exceptions import DatabaseEmpty, StoreError
-from .database import Database, Durability, Questions, Row, T, Write, grouped
+from .database import Database, Durability, Intercept, Questions, Row, StoreTimings, T, Write, grouped
 from .durable import Results, settle
 from .statements import CLOSE, MAX_ROWS, QUERIES, STATEMENTS, sql
 
@@ -29,8 +29,6 @@ log = logging.getLogger(__name__)
 
 _PAGES_A_CHECKPOINT = 4000
 """So far the log grows: 16 MiB."""
-_EMPTY_AFTER_S = 0.5
-_EMPTY_AGAIN_AFTER_S = 10.0
 _READERS_MAY_TAKE_S = 0.2
 """Nobody writes while the log is emptied, and waits for whoever reads."""
 
@@ -57,8 +55,8 @@ class _Lookup:
 class SqliteDatabase(Database):
     """A file, in WAL mode. The writer is a thread; looking up is done there too, between two transactions."""
 
-    def __init__(self, url: URL, durability: Durability) -> None:
-        super().__init__(url, durability)
+    def __init__(self, url: URL, durability: Durability, timings: StoreTimings, intercept: Intercept | None) -> None:
+        super().__init__(url, durability, timings, intercept)
         self._writer_engine: Engine = create_engine(
             url.set(drivername="sqlite"), connect_args={"cached_statements": len(STATEMENTS) * MAX_ROWS + 128}
         )
@@ -144,7 +142,7 @@ class SqliteDatabase(Database):
 
     async def _empty_log(self) -> None:
         """Once for what is erased within a moment; again and again while others read."""
-        wait_s, has_warned = _EMPTY_AFTER_S, False
+        wait_s, has_warned = self._timings.empty_log_s, False
         while self._has_erased:
             await asyncio.sleep(wait_s)
             self._has_erased = False
@@ -159,7 +157,7 @@ class SqliteDatabase(Database):
                     log.warning("%s: what was deleted is still in its log: %s", self.name, error)
                 has_warned = True
             if not is_empty:
-                self._has_erased, wait_s = True, _EMPTY_AGAIN_AFTER_S
+                self._has_erased, wait_s = True, self._timings.empty_log_again_s
 
     def _truncate_log(self) -> bool:
         """Writes the log into the file, and leaves nothing of it; False where somebody still reads it."""

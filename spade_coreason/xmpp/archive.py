@@ -24,6 +24,7 @@ from ..names import bare
 from ..stores import AgentStore
 from ..stores.duplicates import DUPLICATE_DAYS
 from .connection import Connection
+from .timings import ConnectionTimings
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,6 @@ PLACE = "archive"
 
 _PAGE = 50
 _ANSWER_WITHIN_S = 30.0
-_KEEP_AFTER_S = 5.0
 _AGAIN_S = (5.0, 30.0, 120.0, 600.0)
 # The inbox knows duplicates so long; and two clocks may differ.
 _OLDEST = timedelta(days=DUPLICATE_DAYS)
@@ -53,10 +53,11 @@ class Place(NamedTuple):
 class Archive:
     """Reads on in the archive with each new session. `take` takes a message in, as if it came now."""
 
-    def __init__(self, connection: Connection, take: Take) -> None:
+    def __init__(self, connection: Connection, take: Take, timings: ConnectionTimings) -> None:
         self._connection = connection
         self._take = take
         self._own = bare(connection.jid)
+        self._keep_s = timings.archive_place_s
         self._store: AgentStore | None = None
         self._place: Place | None = None
         self._task: asyncio.Task[None] | None = None
@@ -108,7 +109,7 @@ class Archive:
         if ident:
             self._noted.append((ident, durable))
             if self._timer is None:
-                self._timer = asyncio.get_running_loop().call_later(_KEEP_AFTER_S, self._keep_noted)
+                self._timer = asyncio.get_running_loop().call_later(self._keep_s, self._keep_noted)
 
     # The place
 
@@ -124,7 +125,7 @@ class Archive:
         if reached:
             self._keep(Place(reached, utc_now()))
         if self._noted:
-            self._timer = asyncio.get_running_loop().call_later(_KEEP_AFTER_S, self._keep_noted)
+            self._timer = asyncio.get_running_loop().call_later(self._keep_s, self._keep_noted)
 
     def _keep(self, place: Place) -> None:
         self._place = place

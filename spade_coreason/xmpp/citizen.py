@@ -18,6 +18,7 @@ from .contacts import Contacts
 from .discovery import Discovery
 from .presence import Presence
 from .publishing import publish
+from .timings import ConnectionTimings
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ class Citizen:
         admissions: Admissions,
         avatar: Avatar | None,
         may_command: Callable[[str], bool],
+        timings: ConnectionTimings,
     ) -> None:
         self._connection = connection
         self._client = connection.client
@@ -58,6 +60,7 @@ class Citizen:
             concurrency,
             lambda: runner.is_paused,
             lambda: runner.store.is_failing,
+            every_s=timings.presence_s,
         )
         runner.on_pause(self._presence.changed)
         self.noticed = self._presence.noticed

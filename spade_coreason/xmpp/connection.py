@@ -22,6 +22,7 @@ from .outgoing import Outgoing, Wanted
 from .problems import CLOSED, NO_ADDRESS, in_words, login_refused, remedy_for
 from .refusing import refusal
 from .sm import ACK, ACK_REQUEST
+from .timings import USUAL, ConnectionTimings
 from .watch import Watch
 from .xmpp_client import Client
 
@@ -29,8 +30,6 @@ log = logging.getLogger(__name__)
 
 OnMessage: TypeAlias = Callable[[Element], asyncio.Future[Any] | None]
 State: TypeAlias = Literal["offline", "connecting", "online"]
-
-_RENEW_AFTER_S = 5.0
 
 
 class Connection:
@@ -52,8 +51,9 @@ class Connection:
         on_presence: Callable[[Presence], bool] = lambda presence: False,
         takes: Callable[[Element], bool] = lambda message: False,
         is_there_for: Callable[[str], bool] = lambda asker: True,
+        timings: ConnectionTimings = USUAL,
     ) -> None:
-        self.client = Client(jid, password, endpoint, register)
+        self.client = Client(jid, password, endpoint, register, timings)
         self.jid = name or jid
         """What errors call it."""
         self.state: State = "offline"
@@ -64,6 +64,7 @@ class Connection:
         self.resumptions = 0
         self.sessions = 0
         self._endpoint = endpoint
+        self._renew_s = timings.renew_s
         self._on_message = on_message
         self._on_session = on_session
         self._on_presence = on_presence
@@ -87,7 +88,7 @@ class Connection:
         self._renewal: asyncio.TimerHandle | None = None
         self._ended_by = ""
         self._back_off = BackOff()
-        self._watch = Watch(client, self._silent)
+        self._watch = Watch(client, self._silent, timings)
         self._outgoing = Outgoing(client, self._watch)
         self.send = self._outgoing.send
         """Sends stanzas in order; what is sent in one round of the event loop leaves in one write, or in few."""
@@ -184,9 +185,9 @@ class Connection:
             log.error(
                 "%s: what came in cannot be stored; it is not acknowledged, and comes again with a new session in %g s",
                 self.jid,
-                _RENEW_AFTER_S,
+                self._renew_s,
             )
-            self._renewal = self._loop.call_later(_RENEW_AFTER_S, self._renew)
+            self._renewal = self._loop.call_later(self._renew_s, self._renew)
 
     def _renew(self) -> None:
         """Only to a new session does the server deliver again what it holds; a resumed one would go on behind it."""

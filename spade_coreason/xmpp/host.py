@@ -36,6 +36,7 @@ from .endpoint import Endpoint
 from .offline_mail import OfflineMail
 from .room import RoomPlan, is_visit
 from .rooms import REMEMBERED, Rooms
+from .timings import USUAL, ConnectionTimings
 from .uploads import Uploads
 
 # SPADE imports pyjabber, which makes a directory for uploads at its import and leaves it behind.
@@ -102,6 +103,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         register: bool = False,
         avatar: Avatar | None = None,
         rooms: Iterable[RoomPlan] = (),
+        timings: ConnectionTimings = USUAL,
     ) -> None:
         _prepare_container()
         if not JID(jid).resource:
@@ -114,6 +116,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self._endpoint = endpoint
         self._register = register
         self._avatar = avatar
+        self._timings = timings
         self._citizen: Citizen | None = None
         self._door: Door | None = None
         self._runner: Runner | None = None
@@ -127,9 +130,10 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             on_presence=self._on_presence,
             takes=self._take_elsewhere,
             is_there_for=self._is_there_for,
+            timings=timings,
         )
         self.connection.client.register_plugin("xep_0363")  # what SPADE's behaviours upload goes through it
-        self.archive = Archive(self.connection, self._recover)
+        self.archive = Archive(self.connection, self._recover, timings)
         self.offline_mail = OfflineMail(self.connection)
         self.uploads = Uploads(self.connection.client, endpoint.context)
         self.rooms = Rooms(self.connection, rooms, self._occupant_has_left)
@@ -145,7 +149,9 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
     def serve(self, runner: Runner, door: Door) -> None:
         """Says who answers; before `start`."""
         self._runner, self._door = runner, door
-        self._citizen = Citizen(self.connection, runner, door.access, door.admissions, self._avatar, self._may_command)
+        self._citizen = Citizen(
+            self.connection, runner, door.access, door.admissions, self._avatar, self._may_command, self._timings
+        )
         self.rooms.access = door.access
 
     async def _async_start(self, auto_register: bool = True) -> None:

@@ -9,7 +9,6 @@ from xml.etree.ElementTree import Element, SubElement
 
 XUPDATE = "vcard-temp:x:update"
 
-_AT_MOST_EVERY_S = 5.0
 _LOOK_AFTER_S = 0.5
 # Of its concurrency: from there on an agent is busy, and until there it stays so.
 _BUSY_FROM = 0.75
@@ -45,7 +44,7 @@ def availability(
 
 
 class Presence:
-    """Sends the presence of one agent, and again when it changes, at most once in five seconds.
+    """Sends the presence of one agent, and again when it changes, at most once in `every_s`.
 
     `caps` makes the element that stands for its features; `turns` says how many conversations are at work, `is_paused`
     whether no new one is, `is_failing` whether nothing can be stored.
@@ -59,6 +58,8 @@ class Presence:
         concurrency: int,
         is_paused: Callable[[], bool] = lambda: False,
         is_failing: Callable[[], bool] = lambda: False,
+        *,
+        every_s: float,
     ) -> None:
         self._client = client
         self._caps = caps
@@ -66,6 +67,7 @@ class Presence:
         self._concurrency = concurrency
         self._is_paused = is_paused
         self._is_failing = is_failing
+        self._every_s = every_s
         self._loop = asyncio.get_running_loop()
         self._said = QUIET
         self._said_at = 0.0
@@ -122,10 +124,10 @@ class Presence:
     def _look(self) -> None:
         self._timer = None
         now = self._now()
-        wait_s = self._said_at + _AT_MOST_EVERY_S - self._loop.time()
+        wait_s = self._said_at + self._every_s - self._loop.time()
         if now != self._said and wait_s <= 0:
             self._say(now)
-            wait_s = _AT_MOST_EVERY_S
+            wait_s = self._every_s
         if self._said != now or now not in (QUIET, PAUSED):
             # What ends is not noticed by itself; the end of a pause is.
             self._timer = self._loop.call_later(max(wait_s, _LOOK_AFTER_S), self._look)

@@ -16,11 +16,10 @@ from slixmpp.plugins.base import register_plugin
 from slixmpp.plugins.xep_0198 import XEP_0198
 
 from ..tracked import Tracked
+from .timings import ConnectionTimings
 
 _MODULUS = 2**32
 _ACK_WITHIN_S = 0.1
-_DURABLE_WITHIN_S = 3.0
-"""So long a resumption waits for what is being stored; what takes longer comes again, and by its id is known."""
 
 REQUEST_ACK = "<r xmlns='urn:xmpp:sm:3'/>"
 ACK_REQUEST = "{urn:xmpp:sm:3}r"
@@ -34,7 +33,7 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
     """
 
     # A request for an acknowledgement every so many stanzas; what is left over is asked for after a second.
-    default_config = {**XEP_0198.default_config, "window": 25}
+    default_config = {**XEP_0198.default_config, "window": 25, "timings": ConnectionTimings()}
 
     def plugin_init(self) -> None:
         self.on_news: Callable[[], None] | None = None
@@ -136,7 +135,7 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         if self.sm_id and "bind" not in negotiated and "stream_management" not in negotiated:
             transport = self.xmpp.transport
             if waiting := [durable for _, durable in self._held if not durable.done()]:
-                await asyncio.wait(waiting, timeout=_DURABLE_WITHIN_S)
+                await asyncio.wait(waiting, timeout=self.timings.durable_s)
             if self.xmpp.transport is not transport:
                 return True  # cut again meanwhile: nothing of this stream goes on
             self._count_what_is_durable()

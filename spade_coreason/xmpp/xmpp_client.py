@@ -16,6 +16,7 @@ from slixmpp.exceptions import IqError, IqTimeout
 from .endpoint import Endpoint
 from .sm import DurableStreamManagement
 from .stream import StreamReader
+from .timings import ConnectionTimings
 
 
 def _is_news(record: logging.LogRecord) -> bool:
@@ -35,7 +36,7 @@ _NOT_WELL_FORMED = (  # RFC 6120, 4.9.3.13
 class Client(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without types here
     """slixmpp's client, with our TLS and stream management, and presence only when we are ready."""
 
-    def __init__(self, jid: str, password: str, endpoint: Endpoint, register: bool) -> None:
+    def __init__(self, jid: str, password: str, endpoint: Endpoint, register: bool, timings: ConnectionTimings) -> None:
         super().__init__(JID(jid), password)
         self.registration = "the server takes no registrations" if register else ""
         """Why there is no account although one was to be registered, as far as is known."""
@@ -49,7 +50,7 @@ class Client(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without types h
         if register:
             self.register_plugin("xep_0077")
             self.add_event_handler("register", self.register)
-        self.register_plugin("xep_0198")
+        self.register_plugin("xep_0198", {"timings": timings})
         self.sm: DurableStreamManagement = self.plugin["xep_0198"]
         """Stream management (XEP-0198)."""
         self.roster.auto_authorize = None  # else everybody may subscribe

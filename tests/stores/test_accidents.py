@@ -13,12 +13,13 @@ import pytest
 from sqlalchemy import Connection
 
 from spade_coreason import StoreError
-from spade_coreason.stores import AgentStore, Database
+from spade_coreason.stores import AgentStore, Database, StoreTimings
 from tests.databases import SQLITE, execute
 from tests.servers.postgres import Postgres
 from tests.waiting import eventually
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+SOON = StoreTimings(retry_s=0.02)
 
 
 class Accident:
@@ -76,11 +77,10 @@ class Accident:
     ],
 )
 async def test_after_an_accident_it_goes_on_by_itself_and_nothing_is_lost(
-    tmp_path: Path, kind: str, problem: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, kind: str, problem: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("spade_coreason.stores.database._TRIAL_S", 0.02)
     path = tmp_path / "platform.db"
-    database = await Database.open(f"{SQLITE}{path}", "off")
+    database = await Database.open(f"{SQLITE}{path}", "off", timings=SOON)
     store = AgentStore(database, "echo@localhost")
 
     def received(number: int) -> tuple[int, asyncio.Future[bool], bool]:
@@ -125,11 +125,10 @@ CREATE TRIGGER no_room BEFORE INSERT OR UPDATE ON alembic_version FOR EACH STATE
 
 
 async def test_when_the_disk_of_the_database_server_is_full_nothing_is_lost_either(
-    postgres: Postgres, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    postgres: Postgres, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("spade_coreason.stores.database._TRIAL_S", 0.02)
     url = postgres.url()
-    database = await Database.open(url, "off")
+    database = await Database.open(url, "off", timings=SOON)
     store = AgentStore(database, "echo@localhost")
 
     def receive(number: int) -> asyncio.Future[bool]:

@@ -14,6 +14,7 @@ from spade_coreason import ConversationState
 from spade_coreason.conversation import Life
 from spade_coreason.stores import AgentStore, ConversationRow, Database
 from spade_coreason.stores.statements import RECEIVE
+from tests.databases import opened
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -128,16 +129,17 @@ async def test_what_follows_gets_what_a_function_gives(database: Database) -> No
     assert got == [7]
 
 
-async def test_a_turn_that_is_alone_waits_for_no_round_of_the_loop(store: AgentStore, database: Database) -> None:
-    await received(store, 0)
+async def test_a_turn_that_is_alone_waits_for_no_round_of_the_loop(database_url: str) -> None:
     handed: list[int] = []
-    take = database._take
 
-    def watched(batch: list[Any]) -> None:
+    def watched(batch: list[Any], write: Callable[[list[Any]], None]) -> None:
         handed.append(len(batch))
-        take(batch)
+        write(batch)
 
-    database._take = watched  # type: ignore[method-assign]
+    database = await opened(database_url, watched)
+    store = AgentStore(database, "echo@localhost")
+    await received(store, 0)
+    handed.clear()
     row, is_new, _ = store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)
     assert handed == []
     ended = finish(store, row, lambda _: None)
@@ -163,6 +165,7 @@ async def test_a_turn_that_is_alone_waits_for_no_round_of_the_loop(store: AgentS
     ended = store.inbox.finish(row, talk(store, "refused"), None, "[]")
     assert handed == [2, 6, 2, 2, 2]  # a refusal, or a command, likewise
     assert await ended
+    await database.close()
 
 
 async def test_reading_alone_keeps_nothing_back(store: AgentStore) -> None:

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from spade_coreason import StoreError
-from spade_coreason.stores import AgentStore, Database, Variable
+from spade_coreason.stores import AgentStore, Database, StoreTimings, Variable
 from tests.databases import SQLITE
 from tests.turns import AGENT, ALICE, BOB, conversation, turn
 from tests.waiting import eventually
+
+USUAL = StoreTimings()
 
 
 def tried(database: Database) -> asyncio.Future[bool] | None:
@@ -24,11 +26,10 @@ def tried(database: Database) -> asyncio.Future[bool] | None:
 
 @pytest.mark.parametrize("is_read", [False, True])
 async def test_what_was_forgotten_is_not_in_the_log_either_even_if_somebody_reads_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_read: bool
+    tmp_path: Path, is_read: bool
 ) -> None:
-    monkeypatch.setattr("spade_coreason.stores.sqlite._EMPTY_AGAIN_AFTER_S", 0.05)
     file, log = tmp_path / "platform.db", tmp_path / "platform.db-wal"
-    database = await Database.open(f"{SQLITE}{file}", "normal")
+    database = await Database.open(f"{SQLITE}{file}", "normal", timings=StoreTimings(empty_log_again_s=0.05))
     store = AgentStore(database, AGENT)
     for owner in (ALICE, BOB):
         await turn(store, conversation(store, f"{owner}_{AGENT}", owner), Variable("person", owner, "v", f'"{owner}"'))
@@ -56,10 +57,10 @@ async def test_what_was_forgotten_is_not_in_the_log_either_even_if_somebody_read
     await database.close()
 
 
-async def forgotten(tmp_path: Path) -> tuple[Database, AgentStore, Path]:
+async def forgotten(tmp_path: Path, timings: StoreTimings = USUAL) -> tuple[Database, AgentStore, Path]:
     """A database of which nothing is in the file yet, all in the log, and where somebody is about to be forgotten."""
     file = tmp_path / "platform.db"
-    database = await Database.open(f"{SQLITE}{file}", "normal")
+    database = await Database.open(f"{SQLITE}{file}", "normal", timings=timings)
     store = AgentStore(database, AGENT)
     await turn(store, conversation(store, f"{ALICE}_{AGENT}", ALICE))
     return database, store, file
@@ -77,9 +78,8 @@ async def test_whoever_deletes_need_not_wait_for_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("after_s", [0, 0.01, 0.02])
-async def test_a_closed_database_has_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_s: float) -> None:
-    monkeypatch.setattr("spade_coreason.stores.sqlite._EMPTY_AFTER_S", 0.01)
-    database, store, file = await forgotten(tmp_path)
+async def test_a_closed_database_has_no_log(tmp_path: Path, after_s: float) -> None:
+    database, store, file = await forgotten(tmp_path, StoreTimings(empty_log_s=0.01))
     await store.forget(ALICE)
     await asyncio.sleep(after_s)
     await database.close()

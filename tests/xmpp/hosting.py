@@ -25,15 +25,17 @@ from spade_coreason.names import bare
 from spade_coreason.peers import OpenRequests, Peers
 from spade_coreason.runner import Policy, Runner
 from spade_coreason.service import Platform
-from spade_coreason.stores import AgentStore, Database
+from spade_coreason.stores import AgentStore, Database, StoreTimings
 from spade_coreason.stores.memory import AgentInteractionMemory
 from spade_coreason.xmpp.endpoint import Endpoint
 from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.room import RoomPlan
+from spade_coreason.xmpp.timings import USUAL, ConnectionTimings
 from tests.servers.server import XmppServer
 
 PROJECT = Path(__file__).parents[2]
 UNLIMITED = Policy(rules=Rules(max_interactions=0))
+USUAL_OF_STORES = StoreTimings()
 
 Assist = Callable[[AgentRequest, Any, Any], Awaitable[None]]
 Make = Callable[[Peers], Any]
@@ -77,6 +79,8 @@ class Hosted:
     invited_by: Sequence[str] = ()
     admission: Mapping[str, Any] = field(default_factory=dict)
     agent: Any = None
+    timings: ConnectionTimings = USUAL
+    store_timings: StoreTimings = USUAL_OF_STORES
 
     database: Database = field(init=False)
     requests: OpenRequests = field(init=False)
@@ -98,9 +102,10 @@ class Hosted:
 
     async def start(self) -> None:
         """Online; what a run before left is taken up."""
-        self.database = await Database.open(self.url, "normal")
+        self.database = await Database.open(self.url, "normal", timings=self.store_timings)
         try:
-            self.host = HostedAgent(*self.account, endpoint_of(self.server, self.port), rooms=self.rooms)
+            endpoint = endpoint_of(self.server, self.port)
+            self.host = HostedAgent(*self.account, endpoint, rooms=self.rooms, timings=self.timings)
             self.requests = OpenRequests()
             self.peers = Peers(self.jid, self.requests, self.host.send)
             self.agent = self.make(self.peers)
@@ -161,16 +166,20 @@ async def hosted(
     rooms: Sequence[RoomPlan] = (),
     invited_by: Sequence[str] = (),
     admission: Mapping[str, Any] | None = None,
+    timings: ConnectionTimings = USUAL,
+    store_timings: StoreTimings = USUAL_OF_STORES,
 ) -> AsyncIterator[Hosted]:
     """Puts `agent`, or what `agent(peers)` makes where it is no agent, on `server` with a fresh account.
 
     `prepare` is called with the SPADE agent before it starts; `port` is that of a tunnel to the server. `rooms` are
-    joined; into those of `invited_by` the agent may be invited. `admission` are the other rules of its `Access`.
+    joined; into those of `invited_by` the agent may be invited. `admission` are the other rules of its `Access`; `timings` are
+    those of its connection, `store_timings` those of its database.
     """
     make: Make = (lambda peers: agent) if hasattr(agent, "assist") else agent
     account = await server.account(name)
     url = f"sqlite+aiosqlite:///{tmp_path}/{bare(account[0])}.db"
     one = Hosted(account, server, url, make, policy, access, on_end, prepare, port, rooms, invited_by, admission or {})
+    one.timings, one.store_timings = timings, store_timings
     await one.start()
     try:
         yield one

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.servers import ejabberd as ejabberd_server
 from tests.servers import prosody as prosody_server
 from tests.servers.clients import StockClient
@@ -142,13 +143,10 @@ async def test_what_is_durable_beside_what_is_not_yet(seldom: XmppServer, tmp_pa
         await eventually(lambda: not sm._held and sm._said == sm.handled)
 
 
-async def test_a_resumption_acknowledges_nothing_that_is_not_durable(
-    each_server: XmppServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("spade_coreason.xmpp.sm._DURABLE_WITHIN_S", 0.1)
+async def test_a_resumption_acknowledges_nothing_that_is_not_durable(each_server: XmppServer, tmp_path: Path) -> None:
     async with (
         Tunnel(each_server) as tunnel,
-        hosted(Echo(), each_server, tmp_path, port=tunnel.port) as agent,
+        hosted(Echo(), each_server, tmp_path, port=tunnel.port, timings=ConnectionTimings(durable_s=0.1)) as agent,
         StockClient(*await each_server.account(), each_server) as alice,
     ):
         assert await alice.ask("before", agent.jid) == "before"
@@ -174,13 +172,10 @@ async def resumes(agent: Hosted) -> None:
 
 
 @pytest.mark.parametrize("cuts", [1, 2])
-async def test_a_resumption_waits_for_what_is_being_stored(
-    each_server: XmppServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cuts: int
-) -> None:
-    monkeypatch.setattr("spade_coreason.xmpp.sm._DURABLE_WITHIN_S", 4.0)
+async def test_a_resumption_waits_for_what_is_being_stored(each_server: XmppServer, tmp_path: Path, cuts: int) -> None:
     async with (
         Tunnel(each_server) as tunnel,
-        hosted(Echo(), each_server, tmp_path, port=tunnel.port) as agent,
+        hosted(Echo(), each_server, tmp_path, port=tunnel.port, timings=ConnectionTimings(durable_s=4.0)) as agent,
         StockClient(*await each_server.account(), each_server) as alice,
     ):
         assert await alice.ask("before", agent.jid) == "before"

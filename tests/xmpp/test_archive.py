@@ -21,6 +21,7 @@ from spade_coreason.conversation import Rules
 from spade_coreason.runner import Policy
 from spade_coreason.xmpp.archive import PLACE
 from spade_coreason.xmpp.host import HostedAgent
+from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.servers import ejabberd as ejabberd_server
 from tests.servers import prosody as prosody_server
 from tests.servers.clients import StockClient
@@ -259,9 +260,9 @@ async def test_what_is_older_than_the_inbox_remembers_is_left_alone(pool: Pool, 
         assert await until_last(alice, agent) == ["of today"]
 
 
-async def test_its_place_is_never_ahead_of_the_disk(both: XmppServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spade_coreason.xmpp.archive._KEEP_AFTER_S", 0.05)
-    async with alice_on(both) as alice, hosted(Echo(), both, tmp_path) as agent:
+async def test_its_place_is_never_ahead_of_the_disk(both: XmppServer, tmp_path: Path) -> None:
+    timings = ConnectionTimings(archive_place_s=0.05)
+    async with alice_on(both) as alice, hosted(Echo(), both, tmp_path, timings=timings) as agent:
         await current(agent)
         archive = agent.host.archive
         before = archive._place

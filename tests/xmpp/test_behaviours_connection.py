@@ -22,6 +22,7 @@ from spade_coreason.xmpp.endpoint import Endpoint
 from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.servers.certificate import certificate_in
 from spade_coreason.xmpp.servers.ports import free_ports
+from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.servers import ejabberd as ejabberd_server
 from tests.servers import prosody as prosody_server
 from tests.servers.clients import StockClient
@@ -290,13 +291,12 @@ async def test_a_cut_connection_comes_back_and_meanwhile_says_so(real_server: Xm
 
 @pytest.mark.parametrize("direction", ["to the server", "to the agent"])
 async def test_a_connection_that_carries_nothing_is_given_up_and_made_again(
-    real_server: XmppServer, tmp_path: Path, direction: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    real_server: XmppServer, tmp_path: Path, direction: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("spade_coreason.xmpp.watch._PULSE_S", 0.3)
-    monkeypatch.setattr("spade_coreason.xmpp.watch._SILENCE_S", 0.3)
+    timings = ConnectionTimings(pulse_s=0.3, silence_s=0.3)
     async with (
         Tunnel(real_server) as tunnel,
-        hosted(Echo(), real_server, tmp_path, port=tunnel.port) as echo,
+        hosted(Echo(), real_server, tmp_path, port=tunnel.port, timings=timings) as echo,
         StockClient(*await real_server.account(), real_server) as alice,
     ):
         assert await alice.ask("one", echo.jid) == "one"

@@ -9,6 +9,7 @@ import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import pytest
 
 from spade_coreason.exceptions import StoreError
 from spade_coreason.stores.schema import ANSWERED, RECEIVED
+from spade_coreason.timings import Timings
+from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.servers.clients import StockClient
 from tests.servers.ejabberd import ejabberd as ejabberd_server
 from tests.servers.ejabberd import installed as ejabberd_installed
@@ -24,7 +27,7 @@ from tests.servers.prosody import prosody as prosody_server
 from tests.servers.requirements import require
 from tests.servers.server import XmppServer
 from tests.waiting import eventually
-from tests.xmpp.hosting import By, Child, Echo, Tunnel, hosted, journal_of, platform, texts
+from tests.xmpp.hosting import UNLIMITED, By, Child, Echo, Tunnel, hosted, journal_of, platform, texts
 
 QUESTIONS = 100
 
@@ -188,10 +191,9 @@ async def test_a_message_is_not_acknowledged_before_it_is_durable(real_server: X
 
 
 async def test_what_comes_while_the_disk_is_full_is_answered_when_there_is_room_again(
-    real_server: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    real_server: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("spade_coreason.xmpp.connection._RENEW_AFTER_S", 0.3)
-    monkeypatch.setattr("spade_coreason.workers._RETRY_S", 0.3)
+    policy, timings = replace(UNLIMITED, timings=Timings(retry_s=0.3)), ConnectionTimings(renew_s=0.3)
 
     async def grows_to(pages: int) -> None:
         async with asyncio.timeout(5):
@@ -203,7 +205,7 @@ async def test_what_comes_while_the_disk_is_full_is_answered_when_there_is_room_
                     await asyncio.sleep(0.01)
 
     async with (
-        hosted(Echo(), real_server, tmp_path) as agent,
+        hosted(Echo(), real_server, tmp_path, policy=policy, timings=timings) as agent,
         StockClient(*await real_server.account(), real_server) as alice,
     ):
         assert await alice.ask("before", agent.jid) == "before"

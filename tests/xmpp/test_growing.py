@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from spade_coreason.timings import Timings
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
 from tests.waiting import eventually
-from tests.xmpp.hosting import By, Hosted, Tunnel, hosted
+from tests.xmpp.hosting import UNLIMITED, By, Hosted, Tunnel, hosted
 
 ACTIVE = "<active xmlns='http://jabber.org/protocol/chatstates'/>"
 STATES = "{http://jabber.org/protocol/chatstates}"
@@ -246,8 +248,11 @@ async def test_typing_is_said_again_for_as_long_as_the_work_lasts(prosody: XmppS
     async def assist(request: Any, session: Any, response: Any) -> None:
         await goes_on.wait()
 
-    async with hosted(By(assist), prosody, tmp_path) as agent, StockClient(*await prosody.account(), prosody) as alice:
-        agent.runner._engine.pace.still_typing.delay_s = 0.1
+    policy = replace(UNLIMITED, timings=Timings(typing_again_s=0.1))
+    async with (
+        hosted(By(assist), prosody, tmp_path, policy=policy) as agent,
+        StockClient(*await prosody.account(), prosody) as alice,
+    ):
         alice.send("go", agent.jid, extra_xml=ACTIVE)
         assert [await state(alice) for _ in range(4)] == ["composing"] * 4
         goes_on.set()

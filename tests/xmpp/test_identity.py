@@ -26,8 +26,10 @@ from spade_coreason.conversation import Rules
 from spade_coreason.forget import forget_person
 from spade_coreason.runner import Policy
 from spade_coreason.service import Platform
+from spade_coreason.stores import StoreTimings
 from spade_coreason.stores.memory import AgentInteractionMemory
 from spade_coreason.xmpp.host import HostedAgent
+from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.servers.clients import StockClient
 from tests.servers.server import OTHER_DOMAIN, XmppServer
 from tests.waiting import eventually
@@ -367,15 +369,16 @@ async def test_what_is_too_long_for_a_stanza_is_cut_or_left_out(real_server: Xmp
 # What it is doing
 
 
-async def test_its_presence_says_how_busy_it_is(
-    real_server: XmppServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if real_server.kind == "ejabberd":  # once at its real pace
-        monkeypatch.setattr("spade_coreason.xmpp.presence._AT_MOST_EVERY_S", 0.1)
+async def test_its_presence_says_how_busy_it_is(real_server: XmppServer, tmp_path: Path) -> None:
+    # Once at its real pace.
+    timings = ConnectionTimings(presence_s=0.1) if real_server.kind == "ejabberd" else ConnectionTimings()
     held = Held()
     held.may_start.set()
     policy = Policy(rules=Rules(max_interactions=0), concurrency=4)
-    async with hosted(held, real_server, tmp_path, policy=policy) as agent, person(real_server) as alice:
+    async with (
+        hosted(held, real_server, tmp_path, policy=policy, timings=timings) as agent,
+        person(real_server) as alice,
+    ):
         await befriended(alice, agent.jid)
         await published(agent)
         for number in range(3):
@@ -397,12 +400,12 @@ async def test_its_presence_says_that_it_is_paused(prosody: XmppServer, tmp_path
         await presence(alice, agent.jid, says("available", ""))
 
 
-async def test_its_presence_says_that_nothing_can_be_stored(
-    prosody: XmppServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("spade_coreason.stores.database._TRIAL_S", 0.1)
-    monkeypatch.setattr("spade_coreason.xmpp.presence._AT_MOST_EVERY_S", 0.1)
-    async with hosted(Weather(), prosody, tmp_path) as agent, person(prosody) as alice:
+async def test_its_presence_says_that_nothing_can_be_stored(prosody: XmppServer, tmp_path: Path) -> None:
+    timings, store_timings = ConnectionTimings(presence_s=0.1), StoreTimings(retry_s=0.1)
+    async with (
+        hosted(Weather(), prosody, tmp_path, timings=timings, store_timings=store_timings) as agent,
+        person(prosody) as alice,
+    ):
         await befriended(alice, agent.jid)
         await published(agent)
         path = agent.database.name

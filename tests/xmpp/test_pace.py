@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.promptness import Waits, first_words_waits, typing_waits
+from spade_coreason.timings import Timings
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
-from tests.xmpp.hosting import By, hosted
+from tests.xmpp.hosting import UNLIMITED, By, hosted
 from tests.xmpp.test_behaviours_failing import asking
 from tests.xmpp.test_growing import CORRECTS, Pen, met, replaces
 
@@ -102,12 +104,11 @@ async def test_a_message_is_corrected_once_a_second_at_most(prosody: XmppServer,
 async def test_the_end_of_an_answer_does_not_wait_for_the_time_of_its_next_correction(
     prosody: XmppServer, tmp_path: Path
 ) -> None:
-    pen = Pen()
+    pen, policy = Pen(), replace(UNLIMITED, timings=Timings(growth_s=60))
     async with (
-        hosted(pen.agent, prosody, tmp_path) as agent,
+        hosted(pen.agent, prosody, tmp_path, policy=policy) as agent,
         StockClient(*await prosody.account(), prosody, plugins=CORRECTS) as alice,
     ):
-        agent.runner._engine.pace.growing.delay_s = 60
         await met(alice, agent)
         alice.send("go", agent.jid)
         pen.write("It ")
