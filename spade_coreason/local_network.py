@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Set
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
 from urllib.parse import quote
 from xml.etree.ElementTree import Element, fromstring
 
 from .codec import Bounce, Reply, decode
-from .codec.namespaces import BODY, THREAD
+from .codec.namespaces import BODY, CHAT_STATES, DISPLAYED, OOB, OOB_URL, REPLACE, REPLY, THREAD
+from .devices import UnknownDevices
 from .files import Fetched, Progress, fetch
 from .names import bare
 from .peers import OpenRequests
@@ -80,38 +82,102 @@ class LocalNetwork:
             receive(bounce)
 
 
-class _Text(NamedTuple):
-    """What a person reads, from whom, and on which thread."""
+ClientFeature: TypeAlias = Literal["corrections", "replies"]
+"""What a person's client shows: corrections (XEP-0308), so that a streamed answer grows; replies (XEP-0461)."""
 
+
+class LocalDevices(UnknownDevices):
+    """The devices of all people: they show `features`, which may change."""
+
+    def __init__(self, features: Set[ClientFeature]) -> None:
+        self.features = features
+
+    def corrects(self, person: str) -> bool:
+        """The same for everybody."""
+        return "corrections" in self.features
+
+    def refers(self, device: str) -> bool:
+        """The same for everybody."""
+        return "replies" in self.features
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedMessage:
+    """A message as it came to a person. What it does not have is None."""
+
+    id: str
     sender: str
+    """A bare JID."""
     thread: str | None
-    text: str
+    text: str | None
+    """None for one that shows typing only, or is a receipt or a marker."""
+    reply_to: str | None
+    """The id of the person's message that it replies to (XEP-0461)."""
+    corrects: str | None
+    """The id of the agent's message whose text it replaces (XEP-0308)."""
+    link: str | None
+    """The file that clients show it as (XEP-0066)."""
+    state: str | None
+    """A chat state (XEP-0085): "active", "composing", "paused", "inactive" or "gone"."""
+    displayed: str | None
+    """The id of the person's message that the agent has begun to work on (XEP-0333)."""
+    xml: Element = field(repr=False, compare=False)
+
+    @classmethod
+    def read(cls, xml: Element) -> ReceivedMessage:
+        """Reads a `<message/>`."""
+        reply, replaced, displayed = (xml.find(tag) for tag in (REPLY, REPLACE, DISPLAYED))
+        return cls(
+            id=xml.get("id", ""),
+            sender=bare(xml.get("from", "")),
+            thread=xml.findtext(THREAD),
+            text=xml.findtext(BODY),
+            reply_to=reply.get("id") if reply is not None else None,
+            corrects=replaced.get("id") if replaced is not None else None,
+            link=xml.findtext(f"{OOB}/{OOB_URL}"),
+            state=next((child.tag.rpartition("}")[2] for child in xml if child.tag in CHAT_STATES), None),
+            displayed=displayed.get("id") if displayed is not None else None,
+            xml=xml,
+        )
 
 
 class LocalUser:
-    """Somebody who talks to agents: a program's open requests and a person's texts."""
+    """A user who talks to agents: a program's open requests and a person's messages."""
 
     def __init__(self, jid: str, network: LocalNetwork) -> None:
         self.jid = jid
         self.requests = OpenRequests()
         self.send = network.sender(f"{jid}/test")
-        self._texts: list[_Text] = []
+        self.messages: list[ReceivedMessage] = []
+        """All that came, in the order of its arrival."""
+        self._unread: list[ReceivedMessage] = []
+        self._arrival = asyncio.Event()
         network.attach(jid, self._receive)
 
     def take(self, *of: str | None) -> list[str]:
         """The texts that nobody took: all, or those `of` a sender and a thread."""
-        taken = [text for text in self._texts if not of or of == (text.sender, text.thread)]
-        self._texts = [text for text in self._texts if text not in taken]
-        return [text.text for text in taken]
+        taken = [one for one in self._unread if not of or of == (one.sender, one.thread)]
+        self._unread = [one for one in self._unread if one not in taken]
+        return [one.text for one in taken if one.text is not None]
+
+    async def next(self) -> ReceivedMessage:
+        """Takes the first message with a text that nobody took; waits for it."""
+        while not self._unread:
+            self._arrival.clear()
+            await self._arrival.wait()
+        return self._unread.pop(0)
 
     def _receive(self, stanza: Element) -> None:
+        received = ReceivedMessage.read(stanza)
+        self.messages.append(received)
         message = decode(stanza)
         if isinstance(message, Reply):
             self.requests.deliver(message)
         elif isinstance(message, Bounce):
             self.requests.bounce(message)
-        elif (text := stanza.findtext(BODY)) is not None:
-            self._texts.append(_Text(bare(stanza.get("from", "")), stanza.findtext(THREAD), text))
+        elif received.text is not None:
+            self._unread.append(received)
+            self._arrival.set()
 
 
 class LocalFiles:

@@ -17,18 +17,17 @@ from .values import replace
 
 log = logging.getLogger(__name__)
 
-_REMEMBERED = 256  # of an agent; for older ones there is the database
-
 
 class Places:
     """Hands the requests of each sender to `enqueue` in order, a reply without a thread when it is known where it belongs.
 
     It belongs to the conversation of the message that it replies to, where that is one of the sender's; a reply to anything
-    else is a message like any other.
+    else is a message like any other. `remembered` turns are known at once; older ones are looked for in the database.
     """
 
-    def __init__(self, store: AgentStore, enqueue: Callable[[Waiting, str], None]) -> None:
+    def __init__(self, store: AgentStore, enqueue: Callable[[Waiting, str], None], remembered: int) -> None:
         self._store = store
+        self._remembered = remembered
         self._enqueue = enqueue
         self._recent: OrderedDict[int, tuple[str, str | None]] = OrderedDict()
         """Whose turns are on which thread, by the numbers of their keys; the latest of them."""
@@ -84,7 +83,7 @@ class Places:
 
     def _pass_on(self, waiting: Waiting, sender: str) -> None:
         self._recent[waiting.key.int] = sender, waiting.incoming.thread
-        if len(self._recent) > _REMEMBERED:
+        if len(self._recent) > self._remembered:
             self._recent.popitem(last=False)
         self._enqueue(waiting, sender)
 

@@ -30,4 +30,6 @@ class Policy:
     thoughts: bool = False
     stanza_bytes: int = 65536
     file_over_bytes: int = 262144
+    remembered_turns: int = 256
+    """Replies to the newest turns find their conversation in memory; replies to older ones in the database."""
     timings: Timings = field(default_factory=Timings)

@@ -125,7 +125,7 @@ class Runner:
         )
         self._memories = Memories(self._engine)
         self._workers = Workers(self._engine, self._turn, self._may_begin)
-        self._places = Places(store, self._workers.put)
+        self._places = Places(store, self._workers.put, self.policy.remembered_turns)
         self._waiting_room = WaitingRoom(self._lanes, self._places, store.inbox, self.policy.queue)
         self._obeying = Obeying(
             self._engine, self._memories, self.commands, self, self._waiting_room, self._workers.set_to_work
@@ -307,6 +307,14 @@ class Runner:
     def turns_in_flight(self) -> int:
         """How many conversations have a turn running or waiting."""
         return len(self._workers) + len(self._places)
+
+    def waiting(self, sender: str) -> int:
+        """How many requests of a sender (a bare JID) wait for their turn."""
+        return self._lanes.waiting(sender) + self._places.waiting(sender)
+
+    def holds(self, conversation_id: str) -> bool:
+        """Whether anything of a conversation is in memory."""
+        return self._lanes.named(conversation_id) is not None
 
     async def settled(self, *of: str | None) -> None:
         """Waits until no turn runs or waits: of anybody, or `of` a sender (a bare JID) and a thread."""

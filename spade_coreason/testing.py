@@ -4,13 +4,24 @@ async def test_it_remembers_the_city():
     async with AgentTester(weather) as t:
         await t.ask("Berlin")
         assert "Berlin" in (await t.ask("")).text
+
+What a person's client can do beyond texts:
+
+async def test_a_reply_goes_on_where_the_answer_was():
+    async with AgentTester(weather, client_features={"replies"}) as t:
+        question = t.send("Berlin?", thread="travel")
+        answer = await t.message()  # a ReceivedMessage: id, text, thread, reply_to, …
+        assert answer.reply_to == question
+        t.send("and tomorrow?", reply_to=answer.id)
+        assert (await t.message()).thread == "travel"
+        t.react(answer.id, "👍")
 """
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Set
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import datetime
@@ -21,16 +32,17 @@ from typing import Any
 from uuid import uuid4
 
 from .access import Access
+from .codec.namespaces import CORRECTION_NAMESPACE, REACTIONS_NAMESPACE, REPLY_NAMESPACE, RETRACT
 from .codec.xml import attribute, escape
 from .contracts import AgentInterface, AgentRequest, ConversationRecord
 from .contracts.base import utc_now
 from .door import Door
 from .embedding import Embedder
 from .ends import OnConversationEnd
-from .files import Fetched, Files
+from .files import Fetched, Files, Put
 from .knowledge import Knowledge
 from .loading import AgentParts, build_agent
-from .local_network import LocalFiles, LocalNetwork, LocalUser
+from .local_network import ClientFeature, LocalDevices, LocalFiles, LocalNetwork, LocalUser, ReceivedMessage
 from .peers import Answer, OpenRequests, PeerEvent, Peers, as_request, collect, write_request
 from .runner import Policy, Runner
 from .stores import AgentStore, Database
@@ -39,6 +51,8 @@ from .stores.memory import AgentInteractionMemory
 from .summaries import Summariser
 from .tokens import TokenCounter
 from .usage import Usage
+
+__all__ = ["AgentTester", "ClientFeature", "ReceivedMessage"]
 
 _RESOURCE = "agent"
 
@@ -51,7 +65,13 @@ class AgentTester:
     constructor of `agent`. `embedder`, `summariser` and `count` are those of all agents; by default they need no model.
     `user` is who asks where no other is named; who may ask is `allow`, as in a configuration, by default the domain of the
     agent. `clock` is the time of conversations, turns and memories; the waits within a turn are real. `database` is the
-    address of an empty one (`storage.url`), by default an SQLite file in the temporary directory.
+    address of an empty one (`storage.url`), by default an SQLite file in the temporary directory. `client_features` is what
+    the clients of all people show: "corrections" (a streamed answer grows), "replies"; by default texts only. `upload(name,
+    data, type, progress)` keeps what agents upload and returns its link, or raises UploadError; by default it is kept in
+    `uploaded`.
+
+    A program uses `ask` and `stream`. A person uses `say`, or `send`, `retract` and `react`, which do not wait; what came to a
+    person is in `messages`, and `message` waits for the next.
     """
 
     def __init__(
@@ -70,6 +90,8 @@ class AgentTester:
         summariser: Summariser | None = None,
         count: TokenCounter | None = None,
         database: str | None = None,
+        client_features: Set[ClientFeature] = frozenset(),
+        upload: Put | None = None,
     ) -> None:
         self.jid = jid
         self._url = database
@@ -88,6 +110,8 @@ class AgentTester:
         self._directory = Path()
         self._network = LocalNetwork()
         self._files = LocalFiles()
+        self._put = upload or self._files.put
+        self._devices = LocalDevices(client_features)
         self._database: Database | None = None
         self._memories: dict[str, AgentInteractionMemory] = {}
         self.runners: dict[str, Runner] = {}
@@ -154,16 +178,57 @@ class AgentTester:
         TimeoutError after `timeout` seconds.
         """
         person, to = self._as(user), to or self.jid
-        said = f"<thread>{escape(thread)}</thread>" if thread else ""
-        self.send_stanza(
-            f"<message to='{attribute(to)}' type='chat' id='{uuid4()}'><body>{escape(text)}</body>{said}</message>", user=user
-        )
+        self.send(text, thread=thread, user=user, to=to)
         async with asyncio.timeout(timeout):
             await self._network.carried()
             if to in self.runners:
                 await self.runners[to].settled(person.jid, thread)
             await self._network.carried()
         return person.take(to, thread)
+
+    def send(
+        self,
+        text: str,
+        *,
+        id: str | None = None,
+        thread: str | None = None,
+        reply_to: str | None = None,
+        corrects: str | None = None,
+        extra: str = "",
+        user: str | None = None,
+        to: str | None = None,
+    ) -> str:
+        """Writes as a person does, without waiting, and gives the id of the message: `id` ("" for none), or a new one.
+
+        `reply_to` is the id of the message that this one replies to (XEP-0461), `corrects` that of a message of the same
+        person, which it replaces (XEP-0308). `extra` is further elements of the message, as XML.
+        """
+        to, id = to or self.jid, str(uuid4()) if id is None else id
+        inner = f"<body>{escape(text)}</body>"
+        if thread:
+            inner += f"<thread>{escape(thread)}</thread>"
+        if reply_to is not None:
+            inner += f"<reply xmlns='{REPLY_NAMESPACE}' to='{attribute(to)}' id='{attribute(reply_to)}'/>"
+        if corrects is not None:
+            inner += f"<replace xmlns='{CORRECTION_NAMESPACE}' id='{attribute(corrects)}'/>"
+        self._send(f"{inner}{extra}", id, user, to)
+        return id
+
+    def retract(self, id: str, *, user: str | None = None, to: str | None = None) -> None:
+        """Takes back the person's message of that id (XEP-0424)."""
+        # Clients put a text beside it for those that do not know what it is.
+        retracted = f"<retract xmlns='{RETRACT}' id='{attribute(id)}'/><body>This person took a message back</body>"
+        self._send(retracted, str(uuid4()), user, to)
+
+    def react(self, id: str, *emojis: str, user: str | None = None, to: str | None = None) -> None:
+        """Reacts to the agent's message of that id (XEP-0444); none takes earlier reactions back."""
+        felt = "".join(f"<reaction>{escape(emoji)}</reaction>" for emoji in emojis)
+        reacted = f"<reactions xmlns='{REACTIONS_NAMESPACE}' id='{attribute(id)}'>{felt}</reactions>"
+        self._send(reacted, str(uuid4()), user, to)
+
+    def _send(self, inner: str, id: str, user: str | None, to: str | None) -> None:
+        named = f" id='{attribute(id)}'" if id else ""
+        self.send_stanza(f"<message to='{attribute(to or self.jid)}' type='chat'{named}>{inner}</message>", user=user)
 
     def send_stanza(self, stanza: str, *, user: str | None = None) -> None:
         """Sends any `<message/>`, as it is, from a user."""
@@ -172,6 +237,19 @@ class AgentTester:
     def unread(self, user: str | None = None) -> list[str]:
         """The texts that came to a person and that no `say` has given, in the order of their arrival."""
         return self._as(user).take()
+
+    async def message(self, user: str | None = None, *, timeout: float = 10.0) -> ReceivedMessage:
+        """Waits for the next message with a text that came to a person; it is read then. TimeoutError after `timeout`."""
+        async with asyncio.timeout(timeout):
+            return await self._as(user).next()
+
+    def messages(self, user: str | None = None) -> list[ReceivedMessage]:
+        """Everything that came to a person until now, read or not, typing and corrections included; the oldest first."""
+        return list(self._as(user).messages)
+
+    async def delivered(self) -> None:
+        """Waits until everything that was sent before has arrived; turns may still run."""
+        await self._network.carried()
 
     async def settled(self) -> None:
         """Waits until no turn runs or waits, everything that was said has arrived, and what left a window is taken in."""
@@ -191,9 +269,22 @@ class AgentTester:
         """The conversations of the agent, the newest first."""
         return [row.record for row in await self.runners[self.jid].store.conversations()]
 
-    async def restart(self, grace_s: float = 1.0) -> None:
-        """Stops, as a platform does, and starts again over what was stored. Classes and factories make new agents."""
+    @property
+    def client_features(self) -> Set[ClientFeature]:
+        """What the clients of all people show; it may be set at any time."""
+        return self._devices.features
+
+    @client_features.setter
+    def client_features(self, features: Set[ClientFeature]) -> None:
+        self._devices.features = features
+
+    async def restart(self, grace_s: float = 1.0, *, policy: Policy | None = None) -> None:
+        """Stops, as a platform does, and starts again over what was stored, with another `policy` where one is given.
+
+        Classes and factories make new agents.
+        """
         await self._close(grace_s)
+        self._policy = policy or self._policy
         await self._open()
 
     def _as(self, user: str | None) -> LocalUser:
@@ -209,7 +300,7 @@ class AgentTester:
             self._make(jid, what, self._database)
         for jid, runner in self.runners.items():
             await self.doors[jid].admissions.load()
-            await runner.open(self._network.sender(f"{jid}/{_RESOURCE}"))
+            await runner.open(self._network.sender(f"{jid}/{_RESOURCE}"), self._devices)
         for jid, runner in self.runners.items():
             self._network.attach(jid, self.doors[jid].deliver)
             runner.send_unsent()
@@ -217,7 +308,7 @@ class AgentTester:
     def _make(self, jid: str, what: Any, database: Database) -> None:
         send = self._network.sender(f"{jid}/{_RESOURCE}")
         requests = OpenRequests()
-        files = Files(self._files.put, self._files.get)
+        files = Files(self._put, self._files.get)
         peers = Peers(jid, requests, send, self._policy.stanza_bytes)
         knowledge = Knowledge(KnowledgeStore(database, jid), self._embedder, clock=self._clock)
         store = AgentStore(database, jid)

@@ -152,9 +152,9 @@ async def test_forget_me_from_the_menu_drops_what_runs_and_what_waits_in_a_pause
         await d.t.say("one")
         await d.t.say("two", thread="t")
         assert (await d.text("pause", who=f"{BOB}/x")).startswith("Paused")
-        d.t.send_stanza(f"<message to='{AGENT}' type='chat' id='w'><body>three</body></message>")
+        d.t.send("three")
         waiting = asyncio.create_task(d.call("wait", conversation="t"))
-        await eventually(lambda: d.t.runners[AGENT]._lanes.waiting(ALICE) == 2)
+        await eventually(lambda: d.t.runners[AGENT].waiting(ALICE) == 2)
         session = await d.begin("forget-me")
         done = await d.call("forget-me", session, "complete", sure="1")
         assert done.text.startswith("Forgotten: 2 conversations, 2 turns")
@@ -167,8 +167,11 @@ async def test_forget_me_from_the_menu_drops_what_runs_and_what_waits_in_a_pause
 
 async def test_what_a_turn_does_that_cannot_be_stopped_is_forgotten_too() -> None:
     class Stubborn(Slow):
+        at_work = 0
+
         async def wait(self, session: Any) -> str | None:
             await session.store("secret", "mine")
+            self.at_work += 1
             while not self.may_go_on.is_set():
                 with suppress(asyncio.CancelledError):
                     await super().wait(session)
@@ -178,10 +181,8 @@ async def test_what_a_turn_does_that_cannot_be_stopped_is_forgotten_too() -> Non
 
     async with AgentTester(Stubborn, user=ALICE, policy=Policy(timings=Timings(stop_s=0.05))) as t:
         for thread, text in (("a", "work"), ("b", "/wait")):
-            t.send_stanza(
-                f"<message to='{AGENT}' type='chat' id='{thread}'><body>{text}</body><thread>{thread}</thread></message>"
-            )
-        await eventually(lambda: sum(lane.is_assisting for lane in t.runners[AGENT]._lanes) == 2)
+            t.send(text, thread=thread)
+        await eventually(lambda: t.agent.at_work == 2)  # type: ignore[attr-defined]
         assert (await t.say("/forget me yes"))[0].startswith("Forgotten: 3 conversations")
         t.agent.may_go_on.set()  # type: ignore[attr-defined]
         await t.settled()

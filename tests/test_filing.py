@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
-from xml.etree.ElementTree import Element
 
 import pytest
 
 from spade_coreason import AgentDefinition, AgentTester, Files, Policy, UploadError
 from spade_coreason.codec import summary
 from spade_coreason.local_network import LocalFiles
-from tests.showing import Showing
-from tests.test_replies import AGENT, ALICE, person_of, said
+from spade_coreason.testing import ReceivedMessage
 from tests.test_runner_outbox import Wire, question, running
 
-BODY = "{jabber:client}body"
-LINK = "{jabber:x:oob}x/{jabber:x:oob}url"
 FIRST = "It is about *tea* & **coffee**."
 LONG = "\n\n".join([f"# Drinks\n\n{FIRST}", *(f"Paragraph {n} of many." for n in range(100))])
 SMALL = Policy(file_over_bytes=1000)
@@ -56,59 +52,58 @@ class Speaker:
                 await response.markdown(text)
 
 
-async def heard_after(t: AgentTester, query: str) -> list[Element]:
-    heard = person_of(t, ALICE)
-    t.send_stanza(said(query))
+async def heard_after(t: AgentTester, query: str) -> list[ReceivedMessage]:
+    before = len(t.messages())
+    t.send(query)
     await t.settled()
-    t.unread(ALICE)
-    return [message for message in heard if message.find(BODY) is not None]
+    t.unread()
+    return [message for message in t.messages()[before:] if message.text is not None]
 
 
 @pytest.mark.parametrize("how", ["a block", "a stream", "an open stream"])
 async def test_an_answer_too_long_for_a_chat_is_its_beginning_and_a_file(how: str) -> None:
-    async with AgentTester(Speaker, user=ALICE, policy=SMALL) as t:
+    async with AgentTester(Speaker, policy=SMALL) as t:
         begins, file = await heard_after(t, how)
-        assert (begins.findtext(BODY) or "").startswith("*Drinks*\n\nIt is about _tea_ & *coffee*.\n\nParagraph 0")
-        assert (begins.findtext(BODY) or "").endswith("…\n\nThe whole answer (2 kB) is in this file:")
-        assert begins.find(LINK) is None
+        assert (begins.text or "").startswith("*Drinks*\n\nIt is about _tea_ & *coffee*.\n\nParagraph 0")
+        assert (begins.text or "").endswith("…\n\nThe whole answer (2 kB) is in this file:")
+        assert begins.link is None
         [(link, kept)] = t.uploaded.items()
-        assert file.findtext(BODY) == file.findtext(LINK) == link
+        assert file.text == file.link == link
         assert (kept.name, kept.type, kept.data.decode().strip()) == ("answer.md", "text/markdown", LONG)
         await t.say("again")
         assert t.agent.turns[0].strip() == LONG  # type: ignore[attr-defined]
 
 
 async def test_long_data_is_a_file_too_as_a_person_reads_it() -> None:
-    async with AgentTester(Speaker, user=ALICE, policy=SMALL) as t:
+    async with AgentTester(Speaker, policy=SMALL) as t:
         begins, file = await heard_after(t, "data")
-        assert (begins.findtext(BODY) or "").startswith('```\n{\n  "text"')
-        assert (begins.findtext(BODY) or "").count("```") == 2
+        assert (begins.text or "").startswith('```\n{\n  "text"')
+        assert (begins.text or "").count("```") == 2
         [(link, kept)] = t.uploaded.items()
-        assert file.findtext(BODY) == link
+        assert file.text == link
         assert (kept.name, kept.data[:3]) == ("answer.txt", b"```")
 
 
 async def test_a_stream_that_grew_ends_as_the_beginning_of_the_file() -> None:
-    async with AgentTester(Speaker, user=ALICE, policy=SMALL) as t:
-        t.runners[AGENT]._engine.devices = Showing(corrections=True)
+    async with AgentTester(Speaker, policy=SMALL, client_features={"corrections"}) as t:
         *grown, begins, file = await heard_after(t, "a stream")
-        assert "The whole answer" in (begins.findtext(BODY) or "")
-        assert file.findtext(BODY) == file.findtext(LINK)
-        replaced = {message.find("{urn:xmpp:message-correct:0}replace") is None for message in grown[1:]}
+        assert "The whole answer" in (begins.text or "")
+        assert file.text == file.link
+        replaced = {message.corrects is None for message in grown[1:]}
         assert replaced <= {False}
 
 
 async def test_a_program_gets_all_of_it_and_no_file() -> None:
-    async with AgentTester(Speaker, user=ALICE, policy=SMALL) as t:
+    async with AgentTester(Speaker, policy=SMALL) as t:
         assert (await t.ask("a block")).text == LONG
         assert t.uploaded == {}
 
 
 @pytest.mark.parametrize("over", [0, 10**6])
 async def test_what_is_not_too_long_or_never_to_be_one_is_no_file(over: int) -> None:
-    async with AgentTester(Speaker, user=ALICE, policy=Policy(file_over_bytes=over)) as t:
+    async with AgentTester(Speaker, policy=Policy(file_over_bytes=over)) as t:
         [whole] = await heard_after(t, "a block")
-        assert (whole.findtext(BODY) or "").endswith("Paragraph 99 of many.")
+        assert (whole.text or "").endswith("Paragraph 99 of many.")
         assert t.uploaded == {}
 
 
@@ -120,12 +115,11 @@ async def test_where_the_server_keeps_no_files_it_goes_in_several_messages_and_i
         raise UploadError(name, "there is no such service")
 
     policy = Policy(file_over_bytes=1000, stanza_bytes=10_000)
-    async with AgentTester(Speaker, user=ALICE, policy=policy, options={"what": LONG * 10}) as t:
-        t.runners[AGENT]._engine.filing._files = Files(refuses)
+    async with AgentTester(Speaker, policy=policy, options={"what": LONG * 10}, upload=refuses) as t:
         for _ in range(2):
             parts = await heard_after(t, "a block")
             assert len(parts) > 2
-            assert (parts[-1].findtext(BODY) or "").endswith("Paragraph 99 of many.")
+            assert (parts[-1].text or "").endswith("Paragraph 99 of many.")
         assert asked == ["answer.md"]
 
 
@@ -168,27 +162,27 @@ async def test_a_turn_that_died_behind_its_upload_uploads_again(database_url: st
 
 
 async def test_a_link_to_what_was_uploaded_is_a_message_of_its_own_that_clients_show_as_the_file() -> None:
-    async with AgentTester(Speaker, user=ALICE) as t:
+    async with AgentTester(Speaker) as t:
         [alone] = await heard_after(t, "a link")
         [link] = t.uploaded
-        assert alone.findtext(BODY) == alone.findtext(LINK) == link
+        assert alone.text == alone.link == link
         table, found = await heard_after(t, "a link in data")
         _, second = t.uploaded
-        assert second in (table.findtext(BODY) or "")
-        assert table.find(LINK) is None
-        assert found.findtext(BODY) == found.findtext(LINK) == second
+        assert second in (table.text or "")
+        assert table.link is None
+        assert found.text == found.link == second
         [words] = await heard_after(t, "a link in a text")
-        assert words.find(LINK) is None
+        assert words.link is None
 
 
 async def test_a_link_of_somebody_else_is_never_shown_as_a_file() -> None:
     """The client of whoever is shown a picture fetches it: what a stranger makes an agent say must not tell who listens."""
-    async with AgentTester(Speaker, user=ALICE) as t:
+    async with AgentTester(Speaker) as t:
         await heard_after(t, "a link")
         for link in ("https://evil.example/a.png", "https://files.localhost/2/answer.md"):
             [message] = await heard_after(t, link)
-            assert message.findtext(BODY) == link
-            assert message.find(LINK) is None
+            assert message.text == link
+            assert message.link is None
 
 
 # The summary

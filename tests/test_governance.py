@@ -98,8 +98,7 @@ async def test_a_window_that_was_made_smaller_is_so_from_the_next_turn_on(tester
     async with tester(looking, policy=policy(MemoryStrategy.SLIDING_WINDOW, 6)) as t:
         for number in range(6):
             await see(t, str(number))
-        t._policy = policy(MemoryStrategy.SLIDING_WINDOW, 2)
-        await t.restart()
+        await t.restart(policy=policy(MemoryStrategy.SLIDING_WINDOW, 2))
         assert (await see(t, "6"))["window"] == ["4", "5"]
         assert (await see(t, "7"))["window"] == ["5", "6"]
 
@@ -348,8 +347,7 @@ async def test_a_long_conversation_is_taken_in_whole_when_the_strategy_changes(t
     async with tester(looking, policy=policy(MemoryStrategy.SLIDING_WINDOW, 2)) as t:
         for number in range(60):  # more than are taken in at once
             await t.ask({"query": f"number {number}"}, user=ALICE)
-        t._policy = policy(MemoryStrategy.VECTOR_STORE, 2)
-        await t.restart()
+        await t.restart(policy=policy(MemoryStrategy.VECTOR_STORE, 2))
         await see(t, "x")
         knowledge = t.runners[t.jid].knowledge
         assert knowledge is not None

@@ -69,7 +69,7 @@ async def unfinished(t: AgentTester) -> list[str | None]:
 
 
 def send(t: AgentTester, text: str, user: str = ALICE, id: str = "") -> None:
-    t.send_stanza(f"<message to='{AGENT}' type='chat' id='{id or text}'><body>{text}</body></message>", user=user)
+    t.send(text, id=id or text, user=user)
 
 
 @pytest.mark.parametrize("is_in_memory", [True, False])
@@ -83,7 +83,7 @@ async def test_an_operator_ends_a_conversation_and_the_next_message_begins_a_new
         assert await runner.end_conversation(CONVERSATION)
         assert await record(t) == ("completed", 1)
         assert ends.heard == [(CONVERSATION, "completed")]
-        assert runner._lanes.named(CONVERSATION) is None  # nothing of it is held
+        assert not runner.holds(CONVERSATION)
         assert not await runner.end_conversation(CONVERSATION)  # it is ended
         assert not await runner.end_conversation("nobody's")
         assert len(ends.heard) == 1
@@ -106,7 +106,7 @@ async def test_an_operator_who_ends_a_conversation_at_work_does_not_wait_and_its
         assert answer == "hold 1" or "incident" in answer
         assert await record(t) == ("completed", 1)
         assert ends.heard == [(CONVERSATION, "completed")]
-        assert t.runners[AGENT]._lanes.named(CONVERSATION) is None
+        assert not t.runners[AGENT].holds(CONVERSATION)
 
 
 @pytest.mark.parametrize("is_in_memory", [True, False])
@@ -143,7 +143,7 @@ async def test_in_a_pause_what_runs_ends_and_what_comes_is_kept_until_the_agent_
         send(t, "hold")
         await counter(t).working.wait()
         send(t, "behind", id="1")
-        await t._network.carried()
+        await t.delivered()
         runner.pause()
         assert runner.is_paused
         counter(t).may.set()
@@ -201,7 +201,7 @@ async def test_a_program_simply_waits_and_has_its_answer_when_the_agent_goes_on(
     async with counting() as t:
         t.runners[AGENT].pause()
         asking = asyncio.create_task(t.ask("x"))
-        await eventually(lambda: any(lane.queue for lane in t.runners[AGENT]._lanes))
+        await eventually(lambda: t.runners[AGENT].waiting(ALICE) == 1)
         t.runners[AGENT].resume()
         assert (await asking).text == "x 1"
 
@@ -227,7 +227,7 @@ async def test_a_paused_agent_may_be_stopped_and_keeps_no_more_than_it_may() -> 
         t.runners[AGENT].pause()
         for number in range(3):
             send(t, f"{number}")
-        await eventually(lambda: len(t._as(None)._texts) == 2)
+        await eventually(lambda: len(t.messages()) == 2)
         refusal, told = t.unread()
         assert refusal.startswith("2 messages of this conversation wait already")
         assert told == PAUSED

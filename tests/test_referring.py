@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
@@ -33,29 +34,10 @@ class Slow:
         self.feedback_on.append((interaction.input["query"], reactions))
 
 
-def question(text: str, id: str, extra: str = "") -> str:
-    return f"<message to='{AGENT}' type='chat' id='{id}'><body>{text}</body>{extra}</message>"
-
-
-def correction(of: str) -> str:
-    return f"<replace xmlns='urn:xmpp:message-correct:0' id='{of}'/>"
-
-
-RETRACTIONS = {
-    "new": "<retract xmlns='urn:xmpp:message-retract:1' id='{}'/>",
-    "old": "<apply-to xmlns='urn:xmpp:fasten:0' id='{}'><retract xmlns='urn:xmpp:message-retract:0'/></apply-to>",
-}
-
-
-def retraction(of: str, how: str = "new") -> str:
-    # Clients put a text beside it for those that do not know what it is.
-    return question("This person took a message back", uuid4().hex, RETRACTIONS[how].format(of))
-
-
-def reactions(of: str, *emojis: str) -> str:
-    said = "".join(f"<reaction>{emoji}</reaction>" for emoji in emojis)
-    felt = f"<reactions xmlns='urn:xmpp:reactions:0' id='{of}'>{said}</reactions>"
-    return f"<message to='{AGENT}' type='chat' id='{uuid4().hex}'>{felt}</message>"
+def retract_as_before(t: AgentTester, of: str) -> None:
+    """As older clients do it (XEP-0424, 0.3)."""
+    retraction = f"<apply-to xmlns='urn:xmpp:fasten:0' id='{of}'><retract xmlns='urn:xmpp:message-retract:0'/></apply-to>"
+    t.send("This person took a message back", extra=retraction)
 
 
 @pytest.mark.parametrize("how", ["running", "waiting"])
@@ -63,10 +45,10 @@ async def test_a_correction_of_a_question_that_is_not_answered_replaces_it(how: 
     slow = Slow()
     async with AgentTester(slow, user=ALICE) as t:
         if how == "waiting":
-            t.send_stanza(question("first", "0"))
-        t.send_stanza(question("whta", "1"))
+            t.send("first", id="0")
+        t.send("whta", id="1")
         await eventually(lambda: bool(slow.asked))
-        t.send_stanza(question("what", "2", correction("1")))
+        t.send("what", id="2", corrects="1")
         slow.may.set()
         await t.settled()
         assert t.unread() == (["answer to first"] if how == "waiting" else []) + ["answer to what"]
@@ -80,24 +62,24 @@ async def test_a_correction_of_an_answered_question_asks_again() -> None:
     slow = Slow()
     slow.may.set()
     async with AgentTester(slow, user=ALICE) as t:
-        t.send_stanza(question("whta", "1"))
+        t.send("whta", id="1")
         await t.settled()
-        t.send_stanza(question("what", "2", correction("1")))
+        t.send("what", id="2", corrects="1")
         await t.settled()
         assert t.unread() == ["answer to whta", "answer to what"]
 
 
-@pytest.mark.parametrize("how", list(RETRACTIONS))
+@pytest.mark.parametrize("retract", [AgentTester.retract, retract_as_before], ids=["new", "old"])
 @pytest.mark.parametrize("when", ["running", "waiting"])
-async def test_a_retraction_stops_the_work_on_a_question(how: str, when: str) -> None:
+async def test_a_retraction_stops_the_work_on_a_question(retract: Callable[[AgentTester, str], None], when: str) -> None:
     slow = Slow()
     async with AgentTester(slow, user=ALICE) as t:
         first = "0" if when == "waiting" else "1"
         for ident in dict.fromkeys((first, "1")):
-            t.send_stanza(question(f"question {ident}", ident))
+            t.send(f"question {ident}", id=ident)
         await eventually(lambda: bool(slow.asked))
-        t.send_stanza(retraction("1", how))
-        t.send_stanza(question("another", "2"))
+        retract(t, "1")
+        t.send("another", id="2")
         slow.may.set()
         await t.settled()
         assert t.unread() == (["answer to question 0"] if when == "waiting" else []) + ["answer to another"]
@@ -109,10 +91,10 @@ async def test_a_retraction_stops_the_work_on_a_question(how: str, when: str) ->
 async def test_a_question_that_is_taken_back_in_the_same_breath_is_never_begun() -> None:
     slow = Slow()
     async with AgentTester(slow, user=ALICE) as t:
-        t.send_stanza(question("x", "1"))
-        t.send_stanza(retraction("1"))
-        t.send_stanza(question("whta", "2"))
-        t.send_stanza(question("what", "3", correction("2")))
+        t.send("x", id="1")
+        t.retract("1")
+        t.send("whta", id="2")
+        t.send("what", id="3", corrects="2")
         slow.may.set()
         await t.settled()
         assert (slow.asked, t.unread()) == (["what"], ["answer to what"])
@@ -121,20 +103,23 @@ async def test_a_question_that_is_taken_back_in_the_same_breath_is_never_begun()
 async def test_an_origin_id_names_a_question_too() -> None:
     slow = Slow()
     async with AgentTester(slow, user=ALICE) as t:
-        t.send_stanza(question("x", "1", "<origin-id xmlns='urn:xmpp:sid:0' id='o1'/>"))
+        t.send("x", id="1", extra="<origin-id xmlns='urn:xmpp:sid:0' id='o1'/>")
         await eventually(lambda: bool(slow.asked))
-        t.send_stanza(retraction("o1"))
+        t.retract("o1")
         await t.settled()
         assert t.unread() == []
 
 
-@pytest.mark.parametrize("refers", [lambda: retraction("1"), lambda: question("mine", "9", correction("1"))])
-async def test_nobody_takes_back_or_corrects_the_question_of_somebody_else(refers: Any) -> None:
+@pytest.mark.parametrize("how", ["retract", "correct"])
+async def test_nobody_takes_back_or_corrects_the_question_of_somebody_else(how: str) -> None:
     slow = Slow()
     async with AgentTester(slow) as t:
-        t.send_stanza(question("alices", "1"), user=ALICE)
+        t.send("alices", id="1", user=ALICE)
         await eventually(lambda: bool(slow.asked))
-        t.send_stanza(refers(), user=BOB)
+        if how == "retract":
+            t.retract("1", user=BOB)
+        else:
+            t.send("mine", corrects="1", user=BOB)
         slow.may.set()
         await t.settled()
         assert t.unread(ALICE) == ["answer to alices"]
@@ -144,9 +129,9 @@ async def test_nobody_takes_back_or_corrects_the_question_of_somebody_else(refer
 async def test_a_question_corrected_again_and_again_is_answered_once() -> None:
     slow = Slow()
     async with AgentTester(slow, user=ALICE) as t:
-        t.send_stanza(question("0", "0"))
+        t.send("0", id="0")
         for number in range(1, 50):
-            t.send_stanza(question(str(number), str(number), correction(str(number - 1))))
+            t.send(str(number), id=str(number), corrects=str(number - 1))
         await eventually(lambda: slow.asked[-1:] == ["49"])
         slow.may.set()
         await t.settled()
@@ -158,19 +143,12 @@ async def test_a_question_corrected_again_and_again_is_answered_once() -> None:
 
 async def answered(t: AgentTester, slow: Slow, user: str = ALICE) -> str:
     """Asks, and gives the id of the answer's message."""
-    heard: list[str] = []
-    person = t._as(user)
-    receive = person._receive
-
-    def keep(stanza: Any) -> None:
-        heard.append(stanza.get("id"))
-        receive(stanza)
-
-    t._network.attach(user, keep)
     slow.may.set()
-    assert await t.say("what?", user=user) == ["answer to what?"]
-    t._network.attach(user, receive)
-    return heard[0]
+    t.send("what?", user=user)
+    await t.settled()
+    [answer] = [message for message in t.messages(user) if message.text is not None]
+    assert t.unread(user) == ["answer to what?"]
+    return answer.id
 
 
 async def history(t: AgentTester, user: str) -> list[Interaction]:
@@ -183,7 +161,7 @@ async def test_a_reaction_is_recorded_with_its_turn_and_given_to_the_agent() -> 
     async with AgentTester(slow) as t:
         ident = await answered(t, slow)
         for emojis in (("👍", "🎉"), ("👎",), ()):
-            t.send_stanza(reactions(ident, *emojis), user=ALICE)
+            t.react(ident, *emojis, user=ALICE)
             await eventually(lambda said=("what?", emojis): slow.feedback_on[-1:] == [said])  # type: ignore[misc]
             [turn] = await history(t, ALICE)
             assert turn.meta["feedback"] == list(emojis)
@@ -197,7 +175,7 @@ async def test_a_reaction_to_what_is_not_theirs_changes_nothing_and_is_silent(of
     async with AgentTester(slow) as t:
         ident = await answered(t, slow)
         target = {"another's": ident, "unknown": f"{uuid4()}-0-00000000"}.get(of, of)
-        t.send_stanza(reactions(target, "👍"), user=BOB)
+        t.react(target, "👍", user=BOB)
         assert await t.say("what?", user=BOB) == ["answer to what?"]
         [turn] = await history(t, ALICE)
         assert "feedback" not in turn.meta
@@ -211,7 +189,7 @@ async def test_an_agent_whose_feedback_fails_goes_on(caplog: pytest.LogCaptureFi
 
     slow = Touchy()
     async with AgentTester(slow) as t:
-        t.send_stanza(reactions(await answered(t, slow), "👎"), user=ALICE)
+        t.react(await answered(t, slow), "👎", user=ALICE)
         await eventually(lambda: "feedback failed" in caplog.text)
         assert await t.say("what?", user=ALICE) == ["answer to what?"]
 
@@ -224,7 +202,7 @@ async def test_feedback_that_never_ends_does_not_keep_the_platform_from_stopping
 
     pensive = Pensive()
     async with AgentTester(pensive) as t:
-        t.send_stanza(reactions(await answered(t, pensive), "👍"), user=ALICE)
+        t.react(await answered(t, pensive), "👍", user=ALICE)
         await eventually(lambda: bool(pensive.feedback_on))
         async with asyncio.timeout(4):
             await t.restart()

@@ -253,22 +253,15 @@ class InMemory:
     def __init__(self, tester: AgentTester, actor: Actor) -> None:
         self.actor = actor
         self._tester = tester
-        self._heard: asyncio.Queue[Element] = asyncio.Queue()
-        self._send = tester._network.sender("alice@localhost/phone")
-        tester._network.attach("alice@localhost", self._receive)
 
     async def say(self, text: str | None, *, id: str = "", thread: str = "", extra_xml: str = "") -> None:
-        self._send([_message(self._tester.jid, text, id, thread, extra_xml)])
+        self._tester.send_stanza(_message(self._tester.jid, text, id, thread, extra_xml), user="alice@localhost")
 
     async def hear(self) -> Element:
-        return await asyncio.wait_for(self._heard.get(), 5)
+        return (await self._tester.message("alice@localhost", timeout=5)).xml
 
     def ask(self, text: str) -> AsyncIterator[PeerEvent]:
         return self._tester.stream(text, user="program@localhost")
-
-    def _receive(self, stanza: Element) -> None:
-        if stanza.findtext(BODY):
-            self._heard.put_nowait(stanza)
 
 
 class OnServer:
