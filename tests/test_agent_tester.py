@@ -18,6 +18,7 @@ from spade_coreason import (
     AgentInterface,
     AgentTester,
     ConfigError,
+    Files,
     MemoryConfig,
     MemoryStrategy,
     PeerFailed,
@@ -26,6 +27,7 @@ from spade_coreason import (
     PeerTimeout,
     PeerUnavailable,
     Policy,
+    UploadError,
     agent,
 )
 from tests.clock import Clock
@@ -402,3 +404,82 @@ async def test_a_thought_that_is_none_is_an_error_whoever_reads_it(thoughts: boo
     async with AgentTester(counts, policy=Policy(thoughts=thoughts)) as t:
         [said] = await t.say("think")
         assert said.startswith("Something went wrong on my side (incident ")
+
+
+# What a person's client can do
+
+
+async def test_a_person_sends_without_waiting_and_reads_what_comes() -> None:
+    async with AgentTester(echo) as t:
+        assert t.send("one", id="q1", thread="t") == "q1"
+        t.send("two")
+        first, second = await t.message(), await t.message()
+        assert (first.text, first.thread, first.sender) == ("one", "t", "agent@localhost")
+        assert (second.text, second.thread, second.reply_to, second.corrects, second.link) == ("two", None, None, None, None)
+        assert [message.text for message in t.messages() if message.text] == ["one", "two"]
+        assert t.messages("bob@localhost") == []
+        assert t.unread() == []
+        with pytest.raises(TimeoutError):
+            await t.message(timeout=0.01)
+
+
+async def test_what_came_before_a_restart_can_still_be_read_after_it() -> None:
+    async with AgentTester(echo) as t:
+        await t.say("one")
+        await t.restart()
+        await t.say("two")
+        assert [message.text for message in t.messages()] == ["one", "two"]
+
+
+async def test_where_clients_show_corrections_and_replies_answers_grow_and_refer() -> None:
+    more = asyncio.Event()
+
+    @agent
+    async def slow(request: Any, session: Any, response: Any) -> None:
+        stream = await response.create_stream()
+        await stream.write("one ")
+        await more.wait()
+        await stream.write("two")
+
+    async with AgentTester(slow, client_features={"corrections", "replies"}) as t:
+        question = t.send("go", extra="<active xmlns='http://jabber.org/protocol/chatstates'/>")
+        growing = await t.message()
+        more.set()
+        await t.settled()
+        whole = t.messages()[-1]
+        assert (growing.text, growing.reply_to, growing.corrects) == ("one", question, None)
+        assert (whole.text, whole.reply_to, whole.corrects) == ("one two", question, growing.id)
+        assert "composing" in [message.state for message in t.messages()]
+        t.unread()
+        t.client_features = frozenset()
+        assert await t.say("go") == ["one two"]
+
+
+async def test_a_markable_message_is_displayed_when_the_agent_begins() -> None:
+    async with AgentTester(echo) as t:
+        sent = t.send("hi", extra="<markable xmlns='urn:xmpp:chat-markers:0'/>")
+        await t.settled()
+        assert sent in [message.displayed for message in t.messages()]
+
+
+async def test_an_upload_that_is_refused_is_an_error_in_the_agent() -> None:
+    async def full(name: str, data: bytes, type: str, progress: Any) -> str:
+        raise UploadError(name, "the server is full")
+
+    @agent
+    async def keeper(request: Any, session: Any, response: Any, files: Files) -> None:
+        try:
+            await files.upload("a.txt", b"x")
+        except UploadError as error:
+            await response.markdown(str(error))
+
+    async with AgentTester(keeper, upload=full) as t:
+        assert "the server is full" in (await t.ask("go")).text
+        assert t.uploaded == {}
+
+
+async def test_a_restart_may_bring_another_policy() -> None:
+    async with AgentTester(echo) as t:
+        await t.restart(policy=Policy(queue=7))
+        await t.restart()
+        assert t.runners[t.jid].policy.queue == 7

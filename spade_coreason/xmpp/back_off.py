@@ -7,14 +7,16 @@ from collections.abc import Iterator
 from itertools import count
 
 _BACK_OFF_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-# A session that ends sooner was no success: the back-off goes on where it was.
-_STEADY_S = 10.0
 
 
 class BackOff:
-    """The patience of one connection. Times are seconds by the clock of the event loop."""
+    """The patience of one connection. Times are seconds by the clock of the event loop.
 
-    def __init__(self) -> None:
+    A session that ends before `steady_s` was no success: the back-off goes on where it was.
+    """
+
+    def __init__(self, steady_s: float = 10.0) -> None:
+        self._steady_s = steady_s
         self._begun_at = 0.0
         self._short_sessions = 0
         self._least = 0
@@ -33,7 +35,7 @@ class BackOff:
 
     def delays_s(self, now: float) -> Iterator[float]:
         """What to wait before each attempt, now that a session has ended; without end."""
-        if now - self._begun_at > _STEADY_S:
+        if now - self._begun_at > self._steady_s:
             self._short_sessions = 0
         first = max(self._short_sessions, self._least)
         self._short_sessions += 1

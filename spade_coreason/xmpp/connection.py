@@ -87,7 +87,7 @@ class Connection:
         client.sm.on_loss = self._renew_later
         self._renewal: asyncio.TimerHandle | None = None
         self._ended_by = ""
-        self._back_off = BackOff()
+        self._back_off = BackOff(timings.steady_s)
         self._watch = Watch(client, self._silent, timings)
         self._outgoing = Outgoing(client, self._watch)
         self.send = self._outgoing.send
@@ -130,6 +130,11 @@ class Connection:
         if filters is not None:
             filters.cancel()
             await asyncio.gather(filters, return_exceptions=True)
+
+    def vanish(self) -> None:
+        """Ends the connection without a word, and does not come back: for the server as after a `kill -9`."""
+        self._is_closing = True
+        self.client.abort()
 
     async def settle(self, timeout_s: float) -> bool:
         """Waits until the server has acknowledged everything; whether it has."""

@@ -15,6 +15,8 @@ class ConnectionTimings:
     """A server that was asked and says nothing for this long is given up."""
     renew_s: float = 5.0
     """After something that came in could not be stored, a new session begins."""
+    steady_s: float = 10.0
+    """A session that ends sooner makes the next wait longer."""
     durable_s: float = 3.0
     """A resumption waits this long for what is being stored; what takes longer comes again, and is known by its id."""
     archive_place_s: float = 5.0

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from xml.sax.saxutils import escape
 
 from spade_coreason.access import Access
+from spade_coreason.avatar import Avatar
 from spade_coreason.config import load_settings
 from spade_coreason.contracts import AgentDefinition, AgentRequest
 from spade_coreason.conversation import Rules
@@ -81,6 +82,7 @@ class Hosted:
     agent: Any = None
     timings: ConnectionTimings = USUAL
     store_timings: StoreTimings = USUAL_OF_STORES
+    avatar: Avatar | None = None
 
     database: Database = field(init=False)
     requests: OpenRequests = field(init=False)
@@ -105,7 +107,7 @@ class Hosted:
         self.database = await Database.open(self.url, "normal", timings=self.store_timings)
         try:
             endpoint = endpoint_of(self.server, self.port)
-            self.host = HostedAgent(*self.account, endpoint, rooms=self.rooms, timings=self.timings)
+            self.host = HostedAgent(*self.account, endpoint, avatar=self.avatar, rooms=self.rooms, timings=self.timings)
             self.requests = OpenRequests()
             self.peers = Peers(self.jid, self.requests, self.host.send)
             self.agent = self.make(self.peers)
@@ -134,8 +136,7 @@ class Hosted:
     async def vanish(self) -> None:
         """The connection is cut and does not come back, and no turn ends: for the server it is as after a `kill -9`."""
         connection = self.host.connection
-        connection._is_closing = True
-        connection.client.abort()
+        connection.vanish()
         await self.runner.drain(0)
         await self.runner.close()
         await connection.close()
@@ -168,6 +169,7 @@ async def hosted(
     admission: Mapping[str, Any] | None = None,
     timings: ConnectionTimings = USUAL,
     store_timings: StoreTimings = USUAL_OF_STORES,
+    avatar: Avatar | None = None,
 ) -> AsyncIterator[Hosted]:
     """Puts `agent`, or what `agent(peers)` makes where it is no agent, on `server` with a fresh account.
 
@@ -179,7 +181,7 @@ async def hosted(
     account = await server.account(name)
     url = f"sqlite+aiosqlite:///{tmp_path}/{bare(account[0])}.db"
     one = Hosted(account, server, url, make, policy, access, on_end, prepare, port, rooms, invited_by, admission or {})
-    one.timings, one.store_timings = timings, store_timings
+    one.timings, one.store_timings, one.avatar = timings, store_timings, avatar
     await one.start()
     try:
         yield one

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, closing
 from functools import cache
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from xml.etree.ElementTree import Element
 
 import pytest
@@ -320,20 +320,32 @@ async def test_what_pretends_to_be_of_the_archive_or_a_carbon_is_not_taken(both:
         who = f"from='{alice.jid}/x' to='{agent.jid}' type='chat' id='1'"
         inner = f"<message xmlns='jabber:client' {who}><body>lies</body></message>"
         forwarded = f"<forwarded xmlns='urn:xmpp:forward:0'>{inner}</forwarded>"
-        agent.host.archive._query = "known"  # as if the agent were asking, and mallory knew how it asks
-        mallory.send(None, agent.jid, extra_xml=f"<result xmlns='urn:xmpp:mam:2' queryid='known' id='9'>{forwarded}</result>")
-        for kind in ("received", "sent"):
-            mallory.send(None, agent.jid, extra_xml=f"<{kind} xmlns='urn:xmpp:carbons:2'>{forwarded}</{kind}>")
         mallory.send(
             "mine", agent.jid, extra_xml=f"<stanza-id xmlns='urn:xmpp:sid:0' by='{agent.jid}' id='99999999999999999'/>"
         )
         assert (await mallory.answer())["body"] == "mine"
+        known: list[str] = []  # what the agent asks under, which does not reach the server, and mallory knows
+
+        def swallow(stanza: Any) -> Any:
+            query = stanza.xml.find("{urn:xmpp:mam:2}query")
+            if query is None:
+                return stanza
+            known.append(query.get("queryid", ""))
+            return None
+
+        agent.host.connection.client.add_filter("out", swallow)
+        agent.host.archive.begin(agent.store)
+        await eventually(lambda: bool(known))
+        result = f"<result xmlns='urn:xmpp:mam:2' queryid='{known[0]}' id='9'>{forwarded}</result>"
+        mallory.send(None, agent.jid, extra_xml=result)
+        for kind in ("received", "sent"):
+            mallory.send(None, agent.jid, extra_xml=f"<{kind} xmlns='urn:xmpp:carbons:2'>{forwarded}</{kind}>")
+        assert await mallory.ask("and this", agent.jid) == "and this"
         assert agent.host.archive._page == []
-        agent.host.archive._query = ""
         await agent.restart()
         await current(agent)
         assert await until_last(alice, agent) == []
-        assert asked(agent) == ["mine", "last"]
+        assert asked(agent) == ["mine", "and this", "last"]
 
 
 async def test_carbons_of_its_own_account_are_no_requests(both: XmppServer, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from spade_coreason.timings import Timings
+from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
 from tests.waiting import eventually
@@ -167,7 +168,8 @@ async def test_cut_ten_times_while_ten_answers_grow_each_ends_with_its_one_whole
 
     async with AsyncExitStack() as stack:
         tunnel = await stack.enter_async_context(Tunnel(real_server))
-        agent = await stack.enter_async_context(hosted(By(assist), real_server, tmp_path, port=tunnel.port))
+        steady = ConnectionTimings(steady_s=0)  # ten cuts in a row would let it wait longer each time
+        agent = await stack.enter_async_context(hosted(By(assist), real_server, tmp_path, port=tunnel.port, timings=steady))
         people = []
         for _ in range(10):
             client = StockClient(*await real_server.account(), real_server, plugins=CORRECTS)
@@ -185,7 +187,6 @@ async def test_cut_ten_times_while_ten_answers_grow_each_ends_with_its_one_whole
                 pen.write(f"{number} ")
             tunnel.cut()
             await eventually(lambda: not agent.host.is_alive())
-            connection._back_off._short_sessions = 0  # ten cuts in a row would let it wait longer each time
             await eventually(agent.host.is_alive, 10)
         assert connection.resumptions + connection.sessions >= 11
         for pen in pens.values():

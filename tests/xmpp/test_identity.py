@@ -9,7 +9,6 @@ import json
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element, fromstring
@@ -339,8 +338,6 @@ async def test_what_is_too_long_for_a_stanza_is_cut_or_left_out(real_server: Xmp
     written: list[int] = []
 
     def prepare(host: HostedAgent) -> None:
-        assert host._citizen is not None
-        host._citizen._profile = replace(host._citizen._profile, avatar=picture)
         client = host.connection.client
         send = client.send_raw
 
@@ -350,7 +347,7 @@ async def test_what_is_too_long_for_a_stanza_is_cut_or_left_out(real_server: Xmp
 
         client.send_raw = measured
 
-    async with hosted(talkative, real_server, tmp_path, prepare=prepare) as agent, person(real_server) as alice:
+    async with hosted(talkative, real_server, tmp_path, prepare=prepare, avatar=picture) as agent, person(real_server) as alice:
         await published(agent)
         introduction = await befriended(alice, agent.jid)
         assert introduction.startswith("Hello, I am ")
