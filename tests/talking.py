@@ -5,20 +5,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
-from spade_coreason import AgentDefinition, AgentInteractionMemory
+from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, ResponseHandler
 from spade_coreason.codec import Incoming
 from spade_coreason.contracts.base import utc_now
 from spade_coreason.runner import Policy, Runner
+from spade_coreason.session import Session
 from spade_coreason.stores import AgentStore
 from tests.databases import opened
 from tests.turns import AGENT, ALICE
 
 
+class Seen(NamedTuple):
+    """What an agent finds at the start of a turn: turns in its window, all turns, and texts of the interaction memory."""
+
+    window: int = 0
+    history: int = 0
+    known: tuple[str, ...] = ()
+
+
 class Remembers:
-    """Says how many turns it sees, and remembers everything in all ways."""
+    """Answers with what it sees of the conversation, records that in `seen`, and remembers everything in all ways."""
 
     manifest = AgentDefinition.simple("notes")
 
@@ -26,8 +35,9 @@ class Remembers:
         self.memory = memory
         self.release = release
         self.at_work = asyncio.Event()
+        self.seen: list[Seen] = []
 
-    async def assist(self, request: Any, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: Session, response: ResponseHandler) -> None:
         name = request.metadata["conversation_id"]
         known = [] if self.memory is None else await self.memory.aget_information(name)
         if self.memory is not None:
@@ -36,7 +46,9 @@ class Remembers:
         self.at_work.set()
         if self.release is not None:
             await self.release.wait()
-        await response.data({"seen": len(session._state.history), "all": len(await session.history(1000)), "known": known})
+        seen = Seen(len(await session.window()), len(await session.history(1000)), tuple(known))
+        await response.data(seen._asdict())
+        self.seen.append(seen)
 
 
 class Talk:

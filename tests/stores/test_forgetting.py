@@ -17,7 +17,7 @@ from spade_coreason.runner import Policy
 from spade_coreason.stores import AgentStore, ConversationRow, Variable
 from spade_coreason.values import replace
 from tests.databases import CLOSED, SQLITE, everything, opened
-from tests.talking import Remembers, Talk
+from tests.talking import Remembers, Seen, Talk
 from tests.turns import AGENT, ALICE, ALICE_ELSEWHERE, BOB, CAROL, MALICE, NOW, OTHER_AGENT, conversation, received, turn
 
 
@@ -176,9 +176,12 @@ def remembered(memory: AgentInteractionMemory) -> str:
     return "".join(file.read_text() for file in sorted(memory.path.parent.iterdir()))
 
 
-@pytest.mark.parametrize("cleared", ["conversation", "memory", "nothing"])
+@pytest.mark.parametrize(
+    ("cleared", "alice_sees"),
+    [("conversation", Seen()), ("memory", Seen(1, 1)), ("nothing", Seen(1, 1, (f"a secret of {ALICE}",)))],
+)
 async def test_nothing_of_a_forgotten_person_remains_in_the_memory_file(
-    database_url: str, memory: AgentInteractionMemory, cleared: str
+    database_url: str, memory: AgentInteractionMemory, cleared: str, alice_sees: Seen
 ) -> None:
     async with Talk(database_url, Remembers(memory)) as talk:
         for sender in (ALICE, BOB):
@@ -194,10 +197,12 @@ async def test_nothing_of_a_forgotten_person_remains_in_the_memory_file(
     elif cleared == "memory":
         assert await memory.aclear_conversation("t")
     await database.close()
-    async with Talk(database_url, Remembers(memory)) as talk:
+    agent = Remembers(memory)
+    async with Talk(database_url, agent) as talk:
         # Somebody else takes the thread that is free now, so that Alice gets another one.
         for sender in (CAROL, ALICE):
             await talk.say("y", "t", sender)
+    assert agent.seen == [Seen(), alice_sees]
     database = await opened(database_url)
     store = AgentStore(database, AGENT)
     gone = await forget_person(store, memory, f"{ALICE}/phone")
@@ -248,8 +253,10 @@ async def test_what_an_interrupted_turn_remembered_stays_its_owners(database_url
     async with Talk(database_url, agent, policy) as talk:
         talk.begin("x", "t", ALICE)
         await agent.at_work.wait()
-    async with Talk(database_url, Remembers(memory), policy) as talk:
+    agent = Remembers(memory)
+    async with Talk(database_url, agent, policy) as talk:
         await talk.say("y", "t", BOB)
+    assert agent.seen == [Seen()]
     assert BOB not in str(await memory.aget_information("t"))
     assert await memory.aget_information(f"t_{BOB}") == [f"a secret of {BOB}"]
     database = await opened(database_url)
