@@ -59,7 +59,7 @@ class Talk:
     ) -> None:
         self.url = database_url
         self.clock = clock
-        self.agent = agent or Remembers()
+        self.agent: Any = agent or Remembers()
         self.policy = policy or Policy()
         self.sent: list[str] = []
 

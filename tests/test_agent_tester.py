@@ -16,6 +16,7 @@ from spade_coreason import (
     AgentDefinition,
     AgentInteractionMemory,
     AgentInterface,
+    AgentRequest,
     AgentTester,
     ConfigError,
     Files,
@@ -27,6 +28,8 @@ from spade_coreason import (
     PeerTimeout,
     PeerUnavailable,
     Policy,
+    ResponseHandler,
+    SessionHandle,
     UploadError,
     agent,
 )
@@ -34,7 +37,7 @@ from tests.clock import Clock
 
 
 @agent(description="Knows the weather")
-async def weather(request: Any, session: Any, response: Any) -> None:
+async def weather(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
     city = request.payload["query"] or await session.get("city", "Valencia")
     await session.store("city", city)
     await response.thought("Looking out of the window…")
@@ -42,7 +45,7 @@ async def weather(request: Any, session: Any, response: Any) -> None:
 
 
 @agent
-async def echo(request: Any, session: Any, response: Any) -> None:
+async def echo(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
     """Repeats what you say.
 
     And more.
@@ -58,7 +61,7 @@ class Counting:
 
     manifest = AgentDefinition.simple("counting")
 
-    async def assist(self, request: Any, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         self.turns += 1
         told = await session.get("told", 0) + 1
         await session.store("told", told)
@@ -81,20 +84,20 @@ def test_name_description_and_version_come_from_the_function_unless_given() -> N
     policy = MemoryConfig(strategy=MemoryStrategy.ALL)
 
     @agent(name="other", version="2.0.0", description="d", memory=policy)
-    async def named(request: Any, session: Any, response: Any) -> None: ...
+    async def named(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None: ...
 
     assert (named.manifest.metadata.name, named.manifest.metadata.version) == ("other", "2.0.0")
     assert named.manifest.config.memory == policy
 
 
-async def generator(request: Any, session: Any, response: Any) -> Any:
+async def generator(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> Any:
     yield 1
 
 
-async def positional(request: Any, session: Any, response: Any, option: Any, /) -> None: ...
+async def positional(request: AgentRequest, session: SessionHandle, response: ResponseHandler, option: Any, /) -> None: ...
 
 
-async def manifested(request: Any, session: Any, response: Any, manifest: Any) -> None: ...
+async def manifested(request: AgentRequest, session: SessionHandle, response: ResponseHandler, manifest: Any) -> None: ...
 
 
 @pytest.mark.parametrize(
@@ -117,7 +120,7 @@ def test_what_is_no_coroutine_of_three_is_refused_in_one_line(wrong: Any, line: 
 
 
 async def test_a_partial_of_a_coroutine_will_do() -> None:
-    async def say(request: Any, session: Any, response: Any, *, what: str) -> None:
+    async def say(request: AgentRequest, session: SessionHandle, response: ResponseHandler, *, what: str) -> None:
         await response.markdown(what)
 
     async with AgentTester(agent(name="partial")(partial(say, what="hello"))) as t:
@@ -127,7 +130,13 @@ async def test_a_partial_of_a_coroutine_will_do() -> None:
 async def test_further_parameters_are_filled_by_name() -> None:
     @agent
     async def parts(
-        request: Any, session: Any, response: Any, peers: Peers, memory: AgentInteractionMemory, greeting: str, times: int = 2
+        request: AgentRequest,
+        session: SessionHandle,
+        response: ResponseHandler,
+        peers: Peers,
+        memory: AgentInteractionMemory,
+        greeting: str,
+        times: int = 2,
     ) -> None:
         await memory.aadd_information("c", str(await peers.ask("echo@localhost", greeting)))
         await response.markdown(" ".join(await memory.aget_information("c") * times))
@@ -146,7 +155,7 @@ async def test_further_parameters_are_filled_by_name() -> None:
 )
 async def test_a_missing_or_unknown_option_is_named(options: dict[str, Any], line: str) -> None:
     @agent
-    async def takes_one(request: Any, session: Any, response: Any, greeting: str) -> None: ...
+    async def takes_one(request: AgentRequest, session: SessionHandle, response: ResponseHandler, greeting: str) -> None: ...
 
     with pytest.raises(ConfigError) as error:
         await AgentTester(takes_one, options=options).__aenter__()
@@ -160,7 +169,9 @@ async def test_a_function_of_three_takes_no_options() -> None:
 
 async def test_a_coroutine_may_take_any_option() -> None:
     @agent
-    async def any_option(request: Any, session: Any, response: Any, *args: Any, **options: Any) -> None:
+    async def any_option(
+        request: AgentRequest, session: SessionHandle, response: ResponseHandler, *args: Any, **options: Any
+    ) -> None:
         await response.markdown(str(options))
 
     async with AgentTester(any_option, options={"a": 1}) as t:
@@ -178,7 +189,7 @@ async def test_it_remembers_the_city() -> None:
 
 async def test_an_answer_has_text_data_and_events() -> None:
     @agent
-    async def table(request: Any, session: Any, response: Any) -> None:
+    async def table(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.markdown("first")
         await response.data({"a": 1}, title="t", view_hint="KEY_VALUE")
         await response.markdown("second")
@@ -228,7 +239,7 @@ async def test_a_stream_is_given_as_it_comes() -> None:
     more = asyncio.Event()
 
     @agent
-    async def slow(request: Any, session: Any, response: Any) -> None:
+    async def slow(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         stream = await response.create_stream()
         await stream.write("one ")
         await more.wait()
@@ -245,7 +256,7 @@ async def test_a_stream_is_given_as_it_comes() -> None:
 
 async def test_what_goes_wrong_is_raised() -> None:
     @agent
-    async def failing(request: Any, session: Any, response: Any) -> None:
+    async def failing(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         match request.payload["query"]:
             case "hang" if "redelivered" not in request.metadata:
                 await asyncio.Event().wait()
@@ -274,7 +285,7 @@ async def test_a_person_reads_all_texts_of_an_answer_and_only_their_own() -> Non
     release = asyncio.Event()
 
     @agent
-    async def several(request: Any, session: Any, response: Any) -> None:
+    async def several(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         if request.payload["query"] == "later":
             await release.wait()
         for word in request.payload["query"].split():
@@ -312,7 +323,7 @@ async def test_what_is_said_while_the_agents_restart_is_answered_after_it() -> N
 
 async def test_a_manifests_memory_policy_holds() -> None:
     @agent(memory=MemoryConfig(limit=1))
-    async def forgetful(request: Any, session: Any, response: Any) -> None:
+    async def forgetful(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.markdown(request.payload["query"])
 
     async with AgentTester(forgetful) as t:
@@ -321,7 +332,9 @@ async def test_a_manifests_memory_policy_holds() -> None:
 
 async def test_the_clock_is_the_time_of_requests_and_memories() -> None:
     @agent
-    async def when(request: Any, session: Any, response: Any, memory: AgentInteractionMemory) -> None:
+    async def when(
+        request: AgentRequest, session: SessionHandle, response: ResponseHandler, memory: AgentInteractionMemory
+    ) -> None:
         await memory.aadd_information("c", "x")
         await memory.aflush()
         await response.markdown(f"{request.created_at:%Y-%m-%d} {'2025-11-20T12:00' in memory.path.read_text()}")
@@ -334,7 +347,9 @@ async def test_an_agents_memory_is_complete_in_its_file_after_a_stop() -> None:
     found: list[AgentInteractionMemory] = []
 
     @agent
-    async def keeper(request: Any, session: Any, response: Any, memory: AgentInteractionMemory) -> None:
+    async def keeper(
+        request: AgentRequest, session: SessionHandle, response: ResponseHandler, memory: AgentInteractionMemory
+    ) -> None:
         found.append(memory)
         await memory.aadd_information("c", request.payload["query"])
 
@@ -397,7 +412,7 @@ async def test_what_is_settled_has_arrived_whenever_it_is_asked() -> None:
 @pytest.mark.parametrize("thought", [(7,), ("seven", "DONE")])
 async def test_a_thought_that_is_none_is_an_error_whoever_reads_it(thoughts: bool, thought: tuple[Any, ...]) -> None:
     @agent
-    async def counts(request: Any, session: Any, response: Any) -> None:
+    async def counts(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.thought(*thought)
         await response.markdown("seven")
 

@@ -13,7 +13,7 @@ from agents.echo import EchoAgent
 from agents.notes import NotesAgent
 from agents.relay import RelayAgent
 from agents.round_table import RoundTableAgent
-from spade_coreason import AgentDefinition, AgentRequest, AgentTester, ConfigError, agent
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, ConfigError, ResponseHandler, SessionHandle, agent
 from tests.clock import Clock
 
 ALICE = "alice@localhost"
@@ -208,11 +208,11 @@ async def test_a_peer_of_relay_that_is_away_refuses_or_fails_is_one_line() -> No
     forever = asyncio.Event()
 
     @agent
-    async def broken(request: Any, session: Any, response: Any) -> None:
+    async def broken(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.error("out of order")
 
     @agent
-    async def hanging(request: Any, session: Any, response: Any) -> None:
+    async def hanging(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await forever.wait()
 
     peers = {
@@ -253,7 +253,7 @@ def round_table(peers: Mapping[str, Any], **options: Any) -> AgentTester:
 
 
 @agent
-async def counts(request: Any, session: Any, response: Any) -> None:
+async def counts(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
     """Says how many paragraphs it has heard."""
     await response.markdown(f"{len(request.payload['query'].split(chr(10) * 2))} heard")
 

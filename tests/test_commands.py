@@ -11,9 +11,17 @@ from uuid import uuid4
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, AgentTester, Policy
+from spade_coreason import (
+    AgentDefinition,
+    AgentInteractionMemory,
+    AgentRequest,
+    AgentTester,
+    Policy,
+    ResponseHandler,
+)
 from spade_coreason.commands import EVERYBODY, find, without_escape
 from spade_coreason.conversation import Rules
+from spade_coreason.session import Session
 from tests.clock import Clock
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
@@ -28,7 +36,7 @@ class Notes:
         self.asked: list[str] = []
         self.working = asyncio.Event()
 
-    async def assist(self, request: Any, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: Session, response: ResponseHandler) -> None:
         text = request.payload["query"]
         self.asked.append(text)
         if text == "wait":

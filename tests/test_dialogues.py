@@ -9,9 +9,19 @@ from typing import Any, get_args
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentTester, ConfigError, Policy, command
+from spade_coreason import (
+    AgentDefinition,
+    AgentRequest,
+    AgentTester,
+    ConfigError,
+    Policy,
+    ResponseHandler,
+    SessionHandle,
+    command,
+)
 from spade_coreason.codec.adhoc import Action, CommandCall, CommandProblem, CommandStage
 from spade_coreason.commands.dialogues import Dialogues
+from spade_coreason.session import Session
 from spade_coreason.timings import Timings
 from tests.waiting import eventually
 
@@ -26,19 +36,19 @@ class Slow:
         self.working = asyncio.Event()
         self.may_go_on = asyncio.Event()
 
-    async def assist(self, request: Any, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await self.wait(session)
         await response.markdown("done")
 
     @command("wait", "wait for a sign")
-    async def wait(self, session: Any) -> str | None:
+    async def wait(self, session: SessionHandle) -> str | None:
         self.working.set()
         await self.may_go_on.wait()
         await session.store("waited", True)
         return "It came."
 
     @command("finish", "end the conversation")
-    async def finish(self, session: Any) -> None:
+    async def finish(self, session: Session) -> None:
         session.end()
 
 
@@ -169,7 +179,7 @@ async def test_what_a_turn_does_that_cannot_be_stopped_is_forgotten_too() -> Non
     class Stubborn(Slow):
         at_work = 0
 
-        async def wait(self, session: Any) -> str | None:
+        async def wait(self, session: SessionHandle) -> str | None:
             await session.store("secret", "mine")
             self.at_work += 1
             while not self.may_go_on.is_set():
@@ -217,7 +227,7 @@ async def test_a_command_may_end_the_conversation_and_say_nothing() -> None:
 async def test_a_name_that_is_taken_is_a_clear_error() -> None:
     class Greedy(Slow):
         @command("help", "all the help there is")
-        async def help(self, session: Any) -> str:
+        async def help(self, session: SessionHandle) -> str:
             return ""
 
     with pytest.raises(ConfigError, match=r'Greedy: the command "help" is the platform\'s; give it another name'):

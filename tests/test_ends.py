@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from spade_coreason import StoreError
+from spade_coreason import AgentRequest, ResponseHandler, SessionHandle, StoreError
 from spade_coreason.contracts import AgentDefinition
 from spade_coreason.conversation import Rules
 from spade_coreason.ends import OnConversationEnd
 from spade_coreason.retention import Keep, Retention
 from spade_coreason.runner import Policy, Runner
+from spade_coreason.session import Session
 from spade_coreason.stores import AgentStore, ConversationRow, Database, ForgetReport
 from tests.clock import Clock
 from tests.test_runner_faults import ALICE, BOB, asked
@@ -53,8 +54,9 @@ class Agent:
         self.manifest = AgentDefinition.simple("agent")
         self.shutdowns = 0
 
-    async def assist(self, request: Any, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         if request.payload["query"] == "end":
+            assert isinstance(session, Session)
             session.end()
         await response.markdown("ok")
 

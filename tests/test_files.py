@@ -13,7 +13,18 @@ from typing import Any
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentTester, Fetched, FetchError, Files, UploadError, fetch
+from spade_coreason import (
+    AgentDefinition,
+    AgentRequest,
+    AgentTester,
+    Fetched,
+    FetchError,
+    Files,
+    ResponseHandler,
+    SessionHandle,
+    UploadError,
+    fetch,
+)
 from spade_coreason.addresses import is_public
 from spade_coreason.xmpp.servers.certificate import certificate_in
 from spade_coreason.xmpp.servers.ports import free_ports
@@ -490,7 +501,7 @@ class Drawing:
     def __init__(self, files: Files) -> None:
         self.files = files
 
-    async def assist(self, request: Any, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         seen = [(await self.files.fetch(one["url"])).data for one in request.payload.get("attachments", [])]
         await response.markdown(await self.files.upload("seen.txt", b"seen:" + b"".join(seen)))
 

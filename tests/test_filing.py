@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentTester, Files, Policy, UploadError
+from spade_coreason import (
+    AgentDefinition,
+    AgentRequest,
+    AgentTester,
+    Files,
+    Policy,
+    ResponseHandler,
+    SessionHandle,
+    UploadError,
+)
 from spade_coreason.codec import summary
 from spade_coreason.local_network import LocalFiles
 from spade_coreason.testing import ReceivedMessage
@@ -27,7 +36,7 @@ class Speaker:
         self.what = what
         self.turns: list[Any] = []
 
-    async def assist(self, request: Any, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         self.turns = [turn.output["text"] for turn in await session.history()]
         what = self.what
         if request.payload["query"] in ("a link", "a link in data", "a link in a text"):

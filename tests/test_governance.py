@@ -12,13 +12,26 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from spade_coreason import AgentTester, Interaction, MemoryConfig, MemoryStrategy, ModelError, Policy, agent
+from spade_coreason import (
+    AgentRequest,
+    AgentTester,
+    Interaction,
+    MemoryConfig,
+    MemoryStrategy,
+    ModelError,
+    Policy,
+    ResponseHandler,
+    SessionHandle,
+    agent,
+)
 from spade_coreason.conversation import Rules
 from spade_coreason.retention import Keep, Retention
+from spade_coreason.session import Session
 from spade_coreason.stores.window import WINDOW
 from spade_coreason.summaries import ModelSummariser
 from spade_coreason.turns import asked_text
 from spade_coreason.web_api import WebApi
+from tests.turns import query_of
 
 from .models import ModelServer
 
@@ -34,13 +47,13 @@ def tester(database_url: str) -> Tester:
 
 
 @agent
-async def looking(request: Any, session: Any, response: Any) -> None:
+async def looking(request: AgentRequest, session: Session, response: ResponseHandler) -> None:
     """Shows its window, and what it recalls."""
     window = await session.window()
-    seen = [turn.output["text"] if turn.meta.get("summary") else turn.input["query"] for turn in window]
+    seen = [turn.output["text"] if turn.meta.get("summary") else query_of(turn) for turn in window]
     recalled = await session.recall(request.payload["query"], 3, 0.5)
     marks = [turn.meta.get("over_limit") for turn in window if "over_limit" in turn.meta]
-    history = [turn.input["query"] for turn in await session.history(1000)]
+    history = [query_of(turn) for turn in await session.history(1000)]
     data = {"window": seen, "summary": session.summary, "recalled": recalled, "marks": marks, "history": history}
     await response.data(data)
     await response.markdown("ok")
@@ -285,7 +298,7 @@ async def test_without_a_model_a_summary_keeps_sentences_of_the_turns(tester: Te
 
 async def test_no_agent_writes_what_the_platform_keeps(tester: Tester) -> None:
     @agent
-    async def meddling(request: Any, session: Any, response: Any) -> None:
+    async def meddling(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         with pytest.raises(ValueError, match="is kept by the platform; choose another name"):
             await session.store(WINDOW, {"through": 100})
         await response.markdown("ok")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentRequest, AgentTester
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, ResponseHandler, SessionHandle
 
 AGENT = "agent@localhost"
 
@@ -20,7 +20,7 @@ class Changing:
         self.manifest = AgentDefinition.simple("changing")
         self.has_changed = asyncio.Event()
 
-    async def assist(self, request: AgentRequest, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         if request.metadata.get("redelivered") or request.payload["query"] == "hello":
             await response.markdown(json.dumps(request.payload["query"]))
             return

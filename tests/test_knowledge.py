@@ -9,7 +9,17 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from spade_coreason import AgentTester, Interaction, Knowledge, KnowledgeError, ModelError, agent
+from spade_coreason import (
+    AgentRequest,
+    AgentTester,
+    Interaction,
+    Knowledge,
+    KnowledgeError,
+    ModelError,
+    ResponseHandler,
+    SessionHandle,
+    agent,
+)
 from spade_coreason.embedding import Embedder, OpenAIEmbedder
 from spade_coreason.stores import AgentStore, Database
 from spade_coreason.stores.backup import back_up, restore
@@ -444,7 +454,7 @@ async def test_an_agent_is_given_its_knowledge_and_recalls_it() -> None:
         async def startup(self) -> None:
             await self.knowledge.add(HOURS, "hours")
 
-        async def assist(self, request: Any, session: Any, response: Any) -> None:
+        async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
             if keep := request.payload.get("keep"):
                 await self.knowledge.add(keep, "note", person=session.identity.id)
             await response.data({"found": await session.recall(request.payload.get("query", ""), 3, 0.5)})
@@ -468,7 +478,7 @@ async def test_an_agent_is_given_its_knowledge_and_recalls_it() -> None:
 
 async def test_an_agent_without_a_parameter_for_it_recalls_its_turns() -> None:
     @agent
-    async def recalling(request: Any, session: Any, response: Any) -> None:
+    async def recalling(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.data({"found": await session.recall(request.payload["query"])})
 
     async with AgentTester(recalling) as t:

@@ -12,7 +12,15 @@ from typing import Any
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentTester, PeerFailed
+from spade_coreason import (
+    AgentDefinition,
+    AgentInteractionMemory,
+    AgentRequest,
+    AgentTester,
+    PeerFailed,
+    ResponseHandler,
+    SessionHandle,
+)
 from spade_coreason.stores.memory_file import Addition, MemoryFile, MemoryLimits
 from spade_coreason.stores.memory_journal import added
 from tests.waiting import eventually
@@ -65,7 +73,7 @@ class Agent:
         self.manifest = AgentDefinition.simple("agent")
         self.work = work
 
-    async def assist(self, request: Any, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         if request.payload["query"] != "quiet":
             await self.work()
         await response.markdown("done")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentTester, Policy
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Policy, ResponseHandler, SessionHandle
 from spade_coreason.conversation import Rules
 from spade_coreason.operators import PAUSED
 from tests.clock import Clock
@@ -27,7 +27,7 @@ class Counter:
         self.working = asyncio.Event()
         self.asked: list[str] = []
 
-    async def assist(self, request: Any, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         text = request.payload["query"]
         self.asked.append(text)
         if text in ("hold", "fail"):

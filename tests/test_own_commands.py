@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentTester, command
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, SessionHandle, command
 from spade_coreason.fields import Choice, Field, FieldError
 from spade_coreason.own_commands import commands_of
+from spade_coreason.response import Response
 
 if TYPE_CHECKING:
     from nowhere import Session  # type: ignore[import-not-found]  # what only a type checker sees is no hindrance
@@ -21,7 +22,7 @@ class Agent:
     def __init__(self) -> None:
         self.manifest = AgentDefinition.simple("agent")
 
-    async def assist(self, request: Any, session: Session, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
         await response.ask("Which city?", ["Berlin", "New York"])
 
     @command("sum", "add numbers", first="the first", loud="whether to shout")
@@ -76,12 +77,12 @@ async def test_a_text_fills_them_in_order(text: str, answer: str) -> None:
         assert await t.say(text) == [answer]
 
 
-async def _plain(self: Any, session: Any) -> None: ...
+async def _plain(self: Any, session: SessionHandle) -> None: ...
 async def _no_session(self: Any) -> None: ...
-def _no_coroutine(self: Any, session: Any) -> None: ...
-async def _strange(self: Any, session: Any, when: dict[str, int]) -> None: ...
-async def _several(self: Any, session: Any, *words: str) -> None: ...
-async def _reserved(self: Any, session: Any, conversation: str) -> None: ...
+def _no_coroutine(self: Any, session: SessionHandle) -> None: ...
+async def _strange(self: Any, session: SessionHandle, when: dict[str, int]) -> None: ...
+async def _several(self: Any, session: SessionHandle, *words: str) -> None: ...
+async def _reserved(self: Any, session: SessionHandle, conversation: str) -> None: ...
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ async def test_what_an_agent_asks_is_a_text_and_answers_to_choose_from() -> None
 @pytest.mark.parametrize("choices", [[], [""], ["x"] * 21, [1]])
 async def test_choices_are_texts_and_not_too_many(choices: list[Any]) -> None:
     class Asks(Agent):
-        async def assist(self, request: Any, session: Any, response: Any) -> None:
+        async def assist(self, request: AgentRequest, session: SessionHandle, response: Response) -> None:
             with pytest.raises(ValueError, match="choices are 1 to 20 texts"):
                 await response.ask("Which?", choices)
             await response.markdown("refused")

@@ -18,6 +18,8 @@ from spade_coreason import (
     Peers,
     PeerTimeout,
     PeerUnavailable,
+    ResponseHandler,
+    SessionHandle,
     agent,
 )
 from spade_coreason.peers import collect
@@ -27,20 +29,22 @@ ALICE, BOB = "alice@localhost", "bob@localhost"
 
 
 @agent
-async def witness(request: Any, session: Any, response: Any) -> None:
-    past = [turn.input.get("query") for turn in await session.history()]
+async def witness(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+    past = [turn.input.get("query") if isinstance(turn.input, dict) else None for turn in await session.history()]
     await response.data({"request": request.dump(), "history": past, "who": session.identity.id})
 
 
 @agent
-async def relay(request: Any, session: Any, response: Any, peers: Peers, to: str = "witness@localhost") -> None:
+async def relay(
+    request: AgentRequest, session: SessionHandle, response: ResponseHandler, peers: Peers, to: str = "witness@localhost"
+) -> None:
     answer = await peers.ask(to, request.create_child(request.payload))
     await response.data({"own": request.dump(), "next": answer.data[0]["data"]})
 
 
 async def test_lineage_goes_through_a_chain_of_agents() -> None:
     @agent
-    async def first(request: Any, session: Any, response: Any, peers: Peers) -> None:
+    async def first(request: AgentRequest, session: SessionHandle, response: ResponseHandler, peers: Peers) -> None:
         answer = await peers.ask("relay@localhost", request.create_child({"query": "x"}))
         await response.data({"own": request.dump(), "next": answer.data[0]["data"]})
 
@@ -72,17 +76,17 @@ async def test_two_people_behind_one_agent_are_two_conversations_at_the_next_and
 
 
 @agent
-async def broken(request: Any, session: Any, response: Any) -> None:
+async def broken(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
     raise ZeroDivisionError("a secret")
 
 
 @agent
-async def complaining(request: Any, session: Any, response: Any) -> None:
+async def complaining(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
     await response.error("out of paper", {"tray": 2})
 
 
 @agent
-async def asking(request: Any, session: Any, response: Any, peers: Peers) -> None:
+async def asking(request: AgentRequest, session: SessionHandle, response: ResponseHandler, peers: Peers) -> None:
     jid = request.payload["query"]
     try:
         await response.markdown(str(await peers.ask(jid, "x", 0.05 if "hanging" in jid else 10)))
@@ -104,7 +108,7 @@ async def test_a_peer_without_a_good_answer_is_named_and_the_agent_goes_on(jid: 
     release = asyncio.Event()
 
     @agent
-    async def hanging(request: Any, session: Any, response: Any) -> None:
+    async def hanging(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await release.wait()
 
     others = {
@@ -124,11 +128,11 @@ async def test_a_peer_without_a_good_answer_is_named_and_the_agent_goes_on(jid: 
 
 async def test_many_questions_at_once_get_each_its_own_answer() -> None:
     @agent
-    async def echo(request: Any, session: Any, response: Any) -> None:
+    async def echo(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.markdown(request.payload["query"])
 
     @agent
-    async def many(request: Any, session: Any, response: Any, peers: Peers) -> None:
+    async def many(request: AgentRequest, session: SessionHandle, response: ResponseHandler, peers: Peers) -> None:
         asked = [(jid, f"{jid} {n}") for n in range(20) for jid in ("one@localhost", "two@localhost")]
         answers = await asyncio.gather(*(peers.ask(jid, text) for jid, text in asked))
         await response.data({"equal": [answer.text for answer in answers] == [text for _, text in asked]})
@@ -142,7 +146,7 @@ async def test_a_stream_is_passed_on_piece_by_piece() -> None:
     heard = asyncio.Event()
 
     @agent
-    async def source(request: Any, session: Any, response: Any) -> None:
+    async def source(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         stream = await response.create_stream("title")
         await stream.write("one ")
         await heard.wait()  # the next piece is not written before this one was passed on
@@ -151,7 +155,7 @@ async def test_a_stream_is_passed_on_piece_by_piece() -> None:
         await response.markdown("three")
 
     @agent
-    async def passing(request: Any, session: Any, response: Any, peers: Peers) -> None:
+    async def passing(request: AgentRequest, session: SessionHandle, response: ResponseHandler, peers: Peers) -> None:
         stream = await response.create_stream()
         kinds = []
         async for event in peers.stream("source@localhost", "x"):
@@ -182,12 +186,12 @@ async def test_telling_starts_a_turn_and_ends_nothing() -> None:
     done = asyncio.Event()
 
     @agent
-    async def worker(request: Any, session: Any, response: Any) -> None:
+    async def worker(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.markdown("nobody hears this")
         done.set()
 
     @agent
-    async def boss(request: Any, session: Any, response: Any, peers: Peers) -> None:
+    async def boss(request: AgentRequest, session: SessionHandle, response: ResponseHandler, peers: Peers) -> None:
         await peers.tell("worker@localhost", "work")
         await response.markdown("told")
 
@@ -202,7 +206,7 @@ async def test_who_cancels_stops_the_work_of_every_agent_that_was_asked_for_it()
     begun, stopped = asyncio.Event(), asyncio.Event()
 
     @agent
-    async def last(request: AgentRequest, session: Any, response: Any) -> None:
+    async def last(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         if request.payload["query"] == "go":
             begun.set()
             try:
@@ -218,7 +222,7 @@ async def test_who_cancels_stops_the_work_of_every_agent_that_was_asked_for_it()
             def __init__(self, peers: Peers) -> None:
                 self.peers = peers
 
-            async def assist(self, request: AgentRequest, session: Any, response: Any) -> None:
+            async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
                 await response.markdown((await self.peers.ask(to, request.payload["query"])).text)
 
         return Passing
@@ -238,7 +242,7 @@ async def test_a_timeout_stops_the_work_of_whoever_was_asked() -> None:
     stopped = asyncio.Event()
 
     @agent
-    async def slow(request: AgentRequest, session: Any, response: Any) -> None:
+    async def slow(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         if request.payload["query"] == "slow":
             try:
                 await asyncio.Event().wait()
@@ -252,7 +256,7 @@ async def test_a_timeout_stops_the_work_of_whoever_was_asked() -> None:
         def __init__(self, peers: Peers) -> None:
             self.peers = peers
 
-        async def assist(self, request: AgentRequest, session: Any, response: Any) -> None:
+        async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
             query = request.payload["query"]
             try:
                 answer = await self.peers.ask(PEER, query, timeout=0.1 if query == "slow" else 5.0)

@@ -8,10 +8,20 @@ from uuid import UUID
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentTester, Policy, ThinkingBlock, agent
+from spade_coreason import (
+    AgentDefinition,
+    AgentRequest,
+    AgentTester,
+    Policy,
+    ResponseHandler,
+    SessionHandle,
+    ThinkingBlock,
+    agent,
+)
 from spade_coreason.codec import Incoming, Manner, Said, SaidText, voice_for
 from spade_coreason.contracts.blocks import STEP
 from spade_coreason.preferences import PREFERENCES, USUAL, Preferences, is_language_tag
+from spade_coreason.response import Response
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
 
@@ -23,7 +33,7 @@ class Thinker:
         self.manifest = AgentDefinition.simple("thinker")
         self.metadata: list[dict[str, Any]] = []
 
-    async def assist(self, request: Any, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         self.metadata.append(request.metadata)
         await response.thought("Looking out\nof the window…")
         await response.markdown("It is sunny.")
@@ -125,7 +135,7 @@ def test_a_step_is_read_by_people_who_do_not_mind_and_not_in_a_room(language: An
 
 async def test_an_agent_says_its_steps_to_people_and_programs_beside_its_answer() -> None:
     @agent
-    async def busy(request: Any, session: Any, response: Any) -> None:
+    async def busy(request: AgentRequest, session: SessionHandle, response: Response) -> None:
         await response.step("Looking into the oven…")
         await response.markdown("It is done.")
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 from xml.etree.ElementTree import Element, fromstring
 
-from spade_coreason import AgentDefinition, Policy, Runner
+from spade_coreason import AgentDefinition, AgentRequest, Policy, ResponseHandler, Runner, SessionHandle
 from spade_coreason.access import Access
 from spade_coreason.door import Door
 from spade_coreason.peers import OpenRequests
@@ -22,7 +22,7 @@ AGENT = "echo@localhost"
 class Echo:
     manifest = AgentDefinition.simple("echo")
 
-    async def assist(self, request: Any, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.markdown(request.payload["query"])
 
 

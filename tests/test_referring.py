@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentTester, Interaction
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Interaction, ResponseHandler, SessionHandle
 from tests.waiting import eventually
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
@@ -24,7 +24,7 @@ class Slow:
         self.asked: list[str] = []
         self.feedback_on: list[tuple[Any, tuple[str, ...]]] = []
 
-    async def assist(self, request: Any, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         self.asked.append(request.payload["query"])
         await self.may.wait()
         await response.markdown(f"answer to {request.payload['query']}")

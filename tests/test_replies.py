@@ -8,9 +8,10 @@ from uuid import uuid4
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentTester, Interaction, Policy
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Interaction, Policy, ResponseHandler, SessionHandle
 from spade_coreason.conversation import Rules
 from spade_coreason.testing import ReceivedMessage
+from tests.turns import query_of
 from tests.waiting import eventually
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
@@ -27,14 +28,14 @@ class Listing:
         self.may = asyncio.Event()
         self.asked: list[str] = []
 
-    async def assist(self, request: Any, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         query = request.payload["query"]
         self.asked.append(query)
         if query == "wait":
             stream = await response.create_stream()
             await stream.write("waiting")
             await self.may.wait()
-        before = ", ".join(turn.input["query"] for turn in await session.history(100))
+        before = ", ".join(query_of(turn) for turn in await session.history(100))
         await response.markdown(f"{query} after {before}" if before else query)
 
 
@@ -169,7 +170,7 @@ async def test_a_command_in_a_reply_concerns_the_conversation_of_that_answer() -
 @pytest.mark.parametrize("origin", ["", "o1"])
 async def test_an_answer_to_a_reply_refers_to_it_once(origin: str) -> None:
     class Two(Listing):
-        async def assist(self, request: Any, session: Any, response: Any) -> None:
+        async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
             await response.markdown("one")
             await response.markdown("two")
 

@@ -8,10 +8,16 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
-from spade_coreason import AgentDefinition, AgentInteractionMemory, ConversationState
+from spade_coreason import (
+    AgentDefinition,
+    AgentInteractionMemory,
+    AgentRequest,
+    ConversationState,
+    ResponseHandler,
+    SessionHandle,
+)
 from spade_coreason.codec import Incoming
 from spade_coreason.config import load_settings
 from spade_coreason.contracts import MemoryConfig
@@ -19,9 +25,11 @@ from spade_coreason.conversation import Rules
 from spade_coreason.retention import Keep, Retention
 from spade_coreason.runner import Policy, Runner
 from spade_coreason.service import policy_of
+from spade_coreason.session import Session
 from spade_coreason.stores import AgentStore, Database
 from tests.clock import Clock
 from tests.databases import rows
+from tests.turns import query_of
 from tests.waiting import eventually
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
@@ -37,14 +45,15 @@ class Keeper:
         self.seen: list[list[str]] = []
         self.waits_for: asyncio.Event | None = None
 
-    async def assist(self, request: Any, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         text = request.payload["query"]
-        self.seen.append([turn.input["query"] for turn in await session.history(100)])
+        self.seen.append([query_of(turn) for turn in await session.history(100)])
         await session.store("last", text)
         self.memory.add_information(request.metadata["conversation_id"], text)
         if text == "wait" and self.waits_for is not None:
             await self.waits_for.wait()
         if text == "bye":
+            assert isinstance(session, Session)
             session.end()
         await response.markdown(text)
 

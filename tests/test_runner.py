@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import Any
 
 from spade_coreason import (
+    AgentRequest,
     AgentTester,
     Policy,
+    ResponseHandler,
+    SessionHandle,
     agent,
 )
 from tests.clock import Clock
@@ -19,7 +21,7 @@ BOB = "bob@localhost"
 
 
 @agent
-async def echo(request: Any, session: Any, response: Any) -> None:
+async def echo(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
     await response.markdown(request.payload["query"])
 
 
@@ -30,7 +32,7 @@ async def test_a_conversation_is_in_order_one_turn_at_a_time() -> None:
     running = 0
 
     @agent
-    async def alone(request: Any, session: Any, response: Any) -> None:
+    async def alone(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         nonlocal running
         running += 1
         assert running == 1
@@ -47,7 +49,7 @@ async def test_a_slow_conversation_delays_no_other() -> None:
     release = asyncio.Event()
 
     @agent
-    async def slow(request: Any, session: Any, response: Any) -> None:
+    async def slow(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         if request.payload["query"] == "slow":
             await release.wait()
         await response.markdown(request.payload["query"])
@@ -66,7 +68,7 @@ async def test_no_more_turns_at_once_than_allowed() -> None:
     running = most = 0
 
     @agent
-    async def counting(request: Any, session: Any, response: Any) -> None:
+    async def counting(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -84,7 +86,7 @@ async def test_one_person_with_many_threads_leaves_room_for_others() -> None:
     release = asyncio.Event()
 
     @agent
-    async def slow(request: Any, session: Any, response: Any) -> None:
+    async def slow(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         if request.payload["query"] == "slow":
             await release.wait()
         await response.markdown(request.payload["query"])
@@ -101,7 +103,7 @@ async def test_a_conversation_with_too_many_waiting_is_told_so_and_others_are_no
     release = asyncio.Event()
 
     @agent
-    async def slow(request: Any, session: Any, response: Any) -> None:
+    async def slow(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await release.wait()
         await response.markdown(request.payload["query"])
 
@@ -123,7 +125,7 @@ async def test_one_person_cannot_let_any_number_of_messages_wait() -> None:
     release = asyncio.Event()
 
     @agent
-    async def slow(request: Any, session: Any, response: Any) -> None:
+    async def slow(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await release.wait()
         await response.markdown("done")
 

@@ -9,9 +9,23 @@ from typing import Any
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentTester, ConversationState, PeerEvent, PeerFailed, PeerRefused, Policy, agent
+from spade_coreason import (
+    AgentDefinition,
+    AgentRequest,
+    AgentTester,
+    ConversationState,
+    PeerEvent,
+    PeerFailed,
+    PeerRefused,
+    Policy,
+    ResponseHandler,
+    SessionHandle,
+    agent,
+)
 from spade_coreason.conversation import Rules
+from spade_coreason.session import Session
 from tests.clock import Clock
+from tests.turns import query_of
 
 ALICE = "alice@localhost"
 BOB = "bob@localhost"
@@ -21,7 +35,7 @@ POLICY = Policy(rules=RULES)
 
 
 @agent
-async def counter(request: Any, session: Any, response: Any) -> None:
+async def counter(request: AgentRequest, session: Session, response: ResponseHandler) -> None:
     """Counts the messages of a conversation, does what it is told, and says how it knows who asks."""
     told = await session.get("told", 0) + 1
     await session.store("told", told, scope="conversation")
@@ -213,7 +227,7 @@ async def test_every_way_to_hear_of_an_end_is_told_and_one_that_raises_hinders_n
     class Listening:
         manifest = AgentDefinition.simple("listening")
 
-        async def assist(self, request: Any, session: Any, response: Any) -> None:
+        async def assist(self, request: AgentRequest, session: Session, response: ResponseHandler) -> None:
             session.end()
 
         async def on_conversation_end(self, conversation_id: str, reason: str) -> None:
@@ -237,7 +251,7 @@ async def test_every_way_to_hear_of_an_end_is_told_and_one_that_raises_hinders_n
 
 async def test_ten_messages_with_our_last_answer_in_them_are_paused_with_one_notice() -> None:
     @agent
-    async def parrot(request: Any, session: Any, response: Any) -> None:
+    async def parrot(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.markdown("Hello!")
 
     clock = Clock()
@@ -256,7 +270,7 @@ async def test_ten_messages_with_our_last_answer_in_them_are_paused_with_one_not
 
 async def test_one_message_without_it_begins_the_count_anew() -> None:
     @agent
-    async def parrot(request: Any, session: Any, response: Any) -> None:
+    async def parrot(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.markdown("Hello!")
 
     async with AgentTester(parrot) as t:
@@ -266,7 +280,7 @@ async def test_one_message_without_it_begins_the_count_anew() -> None:
 
 async def test_a_program_that_asks_and_asks_again_is_no_echo() -> None:
     @agent
-    async def mirror(request: Any, session: Any, response: Any) -> None:
+    async def mirror(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.markdown(request.payload["query"])
 
     async with AgentTester(mirror) as t:
@@ -277,11 +291,11 @@ async def test_a_program_that_asks_and_asks_again_is_no_echo() -> None:
 
 
 @agent
-async def keeper(request: Any, session: Any, response: Any) -> None:
+async def keeper(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
     """Keeps a secret, and shows everything that it knows of who asks."""
     if (text := request.payload["query"]).startswith("keep "):
         await session.store("secret", text.removeprefix("keep "))
-    past = [turn.input["query"] for turn in await session.history()]
+    past = [query_of(turn) for turn in await session.history()]
     await response.markdown(f"{await session.get('secret')} {past} {await session.recall('keep')}")
 
 
@@ -363,7 +377,7 @@ class Resource:
         self.log.append("shutdown")
         self.closed.set()
 
-    async def assist(self, request: Any, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: Session, response: ResponseHandler) -> None:
         self.log.append(request.payload["query"])
         if request.payload["query"] == "end":
             session.end()
@@ -418,7 +432,7 @@ async def test_a_startup_takes_nothing_from_the_time_of_the_first_answer() -> No
         async def startup(self) -> None:
             await asyncio.sleep(0.6)
 
-        async def assist(self, request: Any, session: Any, response: Any) -> None:
+        async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
             await asyncio.sleep(0.6)
 
     async with AgentTester(Slow(), policy=replace(ON_DEMAND, assist_timeout_s=1.0)) as t:

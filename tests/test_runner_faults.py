@@ -17,11 +17,14 @@ import pytest
 from spade_coreason import (
     AgentDefinition,
     AgentInteractionMemory,
+    AgentRequest,
     AgentTester,
     ConversationState,
     PeerError,
     PeerFailed,
     Peers,
+    ResponseHandler,
+    SessionHandle,
     StoreError,
     agent,
     command,
@@ -32,6 +35,7 @@ from spade_coreason.conversation import Rules
 from spade_coreason.door import Door
 from spade_coreason.peers import OpenRequests
 from spade_coreason.runner import Policy, Runner
+from spade_coreason.session import Session
 from spade_coreason.stores import AgentStore, ConversationRow, Database
 from spade_coreason.stores.inbox import Inbox
 from spade_coreason.stores.memory import MemoryLimits
@@ -85,14 +89,14 @@ class Echo:
         self.asked: list[str] = []
         self.waits_for: asyncio.Event | None = None
 
-    async def assist(self, request: Any, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         self.asked.append(request.payload["query"])
         if self.waits_for is not None:
             await self.waits_for.wait()
         await response.markdown(request.payload["query"])
 
     @command("shout", "be loud")
-    async def shout(self, session: Any) -> str:
+    async def shout(self, session: SessionHandle) -> str:
         return "AH"
 
 
@@ -190,7 +194,8 @@ async def test_a_first_turn_that_was_interrupted_leaves_a_conversation_that_time
 @pytest.mark.parametrize("how", ["raises", "cancels", "hangs"])
 async def test_whoever_is_told_of_an_end_holds_up_no_conversation(how: str, caplog: pytest.LogCaptureFixture) -> None:
     class Talkative(Echo):
-        async def assist(self, request: Any, session: Any, response: Any) -> None:
+        async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+            assert isinstance(session, Session)
             session.end()
             await super().assist(request, session, response)
 
@@ -345,7 +350,7 @@ async def test_agents_that_ask_each_other_in_a_circle_come_to_an_end(how: str) -
                 self.manifest = AgentDefinition.simple("passes-on")
                 self.peers = peers
 
-            async def assist(self, request: Any, session: Any, response: Any) -> None:
+            async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
                 turns.append(request.metadata.get("hops", 0))
                 if how == "tell":
                     await self.peers.tell(other, request.create_child(request.payload))
@@ -390,7 +395,7 @@ async def test_what_an_agent_could_not_remember_is_reported_as_not_remembered(tm
     memory = AgentInteractionMemory(AGENT, tmp_path, limits=MemoryLimits(conversation_bytes=100))
 
     @agent
-    async def remembering(request: Any, session: Any, response: Any) -> None:
+    async def remembering(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await memory.aadd_information("c", request.payload["query"])
         await response.markdown("I'll remember.")
 
@@ -478,7 +483,7 @@ async def test_a_shutdown_that_exits_or_hangs_holds_up_nothing(
 
 async def test_an_answer_that_is_returned_instead_of_said_is_named_in_the_log_once(caplog: pytest.LogCaptureFixture) -> None:
     @agent
-    async def returning(request: Any, session: Any, response: Any) -> None:
+    async def returning(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         return "hello"  # type: ignore[return-value]
 
     async with AgentTester(returning) as t:

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from spade_coreason import (
+    AgentRequest,
     AgentTester,
     PeerFailed,
     Policy,
     ResponseHandler,
+    SessionHandle,
     StreamHandle,
     agent,
 )
@@ -88,7 +90,7 @@ async def shows_no_json(response: ResponseHandler) -> None:
 
 def misbehaving(assist: Assist) -> Any:
     @agent(name="misbehaving")
-    async def made(request: Any, session: Any, response: Any) -> None:
+    async def made(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         if request.payload["query"] == "go":
             await assist(response)
         else:
@@ -169,7 +171,7 @@ async def test_an_agent_that_swallows_its_cancellation_does_not_hold_its_convers
 
 async def test_who_holds_up_everybody_is_named(caplog: pytest.LogCaptureFixture) -> None:
     @agent
-    async def sleepy(request: Any, session: Any, response: Any) -> None:
+    async def sleepy(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         time.sleep(0.1)  # noqa: ASYNC251 - as agents do
         await response.markdown("good morning")
 
@@ -324,7 +326,7 @@ async def test_ids_of_one_answer_are_all_different_and_the_sequence_counts() -> 
 
 async def test_a_failed_turn_is_in_the_history_and_what_it_stored_is_kept() -> None:
     @agent
-    async def failing(request: Any, session: Any, response: Any) -> None:
+    async def failing(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         if past := await session.history():
             assert past[0].output["error"]["user_message"].startswith("Something went wrong")
             await response.markdown(await session.get("v"))

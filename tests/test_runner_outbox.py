@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 from xml.etree.ElementTree import fromstring
 
-from spade_coreason import AgentDefinition
+from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.codec import Incoming, decode
 from spade_coreason.runner import Runner
+from spade_coreason.session import Session
 from spade_coreason.stores import AgentStore, Database
 from spade_coreason.tracked import Tracked
 from tests.databases import rows
@@ -27,7 +28,7 @@ class Echo:
     def __init__(self) -> None:
         self.turns = 0
 
-    async def assist(self, request: Any, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         self.turns += 1
         await response.markdown(request.payload["query"])
 
@@ -148,7 +149,7 @@ async def test_what_the_server_has_acknowledged_is_not_sent_again(database_url: 
 
 async def test_a_silent_turn_is_closed_at_once(database_url: str) -> None:
     class Silent(Echo):
-        async def assist(self, request: Any, session: Any, response: Any) -> None:
+        async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
             self.turns += 1
 
     wire = Wire()
@@ -163,7 +164,7 @@ async def test_what_left_before_a_turn_was_broken_off_leaves_again_with_the_same
     left = asyncio.Event()
 
     class Breaking(Echo):
-        async def assist(self, request: Any, session: Any, response: Any) -> None:
+        async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
             await response.markdown("first")
             await response.markdown("second")  # with which the first leaves
             if not request.metadata.get("redelivered"):
@@ -186,7 +187,8 @@ async def test_a_turn_that_cannot_be_stored_says_so_and_runs_after_the_next_star
     class Full(Echo):
         """While it works, the disk goes away."""
 
-        async def assist(self, request: Any, session: Any, response: Any) -> None:
+        async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+            assert isinstance(session, Session)
             if not request.metadata.get("redelivered"):
                 await session._store._database.close()
             await response.markdown(request.payload["query"])

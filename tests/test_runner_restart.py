@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from spade_coreason import (
     AgentDefinition,
+    AgentRequest,
     AgentTester,
     ConversationState,
     PeerFailed,
     Policy,
+    ResponseHandler,
+    SessionHandle,
     agent,
 )
 from tests.said import answers_to, message
@@ -29,7 +31,7 @@ class Working:
     def __init__(self) -> None:
         self.begun = asyncio.Event()
 
-    async def assist(self, request: Any, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         if not request.metadata.get("redelivered"):
             await response.thought("begun")
             self.begun.set()
@@ -64,7 +66,7 @@ async def test_a_program_gets_its_answer_from_the_second_run_which_counts_once()
 @pytest.mark.parametrize("how", ["blocks", "a stream"])
 async def test_what_the_second_run_says_differently_counts(how: str) -> None:
     class Fickle(Working):
-        async def assist(self, request: Any, session: Any, response: Any) -> None:
+        async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
             again = bool(request.metadata.get("redelivered"))
             words = ["the same, ", "but better"] if again else ["the same, ", "worse, ", "and worse"]
             if how == "blocks":
@@ -113,7 +115,7 @@ async def test_within_the_grace_period_a_turn_is_finished() -> None:
     begun, release = asyncio.Event(), asyncio.Event()
 
     @agent
-    async def slow(request: Any, session: Any, response: Any) -> None:
+    async def slow(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         begun.set()
         await release.wait()
         await response.markdown(f"finished {request.metadata.get('redelivered')}")

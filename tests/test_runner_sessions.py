@@ -22,10 +22,13 @@ from spade_coreason import (
     Peers,
     PeerTimeout,
     Policy,
+    ResponseHandler,
     SessionHandle,
     agent,
 )
 from spade_coreason.names import session_id
+from spade_coreason.session import Session
+from tests.turns import query_of
 
 ALICE = "alice@localhost"
 BOB = "bob@localhost"
@@ -33,7 +36,7 @@ AGENT = "agent@localhost"
 
 
 @agent
-async def variables(request: Any, session: Any, response: Any) -> None:
+async def variables(request: AgentRequest, session: Session, response: ResponseHandler) -> None:
     """Stores what `set` says, in the scope that it says, and shows what it gets for `get`."""
     for key, value in request.payload.get("set", {}).items():
         await session.store(key, value, scope=request.payload.get("scope"))
@@ -85,7 +88,7 @@ async def test_any_json_value_comes_back_as_it_was() -> None:
 @pytest.mark.parametrize("wrong", [object(), {1, 2}, float("nan"), b"bytes", "\ud800", {"a": object()}])
 async def test_a_value_that_is_no_json_is_an_error_that_names_the_key_and_changes_nothing(wrong: Any) -> None:
     @agent
-    async def storing(request: Any, session: Any, response: Any) -> None:
+    async def storing(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await session.store("v", "before")
         with pytest.raises(ValueError, match=r'variable "v".*only JSON values can be kept'):
             await session.store("v", wrong)
@@ -97,12 +100,14 @@ async def test_a_value_that_is_no_json_is_an_error_that_names_the_key_and_change
 
 async def test_a_key_that_is_no_text_and_an_unknown_scope_are_errors() -> None:
     @agent
-    async def storing(request: Any, session: Any, response: Any) -> None:
-        for key in (1, "", None):
+    async def storing(request: AgentRequest, session: Session, response: ResponseHandler) -> None:
+        keys: tuple[Any, ...] = (1, "", None)
+        for key in keys:
             with pytest.raises(ValueError, match="the key of a variable is a text"):
                 await session.store(key, 1)
+        scope: Any = "world"
         with pytest.raises(ValueError, match='scope is "conversation" or "person"'):
-            await session.store("v", 1, scope="world")
+            await session.store("v", 1, scope=scope)
 
     async with AgentTester(storing) as t:
         await t.ask("x")
@@ -110,7 +115,7 @@ async def test_a_key_that_is_no_text_and_an_unknown_scope_are_errors() -> None:
 
 async def test_what_a_value_is_changed_to_after_it_was_stored_is_not_stored() -> None:
     @agent
-    async def changing(request: Any, session: Any, response: Any) -> None:
+    async def changing(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         stored = await session.get("v", [])
         stored.append("not stored")
         await response.markdown(str(await session.get("v", [])))
@@ -126,7 +131,7 @@ async def test_two_conversations_of_one_person_share_what_is_the_persons() -> No
     release = asyncio.Event()
 
     @agent
-    async def slow(request: Any, session: Any, response: Any) -> None:
+    async def slow(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         if request.payload["query"] == "wait":
             await release.wait()
             await response.markdown(str(await session.get("v")))
@@ -145,9 +150,10 @@ async def test_two_conversations_of_one_person_share_what_is_the_persons() -> No
 
 
 @agent
-async def historian(request: Any, session: Any, response: Any) -> None:
+async def historian(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
     turns = await session.history(*request.payload.get("page", []))
-    await response.data({"turns": [turn.input["query"] for turn in turns], "answers": [turn.output["text"] for turn in turns]})
+    asked = [turn.input["query"] if isinstance(turn.input, dict) else None for turn in turns]
+    await response.data({"turns": asked, "answers": [turn.output["text"] for turn in turns]})
     await response.markdown(f"answer to {request.payload['query']}")
 
 
@@ -187,13 +193,14 @@ async def test_history_pages_through_everything_whatever_the_window(policy: Memo
 
 async def test_a_turn_records_what_was_asked_answered_and_logged() -> None:
     @agent
-    async def full(request: Any, session: Any, response: Any) -> None:
+    async def full(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         if past := await session.history():
             (turn,) = past
             assert turn.input == {"query": "x"}
             assert turn.output["text"] == "block\n\nstreamed"
             assert [block["data"] for block in turn.output["data"]] == [{"a": 1}]
             assert [event["type"] for event in turn.events] == ["ai.coreason.log", "ai.coreason.audit"]
+            assert turn.lineage is not None
             assert turn.lineage.root_request_id == turn.meta["request_id"]
             await response.markdown("as it was")
             return
@@ -214,7 +221,7 @@ async def test_a_turn_records_what_was_asked_answered_and_logged() -> None:
 
 async def test_recall_finds_the_turns_that_speak_of_it_best_first() -> None:
     @agent
-    async def recalling(request: Any, session: Any, response: Any) -> None:
+    async def recalling(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.data({"found": await session.recall(request.payload["query"], 2, 0.5)})
 
     async with AgentTester(recalling) as t:
@@ -229,7 +236,7 @@ async def test_recall_finds_the_turns_that_speak_of_it_best_first() -> None:
 
 
 @agent
-async def who(request: Any, session: Any, response: Any) -> None:
+async def who(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
     assert isinstance(session, SessionHandle)
     await response.data(
         {
@@ -254,7 +261,7 @@ async def test_the_session_is_of_agent_owner_and_conversation_and_stays() -> Non
 
 async def test_a_person_is_a_user() -> None:
     @agent
-    async def roles(request: Any, session: Any, response: Any) -> None:
+    async def roles(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.markdown(f"{session.identity} {session.identity.role} {request.metadata['language']}")
 
     async with AgentTester(roles) as t:
@@ -263,7 +270,7 @@ async def test_a_person_is_a_user() -> None:
 
 async def test_lineage_goes_from_agent_to_agent() -> None:
     @agent
-    async def middle(request: Any, session: Any, response: Any, peers: Peers) -> None:
+    async def middle(request: AgentRequest, session: SessionHandle, response: ResponseHandler, peers: Peers) -> None:
         mine = request.create_child({"query": "x"})
         answer = await peers.ask("who@localhost", mine)
         seen = answer.data[0]["data"]["request"]
@@ -297,7 +304,7 @@ async def test_a_forged_session_and_reserved_metadata_are_overwritten() -> None:
     seen: list[AgentRequest] = []
 
     @agent
-    async def witness(request: Any, session: Any, response: Any) -> None:
+    async def witness(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         seen.append(request)
         await session.store("secret", request.metadata["sender"])
 
@@ -327,7 +334,7 @@ async def test_anothers_request_id_reveals_nothing_and_hinders_nobody() -> None:
     release = asyncio.Event()
 
     @agent
-    async def slow(request: Any, session: Any, response: Any) -> None:
+    async def slow(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await release.wait()
         await response.markdown(f"for {request.metadata['sender']}")
 
@@ -343,7 +350,7 @@ async def test_anothers_request_id_reveals_nothing_and_hinders_nobody() -> None:
 
 async def test_anothers_lineage_gives_no_rights() -> None:
     @agent
-    async def keeping(request: Any, session: Any, response: Any) -> None:
+    async def keeping(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         past = len(await session.history())
         await response.markdown(f"{past} {await session.get('v')}")
         await session.store("v", "a secret")
@@ -369,13 +376,13 @@ async def test_an_answer_from_a_third_jid_changes_nothing() -> None:
     release = asyncio.Event()
 
     @agent
-    async def slow(request: Any, session: Any, response: Any) -> None:
+    async def slow(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         asked.put_nowait(request.request_id)
         await release.wait()
         await response.markdown("the true one")
 
     @agent
-    async def asking(request: Any, session: Any, response: Any, peers: Peers) -> None:
+    async def asking(request: AgentRequest, session: SessionHandle, response: ResponseHandler, peers: Peers) -> None:
         await response.markdown(str(await peers.ask("slow@localhost", "x")))
 
     def forged(request_id: UUID, kind: str, data: dict[str, Any]) -> str:
@@ -402,13 +409,13 @@ async def test_an_answer_that_comes_too_late_is_nobodys() -> None:
     release = asyncio.Event()
 
     @agent
-    async def slow(request: Any, session: Any, response: Any) -> None:
+    async def slow(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         if request.payload["query"] == "first":
             await release.wait()
         await response.markdown(f"to {request.payload['query']}")
 
     @agent
-    async def asking(request: Any, session: Any, response: Any, peers: Peers) -> None:
+    async def asking(request: AgentRequest, session: SessionHandle, response: ResponseHandler, peers: Peers) -> None:
         with pytest.raises(PeerTimeout):
             await peers.ask("slow@localhost", "first", 0.02)
         release.set()
@@ -432,7 +439,7 @@ CIRCLE.append(CIRCLE)
 @pytest.mark.parametrize("wrong", [datetime.now(UTC), {1, 2}, Holder(), CIRCLE, float], ids=lambda value: type(value).__name__)
 async def test_what_an_agent_does_to_the_payload_harms_no_turn(wrong: Any) -> None:
     @agent
-    async def careless(request: Any, session: Any, response: Any) -> None:
+    async def careless(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         request.payload["mine"] = wrong
         await response.markdown(request.payload["query"])
 
@@ -453,7 +460,7 @@ async def test_a_turn_reads_the_same_before_and_after_a_restart(asked: dict[str,
     seen: list[Interaction] = []
 
     @agent
-    async def looks(request: Any, session: Any, response: Any) -> None:
+    async def looks(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         seen.extend((await session.history(10))[:1])
         await response.emit(CloudEvent(type="a.b", source="s", data={"none": None}))
         await response.data({"d": [None, 1]})
@@ -478,10 +485,10 @@ async def test_a_turn_that_can_be_stored_and_not_read_is_missing_and_the_others_
         deep = [deep]
 
     @agent
-    async def digs(request: Any, session: Any, response: Any) -> None:
+    async def digs(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         if request.payload["query"] == "dig":
             await response.data({"x": deep})
-        await response.markdown(", ".join(str(turn.input["query"]) for turn in await session.history(10)))
+        await response.markdown(", ".join(query_of(turn) for turn in await session.history(10)))
 
     async with AgentTester(digs) as t:
         for text in ("one", "dig", "two"):
@@ -496,7 +503,7 @@ async def test_what_is_stored_after_the_turn_is_an_error_of_the_agent() -> None:
     stored = asyncio.Event()
 
     @agent
-    async def leaves_a_task(request: Any, session: Any, response: Any) -> None:
+    async def leaves_a_task(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         async def late() -> None:
             for _ in range(20):
                 await asyncio.sleep(0)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from spade_coreason import AgentDefinition, AgentTester, CloudEvent, Usage
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, CloudEvent, ResponseHandler, SessionHandle, Usage
+from spade_coreason.streams import Stream
 from tests.llm.helper import recorded
 
 
@@ -15,7 +14,7 @@ class Spender:
         self.manifest = manifest
         self._usage = usage
 
-    async def assist(self, request: Any, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         conversation = request.metadata["conversation_id"]
         before = (
             await self._usage.of_conversation(conversation),
@@ -42,7 +41,7 @@ async def test_the_sums_are_those_of_all_turns_that_said_what_they_used() -> Non
 
 async def test_what_is_no_number_of_tokens_is_recorded_and_not_counted() -> None:
     class Odd(Spender):
-        async def assist(self, request: Any, session: Any, response: Any) -> None:
+        async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
             for data in ({"total_tokens": "many"}, {"total_tokens": -4}, "much", None):
                 await response.emit(CloudEvent(type="ai.coreason.llm.usage", source="urn:agent:odd", data=data))
             await response.markdown(str(await self._usage.of_agent()))
@@ -53,7 +52,7 @@ async def test_what_is_no_number_of_tokens_is_recorded_and_not_counted() -> None
 
 async def test_the_variable_of_the_sums_is_the_platforms() -> None:
     class Forger(Spender):
-        async def assist(self, request: Any, session: Any, response: Any) -> None:
+        async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
             try:
                 await session.store("coreason.tokens", 0)
             except ValueError as error:
@@ -67,8 +66,9 @@ async def test_a_stream_that_is_replaced_says_its_replacement_alone() -> None:
     problems = []
 
     class Regrets(Spender):
-        async def assist(self, request: Any, session: Any, response: Any) -> None:
+        async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
             stream = await response.create_stream()
+            assert isinstance(stream, Stream)
             await stream.write("The password is")
             await stream.replace("I keep it.", "kept back")
             await stream.replace("No.", "again")

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 from spade_coreason import ConversationState
+from spade_coreason.contracts import Interaction
 from spade_coreason.conversation import Life
 from spade_coreason.names import session_id
 from spade_coreason.stores import AgentStore, ConversationRow, Turn, Variable
@@ -45,3 +46,11 @@ async def turn(store: AgentStore, row: ConversationRow, *written: Variable, answ
         await received(store, row.owner), row, Turn(f"{row.owner} {row.turns}", NOW, body), answer, written
     )
     return row
+
+
+def query_of(turn: Interaction) -> str:
+    """The text of a person's turn."""
+    assert isinstance(turn.input, dict)
+    text = turn.input["query"]
+    assert isinstance(text, str)
+    return text

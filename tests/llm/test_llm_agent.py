@@ -29,6 +29,8 @@ from spade_coreason import (
     MemoryStrategy,
     PeerFailed,
     Policy,
+    ResponseHandler,
+    SessionHandle,
 )
 from spade_coreason.llm import Endpoint, LLMAgent
 from spade_coreason.llm.client import Client, retry_after_s
@@ -315,7 +317,7 @@ async def test_another_agent_is_asked_and_only_one_of_those_named() -> None:
     class Weather:
         manifest = AgentDefinition.simple("weather")
 
-        async def assist(self, request: Any, session: Any, response: Any) -> None:
+        async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
             heard.append(request)
             await response.markdown("Sunny.")
 

@@ -5,9 +5,17 @@ from __future__ import annotations
 import json
 import unicodedata
 from pathlib import Path
-from typing import Any
 
-from spade_coreason import AgentDefinition, AgentInteractionMemory, MemoryConfig, MemoryStrategy, Policy
+from spade_coreason import (
+    AgentDefinition,
+    AgentInteractionMemory,
+    AgentRequest,
+    MemoryConfig,
+    MemoryStrategy,
+    Policy,
+    ResponseHandler,
+    SessionHandle,
+)
 from spade_coreason.llm import LLMAgent
 from spade_coreason.xmpp.room import RoomPlan
 from tests.llm.helper import giving, guarded
@@ -48,7 +56,7 @@ async def test_no_data_arrive_as_an_instruction_whatever_way_they_come() -> None
     class Peer:
         manifest = AgentDefinition.simple("peer")
 
-        async def assist(self, request: Any, session: Any, response: Any) -> None:
+        async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
             if request.payload["query"] == "fail":
                 await response.error(EVIL)
             elif request.payload["query"] == "data":

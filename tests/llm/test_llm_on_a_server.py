@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from spade_coreason import AgentDefinition, AgentInteractionMemory, Peers
+from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, Peers, ResponseHandler, SessionHandle
 from spade_coreason.llm import LLMAgent
 from tests.llm.helper import Endless
 from tests.llm.server import Answer, ChatServer, Wire, calls, contents, says
@@ -200,7 +200,7 @@ async def test_who_cancels_leaves_no_request_connection_tool_task_or_thread(
 async def test_who_cancels_stops_the_agent_that_was_asked_by_a_tool(prosody: XmppServer, tmp_path: Path) -> None:
     tool = Endless()
 
-    async def work(request: Any, session: Any, response: Any) -> None:
+    async def work(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await tool.never()
 
     async with (

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from spade_coreason import AgentDefinition
+from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, SessionHandle
 from tests.llm.server import Wire, calls, contents, says
 from tests.llm.test_llm_agent import helper
+from tests.turns import query_of
 
 SECRET = "swordfish"
 LOOK: tuple[tuple[str, Any], ...] = (
@@ -23,8 +24,8 @@ async def test_two_people_and_two_threads_are_strangers_to_each_other() -> None:
 
         manifest = AgentDefinition.simple("peer")
 
-        async def assist(self, request: Any, session: Any, response: Any) -> None:
-            before = [turn.input["query"] for turn in await session.history()]
+        async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+            before = [query_of(turn) for turn in await session.history()]
             await response.markdown(json.dumps(before))
 
     told = f"the secret word is {SECRET}"

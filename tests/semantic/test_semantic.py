@@ -6,11 +6,20 @@ import re
 from collections.abc import AsyncIterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from spade_coreason import AgentTester, Knowledge, MemoryConfig, MemoryStrategy, Policy, agent
+from spade_coreason import (
+    AgentRequest,
+    AgentTester,
+    Knowledge,
+    MemoryConfig,
+    MemoryStrategy,
+    Policy,
+    ResponseHandler,
+    SessionHandle,
+    agent,
+)
 from spade_coreason.embedding import LocalEmbedder, OpenAIEmbedder
 from spade_coreason.stores import Database
 from spade_coreason.stores.knowledge import KnowledgeStore
@@ -68,7 +77,7 @@ async def test_the_question_about_refunds_finds_its_document_first_and_no_other(
 
 async def test_an_agent_recalls_what_was_said_long_ago_in_other_words(embedder: OpenAIEmbedder) -> None:
     @agent
-    async def recalling(request: Any, session: Any, response: Any) -> None:
+    async def recalling(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.data({"found": await session.recall(request.payload["query"])})
         await response.markdown("Noted.")
 

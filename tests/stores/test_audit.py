@@ -6,11 +6,10 @@ import asyncio
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from spade_coreason import AgentTester, PeerFailed, StoreError, agent
+from spade_coreason import AgentRequest, AgentTester, PeerFailed, ResponseHandler, SessionHandle, StoreError, agent
 from spade_coreason.contracts import GENESIS_HASH, AuditEntry, Interaction
 from spade_coreason.stores import AgentStore, Database
 from spade_coreason.stores.audit import Verdict
@@ -145,7 +144,7 @@ async def test_what_an_agent_audits_is_in_its_trail_however_its_turn_ends(databa
     audited: list[str] = []
 
     @agent
-    async def auditing(request: Any, session: Any, response: Any) -> None:
+    async def auditing(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.audit("me\ud800", "delete", request.payload["query"], False)
         audited.append(request.payload["query"])
         if request.payload["query"] == "fail":
@@ -181,7 +180,7 @@ async def test_an_agent_that_cannot_audit_does_not_go_on(database_url: str) -> N
     went_on = []
 
     @agent
-    async def auditing(request: Any, session: Any, response: Any) -> None:
+    async def auditing(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.audit("me", "delete", "it", True)
         went_on.append(request)
 

@@ -8,12 +8,11 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
 import pytest
 from sqlalchemy import Connection, text
 
-from spade_coreason import AgentDefinition, ConversationState
+from spade_coreason import AgentDefinition, AgentRequest, ConversationState, ResponseHandler, SessionHandle
 from spade_coreason.codec import Incoming
 from spade_coreason.contracts import Interaction, MemoryConfig, MemoryStrategy
 from spade_coreason.conversation import Rules
@@ -64,7 +63,7 @@ class Pages:
 
     manifest = AgentDefinition.simple("pages")
 
-    async def assist(self, request: Any, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         assert len(await session.history(5, 40)) == 5
         await response.markdown("x")
 

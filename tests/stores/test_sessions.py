@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from spade_coreason import AgentDefinition, ConversationState, Identity, StoreError
+from spade_coreason import (
+    AgentDefinition,
+    AgentRequest,
+    ConversationState,
+    Identity,
+    ResponseHandler,
+    StoreError,
+)
 from spade_coreason.conversation import Life, begin
 from spade_coreason.session import Session, Variables
 from spade_coreason.stores import AgentStore, ConversationRow, Database, Variable
@@ -186,7 +193,7 @@ class Meeting:
         self.there = 0
         self.found: dict[str, Any] = {}
 
-    async def assist(self, request: Any, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: Session, response: ResponseHandler) -> None:
         name = request.payload["query"]
         if name == "look":
             self.found = {key: await session.get(key) for key in ("one", "two", "both")}

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 from xml.sax.saxutils import escape
 
+from spade_coreason import ResponseHandler, SessionHandle
 from spade_coreason.access import Access
 from spade_coreason.avatar import Avatar
 from spade_coreason.config import load_settings
@@ -26,6 +27,7 @@ from spade_coreason.names import bare
 from spade_coreason.peers import OpenRequests, Peers
 from spade_coreason.runner import Policy, Runner
 from spade_coreason.service import Platform
+from spade_coreason.session import Session
 from spade_coreason.stores import AgentStore, Database, StoreTimings
 from spade_coreason.stores.memory import AgentInteractionMemory
 from spade_coreason.xmpp.endpoint import Endpoint
@@ -33,6 +35,7 @@ from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.room import RoomPlan
 from spade_coreason.xmpp.timings import USUAL, ConnectionTimings
 from tests.servers.server import XmppServer
+from tests.turns import query_of
 
 PROJECT = Path(__file__).parents[2]
 UNLIMITED = Policy(rules=Rules(max_interactions=0))
@@ -58,7 +61,7 @@ class Echo:
         self.prefix = prefix
         self.requests: list[AgentRequest] = []
 
-    async def assist(self, request: AgentRequest, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         self.requests.append(request)
         await response.markdown(f"{self.prefix}{request.payload.get('query', '')}")
 
@@ -296,11 +299,11 @@ class Diary:
         os.write(descriptor, line.encode())  # one system call: whole, whenever the process is killed
         os.close(descriptor)
 
-    async def assist(self, request: AgentRequest, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: Session, response: ResponseHandler) -> None:
         query = request.payload["query"]
         self._note("begins", request)
         if query == "what do you know?":
-            asked = [turn.input["query"] for turn in await session.history(1000)]
+            asked = [query_of(turn) for turn in await session.history(1000)]
             count = await session.get("count", 0)
             remembered = self._memory.get_information(request.metadata["conversation_id"])
             await response.markdown(json.dumps({"history": asked, "count": count, "memory": remembered}))

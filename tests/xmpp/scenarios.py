@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from xml.etree.ElementTree import Element
 from xml.sax.saxutils import escape, quoteattr
 
-from spade_coreason import AgentDefinition, AgentTester
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, ResponseHandler, SessionHandle
 from spade_coreason.conversation import Rules
 from spade_coreason.exceptions import PeerError
 from spade_coreason.peers import PeerEvent
@@ -37,7 +37,7 @@ class Actor:
         self.asked: list[str] = []
         self.felt: list[tuple[str, ...]] = []
 
-    async def assist(self, request: Any, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         query = request.payload["query"]
         self.asked.append(query)
         turns = len(await session.history(10))

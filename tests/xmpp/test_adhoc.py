@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from slixmpp.exceptions import IqError
 
-from spade_coreason import AgentDefinition, Policy, command
+from spade_coreason import AgentDefinition, AgentRequest, Policy, ResponseHandler, SessionHandle, command
 from spade_coreason.conversation import Rules
 from spade_coreason.xmpp.room import RoomPlan
 from tests.servers.clients import StockClient
@@ -33,7 +33,7 @@ class Weather:
         self.working = asyncio.Event()
         self.may_go_on = asyncio.Event()
 
-    async def assist(self, request: Any, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         text = request.payload["query"]
         if text == "wait":
             self.working.set()
@@ -42,7 +42,9 @@ class Weather:
         await response.markdown(f"you said {text}")
 
     @command("weather", "the weather of a city", city="which city", unit="in which unit")
-    async def weather(self, session: Any, city: str, days: int = 1, unit: Literal["C", "F"] = "C", rain: bool = True) -> str:
+    async def weather(
+        self, session: SessionHandle, city: str, days: int = 1, unit: Literal["C", "F"] = "C", rain: bool = True
+    ) -> str:
         if city == "Atlantis":
             raise RuntimeError("it is under water")
         await session.store("city", city)

@@ -7,9 +7,8 @@ import sqlite3
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
-from spade_coreason import AgentDefinition
+from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, SessionHandle
 from tests.seed_echo import EchoAgent
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
@@ -47,7 +46,7 @@ async def test_the_answer_reaches_the_device_that_came_after_the_question(prosod
     account = await prosody.account()
     goes_on = asyncio.Event()
 
-    async def assist(request: Any, session: Any, response: Any) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await goes_on.wait()
         await response.markdown("here you are")
 
@@ -96,7 +95,7 @@ async def test_a_receipt_comes_when_the_message_is_on_disk_and_not_before(real_s
 
 
 async def test_typing_is_shown_to_those_who_use_it_when_the_work_lasts(our_server: XmppServer, tmp_path: Path) -> None:
-    async def assist(request: Any, session: Any, response: Any) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         if request.payload["query"] == "think":
             await asyncio.sleep(0.35)
         await response.markdown("done")
@@ -121,7 +120,7 @@ async def test_typing_is_shown_to_those_who_use_it_when_the_work_lasts(our_serve
 
 
 async def test_a_stream_reaches_a_person_as_one_message(our_server: XmppServer, tmp_path: Path) -> None:
-    async def assist(request: Any, session: Any, response: Any) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.thought("hm")
         stream = await response.create_stream(title="words")
         for word in ("one", "two", "three"):
@@ -145,7 +144,7 @@ async def test_the_echo_agent_of_the_seed_answers_people_and_programs(our_server
 
 
 async def test_a_table_reaches_a_program_as_an_event_and_as_a_form(real_server: XmppServer, tmp_path: Path) -> None:
-    async def assist(request: Any, session: Any, response: Any) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         rows = [{"city": "Berlin", "degrees": 7}, {"city": "Rome", "degrees": 15}]
         await response.data({"columns": ["city", "degrees"], "rows": rows}, title="Weather", view_hint="TABLE")
 

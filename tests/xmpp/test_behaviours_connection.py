@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.access import Access
 from spade_coreason.door import Door
 from spade_coreason.exceptions import ConnectError, LoginError
@@ -334,7 +335,7 @@ async def test_two_programs_with_one_account_do_not_throw_each_other_out_for_eve
 async def test_stopping_within_the_grace_period_lets_answers_leave(our_server: XmppServer, tmp_path: Path) -> None:
     goes_on = asyncio.Event()
 
-    async def assist(request: Any, session: Any, response: Any) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await goes_on.wait()
         await response.markdown("just in time")
 
@@ -350,7 +351,7 @@ async def test_stopping_within_the_grace_period_lets_answers_leave(our_server: X
 
 
 async def test_what_takes_longer_than_the_grace_period_runs_again_after_the_start(prosody: XmppServer, tmp_path: Path) -> None:
-    async def assist(request: Any, session: Any, response: Any) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         if not request.metadata.get("redelivered"):
             await asyncio.Event().wait()
         await response.markdown("at last")

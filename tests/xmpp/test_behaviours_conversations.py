@@ -10,10 +10,12 @@ from uuid import uuid4
 
 import pytest
 
+from spade_coreason import ResponseHandler
 from spade_coreason.contracts import AgentDefinition, AgentRequest, ConversationState, MemoryConfig
 from spade_coreason.conversation import Rules
 from spade_coreason.exceptions import PeerRefused
 from spade_coreason.runner import Policy
+from spade_coreason.session import Session
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
 from tests.waiting import eventually
@@ -39,7 +41,7 @@ class Driven:
     async def shutdown(self) -> None:
         self.life.append("shutdown")
 
-    async def assist(self, request: Any, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: Session, response: ResponseHandler) -> None:
         query = request.payload["query"]
         self.life.append(query)
         if query == "fail":

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.conversation import Rules
 from spade_coreason.exceptions import PeerFailed
+from spade_coreason.response import Response
 from spade_coreason.runner import Policy
 from spade_coreason.xmpp.client import AgentClient
 from tests.servers.clients import StockClient
@@ -40,7 +42,7 @@ async def asking(server: XmppServer) -> AgentClient:
 async def test_a_sleeping_agent_delays_nobody_elses_conversation(our_server: XmppServer, tmp_path: Path) -> None:
     wakes = asyncio.Event()
 
-    async def assist(request: Any, session: Any, response: Any) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         if request.payload["query"] == "sleep":
             await wakes.wait()
         await response.markdown(f"awake: {request.payload['query']}")
@@ -71,31 +73,31 @@ class Naughty:
         self.after: asyncio.Future[BaseException | None] | None = None
         self.stream: Any = None
 
-    async def assist(self, request: Any, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await getattr(self, request.payload["query"].replace(" ", "_"))(response)
 
-    async def behave(self, response: Any) -> None:
+    async def behave(self, response: ResponseHandler) -> None:
         await response.markdown("all is well")
 
-    async def raise_an_error(self, response: Any) -> None:
+    async def raise_an_error(self, response: ResponseHandler) -> None:
         raise ValueError("a secret of the inside")
 
-    async def raise_in_a_stream(self, response: Any) -> None:
+    async def raise_in_a_stream(self, response: ResponseHandler) -> None:
         stream = await response.create_stream()
         await stream.write("half a sen")
         raise KeyError("x")
 
-    async def hang(self, response: Any) -> None:
+    async def hang(self, response: ResponseHandler) -> None:
         await asyncio.Event().wait()
 
-    async def exit(self, response: Any) -> None:
+    async def exit(self, response: ResponseHandler) -> None:
         raise SystemExit("out")
 
-    async def emit_later(self, response: Any) -> None:
+    async def emit_later(self, response: Response) -> None:
         self.after = asyncio.get_running_loop().create_future()
         asyncio.create_task(self._emit_after(response, self.after))
 
-    async def _emit_after(self, response: Any, after: asyncio.Future[BaseException | None]) -> None:
+    async def _emit_after(self, response: Response, after: asyncio.Future[BaseException | None]) -> None:
         try:
             while not response._is_over:  # noqa: ASYNC110 - until just after the turn
                 await asyncio.sleep(0)
@@ -105,25 +107,26 @@ class Naughty:
         else:
             after.set_result(None)
 
-    async def emit_5_MB(self, response: Any) -> None:
+    async def emit_5_MB(self, response: ResponseHandler) -> None:
         await response.markdown("Ünd so & weiter. " * (5 * MIB // 18))
 
-    async def emit_control_characters(self, response: Any) -> None:
+    async def emit_control_characters(self, response: ResponseHandler) -> None:
         await response.markdown("\x00\x1b[1mbold\x1b[0m \ufffe\udc80and \N{ROCKET}")
 
-    async def emit_only_control_characters(self, response: Any) -> None:
+    async def emit_only_control_characters(self, response: ResponseHandler) -> None:
         await response.markdown("\x00\x1b")
 
-    async def never_close_a_stream(self, response: Any) -> None:
+    async def never_close_a_stream(self, response: ResponseHandler) -> None:
         self.stream = await response.create_stream()
         await self.stream.write("never closed")
 
-    async def say_nothing(self, response: Any) -> None: ...
+    async def say_nothing(self, response: ResponseHandler) -> None: ...
 
-    async def emit_no_text(self, response: Any) -> None:
-        await response.markdown(7)
+    async def emit_no_text(self, response: ResponseHandler) -> None:
+        no_text: Any = 7
+        await response.markdown(no_text)
 
-    async def emit_no_json(self, response: Any) -> None:
+    async def emit_no_json(self, response: ResponseHandler) -> None:
         await response.data({"x": object()})
 
 

@@ -10,11 +10,13 @@ from uuid import uuid4
 
 import pytest
 
+from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.contracts import AgentDefinition
 from spade_coreason.names import session_id
 from spade_coreason.stores import AgentStore, Database
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
+from tests.turns import query_of
 from tests.waiting import eventually
 from tests.xmpp.hosting import By, envelope, event_in, events_of_answer, hosted
 
@@ -26,14 +28,14 @@ class Tells:
         self.manifest = AgentDefinition.simple("tells")
         self.requests: list[Any] = []
 
-    async def assist(self, request: Any, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         self.requests.append(request)
         query = request.payload["query"]
         seen = {
             "conversation": request.metadata["conversation_id"],
             "session": session.session_id,
             "who": session.identity.id,
-            "history": [turn.input["query"] for turn in await session.history(100)],
+            "history": [query_of(turn) for turn in await session.history(100)],
             "recall": await session.recall(query, 100, 0.01),
             "before": await session.get("before"),
         }
@@ -187,7 +189,7 @@ async def test_an_answer_from_a_third_jid_is_dropped(prosody: XmppServer, tmp_pa
     """Only there: the embedded server lets senders be forged."""
 
     def asks(peers: Any) -> By:
-        async def assist(request: Any, session: Any, response: Any) -> None:
+        async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
             answer = await peers.ask(friend_jid, request.payload["query"], timeout=5)
             await response.markdown(f"my friend says: {answer}")
 
@@ -236,7 +238,7 @@ async def test_two_people_behind_one_agent_are_two_conversations_at_the_next(our
     async with hosted(Tells(), our_server, tmp_path) as last:
 
         def relays(peers: Any) -> By:
-            async def assist(request: Any, session: Any, response: Any) -> None:
+            async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
                 answer = await peers.ask(last.jid, request.create_child({"query": request.payload["query"]}), timeout=5)
                 await response.markdown(answer.text)
 

@@ -14,6 +14,7 @@ from spade.behaviour import CyclicBehaviour, OneShotBehaviour
 from spade.message import Message
 from spade.template import Template
 
+from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.names import bare
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
@@ -70,7 +71,7 @@ async def test_a_plain_spade_agent_is_answered_so_that_its_template_matches(our_
 
 async def test_a_failure_says_so_by_its_performative(prosody: XmppServer, tmp_path: Path) -> None:
     class Fails(Echo):
-        async def assist(self, request: Any, session: Any, response: Any) -> None:
+        async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
             raise ValueError("no price")
 
     async with hosted(Fails(), prosody, tmp_path) as agent:

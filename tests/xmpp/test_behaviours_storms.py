@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from spade.agent import Agent
 from spade.behaviour import CyclicBehaviour
 from spade.message import Message
 
+from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.conversation import Rules
 from spade_coreason.exceptions import PeerUnavailable
 from spade_coreason.runner import Policy
@@ -93,7 +93,7 @@ async def test_a_plain_spade_agent_that_answers_everything_is_paused(our_server:
 async def test_two_machines_that_never_repeat_are_bounded_by_max_interactions(our_server: XmppServer, tmp_path: Path) -> None:
     number = iter(range(1_000_000))
 
-    async def assist(request: Any, session: Any, response: Any) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.markdown(f"something new: {next(number)}")
 
     class Talks(AnswersEverything):

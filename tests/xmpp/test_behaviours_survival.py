@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.exceptions import StoreError
 from spade_coreason.stores.schema import ANSWERED, RECEIVED
 from spade_coreason.timings import Timings
@@ -230,7 +231,7 @@ async def test_what_was_answered_is_sent_again_with_the_same_ids_and_not_run_aga
 ) -> None:
     runs: list[str] = []
 
-    async def assist(request: Any, session: Any, response: Any) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         runs.append(request.payload["query"])
         await response.markdown(f"first part of {request.payload['query']}")
         await response.data({"a": 1}, view_hint="KEY_VALUE")
@@ -263,7 +264,7 @@ async def test_a_turn_that_was_broken_off_runs_again_marked_as_redelivered(real_
     goes_on = asyncio.Event()
     seen: list[bool] = []
 
-    async def assist(request: Any, session: Any, response: Any) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         seen.append("redelivered" in request.metadata)
         await response.markdown("the beginning")
         await goes_on.wait()
@@ -334,7 +335,7 @@ async def test_after_a_failed_resumption_every_question_is_answered_and_none_run
     goes_on = asyncio.Event()
     runs: Counter[str] = Counter()
 
-    async def assist(request: Any, session: Any, response: Any) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         question = request.payload["query"]
         runs[question] += 1
         if "slow" in question:
@@ -388,7 +389,7 @@ async def test_while_the_server_is_away_answers_wait_and_nothing_is_lost(
     server = start_server(prosody_server(tmp_path / "server"))
     goes_on = asyncio.Event()
 
-    async def assist(request: Any, session: Any, response: Any) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         if request.payload["query"] == "slow":
             await goes_on.wait()
         await response.markdown(f"answer to {request.payload['query']}")
@@ -419,7 +420,7 @@ async def test_what_is_asked_before_while_and_after_the_server_is_away_is_answer
     goes_on = asyncio.Event()
     runs: Counter[str] = Counter()
 
-    async def assist(request: Any, session: Any, response: Any) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         question = request.payload["query"]
         runs[question] += 1
         if "slow" in question:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from spade_coreason import AgentClient
+from spade_coreason import AgentClient, AgentRequest, ResponseHandler, SessionHandle
 from tests.servers.server import XmppServer
 from tests.waiting import eventually
 from tests.xmpp.hosting import By, Tunnel, endpoint_of, hosted
@@ -20,7 +19,7 @@ async def test_an_answer_arrives_after_the_session_of_whoever_asked_was_lost(
 ) -> None:
     begun, gate = asyncio.Event(), asyncio.Event()
 
-    async def assist(request: Any, session: Any, response: Any) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         begun.set()
         await gate.wait()
         await response.markdown("here you are")

@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element
 
 import pytest
 
-from spade_coreason import AgentDefinition, Files, UploadError, fetch
+from spade_coreason import AgentDefinition, AgentRequest, Files, ResponseHandler, SessionHandle, UploadError, fetch
 from spade_coreason.runner import Policy
 from spade_coreason.xmpp.connection import Connection
 from spade_coreason.xmpp.uploads import Uploads
@@ -30,7 +30,7 @@ class Keeping:
         self.manifest = manifest
         self.files = files
 
-    async def assist(self, request: Any, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.markdown(await self.files.upload("kept.txt", request.payload["query"].encode()))
 
 
@@ -122,7 +122,7 @@ async def test_an_upload_that_the_caller_stops_is_an_error_and_the_next_one_work
 
 
 async def test_a_person_sends_a_link_and_gets_one_back(keeper: XmppServer, tmp_path: Path) -> None:
-    async def assist(request: Any, session: Any, response: Any) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         [one] = request.payload["attachments"]
         fetched = await agent.files.fetch(one["url"], allow_private=True)
         url = await agent.files.upload(f"copy of {one['name']}", fetched.data.upper(), one["type"])
@@ -143,7 +143,7 @@ async def test_a_person_sends_a_link_and_gets_one_back(keeper: XmppServer, tmp_p
 async def test_an_answer_too_long_for_the_server_comes_as_its_beginning_and_a_file(keeper: XmppServer, tmp_path: Path) -> None:
     text = "\n\n".join(["What there is to say:", *(f"Paragraph {number}." for number in range(2000))])
 
-    async def assist(request: Any, session: Any, response: Any) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.markdown(text)
 
     policy = Policy(file_over_bytes=20_000, stanza_bytes=10_000)
@@ -162,7 +162,7 @@ async def test_an_answer_too_long_for_the_server_comes_as_its_beginning_and_a_fi
 async def test_where_the_server_keeps_no_files_a_long_answer_comes_in_several_messages(
     real_server: XmppServer, tmp_path: Path
 ) -> None:
-    async def assist(request: Any, session: Any, response: Any) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.markdown("```\n" + "code of some kind\n" * 1500 + "```")
 
     policy = Policy(file_over_bytes=20_000, stanza_bytes=10_000)

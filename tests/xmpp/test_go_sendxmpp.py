@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
-from typing import Any
 
-from spade_coreason import fetch
+from spade_coreason import AgentRequest, ResponseHandler, SessionHandle, fetch
 from spade_coreason.xmpp.room import RoomPlan
 from tests.servers.go_sendxmpp import GoSendxmpp
 from tests.servers.server import XmppServer
@@ -19,7 +18,7 @@ async def test_go_sendxmpp_asks_and_is_answered(go_sendxmpp: str, real_server: X
     program = GoSendxmpp(go_sendxmpp, account, real_server, tmp_path)
     seen: list[str] = []
 
-    async def assist(request: Any, session: Any, response: Any) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         seen.append(request.metadata["conversation_id"])
         await response.markdown(f"you said: {request.payload['query']}")
 
@@ -52,7 +51,7 @@ async def test_go_sendxmpp_is_answered_in_a_room_where_it_names_the_agent(
 async def test_go_sendxmpp_sends_a_file_that_the_agent_fetches(go_sendxmpp: str, keeper: XmppServer, tmp_path: Path) -> None:
     program = GoSendxmpp(go_sendxmpp, await keeper.account(), keeper, tmp_path)
 
-    async def assist(request: Any, session: Any, response: Any) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         [attachment] = request.payload["attachments"]
         fetched = await fetch(attachment["url"], allow_private=True)
         await response.markdown(f"{attachment['name']} says {fetched.data.decode()}")

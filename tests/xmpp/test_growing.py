@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.timings import Timings
 from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.servers.clients import StockClient
@@ -30,7 +31,7 @@ class Pen:
         self.agent = By(self.assist, "pen")
         self.written_at: list[float] = []
 
-    async def assist(self, request: Any, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         stream = await response.create_stream()
         while (word := await self.words.get()) is not None:
             await stream.write(word)
@@ -163,7 +164,7 @@ async def test_cut_ten_times_while_ten_answers_grow_each_ends_with_its_one_whole
 ) -> None:
     pens: dict[str, Pen] = {}
 
-    async def assist(request: Any, session: Any, response: Any) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await pens[session.identity.id].assist(request, session, response)
 
     async with AsyncExitStack() as stack:
@@ -223,7 +224,7 @@ async def test_typing_is_shown_again_after_each_block_while_the_work_goes_on_and
 ) -> None:
     goes_on = asyncio.Event()
 
-    async def assist(request: Any, session: Any, response: Any) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await goes_on.wait()
         goes_on.clear()
         if request.payload["query"] == "speak":
@@ -246,7 +247,7 @@ async def test_typing_is_shown_again_after_each_block_while_the_work_goes_on_and
 async def test_typing_is_said_again_for_as_long_as_the_work_lasts(prosody: XmppServer, tmp_path: Path) -> None:
     goes_on = asyncio.Event()
 
-    async def assist(request: Any, session: Any, response: Any) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await goes_on.wait()
 
     policy = replace(UNLIMITED, timings=Timings(typing_again_s=0.1))
@@ -263,7 +264,7 @@ async def test_typing_is_said_again_for_as_long_as_the_work_lasts(prosody: XmppS
 
 
 async def test_typing_of_a_turn_that_is_broken_off_is_taken_back(prosody: XmppServer, tmp_path: Path) -> None:
-    async def assist(request: Any, session: Any, response: Any) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await asyncio.Event().wait()
 
     async with hosted(By(assist), prosody, tmp_path) as agent, StockClient(*await prosody.account(), prosody) as alice:
@@ -276,7 +277,7 @@ async def test_typing_of_a_turn_that_is_broken_off_is_taken_back(prosody: XmppSe
 async def test_a_message_that_is_markable_is_displayed_when_the_agent_begins(our_server: XmppServer, tmp_path: Path) -> None:
     goes_on = asyncio.Event()
 
-    async def assist(request: Any, session: Any, response: Any) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await goes_on.wait()
         await response.markdown("done")
 
@@ -305,7 +306,7 @@ async def test_a_stock_client_corrects_takes_back_and_reacts(our_server: XmppSer
         async def feedback(self, interaction: Any, reactions: tuple[str, ...]) -> None:
             felt.append(reactions)
 
-    async def assist(request: Any, session: Any, response: Any) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await may.wait()
         await response.markdown(f"answer to {request.payload['query']}")
 

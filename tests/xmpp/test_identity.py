@@ -17,7 +17,7 @@ import pytest
 from slixmpp import Iq
 from slixmpp.exceptions import IqError
 
-from spade_coreason import __version__
+from spade_coreason import ResponseHandler, SessionHandle, __version__
 from spade_coreason.avatar import MOST_BYTES, Avatar, drawn
 from spade_coreason.config import load_settings
 from spade_coreason.contracts import AgentDefinition, AgentRequest
@@ -77,7 +77,7 @@ class Held(Echo):
     async def startup(self) -> None:
         await self.may_start.wait()
 
-    async def assist(self, request: AgentRequest, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await self.may_answer.wait()
         await super().assist(request, session, response)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 from slixmpp.exceptions import IqError
 
+from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.exceptions import StoreError
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
@@ -27,7 +27,7 @@ async def given_nothing(agent: Hosted) -> None:
 async def test_what_ejabberd_has_kept_back_is_answered_once_and_in_its_order(ejabberd: XmppServer, tmp_path: Path) -> None:
     runs: list[str] = []
 
-    async def assist(request: Any, session: Any, response: Any) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         runs.append(request.payload["query"])
         await response.markdown(request.payload["query"])
 
@@ -74,7 +74,7 @@ async def test_what_cannot_be_stored_stays_with_the_server(ejabberd: XmppServer,
 
 
 async def test_a_server_that_keeps_nothing_back_is_asked_in_vain(prosody: XmppServer, tmp_path: Path) -> None:
-    async def assist(request: Any, session: Any, response: Any) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.markdown("here")
 
     async with hosted(By(assist), prosody, tmp_path) as agent, StockClient(*await prosody.account(), prosody) as alice:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
-from spade_coreason import AgentDefinition, Platform, load_settings
+from spade_coreason import AgentDefinition, AgentRequest, Platform, ResponseHandler, SessionHandle, load_settings
 from tests.databases import rows
 from tests.servers.clients import StockClient
 from tests.servers.postgres import Postgres
@@ -18,7 +17,7 @@ class Counts:
 
     manifest = AgentDefinition.simple("counts")
 
-    async def assist(self, request: Any, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         number = await session.get("number", 0) + 1
         await session.store("number", number)
         await response.markdown(f"{number} {len(await session.history())}")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
 from tests.waiting import eventually
@@ -36,7 +37,7 @@ async def test_answers_of_one_moment_leave_in_few_writes_and_each_once(
     gate = asyncio.Event()
     waiting = 0
 
-    async def assist(request: Any, session: Any, response: Any) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         nonlocal waiting
         waiting += 1
         if waiting == at_once:

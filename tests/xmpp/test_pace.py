@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.promptness import Waits, first_words_waits, typing_waits
+from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.timings import Timings
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
@@ -46,7 +47,7 @@ async def test_a_second_stream_does_not_wait_for_the_first_and_nothing_overtakes
     said: dict[str, float] = {}
     done = asyncio.Event()
 
-    async def assist(request: Any, session: Any, response: Any) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.markdown("Two things:")
         for word in ("one", "two"):
             stream = await response.create_stream()
@@ -123,7 +124,7 @@ async def test_a_program_gets_every_chunk_at_once_and_many_of_them_share_a_write
 ) -> None:
     seen, writes = asyncio.Event(), []
 
-    async def assist(request: Any, session: Any, response: Any) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         stream = await response.create_stream()
         await stream.write("first")
         await seen.wait()  # it is not kept back until there is more

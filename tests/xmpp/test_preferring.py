@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
+from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.preferences import Preferences
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
@@ -25,7 +25,7 @@ class Thinker:
         self.agent = By(self.assist, "thinker")
         self.may = asyncio.Event()
 
-    async def assist(self, request: Any, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.thought("Looking out of the window…")
         stream = await response.create_stream()
         await stream.write("It is ")

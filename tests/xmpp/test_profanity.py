@@ -6,11 +6,11 @@ import asyncio
 import secrets
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 
-from spade_coreason import AgentDefinition, command
+from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, SessionHandle, command
 from spade_coreason.xmpp.room import RoomPlan
 from tests.servers.profanity import Profanity, installed
 from tests.servers.requirements import require
@@ -42,7 +42,7 @@ class Guide:
         self.words: asyncio.Queue[str | None] = asyncio.Queue()
         self.agent = By(self.assist, "guide")
 
-    async def assist(self, request: Any, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         query = request.payload["query"]
         if query == "grow":
             stream = await response.create_stream()
@@ -125,13 +125,15 @@ class Forecast:
         self.may = asyncio.Event()
         self.asked: list[str] = []
 
-    async def assist(self, request: Any, session: Any, response: Any) -> None:
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         self.asked.append(request.payload["query"])
         await self.may.wait()
         await response.markdown(f"this is {self.asked[-1]}")
 
     @command("forecast", "the weather of the next days", city="which city", unit="in which unit", rain="with rain")
-    async def forecast(self, session: Any, city: str, days: int = 3, unit: Literal["C", "F"] = "C", rain: bool = False) -> str:
+    async def forecast(
+        self, session: SessionHandle, city: str, days: int = 3, unit: Literal["C", "F"] = "C", rain: bool = False
+    ) -> str:
         return f"{city}: {days} days, {unit}, {'rain' if rain else 'sun'}."
 
 

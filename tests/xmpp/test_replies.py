@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
+from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
+from tests.turns import query_of
 from tests.xmpp.hosting import By, hosted
 from tests.xmpp.test_growing import met
 
 REPLIES = ("xep_0030", "xep_0115", "xep_0461")
 
 
-async def before(request: Any, session: Any, response: Any) -> None:
-    asked = [turn.input["query"] for turn in await session.history(100)]
+async def before(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+    asked = [query_of(turn) for turn in await session.history(100)]
     await response.markdown(" after ".join([request.payload["query"], *reversed(asked)]))
 
 

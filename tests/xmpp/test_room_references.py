@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.lane import Waiting
 from spade_coreason.xmpp.room import RoomPlan
 from tests.servers import ejabberd as ejabberd_server
@@ -17,6 +18,7 @@ from tests.servers import prosody as prosody_server
 from tests.servers.clients import StockClient
 from tests.servers.requirements import require
 from tests.servers.server import XmppServer
+from tests.turns import query_of
 from tests.waiting import eventually
 from tests.xmpp.hosting import By, Hosted, hosted
 from tests.xmpp.test_rooms import Person, is_in, new_room
@@ -48,12 +50,12 @@ class Table(By):
         self.asked: list[str] = []
         self.felt: list[tuple[str, ...]] = []
 
-    async def answer(self, request: Any, session: Any, response: Any) -> None:
+    async def answer(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         query = request.payload["query"]
         self.asked.append(query)
         if query == "wait":
             await self.may.wait()
-        before = ", ".join(turn.input["query"] for turn in await session.history(100))
+        before = ", ".join(query_of(turn) for turn in await session.history(100))
         await response.markdown(f"{query} after {before}" if before else query)
 
     async def feedback(self, interaction: Any, reactions: tuple[str, ...]) -> None:

@@ -14,6 +14,7 @@ from xml.sax.saxutils import quoteattr
 
 import pytest
 
+from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.config import load_settings
 from spade_coreason.conversation import Rules
 from spade_coreason.runner import Policy
@@ -135,7 +136,7 @@ async def test_it_answers_who_addresses_it_and_nobody_else(real_server: XmppServ
 async def test_history_its_own_words_and_subjects_are_no_requests(real_server: XmppServer, tmp_path: Path) -> None:
     room = new_room()
 
-    async def to_itself(request: Any, session: Any, response: Any) -> None:
+    async def to_itself(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.markdown(request.payload["query"])
         await response.markdown("Echo: again")
 
@@ -173,7 +174,7 @@ async def test_two_agents_talk_to_each_other_up_to_a_limit(real_server: XmppServ
     room = new_room()
     plans = [RoomPlan(room, nick, agent_turns=3) for nick in ("One", "Two")]
 
-    async def go_on(request: Any, session: Any, response: Any) -> None:
+    async def go_on(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.markdown("go on")
 
     async with (
@@ -211,7 +212,7 @@ async def test_who_is_called_like_it_makes_it_take_another_name(real_server: Xmp
 async def test_a_private_message_is_its_occupants_and_nobody_else_sees_it(real_server: XmppServer, tmp_path: Path) -> None:
     room = new_room()
 
-    async def note(request: Any, session: Any, response: Any) -> None:
+    async def note(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         said = await session.get("said", [])
         await session.store("said", [*said, request.payload["query"]])
         await response.markdown(f"{session.identity.name} said {', '.join(said) or 'nothing'}")
@@ -242,7 +243,7 @@ async def test_the_next_who_has_the_nickname_is_another(real_server: XmppServer,
     room = new_room()
     go_on = asyncio.Event()
 
-    async def slow(request: Any, session: Any, response: Any) -> None:
+    async def slow(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         turns = len(await session.history())
         if request.payload["query"] == "wait":
             await go_on.wait()
@@ -323,7 +324,7 @@ async def test_it_comes_again_after_a_cut_and_says_what_it_owes(real_server: Xmp
     room = new_room()
     go_on = asyncio.Event()
 
-    async def slow(request: Any, session: Any, response: Any) -> None:
+    async def slow(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await go_on.wait()
         await response.markdown(request.payload["query"])
 
@@ -492,7 +493,7 @@ async def test_the_room_is_joined_again_when_the_network_was_away(prosody: XmppS
 async def test_a_private_answer_finds_its_occupant_after_a_restart(prosody: XmppServer, tmp_path: Path) -> None:
     room, hurry = new_room(), asyncio.Event()
 
-    async def slow(request: Any, session: Any, response: Any) -> None:
+    async def slow(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await hurry.wait()
         await response.markdown(request.payload["query"])
 
@@ -516,7 +517,7 @@ async def test_a_private_answer_finds_its_occupant_after_a_restart(prosody: Xmpp
 async def test_what_is_being_answered_when_it_stops_is_still_said_in_the_room(real_server: XmppServer, tmp_path: Path) -> None:
     room, hurry = new_room(), asyncio.Event()
 
-    async def slow(request: Any, session: Any, response: Any) -> None:
+    async def slow(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await hurry.wait()
         await response.markdown(request.payload["query"])
 
