@@ -39,11 +39,6 @@ from .rooms import REMEMBERED, Rooms
 from .timings import USUAL, ConnectionTimings
 from .uploads import Uploads
 
-# SPADE imports pyjabber, which makes a directory for uploads at its import and leaves it behind.
-if (uploads := sys.modules.get("pyjabber.plugins.xep_0363.upload_server")) is not None:
-    with suppress(OSError):
-        os.rmdir(uploads.TEMP_DIR)
-
 log = logging.getLogger(__name__)
 
 DEFAULT_RESOURCE = "agent"
@@ -77,6 +72,13 @@ class NoTraces:
         return []
 
 
+def _remove_upload_directory() -> None:
+    """Remove the directory for uploads that pyjabber, which SPADE imports, makes at its import and leaves behind."""
+    if (uploads := sys.modules.get("pyjabber.plugins.xep_0363.upload_server")) is not None:
+        with suppress(OSError):
+            os.rmdir(uploads.TEMP_DIR)
+
+
 def _prepare_container() -> None:
     """SPADE's container is a singleton that keeps its first event loop, and sets uvloop's policy for the whole process."""
     policy = asyncio.get_event_loop_policy()
@@ -105,6 +107,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         rooms: Iterable[RoomPlan] = (),
         timings: ConnectionTimings = USUAL,
     ) -> None:
+        _remove_upload_directory()
         _prepare_container()
         if not JID(jid).resource:
             # Always the same one: after a kill -9 the server has unacknowledged mail for this resource only.

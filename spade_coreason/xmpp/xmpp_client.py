@@ -23,10 +23,6 @@ def _is_news(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith("Unknown stanza interface")
 
 
-# slixmpp compares every stanza, acknowledgements too, with the queries that are open, and warns that they have no sender.
-logging.getLogger().addFilter(_is_news)
-
-
 _REGISTRATION_S = 10.0
 _NOT_WELL_FORMED = (  # RFC 6120, 4.9.3.13
     "<stream:error><not-well-formed xmlns='urn:ietf:params:xml:ns:xmpp-streams'/></stream:error></stream:stream>"
@@ -37,6 +33,9 @@ class Client(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without types h
     """slixmpp's client, with our TLS and stream management, and presence only when we are ready."""
 
     def __init__(self, jid: str, password: str, endpoint: Endpoint, register: bool, timings: ConnectionTimings) -> None:
+        # slixmpp compares every stanza, acknowledgements too, with the queries that are open, and warns that they have no
+        # sender: by the root logger, which takes the same filter once only.
+        logging.getLogger().addFilter(_is_news)
         super().__init__(JID(jid), password)
         self.registration = "the server takes no registrations" if register else ""
         """Why there is no account although one was to be registered, as far as is known."""

@@ -15,6 +15,4 @@ def spades() -> Any:
     from spade.message import Message
     from spade.template import Template
 
-    import spade_coreason.xmpp.connection  # noqa: F401 - chooses the parser of slixmpp, so it comes first
-
     return SimpleNamespace(Stanza=Stanza, Message=Message, Template=Template)
