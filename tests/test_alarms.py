@@ -9,7 +9,7 @@ import time
 import pytest
 
 from spade_coreason.alarms import Alarms, Limit
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 
 
 async def rung(alarms: Alarms, expected: int, heard: list[str]) -> list[str]:
@@ -162,7 +162,7 @@ async def test_work_that_is_held_gives_its_value_and_hears_what_it_waits_for() -
     async def work() -> str:
         with pytest.raises(ZeroDivisionError):
             await asyncio.create_task(fails())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             return await asyncio.to_thread(lambda: "done")
 
     alarms = Alarms(5)

@@ -19,6 +19,7 @@ from spade_coreason.runfile import RunFile, write_run_file
 from spade_coreason.stores import lock_directory
 from spade_coreason.xmpp.servers.ports import free_ports
 from tests.servers.requirements import require
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[1]
 DOCKER = ROOT / "docker"
@@ -103,7 +104,7 @@ async def test_the_platform_of_compose_runs_on_the_prosody_of_compose(tmp_path: 
     )
     assert server.stdout is not None
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while b"Activated service 'c2s'" not in (line := await server.stdout.readline()):
                 assert line, "Prosody ended"
         text = (DOCKER / "platform.yaml").read_text()

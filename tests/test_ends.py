@@ -21,6 +21,7 @@ from spade_coreason.session import Session
 from spade_coreason.stores import AgentStore, ConversationRow, Database, ForgetReport
 from tests.clock import Clock
 from tests.test_runner_faults import ALICE, BOB, asked
+from tests.waiting import PATIENCE_S
 
 AGENT = "agent@localhost"
 
@@ -164,7 +165,7 @@ async def test_what_a_conversation_became_while_others_were_ended_stays(database
         await begun.wait()  # one of them has ended, the row of the other is read
         [other] = [owner for owner, state in (await r.states()).items() if state == "active"]
         r.runner.receive(asked("end", other))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while (await r.states())[other] == "active":  # noqa: ASYNC110 - in the database
                 await asyncio.sleep(0.01)
         goes_on.set()
@@ -196,7 +197,7 @@ async def test_an_agent_on_demand_shuts_down_when_its_last_conversation_is_delet
         await r.ask("hi")
         await r.ask("/forget")
         await r.ask("/forget yes")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while not r.agent.shutdowns:  # noqa: ASYNC110 - a timer of the platform's
                 await asyncio.sleep(0.01)
         assert await r.states() == {}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, ResponseHandler, SessionHandle
+from tests.waiting import PATIENCE_S
 
 AGENT = "agent@localhost"
 
@@ -47,7 +48,7 @@ async def test_a_request_runs_again_as_it_was_said(query: str | list[Any]) -> No
             asked = None
         else:
             asked = asyncio.create_task(t.ask({"query": query}))
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(PATIENCE_S):
             await agents[0].has_changed.wait()
         await t.restart(grace_s=0.1)
         await t.settled()

@@ -24,6 +24,7 @@ from spade_coreason import (
 )
 from spade_coreason.peers import collect
 from tests.answering import OTHER, PEER
+from tests.waiting import PATIENCE_S
 
 ALICE, BOB = "alice@localhost", "bob@localhost"
 
@@ -229,9 +230,9 @@ async def test_who_cancels_stops_the_work_of_every_agent_that_was_asked_for_it()
 
     async with AgentTester(passing_on(OTHER), peers={OTHER: passing_on(PEER), PEER: last}) as t:
         t.send_stanza("<message to='agent@localhost' type='chat' id='q1'><body>go</body></message>")
-        await asyncio.wait_for(begun.wait(), 5)
+        await asyncio.wait_for(begun.wait(), PATIENCE_S)
         await t.say("/cancel")
-        await asyncio.wait_for(stopped.wait(), 5)
+        await asyncio.wait_for(stopped.wait(), PATIENCE_S)
         await t.settled()
         assert await t.say("and now?") == ["done"]
         kept = [await t.runners[jid].store.conversations() for jid in (OTHER, PEER)]
@@ -267,6 +268,6 @@ async def test_a_timeout_stops_the_work_of_whoever_was_asked() -> None:
 
     async with AgentTester(Impatient, peers={PEER: slow}) as t:
         assert await t.say("slow") == ["too slow"]
-        await asyncio.wait_for(stopped.wait(), 5)
+        await asyncio.wait_for(stopped.wait(), PATIENCE_S)
         await t.settled()
         assert await t.say("and now?") == ["done"]

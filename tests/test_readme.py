@@ -22,6 +22,7 @@ from tests.servers import prosody as prosody_server
 from tests.servers.clients import StockClient
 from tests.servers.requirements import require
 from tests.turns import AGENT, conversation, turn
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[1]
 COMMAND = [str(Path(sys.executable).with_name("spade-coreason"))]
@@ -178,7 +179,7 @@ def running(project: Path, line: str = "", given: Mapping[str, str] = os.environ
         yield
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
 
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Interaction, ResponseHandler, SessionHandle
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
 
@@ -204,6 +204,6 @@ async def test_feedback_that_never_ends_does_not_keep_the_platform_from_stopping
     async with AgentTester(pensive) as t:
         t.react(await answered(t, pensive), "👍", user=ALICE)
         await eventually(lambda: bool(pensive.feedback_on))
-        async with asyncio.timeout(4):
+        async with asyncio.timeout(PATIENCE_S):
             await t.restart()
     assert "feedback failed" in caplog.text

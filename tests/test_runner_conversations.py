@@ -26,6 +26,7 @@ from spade_coreason.conversation import Rules
 from spade_coreason.session import Session
 from tests.clock import Clock
 from tests.turns import query_of
+from tests.waiting import PATIENCE_S
 
 ALICE = "alice@localhost"
 BOB = "bob@localhost"
@@ -189,7 +190,7 @@ async def test_a_conversation_times_out_by_itself() -> None:
     policy = Policy(rules=Rules(timeout=timedelta(seconds=0.1)))
     async with AgentTester(counter, policy=policy, on_conversation_end=(lambda *_: done.set(),)) as t:
         await t.say("x")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await done.wait()
         assert await record(t) == ("timeout", 1)
 
@@ -200,7 +201,7 @@ async def test_a_conversation_that_fell_silent_before_a_restart_times_out_after_
         await t.say("x")
         clock.move(hours=2)
         await t.restart()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await done.wait()
         assert await record(t) == ("timeout", 1)
 
@@ -402,7 +403,7 @@ async def test_on_demand_starts_with_the_first_conversation_and_shuts_down_when_
         assert resource.log == ["startup", "x", "x", "x"]
         for number in range(3):
             await t.ask("end", thread=str(number))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await resource.closed.wait()
         assert resource.log[4:] == ["end", "end", "end", "shutdown"]
         await t.ask("x")

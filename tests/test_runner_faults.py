@@ -44,7 +44,7 @@ from spade_coreason.timings import Timings
 from tests.databases import Writes, opened
 from tests.servers.postgres import Postgres
 from tests.turns import NOT_REMEMBERED
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
 
@@ -119,7 +119,7 @@ class Running:
 
     async def ended(self) -> None:
         """Waits until no conversation is active."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while ConversationState.ACTIVE in await self.states():  # noqa: ASYNC110 - read from the database
                 await asyncio.sleep(0.01)
 

@@ -16,6 +16,7 @@ import pytest
 from spade_coreason.cli.reach import Account
 from spade_coreason.exceptions import PeerUnavailable
 from spade_coreason.stores import lock_directory
+from tests.waiting import PATIENCE_S
 
 from .conftest import Invoke
 from .program import COMMAND, MOODY, MOODY_SLEEPS_S, TIMEOUT_S, Running, call, environment, running
@@ -66,7 +67,7 @@ def test_what_standard_output_cannot_show_is_replaced(platform: Running, encodin
             env=environment({"PYTHONIOENCODING": encoding}),
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=20,
+            timeout=PATIENCE_S,
             check=True,
         )
         return done.stdout.decode(encoding)

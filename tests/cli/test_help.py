@@ -13,6 +13,7 @@ import pytest
 
 from spade_coreason import __version__
 from spade_coreason.cli.app import COMMANDS, cli
+from tests.waiting import PATIENCE_S
 
 from .conftest import Invoke
 
@@ -42,7 +43,9 @@ def commands() -> list[tuple[str, click.Command]]:
 
 
 def test_help_lists_every_command_and_needs_no_spade(invoke: Invoke) -> None:
-    looked = subprocess.run([sys.executable, "-c", LOOK, "--help"], capture_output=True, text=True, check=True, timeout=20)
+    looked = subprocess.run(
+        [sys.executable, "-c", LOOK, "--help"], capture_output=True, text=True, check=True, timeout=PATIENCE_S
+    )
     loaded = json.loads(looked.stderr)
     assert not HEAVY & {name.partition(".")[0] for name in loaded}
     for name, summary in COMMANDS.items():
@@ -58,7 +61,7 @@ def test_completing_needs_no_spade(line: str) -> None:
         "COMP_CWORD": str(line.count(" ") + 1),
     }
     looked = subprocess.run(
-        [sys.executable, "-c", LOOK], env={**os.environ, **env}, capture_output=True, text=True, check=True, timeout=20
+        [sys.executable, "-c", LOOK], env={**os.environ, **env}, capture_output=True, text=True, check=True, timeout=PATIENCE_S
     )
     assert not HEAVY & {name.partition(".")[0] for name in json.loads(looked.stderr)}
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE_S
+
 from .conftest import Invoke
 from .program import environment, running
 
@@ -37,7 +39,12 @@ def test_it_has_an_agent_its_configuration_and_its_test(project: Path, invoke: I
 
 def test_its_test_passes(project: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q"], cwd=project, env=environment(), capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "pytest", "-q"],
+        cwd=project,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stdout
     assert "2 passed" in done.stdout
@@ -65,7 +72,7 @@ def test_with_llm_its_agent_has_a_language_model_and_its_test_needs_none(
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert "2 passed" in done.stdout, done.stdout

@@ -14,6 +14,7 @@ import pytest
 
 from tests.servers import prosody as prosody_server
 from tests.servers.requirements import require
+from tests.waiting import PATIENCE_S
 
 from .program import MOODY, TIMEOUT_S, call, environment, running, write_project
 from .terminal import Terminal
@@ -135,7 +136,7 @@ def test_the_demo_leaves_the_assistant_out_where_openai_is_not_installed(tmp_pat
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

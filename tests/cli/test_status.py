@@ -21,7 +21,7 @@ from spade_coreason.status import AgentStatus, PlatformStatus, read_status
 from spade_coreason.stores import lock_directory
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 from tests.xmpp.hosting import PROJECT, Tunnel
 
 from .conftest import Invoke
@@ -137,7 +137,7 @@ async def _said(data: Path) -> PlatformStatus:
 
 
 async def _says(data: Path, state: str) -> PlatformStatus:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while (found := await _said(data)).agents[0].state != state:  # noqa: ASYNC110 - it tells nobody
             await asyncio.sleep(0.01)
     return found

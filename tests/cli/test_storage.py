@@ -24,6 +24,7 @@ from spade_coreason.runfile import RunFile
 from spade_coreason.stores import AgentStore, ConversationRow, Database, Turn, Variable, lock_directory
 from tests.servers.postgres import Postgres
 from tests.turns import conversation
+from tests.waiting import PATIENCE_S
 
 from .conftest import Invoke
 from .program import COMMAND, environment
@@ -112,7 +113,7 @@ def test_a_narrow_terminal_breaks_no_id(stored: Path, kind: str) -> None:
     termios.tcsetwinsize(side, (24, 40))
     for arguments in (["sessions", "list"], ["memory", "list"], ["conversations"]):
         env = environment({"TERM": kind})
-        subprocess.run([*COMMAND, *arguments], cwd=stored.parent, env=env, stdout=side, timeout=20, check=True)
+        subprocess.run([*COMMAND, *arguments], cwd=stored.parent, env=env, stdout=side, timeout=PATIENCE_S, check=True)
         lines = os.read(main, 65536).decode().splitlines()
         assert len(lines) == 4
         assert sum(f"{ALICE}_{AGENT}" in line for line in lines) == 1

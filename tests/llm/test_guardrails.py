@@ -31,6 +31,7 @@ from spade_coreason.llm.threads import Threads
 from tests.llm.helper import decisions, guarded, recorded
 from tests.llm.server import breaks, calls, contents, fails, hangs, says
 from tests.llm.test_patterns import in_pieces
+from tests.waiting import PATIENCE_S
 
 KEY = r"sk-[a-z0-9]{6,}"
 
@@ -264,7 +265,7 @@ async def test_a_search_that_takes_its_time_does_so_in_a_thread() -> None:
         return may_end.wait(20)
 
     searching = asyncio.create_task(checks.search(look))
-    await asyncio.wait_for(is_begun.wait(), 10)  # the loop goes on meanwhile
+    await asyncio.wait_for(is_begun.wait(), PATIENCE_S)  # the loop goes on meanwhile
     may_end.set()
     assert await searching
 
@@ -443,7 +444,7 @@ async def test_a_whole_answer_is_held_back_until_it_is_checked() -> None:
     async with guarded(says("Hello, ", "world"), output_guardrails=[lets_through]) as (_, t):
         events = t.stream("hi")
         first = asyncio.ensure_future(anext(events))
-        await asyncio.wait_for(seen.wait(), 5)
+        await asyncio.wait_for(seen.wait(), PATIENCE_S)
         assert not first.done()
         checked.set()
         assert (await first).type == "stream.start"

@@ -16,7 +16,7 @@ from spade_coreason import ConfigError, PeerFailed, Policy
 from spade_coreason.llm import LLMAgent
 from tests.llm.server import Answer, Wire, breaks, calls, contents, fails, says
 from tests.llm.test_llm_agent import helper, manifest
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 
 
 @asynccontextmanager
@@ -106,7 +106,7 @@ async def test_a_call_without_a_name_or_with_an_odd_one_is_repeated_as_servers_t
 async def test_two_thousand_calls_at_once_are_as_many_as_the_limit_says() -> None:
     many = deltas(*(fragment("{}", f"tool{number}", index=number, id=f"id{number}") for number in range(2_000)))
     async with helper(many, says("Sorry.")) as (server, t):
-        assert (await t.ask("go", timeout=30)).text == "Sorry."
+        assert (await t.ask("go", timeout=PATIENCE_S)).text == "Sorry."
     results = contents(server.asked[1], "tool")
     assert len(results) == 17
     assert results[-1] == "error: not called; 16 calls at once are the most"
@@ -231,7 +231,7 @@ async def test_a_slow_drip_ends_with_the_time_of_a_turn() -> None:
 @pytest.mark.parametrize("answer", [_talks_for_ever, says("x" * 10_000_000)])
 async def test_an_answer_without_end_is_cut_off_and_says_so(answer: Answer) -> None:
     async with nothing_left(), helper(answer) as (server, t):
-        text = (await t.ask("hi", timeout=30)).text
+        text = (await t.ask("hi", timeout=PATIENCE_S)).text
         assert text.endswith("(My answer is cut off here: it reached the limit for one answer.)")
         assert 200_000 <= len(text) < 200_100
         await eventually(lambda: server.open == 0)
@@ -247,7 +247,7 @@ async def test_an_answer_without_end_is_cut_off_and_says_so(answer: Answer) -> N
 async def test_a_model_that_comes_to_no_answer_is_one_line(answer: Answer) -> None:
     async with nothing_left(), helper(answer) as (server, t):
         with pytest.raises(PeerFailed, match="My language model used up all it may say before its answer"):
-            await t.ask("hi", timeout=30)
+            await t.ask("hi", timeout=PATIENCE_S)
         await eventually(lambda: server.open == 0)
         server.answers[:] = [says("yes")]
         assert (await t.ask("hi")).text == "yes"
@@ -370,7 +370,7 @@ def _endless(piece: str, status: int = 200) -> Answer:
 async def test_of_what_has_no_end_no_more_is_read_than_anybody_wants(failure: Answer, said: str) -> None:
     async with nothing_left(), helper(failure, endpoint={"tries": 1}) as (server, t):
         with pytest.raises(PeerFailed, match=f"My language model {said}"):
-            await t.ask("hi", timeout=30)
+            await t.ask("hi", timeout=PATIENCE_S)
         await eventually(lambda: server.open == 0)
         server.answers[:] = [says("yes")]
         assert (await t.ask("hi")).text == "yes"

@@ -37,7 +37,7 @@ from spade_coreason.llm.client import Client, retry_after_s
 from spade_coreason.llm.messages import question_shown
 from tests.llm.helper import Endless, recorded
 from tests.llm.server import Answer, ChatServer, Wire, breaks, calls, contents, fails, hangs, html, says
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 
 
 def manifest(**config: Any) -> AgentDefinition:
@@ -465,9 +465,9 @@ async def test_who_cancels_stops_a_tool() -> None:
     tool = Endless()
     async with helper(calls(("never", {})), says("yes"), tools=[tool.never]) as (_, t):
         t.send_stanza("<message to='agent@localhost' type='chat' id='q1'><body>go</body></message>")
-        await asyncio.wait_for(tool.begun.wait(), 5)
+        await asyncio.wait_for(tool.begun.wait(), PATIENCE_S)
         await t.say("/cancel")
-        await asyncio.wait_for(tool.stopped.wait(), 5)
+        await asyncio.wait_for(tool.stopped.wait(), PATIENCE_S)
         assert await t.say("hi") == ["yes"]
 
 

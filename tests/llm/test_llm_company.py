@@ -14,7 +14,7 @@ from spade_coreason import AgentTester, PeerFailed, Policy
 from spade_coreason.llm import LLMAgent
 from tests.llm.server import ChatServer, Wire, contents, fails, hangs, says
 from tests.llm.test_llm_agent import helper
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 
 
 async def test_a_hundred_conversations_at_once_use_as_many_connections_as_turns_may_run() -> None:
@@ -28,7 +28,7 @@ async def test_a_hundred_conversations_at_once_use_as_many_connections_as_turns_
 
     async with helper(slow, policy=Policy(concurrency=8)) as (server, t):
         names = [f"person{number}" for number in range(100)]
-        answers = await asyncio.gather(*(t.ask(name, user=f"{name}@localhost", timeout=30) for name in names))
+        answers = await asyncio.gather(*(t.ask(name, user=f"{name}@localhost", timeout=PATIENCE_S) for name in names))
     assert [answer.text for answer in answers] == [f"Dear {name}" for name in names]
     assert 1 < max(most) <= 8
 

@@ -20,7 +20,7 @@ from tests.servers.clients import StockClient
 from tests.servers.profanity import Profanity, installed
 from tests.servers.requirements import require
 from tests.servers.server import XmppServer
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 from tests.xmpp.hosting import By, Hosted, hosted
 from tests.xmpp.test_growing import CORRECTS, met, replaces
 
@@ -140,7 +140,7 @@ async def test_ten_people_at_once_each_get_their_own_slow_stream(prosody: XmppSe
         model, online, _ = await stack.enter_async_context(thinking(prosody, tmp_path, slow))
         accounts = await asyncio.gather(*(prosody.account() for _ in range(PEOPLE)))
         people = [await stack.enter_async_context(StockClient(*account, prosody)) for account in accounts]
-        answers = await asyncio.gather(*(person.ask(person.jid, online.jid, timeout_s=20) for person in people))
+        answers = await asyncio.gather(*(person.ask(person.jid, online.jid, timeout_s=PATIENCE_S) for person in people))
         assert answers == [f"Dear {person.jid} 0 1 2 3 4 5 6 7 8 9" for person in people]
         assert all(len(contents(asked, "user")) == 1 for asked in model.asked)  # nobody's history is another's
 
@@ -183,9 +183,9 @@ async def test_who_cancels_leaves_no_request_connection_tool_task_or_thread(
 
         model.answers[:] = [calls(("never", {})), says("too late")]
         question = person.send("use it", online.jid)
-        await asyncio.wait_for(tool.begun.wait(), 5)
+        await asyncio.wait_for(tool.begun.wait(), PATIENCE_S)
         cancel(person, question, online.jid)
-        await asyncio.wait_for(tool.stopped.wait(), 5)
+        await asyncio.wait_for(tool.stopped.wait(), PATIENCE_S)
 
         await eventually(lambda: not online.runner.turns_in_flight and model.open == 0)
         await eventually(lambda: model.connections <= 1)  # one is kept for the next question
@@ -216,7 +216,7 @@ async def test_who_cancels_stops_the_agent_that_was_asked_by_a_tool(prosody: Xmp
 
         async with hosted(make, prosody, tmp_path / "asking") as online:
             person.send("use it", online.jid)
-            await asyncio.wait_for(tool.begun.wait(), 5)
+            await asyncio.wait_for(tool.begun.wait(), PATIENCE_S)
             person.send("/cancel", online.jid)
-            await asyncio.wait_for(tool.stopped.wait(), 5)
+            await asyncio.wait_for(tool.stopped.wait(), PATIENCE_S)
             await eventually(lambda: not other.runner.turns_in_flight)

@@ -11,7 +11,7 @@ import pytest
 from tests.llm.server import ChatServer, Wire, calls, contents, says
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 from tests.xmpp.hosting import platform
 from tests.xmpp.test_identity import befriended, of, person, presence
 
@@ -38,7 +38,7 @@ async def test_sigterm_lets_an_answer_in_the_middle_of_its_stream_be_finished(pr
             stopping = asyncio.create_task(child.signal(signal.SIGTERM))
             await presence(reader, jid, of("away", "stopping"))  # it takes nothing new
             released.set()
-            while (said := (await reader.answer(20))["body"]) == "Once upon":
+            while (said := (await reader.answer())["body"]) == "Once upon":
                 pass
             assert said == "Once upon a time."
             assert await stopping == 0
@@ -72,14 +72,14 @@ async def test_what_was_broken_off_is_answered_once_after_the_start(
         ):
             reader.send("a story", jid, thread="one")
             reader.send("use it", jid, thread="two")
-            await eventually(lambda: server.open == 1 and noted.exists(), 20)
+            await eventually(lambda: server.open == 1 and noted.exists())
             code = await child.signal(number)
             assert code == (0 if number == signal.SIGTERM else -signal.SIGKILL)
             await eventually(lambda: server.open == 0)
             await child.start()
-            answers = {(await reader.answer(20))["body"] for _ in range(2)}
+            answers = {(await reader.answer())["body"] for _ in range(2)}
             assert answers == {"The answer to: a story", "The answer to: use it"}
             # The next thing said is the next answer: the others came once.
-            assert await reader.ask("and now?", jid, thread="one", timeout_s=20) == "The answer to: and now?"
+            assert await reader.ask("and now?", jid, thread="one", timeout_s=PATIENCE_S) == "The answer to: and now?"
     assert contents(server.asked[-1], "assistant") == ["The answer to: a story"]
     assert noted.read_text().splitlines() == ["called"] * 2

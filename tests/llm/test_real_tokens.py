@@ -11,6 +11,7 @@ from pathlib import Path
 from aiohttp import web
 
 from tests.llm.server import ChatServer, Wire, calls, contents, fails, says
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,7 +39,14 @@ async def real_run(**environment: str) -> str:
     clean = {name: text for name, text in os.environ.items() if not name.startswith("OPENAI_")}
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rs", "tests/real_llm"]
     done = await asyncio.to_thread(
-        subprocess.run, command, cwd=ROOT, env=clean | environment, capture_output=True, text=True, timeout=90, check=False
+        subprocess.run,
+        command,
+        cwd=ROOT,
+        env=clean | environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert done.returncode == 0, done.stdout
     return done.stdout

@@ -14,6 +14,7 @@ import pytest
 from agents.assistant import AssistantAgent
 from spade_coreason import AgentTester
 from spade_coreason.llm.scripted import NOTICE, REMEMBER, TIME, Line, ScriptedModel, next_line
+from tests.waiting import PATIENCE_S
 
 
 def person(text: str, *remembered: str) -> list[dict[str, Any]]:
@@ -68,7 +69,7 @@ def test_a_port_that_cannot_be_is_one_line(port: str) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as other:
         port = str(other.getsockname()[1]) if port == "taken" else port
         command = [sys.executable, "-m", "spade_coreason.llm.scripted", port]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert ended.returncode != 0
     assert "Traceback" not in ended.stderr
     assert "error: " in ended.stderr.splitlines()[-1]

@@ -17,8 +17,10 @@ from slixmpp.xmlstream import ET
 from slixmpp.xmlstream.handler import Callback
 from slixmpp.xmlstream.matcher import MatchXPath
 
-CONNECT_S = 5.0
+from tests.waiting import PATIENCE_S
+
 ATTEMPTS = 3
+CONNECT_S = PATIENCE_S / ATTEMPTS
 
 logging.getLogger("slixmpp").setLevel(logging.CRITICAL)  # connections are cut on purpose here
 
@@ -107,7 +109,7 @@ class StockClient:
         """A polite end: unavailable presence and the end of the stream."""
         if self.xmpp is not None and self.xmpp.transport is not None:
             self.xmpp.send_presence(ptype="unavailable")
-            await asyncio.wait_for(self.xmpp.disconnect(wait=1.0), 5.0)
+            await asyncio.wait_for(self.xmpp.disconnect(wait=1.0), PATIENCE_S)
         await self._drop()
 
     def cut(self) -> None:
@@ -139,11 +141,11 @@ class StockClient:
         """Sends any stanza; it needs its namespace, `jabber:client`. Counted by stream management like any other."""
         self.xmpp.send(slixmpp.xmlstream.StanzaBase(self.xmpp, ET.fromstring(stanza)), use_filters=False)
 
-    async def message(self, timeout_s: float = 5.0) -> Any:
+    async def message(self, timeout_s: float = PATIENCE_S) -> Any:
         """The next message stanza of any kind, as slixmpp has it (`["body"]`, `["thread"]`, `["from"]`, `.xml`)."""
         return await asyncio.wait_for(self.messages.get(), timeout_s)
 
-    async def answer(self, timeout_s: float = 5.0) -> Any:
+    async def answer(self, timeout_s: float = PATIENCE_S) -> Any:
         """The next message that says something: it has a body, or is an error. Others (typing, receipts) are passed over."""
         async with asyncio.timeout(timeout_s):
             while True:
@@ -151,7 +153,7 @@ class StockClient:
                 if message["type"] == "error" or message["body"]:
                     return message
 
-    async def ask(self, body: str, to: str, *, timeout_s: float = 5.0, thread: str | None = None) -> str:
+    async def ask(self, body: str, to: str, *, timeout_s: float = PATIENCE_S, thread: str | None = None) -> str:
         """Sends and returns the text of the next answer."""
         self.send(body, to, thread=thread)
         return str((await self.answer(timeout_s))["body"])

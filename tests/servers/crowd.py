@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from xml.sax.saxutils import quoteattr
 
 from spade_coreason.xmpp.servers.ports import free_ports
+from tests.waiting import PATIENCE_S
 
 HOST = "crowd.localhost"
 MUC = "http://jabber.org/protocol/muc"
@@ -61,7 +62,7 @@ class Crowd:
     def jid(self, number: int) -> str:
         return f"person{number}@{self._entrance.host}/room"
 
-    async def join(self, room: str, count: int, timeout_s: float = 25.0) -> None:
+    async def join(self, room: str, count: int, timeout_s: float = PATIENCE_S) -> None:
         """Returns when all of them are in. They come in groups: ejabberd does not get through a thousand wishes at once."""
         wish = f"<x xmlns='{MUC}'><history maxstanzas='0'/></x>"
         async with asyncio.timeout(timeout_s):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
+from tests.waiting import PATIENCE_S
 
 
 class GoSendxmpp:
@@ -23,7 +24,7 @@ class GoSendxmpp:
     async def send(self, *arguments: str, text: str = "") -> None:
         """Runs it to its end, with `text` as its input."""
         process = await self._start(*arguments)
-        await asyncio.wait_for(process.communicate(text.encode()), 10)
+        await asyncio.wait_for(process.communicate(text.encode()), PATIENCE_S)
         assert process.returncode == 0, arguments
 
     @asynccontextmanager
@@ -55,7 +56,7 @@ class Listener:
 
     async def hears(self, end: str) -> str:
         """The next line that ends so."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while not (line := (await self._lines.readline()).decode()).endswith(f"{end}\n"):
                 assert line, "it has ended"
             return line

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from tests.servers.server import XmppServer
+from tests.waiting import PATIENCE_S
 
 COLUMNS, LINES = 100, 40
 
@@ -67,7 +68,7 @@ class Profanity:
         """What is seen now: lines without blanks at their ends."""
         return await self._run("capture-pane", "-p")
 
-    async def shows(self, *texts: str, timeout_s: float = 8.0) -> str:
+    async def shows(self, *texts: str, timeout_s: float = PATIENCE_S) -> str:
         """Waits for a screen on which all of these stand, one behind the other, and returns it."""
         seen = ""
         try:
@@ -91,7 +92,7 @@ class Profanity:
         process = await asyncio.create_subprocess_exec(
             *self._tmux, *arguments, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
-        said, errors = await asyncio.wait_for(process.communicate(), 5)
+        said, errors = await asyncio.wait_for(process.communicate(), PATIENCE_S)
         if process.returncode:
             raise RuntimeError(f"tmux {arguments[0]}: {errors.decode().strip()}")
         return said.decode()

@@ -16,6 +16,7 @@ from tests.servers.prosody import installed as prosody_installed
 from tests.servers.prosody import prosody
 from tests.servers.requirements import require
 from tests.servers.server import OTHER_DOMAIN, XmppServer
+from tests.waiting import PATIENCE_S
 
 StartServer = Callable[[XmppServer], XmppServer]
 
@@ -62,7 +63,7 @@ async def test_default_limits_end_the_stream_that_exceeds_them(
             if passes:
                 assert len((await client.answer())["body"]) == 1_000_000
             else:
-                await asyncio.wait_for(client.disconnected.wait(), 5)
+                await asyncio.wait_for(client.disconnected.wait(), PATIENCE_S)
 
 
 async def test_a_killed_prosody_starts_again_on_the_same_port_with_the_same_accounts(

@@ -16,7 +16,7 @@ from spade_coreason import StoreError
 from spade_coreason.stores import AgentStore, Database, StoreTimings
 from tests.databases import SQLITE, execute
 from tests.servers.postgres import Postgres
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 SOON = StoreTimings(retry_s=0.02)
@@ -53,7 +53,7 @@ class Accident:
 
     def _off(self, sql: str) -> object:
         # As when somebody makes room: the writer's own connection feels it.
-        return asyncio.ensure_future(asyncio.wait_for(self._until_done(sql), 5))
+        return asyncio.ensure_future(asyncio.wait_for(self._until_done(sql), PATIENCE_S))
 
     async def _until_done(self, sql: str) -> None:
         def work(connection: Connection) -> None:

@@ -15,6 +15,7 @@ from spade_coreason.conversation import Life
 from spade_coreason.stores import AgentStore, ConversationRow, Database
 from spade_coreason.stores.statements import RECEIVE
 from tests.databases import opened
+from tests.waiting import PATIENCE_S
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -39,7 +40,7 @@ async def test_what_comes_in_round_after_round_of_the_loop_is_one_transaction(st
 
 async def test_what_never_stops_coming_is_written_all_the_same(store: AgentStore) -> None:
     stored = [received(store, 0)]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not stored[0].done():
             stored.append(received(store, len(stored)))
             await asyncio.sleep(0)
@@ -180,7 +181,7 @@ async def test_what_is_written_later_is_written_without_anything_else(store: Age
     row, is_new, _ = store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)
     assert await is_new
     store.inbox.close(row)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while [one.state for one in await store.inbox.received_from("alice@localhost")] != [2]:  # noqa: ASYNC110 - in the database
             await asyncio.sleep(0.02)
 

@@ -19,6 +19,7 @@ import pytest
 from spade_coreason.exceptions import MemoryFileError, StoreError
 from spade_coreason.stores.memory import AgentInteractionMemory
 from spade_coreason.stores.memory_format import dump, file_name, parse
+from tests.waiting import PATIENCE_S
 
 AGENT = "support_agent@example.com"
 
@@ -487,7 +488,7 @@ def python(directory: Path, code: str) -> str:
     lines = code.strip("\n").splitlines()
     indent = len(lines[0]) - len(lines[0].lstrip())
     with start(directory, "\n".join(line[indent:] for line in lines)) as child:
-        output, _ = child.communicate(timeout=30)
+        output, _ = child.communicate(timeout=PATIENCE_S)
     assert child.returncode == 0
     return output
 

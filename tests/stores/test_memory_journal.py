@@ -301,7 +301,7 @@ def test_several_conversations_are_forgotten_at_once(tmp_path: Path) -> None:
     assert memory.clear_conversations(["a"]) == 0
 
 
-@pytest.mark.timeout(60 + ROUNDS)
+@pytest.mark.timeout(300 + ROUNDS)
 def test_killed_at_any_instant_nothing_confirmed_is_lost_and_nothing_forgotten_comes_back(tmp_path: Path) -> None:
     kept: list[int] = []
     watcher = memory_in(tmp_path)

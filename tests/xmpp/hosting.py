@@ -36,6 +36,7 @@ from spade_coreason.xmpp.room import RoomPlan
 from spade_coreason.xmpp.timings import USUAL, ConnectionTimings
 from tests.servers.server import XmppServer
 from tests.turns import query_of
+from tests.waiting import PATIENCE_S
 
 PROJECT = Path(__file__).parents[2]
 UNLIMITED = Policy(rules=Rules(max_interactions=0))
@@ -195,8 +196,8 @@ async def hosted(
 def endpoint_of(server: XmppServer, port: int | None = None) -> Endpoint:
     """Where a test server is; the embedded one needs more than one attempt now and then."""
     if server.kind == "embedded":
-        return Endpoint(server.host, port or server.port, verify=False, timeout_s=2.0, attempts=5)
-    return Endpoint(server.host, port or server.port, ca_file=server.ca_file, timeout_s=5.0)
+        return Endpoint(server.host, port or server.port, verify=False, timeout_s=PATIENCE_S / 5, attempts=5)
+    return Endpoint(server.host, port or server.port, ca_file=server.ca_file, timeout_s=PATIENCE_S)
 
 
 class Tunnel:
@@ -334,14 +335,14 @@ class Child:
             stdout=asyncio.subprocess.PIPE,
         )
         assert self.process.stdout is not None
-        line = await asyncio.wait_for(self.process.stdout.readline(), 60)
+        line = await asyncio.wait_for(self.process.stdout.readline(), PATIENCE_S)
         assert line == b"ready\n", f"the platform did not start: {line!r}"
 
     async def signal(self, number: signal.Signals) -> int:
         """Sends a signal and returns the exit code."""
         assert self.process is not None
         self.process.send_signal(number)
-        code = await asyncio.wait_for(self.process.wait(), 60)
+        code = await asyncio.wait_for(self.process.wait(), PATIENCE_S)
         self.process = None
         return code
 

@@ -19,7 +19,7 @@ from spade_coreason.runner import Policy
 from tests.codec.test_attachments import oob, sfs, sims
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 from tests.xmpp.hosting import hosted
 from tests.xmpp.test_behaviours_failing import asking
 
@@ -258,7 +258,7 @@ class InMemory:
         self._tester.send_stanza(_message(self._tester.jid, text, id, thread, extra_xml), user="alice@localhost")
 
     async def hear(self) -> Element:
-        return (await self._tester.message("alice@localhost", timeout=5)).xml
+        return (await self._tester.message("alice@localhost", timeout=PATIENCE_S)).xml
 
     def ask(self, text: str) -> AsyncIterator[PeerEvent]:
         return self._tester.stream(text, user="program@localhost")

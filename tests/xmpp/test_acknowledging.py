@@ -109,7 +109,7 @@ async def test_soon_while_the_agent_runs(seldom: XmppServer, tmp_path: Path) -> 
         assert await connection.settle(5.0)  # the server has read that
         connection.client.sm.sm_id = None  # a new session, as after the end of the process
         connection.client.abort()
-        await eventually(lambda: connection.sessions == 2, 10)
+        await eventually(lambda: connection.sessions == 2)
         assert await alice.ask("last", agent.jid) == "last"
         assert asked(agent) == ["0", "1", "2", "last"]
 
@@ -157,10 +157,10 @@ async def test_a_resumption_acknowledges_nothing_that_is_not_durable(each_server
             alice.send("hold this", agent.jid)
             number = await held(agent)
             tunnel.cut()
-            await eventually(lambda: connection.resumptions == 1, 10)
+            await eventually(lambda: connection.resumptions == 1)
             assert await held(agent) == number  # it came again
         assert resumed == [number - 1]
-        assert (await alice.answer(10.0))["body"] == "hold this"
+        assert (await alice.answer())["body"] == "hold this"
         assert await alice.ask("last", agent.jid) == "last"
         assert asked(agent) == ["before", "hold this", "last"]
 
@@ -168,7 +168,7 @@ async def test_a_resumption_acknowledges_nothing_that_is_not_durable(each_server
 async def resumes(agent: Hosted) -> None:
     """The agent has logged in again, and is about to resume its session."""
     client = agent.host.connection.client
-    await eventually(lambda: "mechanisms" in client.features and client.transport is not None, 10)
+    await eventually(lambda: "mechanisms" in client.features and client.transport is not None)
 
 
 @pytest.mark.parametrize("cuts", [1, 2])
@@ -189,8 +189,8 @@ async def test_a_resumption_waits_for_what_is_being_stored(each_server: XmppServ
                 await eventually(lambda: not agent.host.is_alive())
                 await resumes(agent)
             assert resumed == []
-        assert (await alice.answer(10.0))["body"] == "hold this"
-        await eventually(lambda: connection.state == "online", 10)
+        assert (await alice.answer())["body"] == "hold this"
+        await eventually(lambda: connection.state == "online")
         assert len(resumed) == 1
         assert resumed[0] >= number
         assert connection.client.sm.enabled_in

@@ -18,6 +18,7 @@ from spade_coreason.conversation import Rules
 from spade_coreason.xmpp.room import RoomPlan
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
+from tests.waiting import PATIENCE_S
 from tests.xmpp.hosting import Hosted, hosted
 from tests.xmpp.test_rooms import Person, is_in, new_room
 
@@ -276,10 +277,10 @@ async def test_wrong_calls_get_the_errors_of_the_xep_and_nothing_is_in_the_log(
         ):
             iq = alice.client.xmpp.make_iq_set(ito=full(one))
             iq.xml.append(ET.fromstring(f"<command xmlns='{COMMANDS}' {attributes}>{inside}</command>"))
-            assert (await refused(iq.send(timeout=5)))[1] == expected
+            assert (await refused(iq.send(timeout=PATIENCE_S)))[1] == expected
         get = alice.client.xmpp.make_iq_get(ito=full(one))
         get.xml.append(ET.fromstring(f"<command xmlns='{COMMANDS}' node='help'/>"))
-        assert (await refused(get.send(timeout=5)))[0] == "bad-request"
+        assert (await refused(get.send(timeout=PATIENCE_S)))[0] == "bad-request"
         assert await alice.client.ask("still there", one.jid) == "you said still there"
     ours = [record for record in caplog.records if record.name.startswith("spade_coreason") and record.levelno > logging.INFO]
     assert ours == []
@@ -324,7 +325,7 @@ async def test_operators_end_reset_pause_and_see_everybody_and_others_may_not(re
 async def test_the_running_answer_is_stopped_from_the_menu(real_server: XmppServer, tmp_path: Path) -> None:
     async with weather(real_server, tmp_path) as one, person(real_server, full(one)) as alice:
         alice.client.send("wait", one.jid)
-        await asyncio.wait_for(one.agent.working.wait(), 5)
+        await asyncio.wait_for(one.agent.working.wait(), PATIENCE_S)
         assert await alice.do("cancel") == "Stopped."
         assert await alice.client.ask("next", one.jid) == "you said next"
 
@@ -399,6 +400,6 @@ async def test_where_a_server_carries_no_commands_they_are_texts(embedded: XmppS
         assert await client.ask("/forget me no", one.jid) == "Nothing was forgotten."
         client.send("/export", one.jid)
         why = f"It cannot be a file: {embedded.domain} has no service for files."
-        assert (await client.answer(10))["body"] == f"Everything that I keep about you, as text. {why}"
+        assert (await client.answer())["body"] == f"Everything that I keep about you, as text. {why}"
         assert (await client.answer())["body"].startswith('```\n{\n  "schema"')
         assert await client.ask("still there?", one.jid) == "you said still there?"

@@ -11,7 +11,7 @@ from slixmpp.exceptions import IqError
 
 from tests.servers.clients import StockClient
 from tests.servers.server import OTHER_DOMAIN, XmppServer
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 from tests.xmpp.hosting import UNLIMITED, Echo, hosted
 from tests.xmpp.test_identity import Weather, of, person, presence
 
@@ -85,7 +85,7 @@ async def test_who_is_rejected_or_not_answered_yet_sees_nothing(real_server: Xmp
             await presence(mallory, agent.jid, of("unsubscribed"))
             assert await mallory.ask("please?", agent.jid) == NO
             with pytest.raises(IqError, match="service-unavailable"):
-                await mallory.xmpp.plugin["xep_0030"].get_info(jid=f"{agent.jid}/agent", timeout=5)
+                await mallory.xmpp.plugin["xep_0030"].get_info(jid=f"{agent.jid}/agent", timeout=PATIENCE_S)
             await agent.restart()  # the server has kept her wish, and asks again
             assert alice.jid in (await boss.answer())["body"]
             mallory.xmpp.send_presence(pto=agent.jid, ptype="subscribe")

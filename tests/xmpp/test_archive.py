@@ -27,7 +27,7 @@ from tests.servers import prosody as prosody_server
 from tests.servers.clients import StockClient
 from tests.servers.requirements import require
 from tests.servers.server import XmppServer
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 from tests.xmpp.hosting import UNLIMITED, Echo, Hosted, Tunnel, envelope, hosted, platform
 from tests.xmpp.test_growing import CORRECTS, Pen, met
 
@@ -91,7 +91,7 @@ async def alice_on(server: XmppServer) -> AsyncIterator[StockClient]:
 
 async def sent(client: StockClient) -> None:
     """The server has everything that the client sent."""
-    await client.xmpp.plugin["xep_0199"].ping(client.xmpp.boundjid.domain, timeout=5)
+    await client.xmpp.plugin["xep_0199"].ping(client.xmpp.boundjid.domain, timeout=PATIENCE_S)
 
 
 async def until_last(client: StockClient, agent: Hosted) -> list[str]:
@@ -190,7 +190,7 @@ async def test_after_an_outage_longer_than_the_resumption_nothing_is_missed(arch
         agent.host.connection.client.sm.sm_id = None  # the session is not to be had any more
         tunnel.swallows = ""
         tunnel.is_open = True
-        await eventually(lambda: agent.host.archive.is_current and agent.host.connection.sessions == 2, 15)
+        await eventually(lambda: agent.host.archive.is_current and agent.host.connection.sessions == 2)
         await eventually(lambda: len(agent.agent.requests) == 3)
         assert await until_last(alice, agent) == ["on its way", "while it is away"]
         # What the server still held comes first, and only then what the archive alone has: now and then in another order.
@@ -207,11 +207,11 @@ async def test_what_was_not_on_disk_when_it_was_killed_is_not_lost(both: XmppSer
         with closing(sqlite3.connect(tmp_path / "data" / "platform.db", isolation_level=None)) as database:
             database.execute("BEGIN IMMEDIATE")
             alice.send("hold this", jid)
-            await alice.xmpp.plugin["xep_0199"].ping(f"{jid}/agent", timeout=5)
-            await alice.xmpp.plugin["xep_0199"].ping(f"{jid}/agent", timeout=5)
+            await alice.xmpp.plugin["xep_0199"].ping(f"{jid}/agent", timeout=PATIENCE_S)
+            await alice.xmpp.plugin["xep_0199"].ping(f"{jid}/agent", timeout=PATIENCE_S)
             assert await child.signal(signal.SIGKILL) == -signal.SIGKILL
         await child.start()
-        while (heard := (await alice.answer(15))["body"]) != "noted: hold this":
+        while (heard := (await alice.answer())["body"]) != "noted: hold this":
             assert heard == "noted: before"
 
 
@@ -356,7 +356,7 @@ async def test_carbons_of_its_own_account_are_no_requests(both: XmppServer, tmp_
         StockClient(*agent.account, both, resource="desk", priority=5) as desk,
     ):
         enable = agent.host.client.make_iq_set(sub=Element("{urn:xmpp:carbons:2}enable"))
-        await enable.send(timeout=5)
+        await enable.send(timeout=PATIENCE_S)
         alice.send("for the desk", f"{agent.jid}/desk")
         assert (await desk.answer())["body"] == "for the desk"
         desk.send("from the desk", alice.jid)
@@ -422,10 +422,10 @@ async def test_the_archive_holds_the_last_version_and_nothing_else(both: XmppSer
         assert (await alice.answer())["body"] == "It is sunny"
 
         async def archived() -> list[str]:
-            found = await alice.xmpp.plugin["xep_0313"].retrieve(with_jid=agent.jid, timeout=5)
+            found = await alice.xmpp.plugin["xep_0313"].retrieve(with_jid=agent.jid, timeout=PATIENCE_S)
             return [m["mam_result"]["forwarded"]["stanza"]["body"] for m in found["mam"]["results"]]
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while (texts := await archived()) != ["go", "It is sunny"]:
                 assert len(texts) < 2, texts
                 await asyncio.sleep(0.1)

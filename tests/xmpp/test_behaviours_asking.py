@@ -12,6 +12,7 @@ from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, Sessi
 from tests.seed_echo import EchoAgent
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
+from tests.waiting import PATIENCE_S
 from tests.xmpp.hosting import By, Echo, envelope, event_in, events_of_answer, hosted
 
 ACTIVE = "<active xmlns='http://jabber.org/protocol/chatstates'/>"
@@ -85,7 +86,7 @@ async def test_a_receipt_comes_when_the_message_is_on_disk_and_not_before(real_s
             database.execute("BEGIN IMMEDIATE")
             ident = alice.send("got it?", echo.jid, extra_xml="<request xmlns='urn:xmpp:receipts'/>")
             for _ in range(2):  # what came before a ping is read before its answer leaves
-                await alice.xmpp.plugin["xep_0199"].ping(f"{echo.jid}/agent", timeout=5)
+                await alice.xmpp.plugin["xep_0199"].ping(f"{echo.jid}/agent", timeout=PATIENCE_S)
             await asyncio.sleep(0.1)
             assert alice.messages.empty()
         received = (await alice.message()).xml.find(RECEIPT)

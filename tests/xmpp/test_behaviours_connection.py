@@ -29,7 +29,7 @@ from tests.servers import prosody as prosody_server
 from tests.servers.clients import StockClient
 from tests.servers.requirements import require
 from tests.servers.server import XmppServer
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 from tests.xmpp.hosting import UNLIMITED, By, Echo, Hosted, Tunnel, endpoint_of, hosted
 
 DTD = "<?xml version='1.0'?><!DOCTYPE l [<!ENTITY i 'ha'>]>"
@@ -241,14 +241,14 @@ async def test_an_agent_is_present_when_it_is_ready_and_not_before(prosody: Xmpp
         asked = asyncio.Event()
         echo.host.client.add_event_handler("presence_subscribe", lambda presence: asked.set())
         alice.xmpp.send_presence(pto=echo.jid, ptype="subscribe")
-        await asyncio.wait_for(asked.wait(), 5)
+        await asyncio.wait_for(asked.wait(), PATIENCE_S)
         echo.host.client.send_presence(pto=alice.jid, ptype="subscribed")
         await _presence(alice, echo.jid, "available")
         await echo.stop()
         await _presence(alice, echo.jid, "unavailable")
         alice.send("while it was away", echo.jid)
         starting = asyncio.create_task(echo.start())
-        await asyncio.wait_for(begins.wait(), 5)
+        await asyncio.wait_for(begins.wait(), PATIENCE_S)
         alice.send("while it starts", echo.jid)
         goes_on.set()
         await starting
@@ -257,7 +257,7 @@ async def test_an_agent_is_present_when_it_is_ready_and_not_before(prosody: Xmpp
 
 
 async def _presence(client: StockClient, jid: str, kind: str) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             presence = await client.presences.get()
             if presence["from"].bare == jid and presence["type"] == kind:
@@ -285,7 +285,7 @@ async def test_a_cut_connection_comes_back_and_meanwhile_says_so(real_server: Xm
         await eventually(lambda: not echo.host.is_alive())
         alice.send("two", echo.jid)
         tunnel.is_open = True
-        assert (await alice.answer(10))["body"] == "two"
+        assert (await alice.answer())["body"] == "two"
         await eventually(echo.host.is_alive)
         assert echo.host.connection.resumptions == 1
 
@@ -304,10 +304,10 @@ async def test_a_connection_that_carries_nothing_is_given_up_and_made_again(
         tunnel.swallows = direction
         await eventually(lambda: not echo.host.is_alive())
         tunnel.swallows = ""
-        await eventually(echo.host.is_alive, 10)
+        await eventually(echo.host.is_alive)
         assert "the server said nothing for 0.3 s" in caplog.text
         alice.send("two", echo.jid)
-        assert (await alice.answer(10))["body"] == "two"
+        assert (await alice.answer())["body"] == "two"
 
 
 async def test_two_programs_with_one_account_do_not_throw_each_other_out_for_ever(

@@ -17,7 +17,7 @@ from spade_coreason.runner import Policy
 from spade_coreason.xmpp.client import AgentClient
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 from tests.xmpp.hosting import By, Echo, Hosted, endpoint_of, hosted
 
 MIB = 1024 * 1024
@@ -56,7 +56,7 @@ async def test_a_sleeping_agent_delays_nobody_elses_conversation(our_server: Xmp
         alice.send("sleep", sleeper.jid)
         alice.send("queued behind it", sleeper.jid)
         await eventually(lambda: sleeper.runner.turns_in_flight == 1)
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(PATIENCE_S):
             assert await bob.ask("now", sleeper.jid) == "awake: now"
             assert await alice.ask("another thread", sleeper.jid, thread="t") == "awake: another thread"
             assert await alice.ask("another agent", other.jid) == "another agent"
@@ -200,7 +200,7 @@ async def test_what_is_emitted_after_the_turn_is_an_error_of_the_agent(our_serve
     async with hosted(Naughty(), our_server, tmp_path) as agent, StockClient(*await our_server.account(), our_server) as alice:
         alice.send("emit later", agent.jid)
         await eventually(lambda: agent.agent.after is not None)
-        assert isinstance(await asyncio.wait_for(agent.agent.after, 5), RuntimeError)
+        assert isinstance(await asyncio.wait_for(agent.agent.after, PATIENCE_S), RuntimeError)
         await _still_well(alice, agent)
 
 
@@ -242,7 +242,7 @@ async def test_an_answer_of_5_mb_arrives_in_parts(our_server: XmppServer, tmp_pa
         words: list[str] = []
         parts = 0
         while len(words) < len(whole):
-            body = (await alice.answer(20))["body"]
+            body = (await alice.answer())["body"]
             assert len(body.encode()) <= 65_536
             words += body.split()
             parts += 1

@@ -11,7 +11,7 @@ from spade.template import Template
 
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 from tests.xmpp.hosting import Echo, Hosted, container, envelope, event_in, events_of_answer, hosted
 
 FORM = "<x xmlns='jabber:x:data' type='form'><title>spade:x:metadata</title>{fields}</x>"
@@ -221,7 +221,7 @@ async def test_a_client_that_breaks_the_rules_of_xml_ends_its_own_stream_only(ou
         for raw in (f"<message to='{echo.jid}'><body>\x00\x1b</body></message>", f"<message to='{echo.jid}'><body>&#1;</body>"):
             async with StockClient(*await our_server.account(), our_server) as mallory:
                 mallory.xmpp.send_raw(raw)
-                await asyncio.wait_for(mallory.disconnected.wait(), 5)
+                await asyncio.wait_for(mallory.disconnected.wait(), PATIENCE_S)
         await _still_well(alice, echo)
 
 
@@ -236,7 +236,7 @@ async def test_a_question_of_one_megabyte_is_answered_in_parts_where_the_server_
         alice.send(question, echo.jid)
         words: list[str] = []
         while len(words) < len(question.split()):
-            part = await alice.answer(15)
+            part = await alice.answer()
             assert len(str(part).encode()) <= 65_536
             words += part["body"].split()
         assert words == question.split()

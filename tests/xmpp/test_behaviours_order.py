@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
+from tests.waiting import PATIENCE_S
 from tests.xmpp.hosting import Echo, hosted, texts
 
 MESSAGES = 3_000
@@ -24,7 +25,7 @@ async def _ask_all(client: StockClient, to: str, bodies: list[tuple[str, str]], 
 
     async def listen() -> None:
         while len(answers) < len(bodies):
-            message = await client.answer(20)
+            message = await client.answer()
             answers.append((str(message["thread"]), str(message["body"])))
             free.release()
 
@@ -32,7 +33,7 @@ async def _ask_all(client: StockClient, to: str, bodies: list[tuple[str, str]], 
     for number, (thread, body) in enumerate(bodies):
         await free.acquire()
         client.send(body, to, thread=thread, id=f"m{number}")
-    await asyncio.wait_for(listener, 60)
+    await asyncio.wait_for(listener, PATIENCE_S)
     return answers
 
 

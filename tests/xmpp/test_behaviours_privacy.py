@@ -17,7 +17,7 @@ from spade_coreason.stores import AgentStore, Database
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
 from tests.turns import query_of
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 from tests.xmpp.hosting import By, envelope, event_in, events_of_answer, hosted
 
 
@@ -190,7 +190,7 @@ async def test_an_answer_from_a_third_jid_is_dropped(prosody: XmppServer, tmp_pa
 
     def asks(peers: Any) -> By:
         async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
-            answer = await peers.ask(friend_jid, request.payload["query"], timeout=5)
+            answer = await peers.ask(friend_jid, request.payload["query"], timeout=PATIENCE_S)
             await response.markdown(f"my friend says: {answer}")
 
         return By(assist)
@@ -239,7 +239,9 @@ async def test_two_people_behind_one_agent_are_two_conversations_at_the_next(our
 
         def relays(peers: Any) -> By:
             async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
-                answer = await peers.ask(last.jid, request.create_child({"query": request.payload["query"]}), timeout=5)
+                answer = await peers.ask(
+                    last.jid, request.create_child({"query": request.payload["query"]}), timeout=PATIENCE_S
+                )
                 await response.markdown(answer.text)
 
             return By(assist)

@@ -18,6 +18,7 @@ from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.names import bare
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
+from tests.waiting import PATIENCE_S
 from tests.xmpp.hosting import Echo, hosted
 
 
@@ -27,7 +28,7 @@ async def plain_spade(server: XmppServer, behaviour: Any, template: Template | N
     jid, password = await server.account()
     agent = Agent(jid, password, port=server.port, verify_security=False)
     agent.add_behaviour(behaviour, template)
-    await asyncio.wait_for(agent.start(auto_register=False), 10)
+    await asyncio.wait_for(agent.start(auto_register=False), PATIENCE_S)
     try:
         yield agent
     finally:
@@ -46,7 +47,7 @@ class Asks(OneShotBehaviour):  # type: ignore[misc]  # SPADE comes without types
 
     async def run(self) -> None:
         await self.send(self._message)
-        self.answer = await self.receive(timeout=5)
+        self.answer = await self.receive(timeout=PATIENCE_S)
 
 
 async def test_a_plain_spade_agent_is_answered_so_that_its_template_matches(our_server: XmppServer, tmp_path: Path) -> None:
@@ -58,7 +59,7 @@ async def test_a_plain_spade_agent_is_answered_so_that_its_template_matches(our_
         sender = f"{echo.jid}/agent" if our_server.kind == "prosody" else None
         template = Template(sender=sender, thread="deal-1", metadata=told)
         async with plain_spade(our_server, asks, template) as plain:
-            await asyncio.wait_for(asks.join(), 10)
+            await asyncio.wait_for(asks.join(), PATIENCE_S)
             assert asks.answer is not None
             assert asks.answer.body == "a price, please"
             assert asks.answer.get_metadata("protocol") == "fipa-request"
@@ -77,7 +78,7 @@ async def test_a_failure_says_so_by_its_performative(prosody: XmppServer, tmp_pa
     async with hosted(Fails(), prosody, tmp_path) as agent:
         asks = Asks(Message(to=agent.jid, body="a price, please", metadata={"performative": "request"}))
         async with plain_spade(prosody, asks, Template(metadata={"performative": "failure"})):
-            await asyncio.wait_for(asks.join(), 10)
+            await asyncio.wait_for(asks.join(), PATIENCE_S)
             assert asks.answer is not None
             assert "Something went wrong" in asks.answer.body
 
@@ -95,7 +96,7 @@ async def test_a_behaviour_of_a_hosted_agent_uploads_as_in_spade(keeper: XmppSer
     async with hosted(Echo(), keeper, tmp_path) as agent:
         uploads = Uploads()
         agent.host.add_behaviour(uploads)
-        await asyncio.wait_for(uploads.join(), 10)
+        await asyncio.wait_for(uploads.join(), PATIENCE_S)
         assert uploads.link is not None
         assert uploads.link.endswith("/prices.txt")
 
@@ -108,7 +109,7 @@ class Serves(CyclicBehaviour):  # type: ignore[misc]  # SPADE comes without type
         self.heard: asyncio.Queue[Message] = asyncio.Queue()
 
     async def run(self) -> None:
-        message = await self.receive(timeout=5)
+        message = await self.receive(timeout=PATIENCE_S)
         if message is not None:
             self.heard.put_nowait(message)
             reply = message.make_reply()
@@ -129,10 +130,10 @@ async def test_a_behaviour_with_a_template_beside_ours(our_server: XmppServer, t
     ):
         asks = Asks(Message(to=echo.jid, body="who offers?", thread="t1", metadata={"performative": "cfp"}))
         async with plain_spade(our_server, asks, Template(metadata={"performative": "agree"})):
-            await asyncio.wait_for(asks.join(), 10)
+            await asyncio.wait_for(asks.join(), PATIENCE_S)
             assert asks.answer is not None
             assert asks.answer.body == "from the behaviour"
-        assert (await asyncio.wait_for(serves.heard.get(), 5)).thread == "t1"
+        assert (await asyncio.wait_for(serves.heard.get(), PATIENCE_S)).thread == "t1"
         # What matches no template is answered by the agent, and what matches one is not answered twice.
         assert await alice.ask("and me?", echo.jid) == "and me?"
         assert [request.payload["query"] for request in echo.agent.requests] == ["and me?"]
@@ -144,7 +145,7 @@ async def test_a_behaviour_without_a_template_hears_everything_beside_the_agent(
 
     class Hears(CyclicBehaviour):  # type: ignore[misc]
         async def run(self) -> None:
-            message = await self.receive(timeout=5)
+            message = await self.receive(timeout=PATIENCE_S)
             if message is not None:
                 heard.put_nowait(message.body)
 
@@ -154,13 +155,13 @@ async def test_a_behaviour_without_a_template_hears_everything_beside_the_agent(
     ):
         echo.host.add_behaviour(Hears())  # to a running agent
         assert await alice.ask("hello", echo.jid, thread="t") == "hello"
-        assert await asyncio.wait_for(heard.get(), 5) == "hello"
+        assert await asyncio.wait_for(heard.get(), PATIENCE_S) == "hello"
 
 
 async def test_a_behaviour_that_fails_hurts_nobody(prosody: XmppServer, tmp_path: Path) -> None:
     class Breaks(CyclicBehaviour):  # type: ignore[misc]
         async def run(self) -> None:
-            if await self.receive(timeout=5):
+            if await self.receive(timeout=PATIENCE_S):
                 raise ValueError("broken")
 
     class Matches(Template):  # type: ignore[misc]

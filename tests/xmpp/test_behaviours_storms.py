@@ -19,7 +19,7 @@ from spade_coreason.exceptions import PeerUnavailable
 from spade_coreason.runner import Policy
 from tests.servers.clients import StockClient
 from tests.servers.server import OTHER_DOMAIN, XmppServer
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 from tests.xmpp.hosting import By, Echo, Hosted, hosted
 
 
@@ -36,7 +36,7 @@ class AnswersEverything(CyclicBehaviour):  # type: ignore[misc]  # SPADE comes w
             await self.send(self._first)
 
     async def run(self) -> None:
-        message = await self.receive(timeout=5)
+        message = await self.receive(timeout=PATIENCE_S)
         if message is not None:
             self.heard.append(message.body)
             await self.send(message.make_reply())
@@ -48,7 +48,7 @@ async def plain_spade(server: XmppServer, behaviour: CyclicBehaviour) -> AsyncIt
     jid, password = await server.account()
     agent = Agent(jid, password, port=server.port, verify_security=False)
     agent.add_behaviour(behaviour)
-    await asyncio.wait_for(agent.start(auto_register=False), 10)
+    await asyncio.wait_for(agent.start(auto_register=False), PATIENCE_S)
     try:
         yield agent
     finally:
@@ -98,7 +98,7 @@ async def test_two_machines_that_never_repeat_are_bounded_by_max_interactions(ou
 
     class Talks(AnswersEverything):
         async def run(self) -> None:
-            message = await self.receive(timeout=5)
+            message = await self.receive(timeout=PATIENCE_S)
             if message is not None:
                 self.heard.append(message.body)
                 await self.send(Message(to=str(message.sender), body=f"and also {len(self.heard)}"))
@@ -118,7 +118,7 @@ async def test_what_bounces_is_not_a_request_and_tells_who_asked(any_server: Xmp
     nobody = f"nobody-here@{'elsewhere.org' if any_server.kind == 'embedded' else any_server.domain}"
     async with hosted(Echo(), any_server, tmp_path) as echo:
         with pytest.raises(PeerUnavailable, match=f"{nobody} is not there"):
-            await echo.peers.ask(nobody, "hello?", timeout=5)
+            await echo.peers.ask(nobody, "hello?", timeout=PATIENCE_S)
         # The bounce of a text has the body, on ejabberd.
         echo.host.send([f"<message to='{nobody}' type='chat' id='b'><body>hello?</body></message>"])
         await eventually(lambda: echo.requests.dropped >= 1)

@@ -27,7 +27,7 @@ from tests.servers.prosody import installed as prosody_installed
 from tests.servers.prosody import prosody as prosody_server
 from tests.servers.requirements import require
 from tests.servers.server import XmppServer
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 from tests.xmpp.hosting import UNLIMITED, By, Child, Echo, Tunnel, hosted, journal_of, platform, texts
 
 QUESTIONS = 100
@@ -40,7 +40,7 @@ class Listener:
         self.heard: list[Any] = []
         self._client = client
 
-    async def until(self, enough: Callable[[list[Any]], bool], timeout_s: float = 20) -> None:
+    async def until(self, enough: Callable[[list[Any]], bool], timeout_s: float = PATIENCE_S) -> None:
         async with asyncio.timeout(timeout_s):
             while not enough(self.heard):
                 self.heard.append(await self._client.message(timeout_s))
@@ -58,7 +58,7 @@ async def _until_fetched(listener: Listener, enough: Callable[[list[Any]], bool]
     it; the next presence does. Nothing is lost.
     """
     try:
-        await listener.until(enough, 5)
+        await listener.until(enough, 5 if server.kind == "ejabberd" else PATIENCE_S)
     except TimeoutError:
         if server.kind != "ejabberd":
             raise
@@ -181,8 +181,8 @@ async def test_a_message_is_not_acknowledged_before_it_is_durable(real_server: X
             database.execute("BEGIN IMMEDIATE")
             alice.send("hold this", jid)
             # What came behind it was handled, so it has come in.
-            await alice.xmpp.plugin["xep_0199"].ping(f"{jid}/agent", timeout=5)
-            await alice.xmpp.plugin["xep_0199"].ping(f"{jid}/agent", timeout=5)
+            await alice.xmpp.plugin["xep_0199"].ping(f"{jid}/agent", timeout=PATIENCE_S)
+            await alice.xmpp.plugin["xep_0199"].ping(f"{jid}/agent", timeout=PATIENCE_S)
             assert await child.signal(signal.SIGKILL) == -signal.SIGKILL
         assert alice.messages.empty()
         await child.start()
@@ -197,7 +197,7 @@ async def test_what_comes_while_the_disk_is_full_is_answered_when_there_is_room_
     policy, timings = replace(UNLIMITED, timings=Timings(retry_s=0.3)), ConnectionTimings(renew_s=0.3)
 
     async def grows_to(pages: int) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 try:
                     await agent.database.write(lambda c: c.exec_driver_sql(f"PRAGMA max_page_count = {pages}"))
@@ -295,7 +295,7 @@ async def test_three_cuts_under_1000_messages_lose_none(real_server: XmppServer,
 
         async def listen() -> None:
             while len(answers) < 1_000:
-                message = await alice.answer(15)
+                message = await alice.answer()
                 if str(message["id"]) in answers:
                     continue
                 answers[str(message["id"])] = str(message["body"])
@@ -307,7 +307,7 @@ async def test_three_cuts_under_1000_messages_lose_none(real_server: XmppServer,
         for number in range(1_000):
             await free.acquire()
             alice.send(f"{number}.", echo.jid, thread=f"t{number % 10}")
-        await asyncio.wait_for(listener, 30)
+        await asyncio.wait_for(listener, PATIENCE_S)
         assert Counter(answers.values()) == Counter(f"{number}." for number in range(1_000))
         for thread in range(10):
             mine = [answer for answer in answers.values() if int(answer[:-1]) % 10 == thread]
@@ -322,8 +322,8 @@ async def _hibernation_ends(client: StockClient, agent: str) -> None:
     """An IQ to a hibernating session waits there, and comes back as an error when the server gives the session up."""
     iq = client.xmpp.make_iq_get(queryxmlns="urn:test", ito=f"{agent}/agent")
     answered = asyncio.get_running_loop().create_future()
-    sent = iq.send(callback=lambda answer: answered.set_result(answer["type"]), timeout=10)
-    assert await asyncio.wait_for(answered, 10) == "error"
+    sent = iq.send(callback=lambda answer: answered.set_result(answer["type"]), timeout=PATIENCE_S)
+    assert await asyncio.wait_for(answered, PATIENCE_S) == "error"
     await asyncio.gather(sent, return_exceptions=True)
 
 
@@ -404,7 +404,7 @@ async def test_while_the_server_is_away_answers_wait_and_nothing_is_lost(
         goes_on.set()
         await asyncio.to_thread(server.start)
         async with StockClient(*account, server) as alice:
-            assert (await alice.answer(15))["body"] == "answer to slow"
+            assert (await alice.answer())["body"] == "answer to slow"
             assert await alice.ask("quick", agent.jid) == "answer to quick"
         assert agent.host.is_alive()
         assert agent.host.connection.sessions == 2
@@ -434,7 +434,7 @@ async def test_what_is_asked_before_while_and_after_the_server_is_away_is_answer
 
         async def listen(client: StockClient, enough: int) -> None:
             while len(answers) < enough:
-                message = await client.answer(20)
+                message = await client.answer()
                 assert answers.setdefault(str(message["id"]), str(message["body"])) == message["body"]
 
         async with StockClient(*account, server) as alice:

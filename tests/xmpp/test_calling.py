@@ -9,7 +9,7 @@ import pytest
 
 from spade_coreason import AgentClient, AgentRequest, ResponseHandler, SessionHandle
 from tests.servers.server import XmppServer
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 from tests.xmpp.hosting import By, Tunnel, endpoint_of, hosted
 
 
@@ -28,8 +28,8 @@ async def test_an_answer_arrives_after_the_session_of_whoever_asked_was_lost(
         endpoint = endpoint_of(real_server, tunnel.port)
         jid, password = await real_server.account()
         async with AgentClient(jid, password, host=endpoint.host, port=endpoint.port, ca_file=endpoint.ca_file) as client:
-            asking = asyncio.create_task(client.ask(agent.jid, "please", timeout=20.0))
-            await asyncio.wait_for(begun.wait(), 5)
+            asking = asyncio.create_task(client.ask(agent.jid, "please", timeout=PATIENCE_S))
+            await asyncio.wait_for(begun.wait(), PATIENCE_S)
             connection = client._connection
             assert connection is not None
             connection.client.sm.sm_id = None  # no resumption: the server was started again, say
@@ -40,7 +40,7 @@ async def test_an_answer_arrives_after_the_session_of_whoever_asked_was_lost(
                 gate.set()
                 await agent.settled()
             tunnel.is_open = True
-            await eventually(lambda: client.is_online, 10)
+            await eventually(lambda: client.is_online)
             gate.set()
             assert (await asking).text == "here you are"
             assert connection.sessions == 2

@@ -11,7 +11,7 @@ from slixmpp.exceptions import IqError
 from spade_coreason.xmpp.room import RoomPlan
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 from tests.xmpp.hosting import Echo, hosted
 
 
@@ -49,6 +49,6 @@ async def test_a_message_to_where_it_cannot_go_is_returned(to: str, embedded: Xm
 async def test_a_question_to_a_server_that_it_cannot_reach_is_an_error(embedded: XmppServer) -> None:
     async with StockClient(*await embedded.account(), embedded, plugins=("xep_0092",)) as alice:
         with pytest.raises(IqError, match="remote-server-not-found"):
-            await alice.xmpp.plugin["xep_0092"].get_version("muc.localhost", timeout=5)
+            await alice.xmpp.plugin["xep_0092"].get_version("muc.localhost", timeout=PATIENCE_S)
         alice.send("note to myself", alice.jid)
         assert (await alice.answer())["body"] == "note to myself"

@@ -14,7 +14,7 @@ from spade_coreason.timings import Timings
 from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 from tests.xmpp.hosting import UNLIMITED, By, Hosted, Tunnel, hosted
 
 ACTIVE = "<active xmlns='http://jabber.org/protocol/chatstates'/>"
@@ -188,14 +188,14 @@ async def test_cut_ten_times_while_ten_answers_grow_each_ends_with_its_one_whole
                 pen.write(f"{number} ")
             tunnel.cut()
             await eventually(lambda: not agent.host.is_alive())
-            await eventually(agent.host.is_alive, 10)
+            await eventually(agent.host.is_alive)
         assert connection.resumptions + connection.sessions >= 11
         for pen in pens.values():
             pen.write(None)
         for client in people:
             whole = " ".join([client.jid, *map(str, range(10))])
-            async with asyncio.timeout(10):
-                while (last := await client.answer(10))["body"] != whole or last.xml.find("{urn:xmpp:hints}store") is None:
+            async with asyncio.timeout(PATIENCE_S):
+                while (last := await client.answer())["body"] != whole or last.xml.find("{urn:xmpp:hints}store") is None:
                     assert whole.startswith(str(last["body"]))
             assert replaces(last) is not None
             assert pens[client.jid].words.empty()
@@ -209,7 +209,7 @@ async def test_cut_ten_times_while_ten_answers_grow_each_ends_with_its_one_whole
 # Typing and markers
 
 
-async def state(client: StockClient, timeout_s: float = 5) -> str:
+async def state(client: StockClient, timeout_s: float = PATIENCE_S) -> str:
     """The next chat state, whatever it comes with."""
     async with asyncio.timeout(timeout_s):
         while True:

@@ -31,7 +31,7 @@ from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.servers.clients import StockClient
 from tests.servers.server import OTHER_DOMAIN, XmppServer
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 from tests.xmpp.hosting import Echo, Hosted, hosted
 
 PUBSUB = "{http://jabber.org/protocol/pubsub}"
@@ -89,14 +89,14 @@ async def person(server: XmppServer, domain: str | None = None, kind: str = "pc"
         # slixmpp says that it is a bot where it says nothing else.
         client.xmpp.plugin["xep_0030"].add_identity("client", kind, "somebody's client")
         # Prosody tells of subscriptions only those who have asked for the roster.
-        await client.xmpp.get_roster(timeout=5)
+        await client.xmpp.get_roster(timeout=PATIENCE_S)
         client.xmpp.send_presence()
         yield client
 
 
 async def presence(client: StockClient, sender: str, says: Callable[[Any], bool] = lambda stanza: True) -> Any:
     """The next presence of `sender` that says so."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             stanza = await client.presences.get()
             if stanza["from"].bare == sender and says(stanza):
@@ -125,13 +125,13 @@ async def silence(client: StockClient, agent: str) -> None:
 
 async def info(client: StockClient, agent: str) -> Any:
     """What the agent says of itself."""
-    result = await client.xmpp.plugin["xep_0030"].get_info(jid=f"{agent}/agent", timeout=5)
+    result = await client.xmpp.plugin["xep_0030"].get_info(jid=f"{agent}/agent", timeout=PATIENCE_S)
     return result["disco_info"]
 
 
 async def item(client: StockClient, agent: str, node: str) -> Element:
     """The one item that the agent has published at a node."""
-    result = await client.xmpp.plugin["xep_0060"].get_items(agent, node, timeout=5)
+    result = await client.xmpp.plugin["xep_0060"].get_items(agent, node, timeout=PATIENCE_S)
     found: Element = result.xml.find(".//{http://jabber.org/protocol/pubsub}item")[0]
     return found
 
@@ -161,7 +161,9 @@ async def test_its_client_is_a_bot_with_the_name_of_the_manifest(real_server: Xm
         features = disco["features"]
         assert {"jabber:iq:version", "urn:xmpp:ping", "urn:xmpp:receipts", "http://jabber.org/protocol/caps"} <= features
         assert "urn:xmpp:http:upload:0" not in features
-        version = (await alice.xmpp.plugin["xep_0092"].get_version(f"{agent.jid}/agent", timeout=5))["software_version"]
+        version = (await alice.xmpp.plugin["xep_0092"].get_version(f"{agent.jid}/agent", timeout=PATIENCE_S))[
+            "software_version"
+        ]
         assert (version["name"], version["version"], version["os"]) == ("spade_coreason", __version__, "")
 
 
@@ -180,10 +182,10 @@ async def test_the_short_card_is_in_its_disco_info_and_its_caps_fit(real_server:
         expected = alice.xmpp.plugin["xep_0115"].generate_verstring(disco, "sha-1")
         assert (caps.get("hash"), caps.get("ver")) == ("sha-1", expected)
         node = f"{caps.get('node')}#{caps.get('ver')}"
-        by_node = await alice.xmpp.plugin["xep_0030"].get_info(jid=f"{agent.jid}/agent", node=node, timeout=5)
+        by_node = await alice.xmpp.plugin["xep_0030"].get_info(jid=f"{agent.jid}/agent", node=node, timeout=PATIENCE_S)
         assert form_of(by_node["disco_info"]) == form_of(disco)
         with pytest.raises(IqError):
-            await alice.xmpp.plugin["xep_0030"].get_info(jid=f"{agent.jid}/agent", node="urn:of:another", timeout=5)
+            await alice.xmpp.plugin["xep_0030"].get_info(jid=f"{agent.jid}/agent", node="urn:of:another", timeout=PATIENCE_S)
 
 
 async def test_a_contact_finds_its_vcard_nickname_picture_and_card(real_server: XmppServer, tmp_path: Path) -> None:
@@ -191,7 +193,7 @@ async def test_a_contact_finds_its_vcard_nickname_picture_and_card(real_server: 
         picture = drawn("weather & co")
         await befriended(alice, agent.jid)
         await published(agent)
-        vcard = (await alice.xmpp.plugin["xep_0054"].get_vcard(agent.jid, timeout=5)).xml
+        vcard = (await alice.xmpp.plugin["xep_0054"].get_vcard(agent.jid, timeout=PATIENCE_S)).xml
         assert vcard.findtext(".//{vcard-temp}FN") == "weather & co"
         assert vcard.findtext(".//{vcard-temp}NICKNAME") == "weather & co"
         assert base64.b64decode(vcard.findtext(".//{vcard-temp}BINVAL")) == picture.data
@@ -256,7 +258,7 @@ async def test_the_same_is_not_published_again_after_a_restart(real_server: Xmpp
         await agent.start()
         await published(agent)
         assert everything <= set(left[before:])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             told = [str(await alice.message())]
             while "another" not in told[-1] or CARD not in told[-1]:
                 told.append(str(await alice.message()))
@@ -497,7 +499,7 @@ async def test_a_stranger_who_asks_hears_the_same_whether_it_is_online_or_not(re
                     iq = mallory.xmpp.make_iq(ito=f"{agent.jid}/agent", itype=kind)
                     iq.xml.append(fromstring(question))
                     with pytest.raises(IqError) as refused:
-                        await iq.send(timeout=5)
+                        await iq.send(timeout=PATIENCE_S)
                     error = refused.value.iq["error"]
                     conditions.append((error["type"], error["condition"]))
             return conditions
@@ -624,7 +626,7 @@ async def test_nothing_of_this_harms_the_embedded_server(embedded: XmppServer, t
         assert await alice.ask("hello again", agent.jid) == "hello again"
         agent.cut()
         await eventually(lambda: agent.host.connection.sessions == 2)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while True:  # what comes before the new presence is lost there
                 alice.send("and again", agent.jid)
                 with suppress(TimeoutError):

@@ -33,6 +33,7 @@ from spade_coreason.xmpp.servers.stream import StreamError, bare_stream
 from tests.servers.clients import StockClient
 from tests.servers.processes import ended, group, listens_on
 from tests.servers.requirements import require
+from tests.waiting import PATIENCE_S
 
 END_S = 5.0
 PASSWORD = "pässwörd ⅷ"
@@ -132,7 +133,7 @@ async def start_elsewhere(kind: Kind, directory: Path, *more: str) -> tuple[asyn
         sys.executable, "-c", textwrap.dedent(STARTER), kind, str(directory), *more, stdout=asyncio.subprocess.PIPE
     )
     assert starter.stdout is not None
-    pid, child = (await asyncio.wait_for(starter.stdout.readline(), 20)).split()
+    pid, child = (await asyncio.wait_for(starter.stdout.readline(), PATIENCE_S)).split()
     return starter, int(pid), int(child)
 
 
@@ -298,9 +299,9 @@ async def test_prosody_has_rooms_commands_and_an_archive(prosody: AbstractAsyncC
         await server.create_account("a@localhost", "secret")
         async with StockClient("a@localhost", "secret", server, plugins=["xep_0030"], smacks=True) as a:
             disco = a.xmpp.plugin["xep_0030"]
-            of_server = (await disco.get_info(jid="localhost", timeout=5))["disco_info"]["features"]
-            of_account = (await disco.get_info(jid="a@localhost", timeout=5))["disco_info"]["features"]
-            of_rooms = (await disco.get_info(jid=server.rooms, timeout=5))["disco_info"]["features"]
+            of_server = (await disco.get_info(jid="localhost", timeout=PATIENCE_S))["disco_info"]["features"]
+            of_account = (await disco.get_info(jid="a@localhost", timeout=PATIENCE_S))["disco_info"]["features"]
+            of_rooms = (await disco.get_info(jid=server.rooms, timeout=PATIENCE_S))["disco_info"]["features"]
             assert {"http://jabber.org/protocol/commands", "urn:xmpp:carbons:2", "vcard-temp", "urn:xmpp:blocking"} <= of_server
             assert {"urn:xmpp:mam:2", "http://jabber.org/protocol/pubsub#publish"} <= of_account
             assert "http://jabber.org/protocol/muc" in of_rooms
@@ -330,7 +331,7 @@ async def test_prosody_archives_without_sqlite_too(tmp_path: Path) -> None:
         async with StockClient("a@localhost", "secret", server, plugins=["xep_0313"]) as a:
             a.send("keep this", "a@localhost")
             await a.answer()
-            archive = await a.xmpp.plugin["xep_0313"].retrieve(timeout=5)
+            archive = await a.xmpp.plugin["xep_0313"].retrieve(timeout=PATIENCE_S)
             kept = [each["mam_result"]["forwarded"]["stanza"]["body"] for each in archive["mam"]["results"]]
             assert "keep this" in kept
 

@@ -14,6 +14,7 @@ from slixmpp.xmlstream.matcher import MatcherId
 
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
+from tests.waiting import PATIENCE_S
 from tests.xmpp.hosting import Echo, Hosted, hosted
 
 # What a message may carry: an element, its namespace, its attributes, and what stands in it.
@@ -138,8 +139,8 @@ def errors(caplog: pytest.LogCaptureFixture) -> Iterator[list[logging.LogRecord]
 async def _answers(client: StockClient, agent: Hosted, question: str) -> None:
     """Asks, and passes over whatever comes until that is answered."""
     client.send(question, agent.jid)
-    async with asyncio.timeout(10):
-        while (await client.answer(10))["body"] != question:
+    async with asyncio.timeout(PATIENCE_S):
+        while (await client.answer())["body"] != question:
             pass
     assert agent.host.is_alive()
     assert (agent.host.connection.sessions, agent.host.connection.resumptions) == (1, 0)

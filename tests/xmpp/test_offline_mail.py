@@ -12,6 +12,7 @@ from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.exceptions import StoreError
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
+from tests.waiting import PATIENCE_S
 from tests.xmpp.hosting import By, Echo, Hosted, hosted
 from tests.xmpp.test_identity import published
 
@@ -42,10 +43,10 @@ async def test_what_ejabberd_has_kept_back_is_answered_once_and_in_its_order(eja
         for text in kept:
             alice.send(text, agent.jid)
         fetched = 0
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while fetched < len(kept):
                 fetched += await mail.fetch()
-        assert [str((await alice.answer(10))["body"]) for _ in kept] == kept
+        assert [str((await alice.answer())["body"]) for _ in kept] == kept
         assert (fetched, await mail.fetch()) == (len(kept), 0)
         agent.host.connection.send(["<presence/>"])
         assert await alice.ask("after", agent.jid) == "after"
@@ -58,7 +59,7 @@ async def test_what_cannot_be_stored_stays_with_the_server(ejabberd: XmppServer,
         await mail.close()
         await given_nothing(agent)
         alice.send("kept", agent.jid)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             nodes = await mail._nodes()
             while not nodes:
                 nodes = await mail._nodes()
@@ -70,7 +71,7 @@ async def test_what_cannot_be_stored_stays_with_the_server(ejabberd: XmppServer,
         mail.note = note  # type: ignore[method-assign]
         assert await mail._nodes() == nodes
         assert await mail.fetch() == 1
-        assert str((await alice.answer(10))["body"]) == "kept"
+        assert str((await alice.answer())["body"]) == "kept"
 
 
 async def test_a_server_that_keeps_nothing_back_is_asked_in_vain(prosody: XmppServer, tmp_path: Path) -> None:

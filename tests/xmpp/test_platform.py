@@ -15,6 +15,7 @@ from spade.template import Template
 from spade_coreason import LoginError, Platform, Settings, load_settings
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
+from tests.waiting import PATIENCE_S
 from tests.xmpp.test_behaviours_spade import plain_spade
 
 SPADE = Path(__file__).parents[2] / "docs" / "spade.md"
@@ -79,7 +80,7 @@ async def test_the_behaviour_of_the_documentation_answers_beside_the_agent(
             plain_spade(prosody, calls, Template(metadata={"performative": "propose"})),
             StockClient(*await prosody.account(), prosody) as alice,
         ):
-            await asyncio.wait_for(calls.join(), 20)
+            await asyncio.wait_for(calls.join(), PATIENCE_S)
             assert calls.offer is not None
             assert calls.offer.body == "7 euros"
             assert await alice.ask("and you?", jid) == "and you?"

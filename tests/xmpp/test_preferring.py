@@ -9,7 +9,7 @@ from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.preferences import Preferences
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 from tests.xmpp.hosting import By, hosted
 from tests.xmpp.test_growing import CORRECTS, met, replaces
 
@@ -62,10 +62,10 @@ async def test_thoughts_are_shown_and_not_stored_and_an_answer_comes_whole_where
         assert (whole["body"], replaces(whole), whole["thread"]) == ("It is sunny", None, "t")
 
         async def archived() -> list[str]:
-            found = await alice.xmpp.plugin["xep_0313"].retrieve(rsm={"max": 50}, timeout=5)
+            found = await alice.xmpp.plugin["xep_0313"].retrieve(rsm={"max": 50}, timeout=PATIENCE_S)
             return [m["mam_result"]["forwarded"]["stanza"]["body"] for m in found["mam"]["results"]]
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while (texts := await archived()) != ["as usual", "It is sunny", "as preferred", "It is sunny"]:
                 assert len(texts) < 4, texts
                 await asyncio.sleep(0.05)

@@ -23,7 +23,7 @@ from spade_coreason.xmpp.room import RoomPlan
 from spade_coreason.xmpp.room_life import RoomState
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 from tests.xmpp.hosting import PROJECT, By, Echo, Hosted, Tunnel, hosted
 
 MUC = "http://jabber.org/protocol/muc"
@@ -62,11 +62,11 @@ class Person:
         iq = self.client.xmpp.make_iq_set(ito=self.room)
         query = f"<query xmlns='{MUC}#{kind}'>{inner}</query>"
         iq.append(fromstring(query))
-        await iq.send(timeout=5)
+        await iq.send(timeout=PATIENCE_S)
 
     async def presence(self, nick: str, kind: str | None = None) -> Any:
         """The next presence of an occupant."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 presence = await self.client.presences.get()
                 here = presence["from"].bare == self.room and presence["from"].resource == nick
@@ -81,7 +81,7 @@ class Person:
 
     async def hears(self, nick: str) -> Any:
         """The next thing that `nick` says."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 message = await self.client.messages.get()
                 if message["body"] and message["from"].resource == nick:
@@ -91,7 +91,7 @@ class Person:
         """What others said until somebody's `marker` came back, which is said here."""
         self.say(marker)
         said: list[str] = []
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 message = await self.client.messages.get()
                 if message["body"] == marker:
@@ -555,7 +555,7 @@ async def test_what_an_occupant_without_a_name_has_told_goes_with_them(ejabberd:
             [row] = await agent.store.conversations()
             assert row.owner.startswith(f"{room}/visit-")
             a.send_xml(f"<presence xmlns='jabber:client' type='unavailable' to='{room}/Alice'/>")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 while await agent.store.people():  # noqa: ASYNC110 - it has no event
                     await asyncio.sleep(0.01)
 

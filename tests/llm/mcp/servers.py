@@ -12,6 +12,7 @@ from spade_coreason import AgentDefinition, AgentTester
 from spade_coreason.llm import LLMAgent
 from spade_coreason.llm.mcp import Offer
 from tests.llm.server import Asked
+from tests.waiting import PATIENCE_S
 
 HERE = Path(__file__).parent
 
@@ -28,7 +29,7 @@ def old(log: Path, *how: str, **further: Any) -> dict[str, Any]:
 
 async def answering(port: int) -> None:
     """Waits for a server to listen."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 _, writer = await asyncio.open_connection("127.0.0.1", port)

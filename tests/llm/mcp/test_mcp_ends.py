@@ -36,7 +36,7 @@ async def test_a_program_that_ends_for_no_reason_is_killed_and_one_that_does_not
     given = {"a": old(tmp_path / "a", "stubborn"), "b": old(tmp_path / "b", "deaf", "stubborn")}
     servers = Servers(given, AgentDefinition.simple("helper"))
     opening = asyncio.create_task(servers.open())
-    await eventually(lambda: all(began(tmp_path / name) for name in "ab") and bool(servers.tools()), 20)
+    await eventually(lambda: all(began(tmp_path / name) for name in "ab") and bool(servers.tools()))
     await servers.close()
     await opening
     assert [group(began(tmp_path / name)[0]) for name in "ab"] == [[], []]
@@ -47,7 +47,7 @@ async def test_a_start_that_is_cancelled_leaves_no_program(tmp_path: Path) -> No
     given = {"a": old(tmp_path / "a"), "b": old(tmp_path / "b", "deaf")}
     servers = Servers(given, AgentDefinition.simple("helper"))
     starting = asyncio.create_task(servers.open())
-    await eventually(lambda: all(began(tmp_path / name) for name in "ab") and bool(servers.tools()), 20)
+    await eventually(lambda: all(began(tmp_path / name) for name in "ab") and bool(servers.tools()))
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
@@ -59,7 +59,7 @@ async def test_a_program_ends_with_an_agent_that_is_killed(tmp_path: Path) -> No
 
     given = json.dumps({"files": old(tmp_path / "log")})
     holder = await asyncio.create_subprocess_exec(sys.executable, "-c", HOLDER, given)
-    await eventually(lambda: bool(began(tmp_path / "log")), 30)
+    await eventually(lambda: bool(began(tmp_path / "log")))
     holder.send_signal(signal.SIGKILL)
     await holder.wait()
     assert await ended(began(tmp_path / "log")[0], 10)

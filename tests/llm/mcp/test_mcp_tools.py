@@ -31,7 +31,7 @@ from tests.llm.mcp.servers import (
 from tests.llm.server import calls, contents, says
 from tests.llm.test_llm_agent import helper
 from tests.servers.processes import group
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 
 ENDLESS = Policy(rules=Rules(max_interactions=0))
 """For who asks again and again until a server is back."""
@@ -124,8 +124,8 @@ async def test_a_call_that_takes_too_long_is_cancelled_and_a_server_that_hangs_i
         assert results(server.asked[2]) == ["say"]
         assert results(server.asked[3]) == ["error: files__hang did not answer in 1 s"]
         assert happened(log) == ["began", "called slow", "called slow", "cancelled", "cancelled", "called say", "called hang"]
-        await eventually(lambda: away(t) == ["files"], 20)
-        async with asyncio.timeout(30):
+        await eventually(lambda: away(t) == ["files"])
+        async with asyncio.timeout(PATIENCE_S):
             while away(t):  # each turn tries, when it is time
                 await t.ask("are you there?")
         server.answers[:] = [calls(("files__say", {})), says("yes")]
@@ -164,7 +164,7 @@ async def test_a_server_that_is_away_at_the_start_is_one_line_and_its_tools_come
         assert (await t.ask("are you there?")).text == "Yes."
         (tmp_path / "later").write_text(f"#!{sys.executable}\n{(HERE / 'old.py').read_text()}")
         (tmp_path / "later").chmod(0o700)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while "gone" in away(t):  # each turn tries, when it is time
                 await t.ask("and now?")
         await t.ask("and now?")
@@ -218,23 +218,23 @@ async def test_a_server_by_http_is_asked_and_found_again_after_it_was_killed(tmp
     await answering(port)
     answers = [calls(add, long, ("web__learn", {})), calls(("web__wait", {})), says("Sorry.")]
     async with helper(*answers, mcp=mcp, limits={"tool_timeout_s": 30}, policy=ENDLESS) as (server, t):
-        asked = asyncio.create_task(t.ask("go", timeout=60))
-        await eventually(lambda: "waits" in happened(log), 30)
-        await eventually(lambda: "web__sing" in offered(t), 20)  # in its own time
+        asked = asyncio.create_task(t.ask("go", timeout=PATIENCE_S))
+        await eventually(lambda: "waits" in happened(log))
+        await eventually(lambda: "web__sing" in offered(t))  # in its own time
         process.kill()
         await process.wait()
         assert (await asked).text == "Sorry."
         server.answers[:] = [says("Yes.")]
         process = await asyncio.create_subprocess_exec(*begin, start_new_session=True)
         await answering(port)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while away(t):  # each turn tries, when it is time
                 await t.ask("are you there?")
         server.answers[:] = [calls(("web__wait", {})), says("Never.")]
         t.send_stanza("<message to='agent@localhost' type='chat' id='q1'><body>go</body></message>")
-        await eventually(lambda: happened(log).count("waits") == 2, 20)
+        await eventually(lambda: happened(log).count("waits") == 2)
         assert await t.say("/cancel") != []
-        await eventually(lambda: happened(log)[-1] == "cancelled", 20)
+        await eventually(lambda: happened(log)[-1] == "cancelled")
     process.terminate()
     await process.wait()
     assert results(server.asked[1])[0] == "5"
@@ -319,9 +319,9 @@ async def test_a_server_by_http_that_hangs_is_left_without_a_good_bye_and_found_
         answers = calls(("web__long", {})), says("Sorry.")
         async with helper(*answers, mcp=mcp, limits={"tool_timeout_s": 1}, policy=ENDLESS) as (server, t):
             assert (await t.ask("go")).text == "Sorry."
-            await eventually(lambda: away(t) == ["web"], 20)
+            await eventually(lambda: away(t) == ["web"])
             served.answer = "short"
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 while away(t):  # each turn tries, when it is time
                     await t.ask("are you there?")
             server.answers[:] = [calls(("web__long", {})), says("Yes.")]
