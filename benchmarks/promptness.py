@@ -48,7 +48,7 @@ async def typing_waits(server: XmppServer, directory: Path) -> Waits:
     async def assist(request: Any, session: Any, response: Any) -> None:
         await done.wait()
 
-    async with _busy(assist, server, directory) as (agent, people), _Lateness() as lateness:
+    async with busy(assist, server, directory) as (agent, people), _Lateness() as lateness:
         sent: dict[str, float] = {}
         seen = asyncio.gather(*(_typing(person, sent) for person in people))
         for number in range(THREADS):
@@ -74,7 +74,7 @@ async def first_words_waits(server: XmppServer, directory: Path) -> Waits:
         await stream.write("first")
         await done.wait()
 
-    async with _busy(assist, server, directory, *CORRECTS) as (agent, people), _Lateness() as lateness:
+    async with busy(assist, server, directory, *CORRECTS) as (agent, people), _Lateness() as lateness:
         for person in people:
             person.xmpp.send_presence(pto=agent.jid)
         await eventually(lambda: all(agent.host.abilities.corrects(person.jid) for person in people))
@@ -106,9 +106,10 @@ async def _first_words(person: StockClient, said: dict[str, float]) -> list[floa
 
 
 @asynccontextmanager
-async def _busy(
+async def busy(
     assist: Any, server: XmppServer, directory: Path, *plugins: str
 ) -> AsyncIterator[tuple[Hosted, list[StockClient]]]:
+    """An agent that does what `assist` does, in as many conversations at once as are wanted, and people who are online."""
     accounts = await asyncio.gather(*(server.account() for _ in range(PEOPLE)))
     people = [StockClient(*account, server, plugins=plugins) for account in accounts]
     async with hosted(By(assist), server, directory, policy=ROOMY) as agent:

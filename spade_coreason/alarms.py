@@ -34,9 +34,10 @@ class Alarms:
 
     def set(self, callback: Callable[[], None]) -> None:
         """Calls `callback` once in `delay_s`; it is not set already."""
-        self._waits[callback] = time.monotonic() + self.delay_s
+        loop = asyncio.get_running_loop()
+        self._waits[callback] = loop.time() + self.delay_s
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self.delay_s, self._ring)
+            self._timer = loop.call_later(self.delay_s, self._ring)
 
     def take_back(self, callback: Callable[[], None]) -> None:
         """Does not call `callback`, if it has not been called yet."""
@@ -50,7 +51,8 @@ class Alarms:
             self._timer = None
 
     def _ring(self) -> None:
-        now = time.monotonic()
+        loop = asyncio.get_running_loop()
+        now = loop.time()
         self._timer = None
         try:
             while self._waits:
@@ -62,7 +64,7 @@ class Alarms:
         finally:
             if self._waits and self._timer is None:
                 delay_s = next(iter(self._waits.values())) - now
-                self._timer = asyncio.get_running_loop().call_later(delay_s, self._ring)
+                self._timer = loop.call_later(delay_s, self._ring)
 
 
 class Limit:

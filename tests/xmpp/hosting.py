@@ -193,6 +193,24 @@ async def hosted(
         await one.stop()
 
 
+def sent_by(agent: Hosted) -> list[str]:
+    """What the agent's connection sends from now on: stanzas, or several at once."""
+    client, sent = agent.host.connection.client, list[str]()
+    send_raw = client.send_raw
+
+    def watched(data: Any) -> None:
+        sent.append(str(data))
+        send_raw(data)
+
+    client.send_raw = watched
+    return sent
+
+
+def shown(sent: list[str]) -> int:
+    """How many texts there are among it."""
+    return sum(data.count("<body") for data in sent)
+
+
 def endpoint_of(server: XmppServer, port: int | None = None) -> Endpoint:
     """Where a test server is; the embedded one needs more than one attempt now and then."""
     if server.kind == "embedded":

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import time
 from contextlib import closing
 from pathlib import Path
 
 from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, SessionHandle
+from tests.clock import LoopClock
 from tests.seed_echo import EchoAgent
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
 from tests.waiting import PATIENCE_S
-from tests.xmpp.hosting import By, Echo, envelope, event_in, events_of_answer, hosted
+from tests.xmpp.hosting import By, Echo, envelope, event_in, events_of_answer, hosted, sent_by
 
 ACTIVE = "<active xmlns='http://jabber.org/protocol/chatstates'/>"
 COMPOSING = "{http://jabber.org/protocol/chatstates}composing"
@@ -96,26 +96,40 @@ async def test_a_receipt_comes_when_the_message_is_on_disk_and_not_before(real_s
 
 
 async def test_typing_is_shown_to_those_who_use_it_when_the_work_lasts(our_server: XmppServer, tmp_path: Path) -> None:
+    begun, thought = asyncio.Event(), asyncio.Event()
+
     async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         if request.payload["query"] == "think":
-            await asyncio.sleep(0.35)
+            begun.set()
+            await thought.wait()
+            thought.clear()
         await response.markdown("done")
 
     async with hosted(By(assist), our_server, tmp_path) as agent, StockClient(*await our_server.account(), our_server) as alice:
-        began = time.monotonic()
-        alice.send("think", agent.jid, thread="t", extra_xml=ACTIVE)
-        typing = await alice.message()
-        assert typing.xml.find(COMPOSING) is not None
-        assert typing["thread"] == "t"
-        assert time.monotonic() - began >= 0.2
+        sent = sent_by(agent)
+        with LoopClock() as clock:
+            alice.send("think", agent.jid, thread="t", extra_xml=ACTIVE)
+            await begun.wait()
+            await clock.move(0.19)
+            assert not [data for data in sent if "composing" in data]
+            await clock.move(0.02)
+            typing = await alice.message()
+            assert typing.xml.find(COMPOSING) is not None
+            assert typing["thread"] == "t"
+        thought.set()
         answer = await alice.message()
         assert answer["body"] == "done"
         assert answer.xml.find("{http://jabber.org/protocol/chatstates}active") is not None
         # Quick work shows nothing; neither does slow work to a client that does not use chat states.
-        alice.send("quick", agent.jid, extra_xml=ACTIVE)
-        assert (await alice.message())["body"] == "done"
-        alice.send("think", agent.jid)
-        message = await alice.message()
+        with LoopClock() as clock:
+            alice.send("quick", agent.jid, extra_xml=ACTIVE)
+            assert (await alice.message())["body"] == "done"
+            begun.clear()
+            alice.send("think", agent.jid)
+            await begun.wait()
+            await clock.move(0.4)
+            thought.set()
+            message = await alice.message()
         assert message["body"] == "done"
         assert message.xml.find(COMPOSING) is None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +11,11 @@ from typing import Any
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.timings import Timings
 from spade_coreason.xmpp.timings import ConnectionTimings
+from tests.clock import LoopClock
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
 from tests.waiting import PATIENCE_S, eventually
-from tests.xmpp.hosting import UNLIMITED, By, Hosted, Tunnel, hosted
+from tests.xmpp.hosting import UNLIMITED, By, Hosted, Tunnel, hosted, sent_by, shown
 
 ACTIVE = "<active xmlns='http://jabber.org/protocol/chatstates'/>"
 STATES = "{http://jabber.org/protocol/chatstates}"
@@ -29,13 +29,13 @@ class Pen:
     def __init__(self) -> None:
         self.words: asyncio.Queue[str | None] = asyncio.Queue()
         self.agent = By(self.assist, "pen")
-        self.written_at: list[float] = []
+        self.written: list[str] = []
 
     async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         stream = await response.create_stream()
         while (word := await self.words.get()) is not None:
             await stream.write(word)
-            self.written_at.append(time.monotonic())
+            self.written.append(word)
         await stream.close()
 
     def write(self, *words: str | None) -> None:
@@ -63,15 +63,20 @@ async def test_a_streamed_answer_grows_for_whoever_sees_corrections(real_server:
         StockClient(*await real_server.account(), real_server, plugins=CORRECTS) as alice,
     ):
         await met(alice, agent)
-        alice.send("go", agent.jid, thread="t")
-        pen.write("It ")
-        first = await alice.answer()
-        assert time.monotonic() - pen.written_at[0] < 0.3  # 0.05 on a quiet machine
-        assert (first["body"], replaces(first), first["thread"]) == ("It", None, "t")
-        began = time.monotonic()
-        pen.write("is ", "sunny ")
-        second = await alice.answer()
-        assert 0.7 < time.monotonic() - began < 2  # corrections are a second apart
+        sent = sent_by(agent)
+        with LoopClock() as clock:
+            alice.send("go", agent.jid, thread="t")
+            pen.write("It ")
+            await clock.until(lambda: len(pen.written) == 1)
+            await clock.move(0.05)
+            first = await alice.answer()
+            assert (first["body"], replaces(first), first["thread"]) == ("It", None, "t")
+            pen.write("is ", "sunny ")
+            await clock.until(lambda: len(pen.written) == 3)
+            await clock.move(0.9)
+            assert shown(sent) == 1  # corrections are a second apart
+            await clock.move(0.2)
+            second = await alice.answer()
         assert (second["body"], replaces(second)) == ("It is sunny", first["id"])
         pen.write("today", None)
         last = await alice.answer()
@@ -94,7 +99,7 @@ async def test_with_one_device_that_sees_no_corrections_it_comes_once_and_whole(
             await met(old, agent)
             phone.send("go", agent.jid)
             pen.write("It ", "is ")
-            await eventually(lambda: len(pen.written_at) == 2)
+            await eventually(lambda: len(pen.written) == 2)
             pen.write("sunny", None)
             assert [(m["body"], replaces(m)) for m in (await phone.answer(), await old.answer())] == [("It is sunny", None)] * 2
         await eventually(lambda: agent.host.abilities.corrects(phone.jid))  # as soon as the other has gone
@@ -139,7 +144,7 @@ async def test_whom_the_agent_does_not_see_gets_it_once_and_whole(our_server: Xm
     ):
         alice.send("go", agent.jid)
         pen.write("It ", "is ")
-        await eventually(lambda: len(pen.written_at) == 2)
+        await eventually(lambda: len(pen.written) == 2)
         await asyncio.sleep(0.1)
         pen.write("sunny", None)
         message = await alice.answer()
@@ -222,26 +227,43 @@ async def state(client: StockClient, timeout_s: float = PATIENCE_S) -> str:
 async def test_typing_is_shown_again_after_each_block_while_the_work_goes_on_and_always_ends(
     our_server: XmppServer, tmp_path: Path
 ) -> None:
-    goes_on = asyncio.Event()
+    goes_on, begun, spoken = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        begun.set()
         await goes_on.wait()
         goes_on.clear()
         if request.payload["query"] == "speak":
             await response.markdown("a part")
+            spoken.set()
             await goes_on.wait()
 
     async with hosted(By(assist), our_server, tmp_path) as agent, StockClient(*await our_server.account(), our_server) as alice:
-        speaking, silent = ("speak", ["composing", "active", "composing", "active"]), ("be silent", ["composing", "active"])
-        for query, states in (speaking, silent):
-            goes_on.clear()
-            began = time.monotonic()
-            alice.send(query, agent.jid, extra_xml=ACTIVE)
-            for expected in states:
-                assert await state(alice) == expected
-                if expected == "composing":
-                    assert time.monotonic() - began > 0.19
+        sent = sent_by(agent)
+        with LoopClock() as clock:
+            for query in ("speak", "be silent"):
+                begun.clear()
+                goes_on.clear()
+                alice.send(query, agent.jid, extra_xml=ACTIVE)
+                await begun.wait()
+                await _begins_to_type(alice, sent, clock)
+                goes_on.set()
+                if query == "speak":
+                    await spoken.wait()
+                    await clock.move(0.1)  # so long a block waits for more
+                    assert await state(alice) == "active"
+                    await _begins_to_type(alice, sent, clock)
                     goes_on.set()
+                assert await state(alice) == "active"
+
+
+async def _begins_to_type(client: StockClient, sent: list[str], clock: LoopClock) -> None:
+    """The agent shows it after 200 ms and not before."""
+    sent.clear()
+    await clock.move(0.19)
+    assert not [data for data in sent if "composing" in data]
+    await clock.move(0.02)
+    assert await state(client) == "composing"
 
 
 async def test_typing_is_said_again_for_as_long_as_the_work_lasts(prosody: XmppServer, tmp_path: Path) -> None:

@@ -1,73 +1,117 @@
-"""How soon typing, first words and corrections are seen on a real server, while much else goes on."""
+"""When typing, first words and corrections are sent on a real server, by a clock that stands still between.
+
+How soon people see them on a quiet machine is measured by `make bench`.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.promptness import Waits, first_words_waits, typing_waits
+from benchmarks.promptness import ACTIVE, COMPOSING, THREADS, busy
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.timings import Timings
+from tests.clock import LoopClock
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
-from tests.xmpp.hosting import UNLIMITED, By, hosted
+from tests.xmpp.hosting import UNLIMITED, By, hosted, sent_by, shown
 from tests.xmpp.test_behaviours_failing import asking
 from tests.xmpp.test_growing import CORRECTS, Pen, met, replaces
-
-SLOW_S = 0.5
-"""What a busy server may take on top; the figures of a quiet machine are `make bench`'s."""
-
-
-def late(waits: Waits) -> float:
-    """What the loop took on top: it carries a stanza four times, out and in at either end, and may be late each time."""
-    return 4 * waits.loop_late_s
 
 
 async def test_typing_is_shown_200_to_300_ms_after_a_message_with_100_busy_conversations(
     real_server: XmppServer, tmp_path: Path
 ) -> None:
-    typing = await typing_waits(real_server, tmp_path)
-    assert typing.waits_s[0] >= 0.2
-    assert typing.median_s <= 0.3 + late(typing)
-    assert typing.waits_s[-1] <= 0.3 + late(typing) + SLOW_S
+    begun: list[str] = []
+    done = asyncio.Event()
+
+    async def assist(request: Any, session: Any, response: Any) -> None:
+        begun.append(request.metadata["conversation_id"])
+        await done.wait()
+
+    async with busy(assist, real_server, tmp_path) as (agent, people):
+        sent = sent_by(agent)
+        with LoopClock() as clock:
+            threads = [(person, f"{person.jid}-{number}") for number in range(THREADS) for person in people]
+            for person, thread in threads:
+                person.send("think", agent.jid, thread=thread, extra_xml=ACTIVE)
+            await clock.until(lambda: len(begun) == len(threads))
+            assert agent.runner.turns_in_flight == len(threads)
+            await clock.move(0.19)
+            assert not [stanza for stanza in sent if "composing" in stanza]
+            await clock.move(0.11)
+            for person in people:
+                seen = [await typing(person) for _ in range(THREADS)]
+                assert sorted(seen) == sorted(thread for whose, thread in threads if whose is person)
+        done.set()
+
+
+async def typing(person: StockClient) -> str:
+    """The thread of the next conversation where typing is shown."""
+    while (message := await person.message()).xml.find(COMPOSING) is None:
+        pass
+    return str(message["thread"])
 
 
 async def test_first_words_are_seen_within_50_ms_with_100_busy_conversations(real_server: XmppServer, tmp_path: Path) -> None:
-    words = await first_words_waits(real_server, tmp_path)
-    assert words.median_s <= 0.05 + late(words)
-    assert words.waits_s[-1] <= 0.05 + late(words) + SLOW_S
+    said: list[str] = []
+    done = asyncio.Event()
+
+    async def assist(request: Any, session: Any, response: Any) -> None:
+        stream = await response.create_stream()
+        await stream.write("first")
+        said.append(request.metadata["conversation_id"])
+        await done.wait()
+
+    async with busy(assist, real_server, tmp_path, *CORRECTS) as (agent, people):
+        for person in people:
+            await met(person, agent)
+        with LoopClock() as clock:
+            threads = [(person, f"{person.jid}-{number}") for number in range(THREADS) for person in people]
+            for person, thread in threads:
+                person.send("speak", agent.jid, thread=thread)
+            await clock.until(lambda: len(said) == len(threads))
+            await clock.move(0.05)
+            for person in people:
+                words = [await person.answer() for _ in range(THREADS)]
+                assert {message["body"] for message in words} == {"first"}
+                seen = sorted(message["thread"] for message in words)
+                assert seen == sorted(thread for whose, thread in threads if whose is person)
+        done.set()
 
 
 async def test_a_second_stream_does_not_wait_for_the_first_and_nothing_overtakes_what_was_said_before(
     real_server: XmppServer, tmp_path: Path
 ) -> None:
-    said: dict[str, float] = {}
-    done = asyncio.Event()
+    said: list[str] = []
+    may_go_on = asyncio.Event()
 
     async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.markdown("Two things:")
         for word in ("one", "two"):
             stream = await response.create_stream()
-            said[word] = time.monotonic()
             await stream.write(word)
-            await asyncio.sleep(0.2)
-        await done.wait()
+            said.append(word)
+            await may_go_on.wait()
+            may_go_on.clear()
 
     async with (
         hosted(By(assist), real_server, tmp_path) as agent,
         StockClient(*await real_server.account(), real_server, plugins=CORRECTS) as alice,
     ):
         await met(alice, agent)
-        alice.send("go", agent.jid)
-        assert (await alice.answer())["body"] == "Two things:"  # what was said before is seen before
-        for word in ("one", "two"):
-            message = await alice.answer()
-            assert (message["body"], replaces(message)) == (word, None)
-            assert time.monotonic() - said[word] <= 0.05 + SLOW_S
-        done.set()
+        with LoopClock() as clock:
+            alice.send("go", agent.jid)
+            for word in ("one", "two"):
+                await clock.until(lambda word=word: word in said)  # type: ignore[misc]
+                await clock.move(0.05)
+                if word == "one":
+                    assert (await alice.answer())["body"] == "Two things:"  # what was said before is seen before
+                message = await alice.answer()
+                assert (message["body"], replaces(message)) == (word, None)
+                may_go_on.set()
 
 
 async def test_a_message_is_corrected_once_a_second_at_most(prosody: XmppServer, tmp_path: Path) -> None:
@@ -77,29 +121,25 @@ async def test_a_message_is_corrected_once_a_second_at_most(prosody: XmppServer,
         StockClient(*await prosody.account(), prosody, plugins=CORRECTS) as alice,
     ):
         await met(alice, agent)
-        alice.send("go", agent.jid)
-        seen: list[tuple[float, str]] = []
-
-        async def read() -> None:
-            while True:
-                message = await alice.answer()
-                seen.append((time.monotonic(), message["body"]))
-                if message.xml.find("{urn:xmpp:hints}store") is not None:
-                    return
-
-        reading = asyncio.create_task(read())
-        began = time.monotonic()
-        words = 0
-        while time.monotonic() - began < 2.5:
-            pen.write(f"{words} ")
-            words += 1
-            await asyncio.sleep(0.03)
-        pen.write(None)
-        await reading
-        assert seen[-1][1].split() == [str(number) for number in range(words)]
-        assert len(seen) >= 3
-        # However long they were on their way, none is here before it may be sent: the first at once, then one a second.
-        assert all(at - began > 0.99 * number for number, (at, _) in enumerate(seen[:-1])), seen
+        sent = sent_by(agent)
+        with LoopClock() as clock:
+            alice.send("go", agent.jid)
+            words: list[str] = []
+            for second in range(3):
+                for _ in range(10):  # the first at once, then one a second, with all that was written meanwhile
+                    pen.write(f"{len(words)} ")
+                    words.append(str(len(words)))
+                    await clock.until(lambda: len(pen.written) == len(words))
+                    if second:
+                        await clock.move(0.09)
+                        assert shown(sent) == second
+                await clock.move(0.15)
+                assert (await alice.answer())["body"].split() == words
+                assert shown(sent) == second + 1
+            pen.write(f"{len(words)} ", None)
+            last = await alice.answer()
+            assert last["body"].split() == [*words, str(len(words))]
+            assert last.xml.find("{urn:xmpp:hints}store") is not None
 
 
 async def test_the_end_of_an_answer_does_not_wait_for_the_time_of_its_next_correction(
