@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from spade_coreason.codec import Bounce, Reply
 from spade_coreason.peers import OpenRequests, PeerEvent
+from tests.waiting import PATIENCE_S
 
 ME = "me@localhost"
 PEER = "peer@localhost"
@@ -38,7 +39,7 @@ def completed(**where: str) -> Reply:
 
 
 async def answered(
-    requests: OpenRequests, *arrivals: Reply | Bounce, jid: str = PEER, request_id: str = "r", timeout_s: float = 0.05
+    requests: OpenRequests, *arrivals: Reply | Bounce, jid: str = PEER, request_id: str = "r", timeout_s: float = PATIENCE_S
 ) -> list[PeerEvent]:
     """Asks, and as soon as the request has left `arrivals` come in."""
     return [event async for event in requests.events(jid, request_id, timeout_s, lambda: come_in(requests, *arrivals))]

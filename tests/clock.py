@@ -55,9 +55,9 @@ class LoopClock:
 
     async def move(self, seconds: float) -> None:
         """Let time pass, and what is due then be called; what it sends has left when this returns."""
+        await self._go_round()  # what is about to wait begins to
         self._now += seconds
-        for _ in range(_ROUNDS):
-            await asyncio.sleep(0)
+        await self._go_round()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for something that tells nobody when it happens, while the loop's time stands still."""
@@ -66,3 +66,7 @@ class LoopClock:
             if time.monotonic() > deadline:
                 raise TimeoutError
             await asyncio.to_thread(time.sleep, 0.005)
+
+    async def _go_round(self) -> None:
+        for _ in range(_ROUNDS):
+            await asyncio.sleep(0)

@@ -221,13 +221,13 @@ async def test_a_peer_of_relay_that_is_away_refuses_or_fails_is_one_line() -> No
         "hanging@localhost": hanging,
         "strict@elsewhere": EchoAgent,
     }
-    async with relay(peers, ask=[*peers, "away@localhost"], timeout_s=0.2) as t:
+    async with relay(peers, ask=[*peers, "away@localhost"], timeout_s=2) as t:
         text = (await t.ask("hi")).text
         forever.set()
     assert text.split("\n\n") == [
         "echo: hi",
         "broken: no answer (broken@localhost reports: out of order)",
-        "hanging: no answer (hanging@localhost did not answer in 0.2 s)",
+        "hanging: no answer (hanging@localhost did not answer in 2 s)",
         "strict: no answer (strict@elsewhere refuses: I may not talk with you. Ask whoever runs me for access.)",
         "away: no answer (away@localhost is not there: service unavailable)",
     ]
@@ -273,7 +273,7 @@ async def test_the_round_table_goes_on_without_who_is_away() -> None:
         RoundTableAgent,
         jid="table@localhost",
         peers={"poet@localhost": counts},
-        options={"ask": ["nobody@localhost", "poet@localhost"], "turns": 3, "timeout_s": 0.2},
+        options={"ask": ["nobody@localhost", "poet@localhost"], "turns": 3, "timeout_s": 30},
     ) as t:
         text = (await t.ask("spring")).text
         assert text.startswith("**nobody** is not here.\n\n**poet**: 1 heard\n\n**poet**: 2 heard")

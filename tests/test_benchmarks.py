@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 
 def benchmarks(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "benchmarks", "--quick", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100, **options)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=280, **options)
 
 
 def test_a_quick_run_measures_every_agent_beside_the_others(tmp_path: Path) -> None:

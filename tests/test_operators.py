@@ -11,7 +11,7 @@ import pytest
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Policy, ResponseHandler, SessionHandle
 from spade_coreason.conversation import Rules
 from spade_coreason.operators import PAUSED
-from tests.clock import Clock
+from tests.clock import Clock, LoopClock
 from tests.waiting import eventually
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
@@ -129,12 +129,16 @@ async def test_an_operator_resets_a_conversation_that_has_reached_its_limit(is_i
 
 
 async def test_a_conversation_that_was_reset_times_out_like_any_other() -> None:
-    ends = Ends()
-    async with counting(policy=Policy(rules=Rules(timeout=timedelta(seconds=0.5))), on_conversation_end=(ends,)) as t:
+    clock, ends = Clock(), Ends()
+    policy = Policy(rules=Rules(timeout=timedelta(seconds=10)))
+    async with counting(policy=policy, clock=clock, on_conversation_end=(ends,)) as t:
         await t.say("x")
         await t.runners[AGENT].end_conversation(CONVERSATION)
         await t.runners[AGENT].reset_conversation(CONVERSATION)
-        await eventually(lambda: [reason for _, reason in ends.heard] == ["completed", "timeout"])
+        clock.move(seconds=11)
+        with LoopClock() as time:
+            await time.move(11)
+            await time.until(lambda: [reason for _, reason in ends.heard] == ["completed", "timeout"])
 
 
 async def test_in_a_pause_what_runs_ends_and_what_comes_is_kept_until_the_agent_goes_on() -> None:

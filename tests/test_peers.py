@@ -131,14 +131,14 @@ async def test_every_event_is_given_in_order_the_last_included() -> None:
         (reply("request.failed", {"message": "it broke", "code": 500}), PeerFailed, f"{PEER} reports: it broke"),
         (Bounce(f"{PEER}/agent", "r", "service-unavailable", ""), PeerUnavailable, f"{PEER} is not there: service unavailable"),
         (Bounce(PEER, "r", "gone", "moved away"), PeerUnavailable, f"{PEER} is not there: moved away"),
-        (said("and then nothing"), PeerTimeout, f"{PEER} did not finish its answer in 0.05 s"),
+        (said("and then nothing"), PeerTimeout, f"{PEER} did not finish its answer in 0.5 s"),
     ],
 )
 async def test_a_bad_end_is_an_error_that_names_the_peer(end: Reply | Bounce, error: type[PeerError], line: str) -> None:
     requests, given = OpenRequests(), []
 
     async def listen() -> None:
-        async for event in requests.events(f"{PEER}/x", "r", 0.05, lambda: come_in(requests, said("before"), end)):
+        async for event in requests.events(f"{PEER}/x", "r", 0.5, lambda: come_in(requests, said("before"), end)):
             given.append(event)
 
     with pytest.raises(error) as caught:

@@ -24,7 +24,7 @@ from spade_coreason import (
 )
 from spade_coreason.conversation import Rules
 from spade_coreason.session import Session
-from tests.clock import Clock
+from tests.clock import Clock, LoopClock
 from tests.turns import query_of
 from tests.waiting import PATIENCE_S
 
@@ -429,15 +429,24 @@ async def test_a_startup_that_fails_is_an_answer_with_an_error_and_is_tried_agai
 
 
 async def test_a_startup_takes_nothing_from_the_time_of_the_first_answer() -> None:
+    begun: list[str] = []
+
     class Slow(Resource):
         async def startup(self) -> None:
+            begun.append("startup")
             await asyncio.sleep(0.6)
 
         async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+            begun.append("assist")
             await asyncio.sleep(0.6)
 
     async with AgentTester(Slow(), policy=replace(ON_DEMAND, assist_timeout_s=1.0)) as t:
-        assert (await t.ask("x")).events[-1].type == "request.completed"
+        with LoopClock() as clock:
+            asking = asyncio.create_task(t.ask("x"))
+            for what in ("startup", "assist"):
+                await clock.until(lambda what=what: begun[-1:] == [what])  # type: ignore[misc]
+                await clock.move(0.6)
+            assert (await asking).events[-1].type == "request.completed"
 
 
 async def test_plain_functions_run_in_a_thread() -> None:

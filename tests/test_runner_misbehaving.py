@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -163,8 +164,8 @@ async def test_an_agent_that_swallows_its_cancellation_does_not_hold_its_convers
             except asyncio.CancelledError:
                 continue
 
-    async with AgentTester(misbehaving(never_ends), policy=Policy(assist_timeout_s=0.05)) as t:
-        with pytest.raises(PeerFailed, match=r"could not finish this within 0\.05 s"):
+    async with AgentTester(misbehaving(never_ends), policy=Policy(assist_timeout_s=0.5)) as t:
+        with pytest.raises(PeerFailed, match=r"could not finish this within 0\.5 s"):
             await t.ask("go")
         assert await t.say("hello") == ["still here"]
 
@@ -177,7 +178,8 @@ async def test_who_holds_up_everybody_is_named(caplog: pytest.LogCaptureFixture)
 
     async with AgentTester(sleepy, policy=Policy(timings=Timings(blocked_s=0.05))) as t:
         assert await t.say("hi") == ["good morning"]
-    assert "agent@localhost held up everybody else for 0.1 s; give what blocks to asyncio.to_thread" in caplog.text
+    said = r"agent@localhost held up everybody else for \d\.\d s; give what blocks to asyncio\.to_thread"
+    assert re.search(said, caplog.text)
 
 
 async def test_what_is_emitted_after_the_turn_is_an_error_of_the_agent() -> None:

@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.waiting import PATIENCE_S
+
 COMMAND = [sys.executable, "-c", "from spade_coreason.cli import main; main()"]
-TIMEOUT_S = 40.0
+TIMEOUT_S = PATIENCE_S
 
 # An agent for the difficult cases; the question says which.
-MOODY_SLEEPS_S = 30.0
 MOODY = '''\
 """An agent with moods."""
 
@@ -28,7 +29,7 @@ import asyncio
 class MoodyAgent:
     """Does what the question says."""
 
-    def __init__(self, manifest, patience_s: float = 30.0) -> None:
+    def __init__(self, manifest, patience_s: float = 3600.0) -> None:
         self.manifest = manifest
         self._patience_s = patience_s
 

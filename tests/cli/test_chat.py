@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 
 import pytest
 
-from .program import MOODY_SLEEPS_S, TIMEOUT_S, Running
+from .program import TIMEOUT_S, Running
 from .terminal import Terminal
 
 Chat = Callable[[str], Terminal]
@@ -98,15 +97,13 @@ def test_a_long_answer_is_wrapped_between_words_and_stays_indented(chat: Chat) -
 
 def test_ctrl_c_takes_the_question_back_and_the_next_one_is_answered_at_once(chat: Chat) -> None:
     terminal = chat("moody")
-    for _ in range(2):  # each would sleep for half a minute, and the next one wait for it
+    for _ in range(2):  # each would sleep for an hour, and the next one wait for it
         terminal.type("sleep\r")
         terminal.until("waiting for moody…")
         terminal.type("\x03")
         terminal.until(r"\(taken back\).*moody ▸")
-    begin = time.monotonic()
     terminal.type("two\r")
     terminal.until(r"two three.*moody ▸")
-    assert time.monotonic() - begin < MOODY_SLEEPS_S
     assert "^C" not in terminal.screen
     terminal.type("/history 1\r")
     terminal.until(r"> two.*moody ▸")

@@ -96,7 +96,7 @@ async def test_a_date_says_when_to_ask_again() -> None:
 
 
 async def test_the_fallback_answers_where_the_model_hangs_and_what_it_thought_is_not_mixed() -> None:
-    async with helper(hangs(), says("yes"), fallback_model="spare", endpoint={"tries": 1, "timeout_s": 0.2}) as (server, t):
+    async with helper(hangs(), says("yes"), fallback_model="spare", endpoint={"tries": 1, "timeout_s": 1}) as (server, t):
         assert (await t.ask("hi")).text == "yes"
         await eventually(lambda: server.open == 0)
     assert [asked["model"] for asked in server.asked] == ["small", "spare"]

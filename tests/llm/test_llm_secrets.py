@@ -85,7 +85,7 @@ async def test_nothing_of_what_is_said_and_no_key_is_printed(prosody: XmppServer
     (tmp_path / "key").write_text(f"{KEYS['file']}\n")
     accounts = [await prosody.account() for _ in range(3)]
     async with ChatServer(_answer) as server:
-        at = {"url": server.url, "tries": 2, "first_pause_s": 0.01, "timeout_s": 0.5}
+        at = {"url": server.url, "tries": 2, "first_pause_s": 0.01, "timeout_s": 2}
         options = [
             {"endpoint": {**at, "api_key_file": str(tmp_path / "key")}},
             {},  # of the environment

@@ -20,7 +20,7 @@ from slixmpp.xmlstream.matcher import MatchXPath
 from tests.waiting import PATIENCE_S
 
 ATTEMPTS = 3
-CONNECT_S = PATIENCE_S / ATTEMPTS
+CONNECT_S = PATIENCE_S
 
 logging.getLogger("slixmpp").setLevel(logging.CRITICAL)  # connections are cut on purpose here
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 from xml.sax.saxutils import escape
@@ -19,6 +20,7 @@ from spade_coreason.access import Access
 from spade_coreason.avatar import Avatar
 from spade_coreason.config import load_settings
 from spade_coreason.contracts import AgentDefinition, AgentRequest
+from spade_coreason.contracts.base import utc_now
 from spade_coreason.conversation import Rules
 from spade_coreason.door import Door
 from spade_coreason.ends import OnConversationEnd
@@ -83,6 +85,7 @@ class Hosted:
     rooms: Sequence[RoomPlan] = ()
     invited_by: Sequence[str] = ()
     admission: Mapping[str, Any] = field(default_factory=dict)
+    clock: Callable[[], datetime] = utc_now
     agent: Any = None
     timings: ConnectionTimings = USUAL
     store_timings: StoreTimings = USUAL_OF_STORES
@@ -116,7 +119,15 @@ class Hosted:
             self.peers = Peers(self.jid, self.requests, self.host.send)
             self.agent = self.make(self.peers)
             files = Files(self.host.uploads.put)
-            self.runner = Runner(self.agent, self.jid, self.store, self.policy, on_conversation_end=self.on_end, files=files)
+            self.runner = Runner(
+                self.agent,
+                self.jid,
+                self.store,
+                self.policy,
+                clock=self.clock,
+                on_conversation_end=self.on_end,
+                files=files,
+            )
             access = Access(self.jid, self.allow, self.invited_by, operators=self.policy.operators, **self.admission)
             self.door = Door(self.runner, self.requests, access, self.host.send)
             self.files = files
@@ -174,17 +185,19 @@ async def hosted(
     timings: ConnectionTimings = USUAL,
     store_timings: StoreTimings = USUAL_OF_STORES,
     avatar: Avatar | None = None,
+    clock: Callable[[], datetime] = utc_now,
 ) -> AsyncIterator[Hosted]:
     """Puts `agent`, or what `agent(peers)` makes where it is no agent, on `server` with a fresh account.
 
     `prepare` is called with the SPADE agent before it starts; `port` is that of a tunnel to the server. `rooms` are
     joined; into those of `invited_by` the agent may be invited. `admission` are the other rules of its `Access`; `timings` are
     those of its connection, `store_timings` those of its database.
+    `clock` is the time of its conversations.
     """
     make: Make = (lambda peers: agent) if hasattr(agent, "assist") else agent
     account = await server.account(name)
     url = f"sqlite+aiosqlite:///{tmp_path}/{bare(account[0])}.db"
-    one = Hosted(account, server, url, make, policy, access, on_end, prepare, port, rooms, invited_by, admission or {})
+    one = Hosted(account, server, url, make, policy, access, on_end, prepare, port, rooms, invited_by, admission or {}, clock)
     one.timings, one.store_timings, one.avatar = timings, store_timings, avatar
     await one.start()
     try:

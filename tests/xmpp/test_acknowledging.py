@@ -175,7 +175,7 @@ async def resumes(agent: Hosted) -> None:
 async def test_a_resumption_waits_for_what_is_being_stored(each_server: XmppServer, tmp_path: Path, cuts: int) -> None:
     async with (
         Tunnel(each_server) as tunnel,
-        hosted(Echo(), each_server, tmp_path, port=tunnel.port, timings=ConnectionTimings(durable_s=4.0)) as agent,
+        hosted(Echo(), each_server, tmp_path, port=tunnel.port, timings=ConnectionTimings(durable_s=PATIENCE_S)) as agent,
         StockClient(*await each_server.account(), each_server) as alice,
     ):
         assert await alice.ask("before", agent.jid) == "before"

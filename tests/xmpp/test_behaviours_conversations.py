@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from spade_coreason.conversation import Rules
 from spade_coreason.exceptions import PeerRefused
 from spade_coreason.runner import Policy
 from spade_coreason.session import Session
+from tests.clock import Clock, LoopClock
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
 from tests.waiting import eventually
@@ -66,6 +68,14 @@ def _rules(**changed: Any) -> Policy:
     return Policy(rules=Rules(**rules))
 
 
+async def _silence(clock: Clock, ended: Callable[[], bool]) -> None:
+    """Nothing is said for more than ten seconds, until something has ended by that."""
+    clock.move(seconds=11)
+    with LoopClock() as time:
+        await time.move(11)
+        await time.until(ended)
+
+
 class Ends:
     """Hears of the ends of conversations."""
 
@@ -80,9 +90,10 @@ async def test_active_counts_and_over_the_limit_there_is_one_notice_then_silence
     our_server: XmppServer, tmp_path: Path
 ) -> None:
     ends = Ends()
+    clock = Clock()
     policy = _rules(cooldown=1.5 * SECOND)
     async with (
-        hosted(Driven(), our_server, tmp_path, policy=policy, on_end=(ends,)) as agent,
+        hosted(Driven(), our_server, tmp_path, policy=policy, on_end=(ends,), clock=clock) as agent,
         StockClient(*await our_server.account(), our_server) as alice,
     ):
         for number in range(3):
@@ -92,15 +103,14 @@ async def test_active_counts_and_over_the_limit_there_is_one_notice_then_silence
         assert "3 messages are the limit of a conversation" in notice
         assert "Write again in 2 s, or begin another thread" in notice
         assert await _state(agent, alice) == ("max_interactions_reached", 3)
-        paused_at = asyncio.get_running_loop().time()
         alice.send("silence", agent.jid)
+        clock.move(seconds=1.4)
         alice.send("silence again", agent.jid)
         # Another thread is another conversation.
         assert await alice.ask("elsewhere", agent.jid, thread="t") == "elsewhere after 0"
         assert alice.messages.empty()
         assert ends.heard == [(f"{alice.jid}_{agent.jid}", "max_interactions_reached")]
-        # The cooldown is a promise about time, so here time passes.
-        await asyncio.sleep(paused_at + 1.6 - asyncio.get_running_loop().time())
+        clock.move(seconds=0.2)
         assert await alice.ask("again", agent.jid) == "again after 3"  # a new episode with the same memory
         rows = {row.conversation_id: row.life for row in await agent.store.conversations(owner=alice.jid)}
         life = rows[f"{alice.jid}_{agent.jid}"]
@@ -160,20 +170,20 @@ async def test_failures_in_a_row_end_it_in_error_and_a_success_between_does_not(
 
 
 async def test_idle_for_the_timeout_ends_it_and_the_next_message_opens_it_again(our_server: XmppServer, tmp_path: Path) -> None:
-    ends = Ends()
+    ends, clock, policy = Ends(), Clock(), _rules(timeout=10 * SECOND)
     async with (
-        hosted(lambda peers: Driven(), our_server, tmp_path, policy=_rules(timeout=0.3 * SECOND), on_end=(ends,)) as agent,
+        hosted(lambda peers: Driven(), our_server, tmp_path, policy=policy, on_end=(ends,), clock=clock) as agent,
         StockClient(*await our_server.account(), our_server) as alice,
     ):
         await alice.ask("hello", agent.jid)
-        await eventually(lambda: bool(ends.heard))  # nobody had to say anything
+        await _silence(clock, lambda: bool(ends.heard))  # nobody had to say anything
         assert ends.heard == [(f"{alice.jid}_{agent.jid}", "timeout")]
         assert await _state(agent, alice) == ("timeout", 1)
         assert await alice.ask("hello", agent.jid) == "hello after 1"
         assert await _state(agent, alice) == ("active", 1)
         # It ends over a restart too.
         await agent.restart()
-        await eventually(lambda: len(ends.heard) == 2)
+        await _silence(clock, lambda: len(ends.heard) == 2)
         assert await _state(agent, alice) == ("timeout", 1)
 
 
@@ -189,18 +199,20 @@ async def test_idle_for_the_timeout_ends_it_and_the_next_message_opens_it_again(
 async def test_what_has_ended_does_not_time_out(
     our_server: XmppServer, tmp_path: Path, said: list[str], state: tuple[str, int]
 ) -> None:
-    ends = Ends()
+    ends, clock, policy = Ends(), Clock(), _rules(timeout=10 * SECOND)
     async with (
-        hosted(Driven(), our_server, tmp_path, policy=_rules(timeout=0.4 * SECOND), on_end=(ends,)) as agent,
+        hosted(Driven(), our_server, tmp_path, policy=policy, on_end=(ends,), clock=clock) as agent,
         StockClient(*await our_server.account(), our_server) as alice,
         StockClient(*await our_server.account(), our_server) as bob,
     ):
         for query in said:
             await alice.ask(query, agent.jid)
+        if state[0] == "timeout":
+            await _silence(clock, lambda: bool(ends.heard))
         await eventually(lambda: bool(ends.heard))
         assert await _state(agent, alice) == state
         await bob.ask("hello", agent.jid)
-        await eventually(lambda: (f"{bob.jid}_{agent.jid}", "timeout") in ends.heard)  # idle for longer than the timeout
+        await _silence(clock, lambda: (f"{bob.jid}_{agent.jid}", "timeout") in ends.heard)  # for longer than the timeout
         assert await _state(agent, alice) == state
         assert [reason for name, reason in ends.heard if name.startswith(alice.jid)] == [state[0]]
 

