@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
@@ -13,6 +14,7 @@ import pytest
 
 from spade_coreason.stores import Database
 from tests.databases import SQLITE, opened
+from tests.errors import ExpectedErrors
 from tests.servers import ejabberd as ejabberd_server
 from tests.servers import embedded as embedded_server
 from tests.servers import postgres as postgres_server
@@ -26,6 +28,16 @@ RAISED_STANZA_BYTES = 4 * 1024 * 1024
 # In the background of a shell it is ignored, here and by every program that is started from here.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def expected_errors() -> Iterator[ExpectedErrors]:
+    """Announces errors that this test makes the platform log: `expected_errors("text of the message")`. Any other fails it."""
+    log, errors = logging.getLogger("spade_coreason"), ExpectedErrors()
+    log.addHandler(errors)
+    yield errors
+    log.removeHandler(errors)
+    errors.check()
 
 
 @pytest.fixture(scope="session")

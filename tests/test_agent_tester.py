@@ -33,6 +33,7 @@ from spade_coreason import (
     agent,
 )
 from tests.clock import Clock, LoopClock
+from tests.errors import ExpectedErrors
 from tests.work import calls
 
 
@@ -254,7 +255,9 @@ async def test_a_stream_is_given_as_it_comes() -> None:
         assert chunks == ["one ", "two"]
 
 
-async def test_what_goes_wrong_is_raised() -> None:
+async def test_what_goes_wrong_is_raised(expected_errors: ExpectedErrors) -> None:
+    expected_errors("ZeroDivisionError: a secret")
+
     @agent
     async def failing(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         match request.payload["query"]:
@@ -411,7 +414,11 @@ async def test_what_is_settled_has_arrived_whenever_it_is_asked() -> None:
 
 @pytest.mark.parametrize("thoughts", [False, True], ids=["unheard", "heard"])
 @pytest.mark.parametrize("thought", [(7,), ("seven", "DONE")])
-async def test_a_thought_that_is_none_is_an_error_whoever_reads_it(thoughts: bool, thought: tuple[Any, ...]) -> None:
+async def test_a_thought_that_is_none_is_an_error_whoever_reads_it(
+    thoughts: bool, thought: tuple[Any, ...], expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("thought")
+
     @agent
     async def counts(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.thought(*thought)

@@ -31,6 +31,7 @@ from spade_coreason.stores.window import WINDOW
 from spade_coreason.summaries import ModelSummariser
 from spade_coreason.turns import asked_text
 from spade_coreason.web_api import WebApi
+from tests.errors import ExpectedErrors
 from tests.turns import query_of
 
 from .models import ModelServer
@@ -187,8 +188,9 @@ async def test_a_summary_is_made_behind_the_answer_and_delays_none(tester: Teste
 
 
 async def test_a_summariser_that_fails_loses_nothing_and_the_log_says_so_once(
-    tester: Tester, caplog: pytest.LogCaptureFixture
+    tester: Tester, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
 ) -> None:
+    expected_errors("http://model: told to fail")
     summaries = Summaries()
     summaries.is_failing = True
     async with tester(looking, policy=policy(MemoryStrategy.SUMMARY, 2), summariser=summaries) as t:
@@ -205,8 +207,9 @@ async def test_a_summariser_that_fails_loses_nothing_and_the_log_says_so_once(
 
 
 async def test_the_log_has_no_word_that_the_server_of_a_summariser_quotes(
-    tester: Tester, models: ModelServer, caplog: pytest.LogCaptureFixture
+    tester: Tester, models: ModelServer, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
 ) -> None:
+    expected_errors("/chat/completions: says 400")
     models.failures = [400, 400]
     summariser = ModelSummariser(WebApi(models.url), "llama")
     async with tester(looking, policy=policy(MemoryStrategy.SUMMARY, 1), summariser=summariser) as t:

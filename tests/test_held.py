@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 from spade_coreason.held import HeldTurn, HeldTurns, read
+from tests.errors import ExpectedErrors
 
 
 def turn(number: int) -> str:
@@ -17,7 +18,10 @@ def turn(number: int) -> str:
     )
 
 
-def test_a_turn_is_read_once_and_one_that_cannot_be_read_is_missing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_turn_is_read_once_and_one_that_cannot_be_read_is_missing(
+    caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("a stored turn cannot be read")
     held = [HeldTurn("no turn"), HeldTurn(turn(1)), HeldTurn(turn(2)), HeldTurn("nor this")]
     with caplog.at_level(logging.ERROR):
         assert [one.output["text"] for one in read(held)] == ["1", "2"]

@@ -25,6 +25,7 @@ from spade_coreason.stores import AgentStore, Database
 from spade_coreason.stores.backup import back_up, restore
 from spade_coreason.stores.knowledge import KnowledgeStore, Shelf
 from spade_coreason.web_api import WebApi
+from tests.errors import ExpectedErrors
 
 from .databases import SQLITE
 from .models import ModelServer
@@ -257,8 +258,9 @@ async def test_an_api_key_is_sent_and_never_shown() -> None:
 
 
 async def test_while_the_embedder_is_away_words_are_searched_and_the_log_says_so_once(
-    open_knowledge: Open, models: ModelServer, caplog: pytest.LogCaptureFixture
+    open_knowledge: Open, models: ModelServer, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
 ) -> None:
+    expected_errors("searches by words alone")
     knowledge = open_knowledge(models)
     await knowledge.add(REFUNDS, "refunds")
     models.failures = [400, 400]
@@ -395,7 +397,10 @@ async def test_what_is_forgotten_is_not_in_the_file_either(tmp_path: Path) -> No
     assert b"xylophone" not in content
 
 
-async def test_turns_are_taken_in_once_however_often(open_knowledge: Open, models: ModelServer) -> None:
+async def test_turns_are_taken_in_once_however_often(
+    open_knowledge: Open, models: ModelServer, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("turns are kept without vectors")
     knowledge = open_knowledge(models)
     turns = [(n, Interaction(input={"query": f"question {n}"}, output={"text": "the same answer"})) for n in range(1, 4)]
     await knowledge.take_turns("one", turns[:2])

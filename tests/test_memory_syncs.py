@@ -23,6 +23,7 @@ from spade_coreason import (
 )
 from spade_coreason.stores.memory_file import Addition, MemoryFile, MemoryLimits
 from spade_coreason.stores.memory_journal import added
+from tests.errors import ExpectedErrors
 from tests.waiting import eventually
 
 ALICE, BOB = "alice@localhost", "bob@localhost"
@@ -140,7 +141,11 @@ async def test_turns_that_end_together_share_syncs(tmp_path: Path, disk: Disk) -
 
 
 @pytest.mark.parametrize("end", ["fails", "is stopped", "takes its end"])
-async def test_a_turn_that_does_not_end_well_is_synced_too(tmp_path: Path, disk: Disk, end: str) -> None:
+async def test_a_turn_that_does_not_end_well_is_synced_too(
+    tmp_path: Path, disk: Disk, end: str, expected_errors: ExpectedErrors
+) -> None:
+    if end != "is stopped":
+        expected_errors("RuntimeError: no" if end == "fails" else "SystemExit")
     memory = memory_in(tmp_path)
 
     async def work() -> None:
@@ -265,8 +270,9 @@ async def test_what_another_process_folds_in_during_a_turn_is_safe(tmp_path: Pat
 
 
 async def test_a_turn_whose_memory_cannot_be_synced_is_not_answered_as_finished(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
 ) -> None:
+    expected_errors("cannot be read: Is a directory")
     memory = memory_in(tmp_path)
 
     async def work() -> None:
@@ -286,7 +292,10 @@ async def test_a_turn_whose_memory_cannot_be_synced_is_not_answered_as_finished(
         assert memory_in(tmp_path).get_information("c") == ["x"]
 
 
-async def test_each_memory_that_cannot_be_synced_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_memory_that_cannot_be_synced_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("a/memory/notes@localhost.json: cannot be read", "b/memory/notes@localhost.json: cannot be read")
     memories = [memory_in(tmp_path / name) for name in "ab"]
 
     async def work() -> None:
@@ -302,7 +311,11 @@ async def test_each_memory_that_cannot_be_synced_is_named(tmp_path: Path, caplog
 
 
 @pytest.mark.parametrize("refusals", [1, 2])
-async def test_what_the_disk_refuses_to_sync_is_written_anew(tmp_path: Path, disk: Disk, refusals: int) -> None:
+async def test_what_the_disk_refuses_to_sync_is_written_anew(
+    tmp_path: Path, disk: Disk, refusals: int, expected_errors: ExpectedErrors
+) -> None:
+    if refusals == 2:
+        expected_errors("cannot be written: Input/output error")
     memory = memory_in(tmp_path)
 
     async def work() -> None:

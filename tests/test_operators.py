@@ -12,6 +12,7 @@ from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Policy, R
 from spade_coreason.conversation import Rules
 from spade_coreason.operators import PAUSED
 from tests.clock import Clock, LoopClock
+from tests.errors import ExpectedErrors
 from tests.waiting import eventually
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
@@ -92,7 +93,11 @@ async def test_an_operator_ends_a_conversation_and_the_next_message_begins_a_new
 
 
 @pytest.mark.parametrize("what", ["hold", "fail"])
-async def test_an_operator_who_ends_a_conversation_at_work_does_not_wait_and_its_answer_leaves(what: str) -> None:
+async def test_an_operator_who_ends_a_conversation_at_work_does_not_wait_and_its_answer_leaves(
+    what: str, expected_errors: ExpectedErrors
+) -> None:
+    if what == "fail":
+        expected_errors("RuntimeError: as it was told")
     ends = Ends()
     policy = Policy(rules=Rules(max_failures=1))
     async with counting(on_conversation_end=(ends,), policy=policy) as t:

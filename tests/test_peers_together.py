@@ -24,6 +24,7 @@ from spade_coreason import (
 )
 from spade_coreason.peers import collect
 from tests.answering import OTHER, PEER
+from tests.errors import ExpectedErrors
 from tests.waiting import PATIENCE_S
 
 ALICE, BOB = "alice@localhost", "bob@localhost"
@@ -105,7 +106,11 @@ async def asking(request: AgentRequest, session: SessionHandle, response: Respon
         ("elsewhere@closed.example", PeerRefused, "elsewhere@closed.example refuses: I may not talk with you."),
     ],
 )
-async def test_a_peer_without_a_good_answer_is_named_and_the_agent_goes_on(jid: str, error: type[PeerError], text: str) -> None:
+async def test_a_peer_without_a_good_answer_is_named_and_the_agent_goes_on(
+    jid: str, error: type[PeerError], text: str, expected_errors: ExpectedErrors
+) -> None:
+    if jid == "broken@localhost":
+        expected_errors("ZeroDivisionError: a secret")
     release = asyncio.Event()
 
     @agent

@@ -22,6 +22,7 @@ from spade_coreason.codec import Incoming, Manner, Said, SaidText, voice_for
 from spade_coreason.contracts.blocks import STEP
 from spade_coreason.preferences import PREFERENCES, USUAL, Preferences, is_language_tag
 from spade_coreason.response import Response
+from tests.errors import ExpectedErrors
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
 
@@ -209,7 +210,10 @@ async def test_preferences_outlast_a_restart_and_end_with_forget_me() -> None:
 
 
 @pytest.mark.parametrize("stored", ["no JSON", '{"colour": "blue"}', '{"language": "x y"}', "[1]"])
-async def test_preferences_that_cannot_be_read_are_as_if_there_were_none(stored: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_preferences_that_cannot_be_read_are_as_if_there_were_none(
+    stored: str, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("preferences that cannot be read are left aside")
     async with thinking() as t:
         await t.runners[AGENT].store.save_variable(PREFERENCES, ALICE, PREFERENCES, stored)
         with caplog.at_level(logging.ERROR):

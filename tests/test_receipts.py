@@ -14,7 +14,8 @@ from spade_coreason.door import Door
 from spade_coreason.peers import OpenRequests
 from spade_coreason.stores import AgentStore
 from spade_coreason.stores.statements import RECEIVE
-from tests.databases import Writes, opened
+from tests.databases import SQLITE, Writes, opened
+from tests.errors import ExpectedErrors
 
 AGENT = "echo@localhost"
 
@@ -101,7 +102,10 @@ async def test_what_is_not_kept_has_no_receipt(database_url: str) -> None:
         assert notice.startswith("1 messages of this conversation wait already")
 
 
-async def test_what_cannot_be_stored_has_no_receipt(database_url: str) -> None:
+async def test_what_cannot_be_stored_has_no_receipt(database_url: str, expected_errors: ExpectedErrors) -> None:
+    expected_errors("a request of alice@localhost is not stored")
+    if not database_url.startswith(SQLITE):
+        expected_errors("it is tried again every 5 s")
     async with doorway(database_url) as d:
 
         def spoiled(batch: list[Any], write: Callable[[list[Any]], None]) -> None:

@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Interaction, ResponseHandler, SessionHandle
+from tests.errors import ExpectedErrors
 from tests.waiting import PATIENCE_S, eventually
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
@@ -182,7 +183,9 @@ async def test_a_reaction_to_what_is_not_theirs_changes_nothing_and_is_silent(of
         assert (slow.feedback_on, t.unread(BOB)) == ([], [])
 
 
-async def test_an_agent_whose_feedback_fails_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_agent_whose_feedback_fails_goes_on(caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors) -> None:
+    expected_errors("feedback failed: SystemExit: 1")
+
     class Touchy(Slow):
         async def feedback(self, interaction: Interaction, reactions: tuple[str, ...]) -> None:
             raise SystemExit(1)
@@ -194,7 +197,11 @@ async def test_an_agent_whose_feedback_fails_goes_on(caplog: pytest.LogCaptureFi
         assert await t.say("what?", user=ALICE) == ["answer to what?"]
 
 
-async def test_feedback_that_never_ends_does_not_keep_the_platform_from_stopping(caplog: pytest.LogCaptureFixture) -> None:
+async def test_feedback_that_never_ends_does_not_keep_the_platform_from_stopping(
+    caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("feedback failed: CancelledError")
+
     class Pensive(Slow):
         async def feedback(self, interaction: Interaction, reactions: tuple[str, ...]) -> None:
             await super().feedback(interaction, reactions)

@@ -25,6 +25,7 @@ from spade_coreason import (
 from spade_coreason.conversation import Rules
 from spade_coreason.session import Session
 from tests.clock import Clock, LoopClock
+from tests.errors import ExpectedErrors
 from tests.turns import query_of
 from tests.waiting import PATIENCE_S
 
@@ -138,7 +139,11 @@ async def test_without_a_limit_nothing_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("told", "state"), [("end", "completed"), ("raise", "error")])
-async def test_a_message_after_the_end_opens_a_new_episode_with_the_same_variables(told: str, state: str) -> None:
+async def test_a_message_after_the_end_opens_a_new_episode_with_the_same_variables(
+    told: str, state: str, expected_errors: ExpectedErrors
+) -> None:
+    if told == "raise":
+        expected_errors("RuntimeError: as told")
     clock, ends = Clock(), Ends()
     policy = Policy(rules=Rules(max_failures=1))
     async with counting(clock, policy, on_conversation_end=(ends,)) as t:
@@ -206,7 +211,8 @@ async def test_a_conversation_that_fell_silent_before_a_restart_times_out_after_
         assert await record(t) == ("timeout", 1)
 
 
-async def test_several_failures_in_a_row_end_in_error() -> None:
+async def test_several_failures_in_a_row_end_in_error(expected_errors: ExpectedErrors) -> None:
+    expected_errors("RuntimeError: as told")
     async with counting(Clock(), Policy(rules=Rules(max_failures=3))) as t:
         for told in ("raise", "raise", "x", "raise", "raise"):
             await t.say(told)
@@ -222,7 +228,8 @@ async def test_an_error_that_the_agent_reports_is_no_failed_turn() -> None:
         assert await record(t) == ("active", 1)
 
 
-async def test_every_way_to_hear_of_an_end_is_told_and_one_that_raises_hinders_nobody() -> None:
+async def test_every_way_to_hear_of_an_end_is_told_and_one_that_raises_hinders_nobody(expected_errors: ExpectedErrors) -> None:
+    expected_errors("RuntimeError: a callback of somebody")
     heard = []
 
     class Listening:
@@ -418,7 +425,8 @@ async def test_on_demand_without_a_conversation_starts_nothing() -> None:
     assert resource.log == []
 
 
-async def test_a_startup_that_fails_is_an_answer_with_an_error_and_is_tried_again() -> None:
+async def test_a_startup_that_fails_is_an_answer_with_an_error_and_is_tried_again(expected_errors: ExpectedErrors) -> None:
+    expected_errors("OSError: not yet")
     resource = Resource()
     resource.fails = 1
     async with AgentTester(resource, policy=ON_DEMAND) as t:

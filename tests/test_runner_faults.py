@@ -41,7 +41,8 @@ from spade_coreason.stores.inbox import Inbox
 from spade_coreason.stores.memory import MemoryLimits
 from spade_coreason.stores.statements import RECEIVE
 from spade_coreason.timings import Timings
-from tests.databases import Writes, opened
+from tests.databases import SQLITE, Writes, opened
+from tests.errors import ExpectedErrors
 from tests.servers.postgres import Postgres
 from tests.turns import NOT_REMEMBERED
 from tests.waiting import PATIENCE_S, eventually
@@ -159,20 +160,23 @@ async def test_messages_that_come_while_idle_conversations_are_ended_begin_no_se
 
 
 async def test_a_conversation_whose_turn_could_not_be_stored_times_out_like_any_other(
-    database_url: str, caplog: pytest.LogCaptureFixture
+    database_url: str, expected_errors: ExpectedErrors
 ) -> None:
+    expected_errors("a request of alice@localhost is not stored: the disk is full")
     async with running(database_url, rules=idle_after(0.2)) as r:
         await r.ask("one")
         r.store.inbox.fails_to_finish = True
-        with caplog.at_level(logging.CRITICAL):
-            await r.ask("two")
+        await r.ask("two")
         r.store.inbox.fails_to_finish = False
         await r.ended()
         assert await r.states() == [ConversationState.TIMEOUT]
         assert r.store.looks <= 6
 
 
-async def test_one_look_that_fails_does_not_end_the_watch(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_one_look_that_fails_does_not_end_the_watch(
+    database_url: str, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("idle conversations cannot be ended at the moment: locked")
     async with running(database_url, rules=idle_after(0.1), timings=Timings(retry_s=0.05)) as r:
         r.store.fails_to_look = 2
         await r.ask("one")
@@ -192,7 +196,13 @@ async def test_a_first_turn_that_was_interrupted_leaves_a_conversation_that_time
 
 
 @pytest.mark.parametrize("how", ["raises", "cancels", "hangs"])
-async def test_whoever_is_told_of_an_end_holds_up_no_conversation(how: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_whoever_is_told_of_an_end_holds_up_no_conversation(
+    how: str, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("failed: SystemExit: 1" if how == "raises" else "failed: CancelledError")
+    if how == "hangs":  # it is cancelled then, which the log calls a second failure
+        expected_errors("took longer than 0.05 s")
+
     class Talkative(Echo):
         async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
             assert isinstance(session, Session)
@@ -260,8 +270,9 @@ async def test_a_turn_may_begin_before_its_request_is_on_disk_and_does_not_end_b
 
 
 async def test_an_answer_that_cannot_be_sent_is_kept_and_the_log_says_whose(
-    database_url: str, caplog: pytest.LogCaptureFixture
+    database_url: str, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
 ) -> None:
+    expected_errors("the answer to alice@localhost/x cannot be sent: ZeroDivisionError")
     said: list[str] = []
 
     def send(stanzas: list[str]) -> None:
@@ -278,7 +289,12 @@ async def test_an_answer_that_cannot_be_sent_is_kept_and_the_log_says_whose(
 
 
 @pytest.mark.parametrize("text", ["quick", "/shout"])
-async def test_what_is_not_on_disk_is_not_answered_though_its_answer_is(database_url: str, text: str) -> None:
+async def test_what_is_not_on_disk_is_not_answered_though_its_answer_is(
+    database_url: str, text: str, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("a request of alice@localhost is not stored")
+    if not database_url.startswith(SQLITE):
+        expected_errors("it is tried again every 5 s")
     async with running(database_url) as r:
         await r.ask("known")
         with r.writes.held() as held:
@@ -322,8 +338,9 @@ async def test_a_peer_that_sends_everything_back_beside_a_full_queue_gets_one_no
 
 
 async def test_a_peer_that_sends_everything_back_beside_a_store_that_fails_gets_one_apology(
-    database_url: str, caplog: pytest.LogCaptureFixture
+    database_url: str, expected_errors: ExpectedErrors
 ) -> None:
+    expected_errors(*(f"a request of {sender} is not stored: the disk is full" for sender in (ALICE, BOB)))
     apologies: list[str] = []
 
     def echo(stanzas: list[str]) -> None:
@@ -333,10 +350,9 @@ async def test_a_peer_that_sends_everything_back_beside_a_store_that_fails_gets_
 
     async with running(database_url, echo) as r:
         r.store.inbox.fails_to_finish = True
-        with caplog.at_level(logging.CRITICAL):
-            for number in range(5):
-                await r.ask(str(number))
-            await r.ask("from bob", BOB)
+        for number in range(5):
+            await r.ask(str(number))
+        await r.ask("from bob", BOB)
         assert apologies == [NOT_REMEMBERED] * 2
 
 
@@ -391,7 +407,10 @@ async def test_a_peer_that_answers_what_it_cannot_read_with_the_same_gets_no_mor
         assert len(sent) == 33
 
 
-async def test_what_an_agent_could_not_remember_is_reported_as_not_remembered(tmp_path: Path) -> None:
+async def test_what_an_agent_could_not_remember_is_reported_as_not_remembered(
+    tmp_path: Path, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("the memory of the conversation 'c' is full")
     memory = AgentInteractionMemory(AGENT, tmp_path, limits=MemoryLimits(conversation_bytes=100))
 
     @agent
@@ -410,13 +429,13 @@ async def test_what_an_agent_could_not_remember_is_reported_as_not_remembered(tm
 
 
 async def test_a_turn_that_could_not_be_stored_runs_again_when_it_can_marked_as_redelivered(
-    database_url: str, caplog: pytest.LogCaptureFixture
+    database_url: str, expected_errors: ExpectedErrors
 ) -> None:
+    expected_errors("a request of alice@localhost is not stored: the disk is full")
     async with running(database_url, timings=Timings(retry_s=0.05)) as r:
         r.store.inbox.fails_to_finish = True
-        with caplog.at_level(logging.CRITICAL):
-            await r.ask("one")
-            await eventually(lambda: len(r.agent.asked) >= 3)
+        await r.ask("one")
+        await eventually(lambda: len(r.agent.asked) >= 3)
         r.store.inbox.fails_to_finish = False
         await eventually(lambda: r.said[-1] == "one")
         assert r.said[:-1] == [r.said[0]]
@@ -426,8 +445,9 @@ async def test_a_turn_that_could_not_be_stored_runs_again_when_it_can_marked_as_
 
 
 async def test_a_turn_that_ends_while_the_database_server_is_away_is_answered_when_it_is_back(
-    own_postgres: Postgres,
+    own_postgres: Postgres, expected_errors: ExpectedErrors
 ) -> None:
+    expected_errors("it is tried again every 5 s", "a request of alice@localhost is not stored")
     async with running(own_postgres.url(), timings=Timings(retry_s=0.1)) as r:
         await r.ask("before")
         r.agent.waits_for = asyncio.Event()
@@ -450,7 +470,9 @@ async def test_a_turn_that_ends_while_the_database_server_is_away_is_answered_wh
 # Starting and stopping
 
 
-async def test_a_startup_that_hangs_is_an_answer_with_an_error_and_holds_up_nothing() -> None:
+async def test_a_startup_that_hangs_is_an_answer_with_an_error_and_holds_up_nothing(expected_errors: ExpectedErrors) -> None:
+    expected_errors("assist took longer than 0.05 s")
+
     class Hanging(Echo):
         async def startup(self) -> None:
             await asyncio.Event().wait()
@@ -464,8 +486,14 @@ async def test_a_startup_that_hangs_is_an_answer_with_an_error_and_holds_up_noth
 
 
 async def test_a_shutdown_that_exits_or_hangs_holds_up_nothing(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
 ) -> None:
+    expected_errors(
+        "shutdown() of Exiting failed: SystemExit: 3",
+        "shutdown() of Hanging took longer than 0.05 s",
+        "shutdown() of Hanging failed: CancelledError",
+    )
+
     class Exiting(Echo):
         def shutdown(self) -> None:
             raise SystemExit(3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import sys
 import time
@@ -23,6 +22,7 @@ from spade_coreason import (
     agent,
 )
 from spade_coreason.timings import Timings
+from tests.errors import ExpectedErrors
 
 Assist = Callable[[ResponseHandler], Awaitable[None]]
 
@@ -117,9 +117,10 @@ FAILING: list[Assist] = [
 
 
 @pytest.mark.parametrize("assist", FAILING)
-async def test_an_agent_that_fails_fails_alone_with_one_incident(assist: Assist, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_agent_that_fails_fails_alone_with_one_incident(assist: Assist, expected_errors: ExpectedErrors) -> None:
+    expected_errors("agent@localhost: incident")
     async with AgentTester(misbehaving(assist)) as t:
-        with caplog.at_level(logging.CRITICAL), pytest.raises(PeerFailed, match=r"went wrong on my side \(incident") as error:
+        with pytest.raises(PeerFailed, match=r"went wrong on my side \(incident") as error:
             await t.ask("go")
         assert error.value.code == 500
         assert "secret" not in str(error.value)
@@ -145,7 +146,9 @@ async def test_an_agent_that_cancels_its_own_task_and_returns_has_answered() -> 
         assert await t.say("hello") == ["still here"]
 
 
-async def test_hanging_ends_with_the_assist_timeout() -> None:
+async def test_hanging_ends_with_the_assist_timeout(expected_errors: ExpectedErrors) -> None:
+    expected_errors("assist took longer than 0.05 s")
+
     async def hangs(response: ResponseHandler) -> None:
         await asyncio.Event().wait()
 
@@ -156,7 +159,9 @@ async def test_hanging_ends_with_the_assist_timeout() -> None:
         assert await t.say("hello") == ["still here"]
 
 
-async def test_an_agent_that_swallows_its_cancellation_does_not_hold_its_conversation() -> None:
+async def test_an_agent_that_swallows_its_cancellation_does_not_hold_its_conversation(expected_errors: ExpectedErrors) -> None:
+    expected_errors("assist took longer than 0.05 s")
+
     async def never_ends(response: ResponseHandler) -> None:
         while True:
             try:
@@ -265,7 +270,9 @@ async def test_a_stream_that_is_never_closed_is_closed() -> None:
         assert await t.say("go") == ["text"]
 
 
-async def test_a_stream_of_a_turn_that_raises_is_aborted() -> None:
+async def test_a_stream_of_a_turn_that_raises_is_aborted(expected_errors: ExpectedErrors) -> None:
+    expected_errors("RuntimeError: as told")
+
     async def raises_in_a_stream(response: ResponseHandler) -> None:
         await (await response.create_stream()).write("text ")
         raise RuntimeError("as told")
@@ -326,7 +333,9 @@ async def test_ids_of_one_answer_are_all_different_and_the_sequence_counts() -> 
 # What stays of a turn that failed
 
 
-async def test_a_failed_turn_is_in_the_history_and_what_it_stored_is_kept() -> None:
+async def test_a_failed_turn_is_in_the_history_and_what_it_stored_is_kept(expected_errors: ExpectedErrors) -> None:
+    expected_errors("RuntimeError: as told")
+
     @agent
     async def failing(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         if past := await session.history():

@@ -15,6 +15,7 @@ from spade_coreason.session import Session
 from spade_coreason.stores import AgentStore, Database
 from spade_coreason.tracked import Tracked
 from tests.databases import rows
+from tests.errors import ExpectedErrors
 from tests.turns import NOT_REMEMBERED
 
 AGENT = "agent@localhost"
@@ -183,7 +184,11 @@ async def test_what_left_before_a_turn_was_broken_off_leaves_again_with_the_same
     assert second.ids[0] == first.ids[0]
 
 
-async def test_a_turn_that_cannot_be_stored_says_so_and_runs_after_the_next_start(database_url: str) -> None:
+async def test_a_turn_that_cannot_be_stored_says_so_and_runs_after_the_next_start(
+    database_url: str, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("the database is closed")
+
     class Full(Echo):
         """While it works, the disk goes away."""
 

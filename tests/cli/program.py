@@ -9,11 +9,12 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.errors import check_errors, errors_in
 from tests.waiting import PATIENCE_S
 
 COMMAND = [sys.executable, "-c", "from spade_coreason.cli import main; main()"]
@@ -124,8 +125,18 @@ class Running:
 
 
 @contextmanager
-def running(*arguments: str, cwd: Path, until: str, env: Mapping[str, str] | None = None) -> Iterator[Running]:
-    """A command in the background, ready; killed at the end if it still runs."""
+def running(
+    *arguments: str,
+    cwd: Path,
+    until: str,
+    env: Mapping[str, str] | None = None,
+    errors: Sequence[str] = (),
+    may_log: Sequence[str] = (),
+) -> Iterator[Running]:
+    """A command in the background, ready; killed at the end if it still runs.
+
+    It has to log these `errors`, and no others but those that it `may_log`.
+    """
     process = subprocess.Popen(
         [*COMMAND, *arguments],
         cwd=cwd,
@@ -142,7 +153,8 @@ def running(*arguments: str, cwd: Path, until: str, env: Mapping[str, str] | Non
     finally:
         if process.poll() is None:
             process.kill()
-        process.communicate(timeout=TIMEOUT_S)
+        _, log = process.communicate(timeout=TIMEOUT_S)
+    check_errors(errors_in(log.decode()), errors, may_log)
 
 
 def write_project(directory: Path, mode: str) -> Path:

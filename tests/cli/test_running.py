@@ -50,9 +50,8 @@ def test_run_says_how_to_ask_and_stops_with_0(tmp_path: Path, mode: dict[str, st
 
 def test_run_shows_what_an_exception_says(tmp_path: Path) -> None:
     (tmp_path / "moody.py").write_text(MOODY)
-    with running(
-        "run", "moody:MoodyAgent", cwd=tmp_path, env={"SPADE_COREASON_SERVER__MODE": "embedded"}, until="Hello"
-    ) as run:
+    env = {"SPADE_COREASON_SERVER__MODE": "embedded"}
+    with running("run", "moody:MoodyAgent", cwd=tmp_path, env=env, until="Hello", errors=["ValueError: a secret"]) as run:
         assert run.ask("ask", "moody@localhost", "raise").returncode == 1
         _, _, err = run.stop()
         [line] = [line for line in err.splitlines() if "incident" in line]
@@ -91,7 +90,8 @@ class Clingy:
         raise asyncio.CancelledError
 """
     )
-    with running("run", "clingy:Clingy", cwd=tmp_path, until="is online") as run:
+    errors = ["shutdown() of Clingy failed"]
+    with running("run", "clingy:Clingy", cwd=tmp_path, until="is online", errors=errors) as run:
         assert run.ask("ask", "clingy", "hi").stdout == "begun\n"
         code, _, said = run.stop(signal.SIGTERM)
     assert code == 0

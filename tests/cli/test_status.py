@@ -19,6 +19,7 @@ from spade_coreason.exceptions import ServerError, StoreError
 from spade_coreason.service import Platform
 from spade_coreason.status import AgentStatus, PlatformStatus, read_status
 from spade_coreason.stores import lock_directory
+from tests.errors import ExpectedErrors
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
 from tests.waiting import PATIENCE_S, eventually
@@ -191,7 +192,10 @@ async def test_it_is_honest_while_it_starts_is_cut_comes_back_and_stops(
         assert await asyncio.to_thread(read_status, data) is None
 
 
-async def test_it_says_of_agents_that_they_cannot_store_anything(prosody: XmppServer, tmp_path: Path, invoke: Invoke) -> None:
+async def test_it_says_of_agents_that_they_cannot_store_anything(
+    prosody: XmppServer, tmp_path: Path, invoke: Invoke, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("platform.db: database or disk is full", "platform.db: is gone (No such file or directory)")
     async with behind_a_tunnel(prosody, tmp_path) as (platform, _, data):
         starting = asyncio.create_task(platform.__aenter__())
         await eventually((data / "status.sock").exists)

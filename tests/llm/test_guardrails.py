@@ -28,6 +28,7 @@ from spade_coreason.llm.model import Model
 from spade_coreason.llm.patterns import AT_ONCE_S
 from spade_coreason.llm.tally import Tally
 from spade_coreason.llm.threads import Threads
+from tests.errors import ExpectedErrors
 from tests.llm.helper import decisions, guarded, recorded
 from tests.llm.server import breaks, calls, contents, fails, hangs, says
 from tests.llm.test_patterns import in_pieces
@@ -91,7 +92,8 @@ async def test_a_stream_is_redacted_across_tokens_and_recorded_so() -> None:
         ]
 
 
-async def test_a_question_that_nobody_came_to_check_is_not_recorded_either() -> None:
+async def test_a_question_that_nobody_came_to_check_is_not_recorded_either(expected_errors: ExpectedErrors) -> None:
+    expected_errors("assist took longer than 0.2 s")
     policy = Policy(assist_timeout_s=0.2)
     async with guarded(says("yes"), input_guardrails=[slow], tester={"policy": policy}) as (server, t):
         with pytest.raises(PeerFailed, match="could not finish this"):

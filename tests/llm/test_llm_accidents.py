@@ -14,6 +14,7 @@ from aiohttp import web
 
 from spade_coreason import ConfigError, PeerFailed, Policy
 from spade_coreason.llm import LLMAgent
+from tests.errors import ExpectedErrors
 from tests.llm.server import Answer, Wire, breaks, calls, contents, fails, says
 from tests.llm.test_llm_agent import helper, manifest
 from tests.waiting import PATIENCE_S, eventually
@@ -219,7 +220,8 @@ async def _talks_for_ever(wire: Wire) -> None:
         await wire.delta(content="word " * 1000)
 
 
-async def test_a_slow_drip_ends_with_the_time_of_a_turn() -> None:
+async def test_a_slow_drip_ends_with_the_time_of_a_turn(expected_errors: ExpectedErrors) -> None:
+    expected_errors("assist took longer than 2 s")
     async with nothing_left(), helper(_drips, policy=Policy(assist_timeout_s=2)) as (server, t):
         with pytest.raises(PeerFailed, match=r"I could not finish this within 2 s"):
             await t.ask("hi")

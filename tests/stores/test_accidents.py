@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 from spade_coreason import StoreError
 from spade_coreason.stores import AgentStore, Database, StoreTimings
 from tests.databases import SQLITE, execute
+from tests.errors import ExpectedErrors
 from tests.servers.postgres import Postgres
 from tests.waiting import PATIENCE_S, eventually
 
@@ -77,8 +78,13 @@ class Accident:
     ],
 )
 async def test_after_an_accident_it_goes_on_by_itself_and_nothing_is_lost(
-    tmp_path: Path, kind: str, problem: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    kind: str,
+    problem: str,
+    caplog: pytest.LogCaptureFixture,
+    expected_errors: ExpectedErrors,
 ) -> None:
+    expected_errors(f"{problem}; it is tried again every 0.02 s")
     path = tmp_path / "platform.db"
     database = await Database.open(f"{SQLITE}{path}", "off", timings=SOON)
     store = AgentStore(database, "echo@localhost")
@@ -125,8 +131,9 @@ CREATE TRIGGER no_room BEFORE INSERT OR UPDATE ON alembic_version FOR EACH STATE
 
 
 async def test_when_the_disk_of_the_database_server_is_full_nothing_is_lost_either(
-    postgres: Postgres, caplog: pytest.LogCaptureFixture
+    postgres: Postgres, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
 ) -> None:
+    expected_errors("No space left on device; it is tried again every 0.02 s")
     url = postgres.url()
     database = await Database.open(url, "off", timings=SOON)
     store = AgentStore(database, "echo@localhost")
@@ -158,7 +165,8 @@ async def test_one_write_that_cannot_be_done_is_no_accident(tmp_path: Path) -> N
     await database.close()
 
 
-async def test_what_became_read_only_says_so(tmp_path: Path) -> None:
+async def test_what_became_read_only_says_so(tmp_path: Path, expected_errors: ExpectedErrors) -> None:
+    expected_errors("a readonly database; see to the rights of the file and its directory; it is tried again")
     database = await Database.open(f"{SQLITE}{tmp_path}/platform.db", "off")
     store = AgentStore(database, "echo@localhost")
     await database.write(lambda connection: connection.exec_driver_sql("PRAGMA query_only = ON"))

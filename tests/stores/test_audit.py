@@ -16,6 +16,7 @@ from spade_coreason.stores.audit import Verdict
 from spade_coreason.stores.backup import back_up, restore
 from spade_coreason.stores.health import examine
 from tests.databases import SQLITE, execute
+from tests.errors import ExpectedErrors
 from tests.turns import AGENT, ALICE, BOB
 from tests.waiting import eventually
 
@@ -140,7 +141,10 @@ async def test_of_a_person_who_is_forgotten_only_hashes_stay_and_the_rest_is_ver
     assert (await store.trail.verify()).problems == ("entry 4 was changed",)
 
 
-async def test_what_an_agent_audits_is_in_its_trail_however_its_turn_ends(database_url: str) -> None:
+async def test_what_an_agent_audits_is_in_its_trail_however_its_turn_ends(
+    database_url: str, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("OSError: broken")
     audited: list[str] = []
 
     @agent
@@ -176,7 +180,8 @@ async def _turns(t: AgentTester) -> list[str]:
     return await store.history(row.id, 9)
 
 
-async def test_an_agent_that_cannot_audit_does_not_go_on(database_url: str) -> None:
+async def test_an_agent_that_cannot_audit_does_not_go_on(database_url: str, expected_errors: ExpectedErrors) -> None:
+    expected_errors("audit")
     went_on = []
 
     @agent

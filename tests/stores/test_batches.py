@@ -15,6 +15,7 @@ from spade_coreason.conversation import Life
 from spade_coreason.stores import AgentStore, ConversationRow, Database
 from spade_coreason.stores.statements import RECEIVE
 from tests.databases import opened
+from tests.errors import ExpectedErrors
 from tests.waiting import PATIENCE_S
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -97,8 +98,14 @@ async def test_what_follows_is_not_called_of_what_is_not_stored_or_given_up(stor
 
 @pytest.mark.parametrize("problem", [ZeroDivisionError, asyncio.CancelledError])
 async def test_what_follows_and_fails_holds_up_nobody(
-    store: AgentStore, database: Database, caplog: pytest.LogCaptureFixture, problem: type[BaseException]
+    store: AgentStore,
+    database: Database,
+    caplog: pytest.LogCaptureFixture,
+    problem: type[BaseException],
+    expected_errors: ExpectedErrors,
 ) -> None:
+    expected_errors(f"what is stored cannot be told: {problem.__name__}")
+
     def fail(_: bool) -> None:
         raise problem
 

@@ -23,6 +23,7 @@ from spade_coreason.conversation import Life
 from spade_coreason.stores import AgentStore, ConversationRow, Database, Turn, Variable, lock_directory, schema
 from spade_coreason.stores.known import KnownKeys
 from tests.databases import SQLITE, downgrade, everything, execute
+from tests.errors import ExpectedErrors
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -469,7 +470,10 @@ async def test_what_is_opened_to_read_is_neither_made_nor_migrated(tmp_path: Pat
         await Database.open(url(tmp_path), reads_only=True)
 
 
-async def test_writes_of_one_batch_hear_at_once_that_the_file_is_locked(tmp_path: Path) -> None:
+async def test_writes_of_one_batch_hear_at_once_that_the_file_is_locked(
+    tmp_path: Path, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("database is locked; end the other program that has it open; it is tried again")
     database = await Database.open(url(tmp_path), "off")
     store = AgentStore(database, "echo@localhost")
     await database.write(lambda connection: connection.exec_driver_sql("PRAGMA busy_timeout = 300") and None)

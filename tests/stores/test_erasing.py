@@ -87,7 +87,7 @@ async def test_a_closed_database_has_no_log(tmp_path: Path, after_s: float) -> N
     assert ALICE.encode() not in file.read_bytes()
 
 
-async def test_the_log_is_not_written_into_another_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_log_is_not_written_into_another_file(tmp_path: Path) -> None:
     database, store, file = await forgotten(tmp_path)
     (tmp_path / "backup.db").write_bytes(b"another one")
     await store.forget(ALICE)

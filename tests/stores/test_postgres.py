@@ -16,6 +16,7 @@ from spade_coreason import ConversationState, StoreError
 from spade_coreason.conversation import Life
 from spade_coreason.stores import AgentStore, ConversationRow, Database, Turn
 from tests.databases import execute, rows
+from tests.errors import ExpectedErrors
 from tests.servers.postgres import Postgres
 from tests.waiting import eventually
 
@@ -51,7 +52,10 @@ async def test_tables_are_made_all_or_none(postgres: Postgres) -> None:
     await (await Database.open(url)).close()
 
 
-async def test_while_the_server_is_away_everything_fails_and_afterwards_it_works_again(own_postgres: Postgres) -> None:
+async def test_while_the_server_is_away_everything_fails_and_afterwards_it_works_again(
+    own_postgres: Postgres, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("it is tried again every 5 s")
     database = await Database.open(own_postgres.url())
     store = AgentStore(database, AGENT)
     assert await received(store, 1)
@@ -72,7 +76,10 @@ async def test_while_the_server_is_away_everything_fails_and_afterwards_it_works
     await database.close()
 
 
-async def test_what_was_confirmed_survives_a_crash_of_the_server(own_postgres: Postgres) -> None:
+async def test_what_was_confirmed_survives_a_crash_of_the_server(
+    own_postgres: Postgres, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("it is tried again every 5 s")
     database = await Database.open(own_postgres.url())
     store = AgentStore(database, AGENT)
     confirmed: set[int] = set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import sys
@@ -18,6 +19,7 @@ from xml.sax.saxutils import escape
 from spade_coreason import ResponseHandler, SessionHandle
 from spade_coreason.access import Access
 from spade_coreason.avatar import Avatar
+from spade_coreason.cli.logs import OneLine
 from spade_coreason.config import load_settings
 from spade_coreason.contracts import AgentDefinition, AgentRequest
 from spade_coreason.contracts.base import utc_now
@@ -36,6 +38,7 @@ from spade_coreason.xmpp.endpoint import Endpoint
 from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.room import RoomPlan
 from spade_coreason.xmpp.timings import USUAL, ConnectionTimings
+from tests.errors import check_errors, errors_in
 from tests.servers.server import XmppServer
 from tests.turns import query_of
 from tests.waiting import PATIENCE_S
@@ -355,6 +358,11 @@ class Child:
     configuration: Path
     process: asyncio.subprocess.Process | None = None
 
+    @property
+    def error_log(self) -> Path:
+        """What it logs as an error, at all its starts."""
+        return _error_log(self.configuration)
+
     async def start(self) -> None:
         """Returns when its agents are online."""
         self.process = await asyncio.create_subprocess_exec(
@@ -387,8 +395,12 @@ async def platform(
     options: dict[str, Any] | None = None,
     conversation: dict[str, Any] | None = None,
     grace_s: float = 10,
+    errors: Sequence[str] = (),
 ) -> AsyncIterator[tuple[Child, str]]:
-    """A child process with one agent on `server`, and the JID of that agent. It is killed at the end, if it still runs."""
+    """A child process with one agent on `server`, and the JID of that agent. It is killed at the end, if it still runs.
+
+    It has to log these `errors`, and no others.
+    """
     jid, password = await server.account()
     configuration = tmp_path / "platform.yaml"
     written = {
@@ -413,6 +425,7 @@ async def platform(
     finally:
         if child.process is not None:
             await child.signal(signal.SIGKILL)
+    check_errors(errors_in(child.error_log.read_text()), errors)
 
 
 def journal_of(path: Path) -> list[tuple[str, str, bool]]:
@@ -427,7 +440,15 @@ def texts(messages: Iterable[Any]) -> list[str]:
     return [str(message["body"]) for message in messages]
 
 
+def _error_log(configuration: Path) -> Path:
+    return configuration.with_suffix(".errors")
+
+
 async def _serve(configuration: Path) -> None:
+    errors = logging.FileHandler(_error_log(configuration))
+    errors.setLevel(logging.ERROR)
+    errors.setFormatter(OneLine(quotes=True))
+    logging.basicConfig(handlers=[logging.StreamHandler(), errors])
     async with Platform(load_settings(configuration, PROJECT, os.environ)) as running:
         print("ready", flush=True)
         await running.wait()

@@ -18,7 +18,7 @@ from tests.servers import prosody as prosody_server
 from tests.servers.clients import StockClient
 from tests.servers.requirements import require
 from tests.servers.server import XmppServer
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 from tests.xmpp.hosting import Echo, Hosted, Tunnel, hosted
 
 Pool = Callable[[str], XmppServer]

@@ -19,6 +19,7 @@ from spade_coreason.llm.mcp.options import servers_of
 from spade_coreason.llm.mcp.requirements import Required, requirements_of
 from tests.cli.conftest import Invoke
 from tests.cli.conftest import invoke as invoke
+from tests.errors import ExpectedErrors
 from tests.llm.mcp.servers import offer, old, requiring, results, sdk, tools
 from tests.llm.server import calls, says
 from tests.llm.test_llm_agent import helper, manifest
@@ -34,8 +35,12 @@ def hash_of(tool: str) -> str:
 
 
 async def test_a_tool_that_is_not_as_the_manifest_requires_it_is_not_offered(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
 ) -> None:
+    expected_errors(
+        "dependencies.tools[1].hash: mcp://files/slow has",
+        "dependencies.tools[2].uri: mcp://files/fly: the server offers no such tool",
+    )
     required = requiring(
         {"uri": "mcp://files/say", "hash": hash_of("say").upper()},
         {"uri": "mcp://files/slow", "hash": WRONG},
