@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .contracts import *
+from .contracts import *  # noqa: F403 - all of its __all__ is for users
 from .contracts import __all__ as _contracts
 
 __version__ = "0.1.0"

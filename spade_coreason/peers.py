@@ -6,7 +6,7 @@ An event counts as an answer only from the JID that was asked, for a request tha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -91,7 +91,7 @@ class OpenRequests:
         request.arrivals.put_nowait(PeerUnavailable(request.jid, problem))
 
     @contextmanager
-    def _waiting(self, request_id: str, jid: str):  # type: ignore[no-untyped-def]  # a generator of one _Open
+    def _waiting(self, request_id: str, jid: str) -> Iterator[_Open]:
         key = request_id, _peer(jid)
         if key in self._open:
             raise ValueError(f"the request {request_id} to {key[1]} has no answer yet; ask it twice with create_child")

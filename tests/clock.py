@@ -47,7 +47,7 @@ class LoopClock:
     def __exit__(self, *exc_info: object) -> None:
         # Time goes on from where it stands: timers that were set meanwhile are not late.
         ahead = self._now - time.monotonic()
-        self._loop.time = lambda: time.monotonic() + ahead  # type: ignore[method-assign]
+        self._loop.time = lambda: time.monotonic() + ahead  # type: ignore[method-assign]  # as above
 
     def time(self) -> float:
         """What the loop takes for the time."""

@@ -35,6 +35,6 @@ class EchoAgent:
             # Finalize the stream
             await stream.close()
 
-        except Exception as e:  # noqa: BLE001
+        except Exception as e:  # noqa: BLE001 - the example of the specification, as it is there
             await stream.abort(str(e))
             await response.error("Failed to stream response")

@@ -57,7 +57,8 @@ class Nobody:
 @pytest.mark.parametrize("delay_s", [0.0, 60.0])
 async def test_echo_waits_between_words_only_where_it_is_told_to(delay_s: float) -> None:
     request = AgentRequest(session_id=uuid4(), payload={"query": "one two"})
-    assisting: Any = EchoAgent(AgentDefinition.simple("echo"), delay_s=delay_s).assist(request, None, Nobody())  # type: ignore[arg-type]
+    nobody: Any = Nobody()
+    assisting: Any = EchoAgent(AgentDefinition.simple("echo"), delay_s=delay_s).assist(request, nobody, nobody)
     if delay_s:
         assert assisting.send(None) is not None  # it waits
         assisting.close()

@@ -21,7 +21,7 @@ async def test_waits_end_in_the_order_in_which_they_began_and_not_before_their_t
     alarms, heard = Alarms(0.02), list[str]()
     began = asyncio.get_running_loop().time()
     for name in "abc":
-        alarms.set(lambda name=name: heard.append(name))  # type: ignore[misc]
+        alarms.set(lambda name=name: heard.append(name))  # type: ignore[misc]  # mypy knows no type of a lambda with a default
     assert await rung(alarms, 3, heard) == ["a", "b", "c"]
     assert asyncio.get_running_loop().time() - began >= 0.02
 
@@ -77,7 +77,7 @@ async def test_a_limit_is_a_timeout_error() -> None:
 async def test_what_cannot_be_awaited_leaves_no_alarm_behind() -> None:
     alarms = Alarms(0.01)
     with pytest.raises(AttributeError):
-        await Limit(alarms).hold(None)  # type: ignore[arg-type]
+        await Limit(alarms).hold(None)  # type: ignore[arg-type]  # the point of the test
     await asyncio.sleep(0.05)  # is not cancelled
 
 

@@ -194,7 +194,7 @@ async def test_what_a_turn_does_that_cannot_be_stopped_is_forgotten_too() -> Non
             t.send(text, thread=thread)
         await eventually(lambda: t.agent.at_work == 2)  # type: ignore[attr-defined]
         assert (await t.say("/forget me yes"))[0].startswith("Forgotten: 3 conversations")
-        t.agent.may_go_on.set()  # type: ignore[attr-defined]
+        t.agent.may_go_on.set()  # type: ignore[attr-defined]  # of this test's own agent
         await t.settled()
         assert [record.conversation_id for record in await t.conversations()] == []
         assert await t.runners[AGENT].store.variables("conversation", "a") == {}

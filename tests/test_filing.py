@@ -80,7 +80,7 @@ async def test_an_answer_too_long_for_a_chat_is_its_beginning_and_a_file(how: st
         assert file.text == file.link == link
         assert (kept.name, kept.type, kept.data.decode().strip()) == ("answer.md", "text/markdown", LONG)
         await t.say("again")
-        assert t.agent.turns[0].strip() == LONG  # type: ignore[attr-defined]
+        assert t.agent.turns[0].strip() == LONG  # type: ignore[attr-defined]  # of this test's own agent
 
 
 async def test_long_data_is_a_file_too_as_a_person_reads_it() -> None:

@@ -353,7 +353,9 @@ async def test_turns_that_leave_the_window_come_back_by_recall_and_to_nobody_els
         assert seen["history"] == ["my plane leaves on Friday", "hello", "what is new?", "nothing"]
         assert (await see(t, "When does the plane leave?", thread="other"))["recalled"] == []
         assert (await see(t, "When does the plane leave?", user="bob@localhost"))["recalled"] == []
-        documents = await t.runners[t.jid].knowledge.list(conversation=f"{ALICE}_agent@localhost")  # type: ignore[union-attr]
+        knowledge = t.runners[t.jid].knowledge
+        assert knowledge is not None
+        documents = await knowledge.list(conversation=f"{ALICE}_agent@localhost")
         assert [document.name for document in documents] == ["turn 1", "turn 2", "turn 3"]
         await t.say("/forget me yes", user=ALICE)
         assert (await see(t, "When does the plane leave?"))["recalled"] == []

@@ -55,7 +55,7 @@ async def test_what_comes_after_the_end_is_dropped() -> None:
 async def test_what_comes_after_a_bad_end_is_dropped(end: Reply | Bounce | None) -> None:
     requests = OpenRequests()
     with pytest.raises(PeerError):
-        await answered(requests, *([end] if end else []))
+        await answered(requests, *([end] if end else []), timeout_s=0.05)
     come_in(requests, said("late"))
     assert requests.dropped == 1
 

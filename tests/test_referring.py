@@ -163,7 +163,7 @@ async def test_a_reaction_is_recorded_with_its_turn_and_given_to_the_agent() -> 
         ident = await answered(t, slow)
         for emojis in (("👍", "🎉"), ("👎",), ()):
             t.react(ident, *emojis, user=ALICE)
-            await eventually(lambda said=("what?", emojis): slow.feedback_on[-1:] == [said])  # type: ignore[misc]
+            await eventually(lambda said=("what?", emojis): slow.feedback_on[-1:] == [said])  # type: ignore[misc]  # a lambda with a default has no type
             [turn] = await history(t, ALICE)
             assert turn.meta["feedback"] == list(emojis)
         assert t.unread(ALICE) == []

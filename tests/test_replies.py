@@ -238,5 +238,5 @@ async def test_replies_whose_place_is_looked_for_count_among_those_that_wait() -
         for number in range(40):
             t.send(f"reply {number}", reply_to=str(uuid4()))
         await t.settled()
-        assert len(t.agent.asked) == 30  # type: ignore[attr-defined]
+        assert len(t.agent.asked) == 30  # type: ignore[attr-defined]  # of this test's own agent
         assert [text for text in t.unread() if "30 messages of yours wait already" in text]

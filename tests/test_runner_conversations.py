@@ -452,7 +452,7 @@ async def test_a_startup_takes_nothing_from_the_time_of_the_first_answer() -> No
         with LoopClock() as clock:
             asking = asyncio.create_task(t.ask("x"))
             for what in ("startup", "assist"):
-                await clock.until(lambda what=what: begun[-1:] == [what])  # type: ignore[misc]
+                await clock.until(lambda what=what: begun[-1:] == [what])  # type: ignore[misc]  # mypy knows no type of a lambda with a default
                 await clock.move(0.6)
             assert (await asking).events[-1].type == "request.completed"
 
@@ -466,7 +466,7 @@ async def test_plain_functions_run_in_a_thread() -> None:
         def startup(self) -> None:  # type: ignore[override]  # both are allowed
             where.append(threading.current_thread() is threading.main_thread())
 
-        def shutdown(self) -> None:  # type: ignore[override]
+        def shutdown(self) -> None:  # type: ignore[override]  # likewise
             where.append(threading.current_thread() is threading.main_thread())
 
     async with AgentTester(Plain):

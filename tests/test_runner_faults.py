@@ -512,7 +512,7 @@ async def test_a_shutdown_that_exits_or_hangs_holds_up_nothing(
 async def test_an_answer_that_is_returned_instead_of_said_is_named_in_the_log_once(caplog: pytest.LogCaptureFixture) -> None:
     @agent
     async def returning(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
-        return "hello"  # type: ignore[return-value]
+        return "hello"  # type: ignore[return-value]  # the point of the test
 
     async with AgentTester(returning) as t:
         for _ in range(2):

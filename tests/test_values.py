@@ -31,4 +31,4 @@ def test_a_field_that_is_not_there_cannot_be_replaced() -> None:
 
 def test_a_value_has_no_other_attributes() -> None:
     with pytest.raises(AttributeError):
-        Place("Ulm").country = "DE"  # type: ignore[attr-defined]
+        Place("Ulm").country = "DE"  # type: ignore[attr-defined]  # the point of the test

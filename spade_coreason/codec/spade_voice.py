@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
 from uuid import UUID
 
 from ..contracts import UserErrorBlock
@@ -18,7 +19,7 @@ class SpadeVoice(PersonVoice):
 
     shows_files = False
     offers = False
-    _PERFORMATIVES: dict[type, str] = {Failed: "failure", Refused: "refuse"}
+    _PERFORMATIVES: ClassVar[dict[type, str]] = {Failed: "failure", Refused: "refuse"}
 
     def __init__(self, incoming: Incoming, key: UUID, stanza_bytes: int) -> None:
         super().__init__(incoming, key, stanza_bytes)

@@ -99,6 +99,7 @@ class Checks:
         return bool(found["allowed"])
 
     async def _asked(self, function: Any, text: str) -> bool | str:
+        # An object with `async def __call__` is one too; B004 is about asking whether something can be called.
         if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
             given = await function(text)
         else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from slixmpp.plugins.base import register_plugin
 from slixmpp.plugins.xep_0198 import XEP_0198
@@ -33,7 +33,7 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
     """
 
     # A request for an acknowledgement every so many stanzas; what is left over is asked for after a second.
-    default_config = {**XEP_0198.default_config, "window": 25, "timings": ConnectionTimings()}
+    default_config: ClassVar[dict[str, Any]] = {**XEP_0198.default_config, "window": 25, "timings": ConnectionTimings()}
 
     def plugin_init(self) -> None:
         self.on_news: Callable[[], None] | None = None
@@ -111,7 +111,7 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
 
     def handle_ack(self, h: int) -> None:
         """Frees what the server has acknowledged, and tells whoever waits for it."""
-        acknowledged = (h - self.last_ack) % _MODULUS  # type: ignore[has-type]
+        acknowledged = (h - self.last_ack) % _MODULUS  # type: ignore[has-type]  # slixmpp comes without types
         self.last_ack = h
         is_heard = self.xmpp.event_handled("stanza_acked")  # raising it for nobody costs more than all the rest
         queue = self.unacked_queue

@@ -23,7 +23,7 @@ class StreamReader:
         self._parser = XMLParser(target=self._builder, encoding="UTF-8")
         self._ended: deque[tuple[str, Element]] = deque(maxlen=1)
         # What XMLPullParser is made of. Its own queue would be read in Python, element by element.
-        self._parser._setevents(self._ended, ("end",))  # type: ignore[attr-defined]
+        self._parser._setevents(self._ended, ("end",))  # type: ignore[attr-defined]  # it has no public name
         # From expat 2.6 on the parser waits, after a tag that was cut between two reads, until twice as much has come; a
         # complete stanza would lie there until then.
         self._flush = getattr(self._parser, "flush", lambda: None)

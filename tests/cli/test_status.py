@@ -156,7 +156,7 @@ async def test_it_is_honest_while_it_starts_is_cut_comes_back_and_stops(
         assert not (await _says(data, "starting")).is_well
         [(jid, host)] = platform.agents.items()
         held = platform.runners[jid].agent
-        held.may_start.set()  # type: ignore[attr-defined]
+        held.may_start.set()  # type: ignore[attr-defined]  # of this test's own agent
         await starting
         alice.send("work", jid)
         await eventually(lambda: platform.runners[jid].turns_in_flight == 1)
@@ -187,7 +187,7 @@ async def test_it_is_honest_while_it_starts_is_cut_comes_back_and_stops(
         assert (back.resumed, back.sessions, back.why, back.since) == (1, 1, None, agent.since)
         stopping = asyncio.create_task(platform.__aexit__(None, None, None))
         assert not (await _says(data, "stopping")).is_well
-        held.may_answer.set()  # type: ignore[attr-defined]
+        held.may_answer.set()  # type: ignore[attr-defined]  # of this test's own agent
         await stopping
         assert await asyncio.to_thread(read_status, data) is None
 
@@ -200,7 +200,7 @@ async def test_it_says_of_agents_that_they_cannot_store_anything(
         starting = asyncio.create_task(platform.__aenter__())
         await eventually((data / "status.sock").exists)
         [runner] = platform.runners.values()
-        runner.agent.may_start.set()  # type: ignore[attr-defined]
+        runner.agent.may_start.set()  # type: ignore[attr-defined]  # of this test's own agent
         await starting
         database, file = platform.database, data / "platform.db"
         assert database is not None

@@ -189,9 +189,13 @@ def test_only_a_room_that_somebody_named_is_believed_who_is_in_it() -> None:
     tea = room()
     tea.see(presence(f"<x {USER}><item jid='alice@example.org/phone'/></x>"))
     assert tea.jid_of("Alice") is None
-    assert tea.seat("Alice").is_visit  # type: ignore[union-attr]
+    seat = tea.seat("Alice")
+    assert seat is not None
+    assert seat.is_visit
     tea.is_trusted = True
-    assert tea.seat("Alice").owner == "alice@example.org"  # type: ignore[union-attr]
+    seat = tea.seat("Alice")
+    assert seat is not None
+    assert seat.owner == "alice@example.org"
 
 
 def test_another_name_is_no_other_visit() -> None:

@@ -85,7 +85,7 @@ def test_platform_yaml_names_every_key_with_its_default_and_nothing_else() -> No
     room = re.findall(r"^    # (- jid: room@|  )(.*)$", text, re.MULTILINE)
     compare(yaml.safe_load("\n".join(start + rest for start, rest in room))[0], RoomSettings, "rooms[0]")
     for key in re.findall(r"^ *-? *(\w+): ", text, re.MULTILINE):
-        before = text[: re.search(rf"^ *-? *{key}: ", text, re.MULTILINE).start()]  # type: ignore[union-attr]
+        before = re.split(rf"^ *-? *{key}: ", text, maxsplit=1, flags=re.MULTILINE)[0]
         assert "#" in before.rsplit("\n\n", 1)[-1] or key in ("mode",), f"{key} has no comment"
 
 

@@ -31,13 +31,13 @@ class StreamOfNobody:
         self.is_active = True
         self.heard = heard
 
-    async def write(self, chunk):  # type: ignore[no-untyped-def]
+    async def write(self, chunk):  # type: ignore[no-untyped-def]  # written as users do, without types
         self.heard.append(chunk)
 
-    async def close(self):  # type: ignore[no-untyped-def]
+    async def close(self):  # type: ignore[no-untyped-def]  # written as users do, without types
         self.is_active = False
 
-    async def abort(self, reason):  # type: ignore[no-untyped-def]
+    async def abort(self, reason):  # type: ignore[no-untyped-def]  # written as users do, without types
         self.is_active = False
 
 
@@ -45,24 +45,24 @@ class SinkOfNobody:
     def __init__(self) -> None:
         self.heard: list[str] = []
 
-    async def emit(self, event): ...  # type: ignore[no-untyped-def]
+    async def emit(self, event): ...  # type: ignore[no-untyped-def]  # written as users do, without types
 
-    async def log(self, level, message, metadata=None): ...  # type: ignore[no-untyped-def]
+    async def log(self, level, message, metadata=None): ...  # type: ignore[no-untyped-def]  # written as users do, without types
 
-    async def audit(self, actor, action, resource, success): ...  # type: ignore[no-untyped-def]
+    async def audit(self, actor, action, resource, success): ...  # type: ignore[no-untyped-def]  # written as users do, without types
 
 
 class HandlerOfNobody(SinkOfNobody):
-    async def thought(self, content, status="IN_PROGRESS"):  # type: ignore[no-untyped-def]
+    async def thought(self, content, status="IN_PROGRESS"):  # type: ignore[no-untyped-def]  # written as users do, without types
         self.heard.append(f"({content})")
 
-    async def markdown(self, content): ...  # type: ignore[no-untyped-def]
+    async def markdown(self, content): ...  # type: ignore[no-untyped-def]  # written as users do, without types
 
-    async def data(self, data, title=None, view_hint="JSON"): ...  # type: ignore[no-untyped-def]
+    async def data(self, data, title=None, view_hint="JSON"): ...  # type: ignore[no-untyped-def]  # written as users do, without types
 
-    async def error(self, message, details=None, recoverable=False): ...  # type: ignore[no-untyped-def]
+    async def error(self, message, details=None, recoverable=False): ...  # type: ignore[no-untyped-def]  # written as users do, without types
 
-    async def create_stream(self, title=None, metadata=None):  # type: ignore[no-untyped-def]
+    async def create_stream(self, title=None, metadata=None):  # type: ignore[no-untyped-def]  # written as users do, without types
         return StreamOfNobody(self.heard)
 
 
@@ -70,19 +70,19 @@ class SessionOfNobody:
     session_id = "s"
     identity = Identity.anonymous()
 
-    async def history(self, limit=10, offset=0): ...  # type: ignore[no-untyped-def]
+    async def history(self, limit=10, offset=0): ...  # type: ignore[no-untyped-def]  # written as users do, without types
 
-    async def recall(self, query, limit=5, threshold=0.7): ...  # type: ignore[no-untyped-def]
+    async def recall(self, query, limit=5, threshold=0.7): ...  # type: ignore[no-untyped-def]  # written as users do, without types
 
-    async def store(self, key, value, *, scope=None): ...  # type: ignore[no-untyped-def]
+    async def store(self, key, value, *, scope=None): ...  # type: ignore[no-untyped-def]  # written as users do, without types
 
-    async def get(self, key, default=None, *, scope=None): ...  # type: ignore[no-untyped-def]
+    async def get(self, key, default=None, *, scope=None): ...  # type: ignore[no-untyped-def]  # written as users do, without types
 
 
 class AgentOfNobody:
     manifest = "anything"
 
-    async def assist(self, request, session, response): ...  # type: ignore[no-untyped-def]
+    async def assist(self, request, session, response): ...  # type: ignore[no-untyped-def]  # written as users do, without types
 
 
 class Startable:
@@ -191,7 +191,7 @@ def test_who_subclasses_a_protocol_of_the_seed_has_to_fill_it() -> None:
         async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None: ...
 
     with pytest.raises(TypeError, match="manifest"):
-        Half()  # type: ignore[abstract]
+        Half()  # type: ignore[abstract]  # the point of the test
 
 
 def test_the_types_of_the_protocols_are_there_at_run_time() -> None:

@@ -180,6 +180,6 @@ def test_a_request_of_valid_fields_is_as_one_that_was_validated() -> None:
     assert made.model_copy(update={"payload": {}}).payload == {}
     assert pickle.loads(pickle.dumps(made)) == copy.deepcopy(made) == validated
     with pytest.raises(ValidationError, match="frozen"):
-        made.payload = {}  # type: ignore[misc]
+        made.payload = {}  # type: ignore[misc]  # the point of the test
     with pytest.raises(AttributeError):
-        made.nothing  # type: ignore[attr-defined]  # noqa: B018
+        made.nothing  # type: ignore[attr-defined]  # noqa: B018 - that it raises is the point

@@ -130,7 +130,7 @@ def test_a_session_state_cannot_be_changed() -> None:
         with pytest.raises(ValidationError, match="frozen"):
             setattr(state, name, None)
     with pytest.raises(ValidationError, match="frozen"):
-        state.history[0].output = {}  # type: ignore[misc]
+        state.history[0].output = {}  # type: ignore[misc]  # the point of the test
 
 
 def test_adding_a_turn_gives_a_new_state_and_leaves_the_old_one() -> None:
@@ -216,9 +216,9 @@ def test_a_strategy_that_needs_an_engine_leaves_the_state_as_it_is(strategy: Mem
 
 def test_a_strategy_may_be_named_by_its_text_and_an_unknown_one_is_an_error() -> None:
     state = state_of(3)
-    assert len(state.prune("sliding_window", 2).history) == 2  # type: ignore[arg-type]
+    assert len(state.prune("sliding_window", 2).history) == 2  # type: ignore[arg-type]  # the point of the test
     with pytest.raises(ValueError, match="slidng_window"):
-        state.prune("slidng_window", 2)  # type: ignore[arg-type]
+        state.prune("slidng_window", 2)  # type: ignore[arg-type]  # the point of the test
 
 
 # Memory policies
@@ -226,7 +226,7 @@ def test_a_strategy_may_be_named_by_its_text_and_an_unknown_one_is_an_error() ->
 
 def test_the_strategies_are_the_five_of_the_seed() -> None:
     assert [str(s) for s in MemoryStrategy] == ["all", "sliding_window", "token_buffer", "summary", "vector_store"]
-    assert MemoryStrategy.ALL == "all"  # type: ignore[comparison-overlap]
+    assert MemoryStrategy.ALL == "all"  # type: ignore[comparison-overlap]  # the point of the test
 
 
 def test_by_default_memory_is_a_window_of_twenty_turns() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from spade_coreason import AgentDefinition
@@ -31,8 +34,8 @@ async def test_what_is_wrong_with_a_model_is_known_before_somebody_asks(
 ) -> None:
     async with ChatServer(says("never")) as server:
         server.models = models
-        found = await thinker(server.url).examine_models()
-        assert [(str(one).replace(server.url, "URL"), one.may_pass) for one in found] == problems  # type: ignore[attr-defined]
+        found: Sequence[Any] = await thinker(server.url).examine_models()
+        assert [(str(one).replace(server.url, "URL"), one.may_pass) for one in found] == problems
         assert (server.keys, server.asked) == (["Bearer sk-secret"], [])
     [away] = await thinker(server.url).examine_models()
     assert str(away) == f"the language model at {server.url}: cannot be reached"

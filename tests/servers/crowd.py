@@ -70,7 +70,7 @@ class Crowd:
                 self._presence(room, number, wish)
                 if (number + 1) % _GROUP == 0 or number + 1 == count:
                     async with self._came:
-                        await self._came.wait_for(lambda so_many=number + 1: self._joined >= so_many)  # type: ignore[misc]
+                        await self._came.wait_for(lambda so_many=number + 1: self._joined >= so_many)  # type: ignore[misc]  # mypy knows no type of a lambda with a default
 
     def leave(self, room: str, *numbers: int) -> None:
         for number in numbers:

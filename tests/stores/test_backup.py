@@ -6,6 +6,7 @@ import asyncio
 import json
 import sqlite3
 import tarfile
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -135,13 +136,13 @@ async def test_nothing_is_overwritten(database_url: str, tmp_path: Path) -> None
     ],
 )
 async def test_a_backup_that_cannot_be_read_is_one_line_and_changes_nothing(
-    tmp_path: Path, damage: object, problem: str
+    tmp_path: Path, damage: Callable[[Path], object], problem: str
 ) -> None:
     await filled(f"{SQLITE}{tmp_path}/platform.db", tmp_path / "memory", 3)
     database = await Database.open(f"{SQLITE}{tmp_path}/platform.db", reads_only=True)
     await back_up(database, tmp_path / "memory", tmp_path / "b.tar", "1", silent)
     await database.close()
-    damage(tmp_path)  # type: ignore[operator]
+    damage(tmp_path)
     url = f"{SQLITE}{tmp_path}/new/platform.db"
     database = await Database.open(url, "off")
     with pytest.raises(StoreError, match=problem) as caught:

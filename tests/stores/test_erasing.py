@@ -20,7 +20,7 @@ USUAL = StoreTimings()
 
 def tried(database: Database) -> asyncio.Future[bool] | None:
     """The newest attempt to empty the log of one on SQLite."""
-    attempt: asyncio.Future[bool] | None = database._truncating  # type: ignore[attr-defined]
+    attempt: asyncio.Future[bool] | None = database._truncating  # type: ignore[attr-defined]  # of SQLite's
     return attempt
 
 
@@ -43,7 +43,7 @@ async def test_what_was_forgotten_is_not_in_the_log_either_even_if_somebody_read
             await turn(store, conversation(store, "meanwhile", BOB))
             for _ in range(2):  # it is tried, and again
                 before = tried(database)
-                await eventually(lambda before=before: tried(database) is not before)  # type: ignore[misc]
+                await eventually(lambda before=before: tried(database) is not before)  # type: ignore[misc]  # mypy knows no type of a lambda with a default
             assert before is not None
             assert await before is False
             assert ALICE.encode() in log.read_bytes()

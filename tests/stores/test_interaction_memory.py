@@ -116,7 +116,17 @@ def test_only_the_owner_can_read_what_an_agent_remembers(tmp_path: Path) -> None
     assert Path(f"{memory.path}.lock").stat().st_mode & 0o777 == 0o640  # who reads waits for who writes
 
 
-@pytest.mark.parametrize("text", ["\x00\x1b[31m", "line\nbreak\r\n\u2028", "𝔘𝔫𝔦𝔠𝔬𝔡𝔢 🏳️‍🌈", "שלום", '"}]', "\\ud800"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\x00\x1b[31m",
+        "line\nbreak\r\n\u2028",
+        "\U0001d518\U0001d52b\U0001d526\U0001d520\U0001d52c\U0001d521\U0001d522 🏳️‍🌈",
+        "שלום",
+        '"}]',
+        "\\ud800",
+    ],
+)
 def test_any_unicode_comes_back_as_it_was(tmp_path: Path, text: str) -> None:
     memory = memory_in(tmp_path)
     memory.add_information(text, text)
@@ -134,7 +144,7 @@ def test_what_is_no_text_is_refused_with_a_clear_sentence(tmp_path: Path, inform
     with pytest.raises(ValueError, match=r"^information (must|holds)"):
         memory.add_information("c", information)  # type: ignore[arg-type]  # the point of the test
     with pytest.raises(ValueError, match=r"^conversation_id (must|holds)"):
-        memory.add_information(information, "x")  # type: ignore[arg-type]
+        memory.add_information(information, "x")  # type: ignore[arg-type]  # likewise
     assert not list(tmp_path.iterdir())
 
 

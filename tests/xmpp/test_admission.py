@@ -26,7 +26,7 @@ NOTHING = {"unsubscribed", "unavailable"}
 
 def seen(client: StockClient, agent: str) -> set[str]:
     """The kinds of presence that came from an agent."""
-    queued = list(client.presences._queue)  # type: ignore[attr-defined]
+    queued = list(client.presences._queue)  # type: ignore[attr-defined]  # asyncio.Queue shows nobody what waits in it
     return {stanza["type"] for stanza in queued if stanza["from"].bare == agent}
 
 

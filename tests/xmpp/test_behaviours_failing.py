@@ -95,7 +95,7 @@ class Naughty:
 
     async def emit_later(self, response: Response) -> None:
         self.after = asyncio.get_running_loop().create_future()
-        asyncio.create_task(self._emit_after(response, self.after))
+        self.emitting = asyncio.create_task(self._emit_after(response, self.after))
 
     async def _emit_after(self, response: Response, after: asyncio.Future[BaseException | None]) -> None:
         try:

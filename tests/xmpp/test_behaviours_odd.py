@@ -9,6 +9,7 @@ from uuid import uuid4
 from spade.behaviour import CyclicBehaviour
 from spade.template import Template
 
+from spade_coreason.xmpp.host import HostedAgent
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
 from tests.waiting import PATIENCE_S, eventually
@@ -154,8 +155,8 @@ async def test_unknown_metadata_hurts_no_behaviour_either(our_server: XmppServer
         async def run(self) -> None:
             await self.receive(timeout=1)
 
-    def add(host: object) -> None:
-        host.add_behaviour(Hears(), Template(metadata={"performative": "request"}))  # type: ignore[attr-defined]
+    def add(host: HostedAgent) -> None:
+        host.add_behaviour(Hears(), Template(metadata={"performative": "request"}))
 
     async with (
         hosted(Echo(), our_server, tmp_path, prepare=add) as echo,

@@ -143,7 +143,7 @@ async def test_a_behaviour_with_a_template_beside_ours(our_server: XmppServer, t
 async def test_a_behaviour_without_a_template_hears_everything_beside_the_agent(prosody: XmppServer, tmp_path: Path) -> None:
     heard: asyncio.Queue[str] = asyncio.Queue()
 
-    class Hears(CyclicBehaviour):  # type: ignore[misc]
+    class Hears(CyclicBehaviour):  # type: ignore[misc]  # SPADE comes without types
         async def run(self) -> None:
             message = await self.receive(timeout=PATIENCE_S)
             if message is not None:
@@ -159,12 +159,12 @@ async def test_a_behaviour_without_a_template_hears_everything_beside_the_agent(
 
 
 async def test_a_behaviour_that_fails_hurts_nobody(prosody: XmppServer, tmp_path: Path) -> None:
-    class Breaks(CyclicBehaviour):  # type: ignore[misc]
+    class Breaks(CyclicBehaviour):  # type: ignore[misc]  # SPADE comes without types
         async def run(self) -> None:
             if await self.receive(timeout=PATIENCE_S):
                 raise ValueError("broken")
 
-    class Matches(Template):  # type: ignore[misc]
+    class Matches(Template):  # type: ignore[misc]  # SPADE comes without types
         def match(self, message: Message) -> bool:
             raise ValueError("broken too")
 

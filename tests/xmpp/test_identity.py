@@ -41,7 +41,7 @@ PHOTO = "{vcard-temp:x:update}x/{vcard-temp:x:update}photo"
 MARKER = "{urn:spade-coreason:answer:0}answer"
 PLUGINS = ("xep_0030", "xep_0004", "xep_0054", "xep_0060", "xep_0092", "xep_0115")
 
-MANIFEST = {
+MANIFEST: dict[str, Any] = {
     "metadata": {"name": "weather & co", "version": "2.1.0", "author": "secret author"},
     "capabilities": [
         {
@@ -215,7 +215,7 @@ async def test_a_contact_finds_its_vcard_nickname_picture_and_card(real_server: 
         data = (await item(alice, agent.jid, "urn:xmpp:avatar:data")).text
         assert base64.b64decode(data or "") == picture.data
         card = (await item(alice, agent.jid, CARD)).text or ""
-        assert json.loads(card)["capabilities"][0] == MANIFEST["capabilities"][0]  # type: ignore[index]
+        assert json.loads(card)["capabilities"][0] == MANIFEST["capabilities"][0]
         assert "secret" not in card
 
 
@@ -478,8 +478,8 @@ async def test_a_strangers_subscription_is_refused_and_gets_neither_presence_nor
         await presence(mallory, agent.jid, of("unsubscribed"))
         with pytest.raises(IqError):
             await item(mallory, agent.jid, CARD)
-        assert all(stanza["from"].bare != agent.jid for stanza in mallory.presences._queue)  # type: ignore[attr-defined]
-        assert all(stanza["from"].bare != agent.jid for stanza in mallory.messages._queue)  # type: ignore[attr-defined]
+        assert all(stanza["from"].bare != agent.jid for stanza in mallory.presences._queue)  # type: ignore[attr-defined]  # asyncio.Queue shows nobody what waits in it
+        assert all(stanza["from"].bare != agent.jid for stanza in mallory.messages._queue)  # type: ignore[attr-defined]  # asyncio.Queue shows nobody what waits in it
 
 
 async def test_a_stranger_who_asks_hears_the_same_whether_it_is_online_or_not(real_server: XmppServer, tmp_path: Path) -> None:
@@ -530,7 +530,7 @@ async def test_who_is_not_admitted_any_more_sees_nothing_after_the_restart(real_
             seen.append((await presence(alice, agent.jid))["type"])
         assert "available" not in seen
         await published(agent)
-        left = [stanza["type"] for stanza in alice.presences._queue if stanza["from"].bare == agent.jid]  # type: ignore[attr-defined]
+        left = [stanza["type"] for stanza in alice.presences._queue if stanza["from"].bare == agent.jid]  # type: ignore[attr-defined]  # asyncio.Queue shows nobody what waits in it
         assert set(left) <= {"unavailable"}
 
 
@@ -594,11 +594,11 @@ async def test_agents_do_not_introduce_themselves_to_agents(real_server: XmppSer
     async with hosted(Weather(), real_server, tmp_path) as one, hosted(Echo(), real_server, tmp_path / "b") as other:
         one.host.presence.subscribe(other.jid)
         for agent, peer in ((one, other), (other, one)):
-            await eventually(lambda a=agent, p=peer: a.host.client.client_roster[p.jid]["subscription"] == "both")  # type: ignore[misc]
+            await eventually(lambda a=agent, p=peer: a.host.client.client_roster[p.jid]["subscription"] == "both")  # type: ignore[misc]  # mypy knows no type of a lambda with a default
         for agent in (one, other):
             citizen = agent.host._citizen
             assert citizen is not None
-            await eventually(lambda c=citizen: not c._tasks)  # type: ignore[misc]
+            await eventually(lambda c=citizen: not c._tasks)  # type: ignore[misc]  # mypy knows no type of a lambda with a default
             for peer in (one, other):
                 assert await agent.store.variables("person", peer.jid) == {}
 

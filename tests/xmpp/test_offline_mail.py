@@ -66,9 +66,9 @@ async def test_what_cannot_be_stored_stays_with_the_server(ejabberd: XmppServer,
         refused: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         refused.set_exception(StoreError("the disk is full"))
         note = mail.note
-        mail.note = lambda durable: note(refused)  # type: ignore[method-assign]
+        mail.note = lambda durable: note(refused)  # type: ignore[method-assign]  # what is durable is told to it
         assert await mail.fetch() == 0
-        mail.note = note  # type: ignore[method-assign]
+        mail.note = note  # type: ignore[method-assign]  # what is durable is told to it
         assert await mail._nodes() == nodes
         assert await mail.fetch() == 1
         assert str((await alice.answer())["body"]) == "kept"

@@ -105,7 +105,7 @@ async def test_a_second_stream_does_not_wait_for_the_first_and_nothing_overtakes
         with LoopClock() as clock:
             alice.send("go", agent.jid)
             for word in ("one", "two"):
-                await clock.until(lambda word=word: word in said)  # type: ignore[misc]
+                await clock.until(lambda word=word: word in said)  # type: ignore[misc]  # mypy knows no type of a lambda with a default
                 await clock.move(0.05)
                 if word == "one":
                     assert (await alice.answer())["body"] == "Two things:"  # what was said before is seen before

@@ -56,7 +56,7 @@ async def test_thoughts_are_shown_and_not_stored_and_an_answer_comes_whole_where
         assert [thought.xml.find(tag) is not None for tag in (NO_STORE, COMPOSING)] == [True, True]
         await eventually(lambda: agent.runner.turns_in_flight == 1)
         await asyncio.sleep(0.1)  # three times what first words take
-        assert all(not message["body"] for message in alice.messages._queue)  # type: ignore[attr-defined]
+        assert all(not message["body"] for message in alice.messages._queue)  # type: ignore[attr-defined]  # asyncio.Queue shows nobody what waits in it
         thinker.may.set()
         whole = await alice.answer()
         assert (whole["body"], replaces(whole), whole["thread"]) == ("It is sunny", None, "t")

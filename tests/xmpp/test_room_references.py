@@ -152,7 +152,7 @@ async def test_everybody_in_a_room_may_react_to_an_answer_and_each_for_themselve
             answer = id_in(await alice.hears("Table"), room)
             for who, emojis in ((alice, ("👍",)), (bob, ("👎", "🎉")), (alice, ())):
                 who.client.send(None, room, type="groupchat", extra_xml=reactions(answer, *emojis))
-                await eventually(lambda e=emojis: table.felt[-1:] == [("green?", *e)])  # type: ignore[misc]
+                await eventually(lambda e=emojis: table.felt[-1:] == [("green?", *e)])  # type: ignore[misc]  # mypy knows no type of a lambda with a default
             assert await feedback_in(agent, room) == [{"Alice": [], "Bob": ["👎", "🎉"]}]
             # To a question of somebody's, to nothing, and from outside: as if there were no such message.
             for target in (asked, "unknown", ""):

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from mcp.server.mcpserver import Context, Image, MCPServer
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
@@ -34,7 +34,10 @@ def add(a: int, b: int) -> int:
 @server.tool()
 def weather(city: str) -> dict[str, Any]:
     """Data, and no text that says the same."""
-    return CallToolResult(content=[TextContent(text=f"Sun in {city}")], structured_content={"degrees": 21})  # type: ignore[return-value]
+    # The annotation is for the schema of the tool.
+    return cast(
+        dict[str, Any], CallToolResult(content=[TextContent(text=f"Sun in {city}")], structured_content={"degrees": 21})
+    )
 
 
 @server.tool()
