@@ -16,6 +16,7 @@ from slixmpp.exceptions import IqError
 from spade_coreason import AgentDefinition, AgentRequest, Policy, ResponseHandler, SessionHandle, command
 from spade_coreason.conversation import Rules
 from spade_coreason.xmpp.room import RoomPlan
+from tests.errors import ExpectedErrors
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
 from tests.waiting import PATIENCE_S
@@ -330,7 +331,10 @@ async def test_the_running_answer_is_stopped_from_the_menu(real_server: XmppServ
         assert await alice.client.ask("next", one.jid) == "you said next"
 
 
-async def test_an_agents_own_command_runs_like_a_turn_and_fails_like_one(real_server: XmppServer, tmp_path: Path) -> None:
+async def test_an_agents_own_command_runs_like_a_turn_and_fails_like_one(
+    real_server: XmppServer, tmp_path: Path, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("RuntimeError: it is under water")
     async with weather(real_server, tmp_path) as one, person(real_server, full(one)) as alice:
         jid = alice.client.jid
         stage = await alice.run("weather")

@@ -18,6 +18,7 @@ from spade_coreason.exceptions import PeerRefused
 from spade_coreason.runner import Policy
 from spade_coreason.session import Session
 from tests.clock import Clock, LoopClock
+from tests.errors import ExpectedErrors
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
 from tests.waiting import eventually
@@ -152,7 +153,10 @@ async def test_completed_by_the_agent_and_opened_again_with_the_same_memory(our_
         assert await _state(agent, alice) == ("active", 2)
 
 
-async def test_failures_in_a_row_end_it_in_error_and_a_success_between_does_not(our_server: XmppServer, tmp_path: Path) -> None:
+async def test_failures_in_a_row_end_it_in_error_and_a_success_between_does_not(
+    our_server: XmppServer, tmp_path: Path, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("ValueError: fail")
     ends = Ends()
     async with (
         hosted(Driven(), our_server, tmp_path, policy=_rules(max_interactions=10), on_end=(ends,)) as agent,
@@ -197,8 +201,10 @@ async def test_idle_for_the_timeout_ends_it_and_the_next_message_opens_it_again(
     ],
 )
 async def test_what_has_ended_does_not_time_out(
-    our_server: XmppServer, tmp_path: Path, said: list[str], state: tuple[str, int]
+    our_server: XmppServer, tmp_path: Path, said: list[str], state: tuple[str, int], expected_errors: ExpectedErrors
 ) -> None:
+    if "fail" in said:
+        expected_errors("ValueError: fail")
     ends, clock, policy = Ends(), Clock(), _rules(timeout=10 * SECOND)
     async with (
         hosted(Driven(), our_server, tmp_path, policy=policy, on_end=(ends,), clock=clock) as agent,
@@ -240,8 +246,16 @@ async def test_at_the_limit_a_reset_opens_it_with_the_same_memory(our_server: Xm
     ],
 )
 async def test_the_end_of_a_conversation_prunes(
-    prosody: XmppServer, tmp_path: Path, rules: dict[str, Any], said: list[str], state: str, turns: int
+    prosody: XmppServer,
+    tmp_path: Path,
+    rules: dict[str, Any],
+    said: list[str],
+    state: str,
+    turns: int,
+    expected_errors: ExpectedErrors,
 ) -> None:
+    if "fail" in said:
+        expected_errors("ValueError: fail")
     policy = _rules(max_interactions=0)
     async with (
         hosted(lambda peers: Driven(), prosody, tmp_path, policy=policy) as agent,
@@ -335,8 +349,9 @@ async def test_on_demand_starts_with_the_first_conversation_and_shuts_down_when_
 
 
 async def test_a_startup_that_fails_is_an_answer_with_an_error_and_is_tried_again(
-    our_server: XmppServer, tmp_path: Path
+    our_server: XmppServer, tmp_path: Path, expected_errors: ExpectedErrors
 ) -> None:
+    expected_errors("OSError: the model is not there")
     agent = Driven()
     agent.fails_at_startup = 1
     policy = Policy(lifecycle="on_demand")

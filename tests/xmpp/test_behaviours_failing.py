@@ -15,6 +15,7 @@ from spade_coreason.exceptions import PeerFailed
 from spade_coreason.response import Response
 from spade_coreason.runner import Policy
 from spade_coreason.xmpp.client import AgentClient
+from tests.errors import ExpectedErrors
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
 from tests.waiting import PATIENCE_S, eventually
@@ -143,8 +144,14 @@ async def _still_well(client: StockClient, agent: Hosted) -> None:
 
 @pytest.mark.parametrize("what", ["raise an error", "exit", "emit no text", "emit no json"])
 async def test_raising_is_one_error_with_an_incident(
-    what: str, our_server: XmppServer, tmp_path: Path, short: Policy, caplog: pytest.LogCaptureFixture
+    what: str,
+    our_server: XmppServer,
+    tmp_path: Path,
+    short: Policy,
+    caplog: pytest.LogCaptureFixture,
+    expected_errors: ExpectedErrors,
 ) -> None:
+    expected_errors(": incident ")
     async with (
         hosted(Naughty(), our_server, tmp_path, policy=short) as agent,
         StockClient(*await our_server.account(), our_server) as alice,
@@ -161,7 +168,10 @@ async def test_raising_is_one_error_with_an_incident(
             assert "secret" not in str(failed.value)
 
 
-async def test_raising_in_a_stream_aborts_it(our_server: XmppServer, tmp_path: Path, short: Policy) -> None:
+async def test_raising_in_a_stream_aborts_it(
+    our_server: XmppServer, tmp_path: Path, short: Policy, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("KeyError: 'x'")
     async with (
         hosted(Naughty(), our_server, tmp_path, policy=short) as agent,
         StockClient(*await our_server.account(), our_server) as alice,
@@ -187,7 +197,10 @@ async def test_raising_in_a_stream_aborts_it(our_server: XmppServer, tmp_path: P
             ]
 
 
-async def test_hanging_ends_with_the_assist_timeout(our_server: XmppServer, tmp_path: Path, short: Policy) -> None:
+async def test_hanging_ends_with_the_assist_timeout(
+    our_server: XmppServer, tmp_path: Path, short: Policy, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("assist took longer than 0.5 s")
     async with (
         hosted(Naughty(), our_server, tmp_path, policy=short) as agent,
         StockClient(*await our_server.account(), our_server) as alice,

@@ -16,6 +16,7 @@ from spade.template import Template
 
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.names import bare
+from tests.errors import ExpectedErrors
 from tests.servers.clients import StockClient
 from tests.servers.server import XmppServer
 from tests.waiting import PATIENCE_S
@@ -70,7 +71,11 @@ async def test_a_plain_spade_agent_is_answered_so_that_its_template_matches(our_
             assert bare(request.metadata["sender"]) == plain.jid.bare
 
 
-async def test_a_failure_says_so_by_its_performative(prosody: XmppServer, tmp_path: Path) -> None:
+async def test_a_failure_says_so_by_its_performative(
+    prosody: XmppServer, tmp_path: Path, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("ValueError: no price")
+
     class Fails(Echo):
         async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
             raise ValueError("no price")

@@ -20,6 +20,7 @@ from spade_coreason.exceptions import StoreError
 from spade_coreason.stores.schema import ANSWERED, RECEIVED
 from spade_coreason.timings import Timings
 from spade_coreason.xmpp.timings import ConnectionTimings
+from tests.errors import ExpectedErrors
 from tests.servers.clients import StockClient
 from tests.servers.ejabberd import ejabberd as ejabberd_server
 from tests.servers.ejabberd import installed as ejabberd_installed
@@ -192,8 +193,9 @@ async def test_a_message_is_not_acknowledged_before_it_is_durable(real_server: X
 
 
 async def test_what_comes_while_the_disk_is_full_is_answered_when_there_is_room_again(
-    real_server: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    real_server: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
 ) -> None:
+    expected_errors("database or disk is full", "what came in cannot be stored; it is not acknowledged")
     policy, timings = replace(UNLIMITED, timings=Timings(retry_s=0.3)), ConnectionTimings(renew_s=0.3)
 
     async def grows_to(pages: int) -> None:

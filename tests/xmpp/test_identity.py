@@ -29,6 +29,7 @@ from spade_coreason.stores import StoreTimings
 from spade_coreason.stores.memory import AgentInteractionMemory
 from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.timings import ConnectionTimings
+from tests.errors import ExpectedErrors
 from tests.servers.clients import StockClient
 from tests.servers.server import OTHER_DOMAIN, XmppServer
 from tests.waiting import PATIENCE_S, eventually
@@ -399,7 +400,10 @@ async def test_its_presence_says_that_it_is_paused(prosody: XmppServer, tmp_path
         await presence(alice, agent.jid, says("available", ""))
 
 
-async def test_its_presence_says_that_nothing_can_be_stored(prosody: XmppServer, tmp_path: Path) -> None:
+async def test_its_presence_says_that_nothing_can_be_stored(
+    prosody: XmppServer, tmp_path: Path, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("is gone (No such file or directory)", "what came in cannot be stored; it is not acknowledged")
     timings, store_timings = ConnectionTimings(presence_s=0.1), StoreTimings(retry_s=0.1)
     async with (
         hosted(Weather(), prosody, tmp_path, timings=timings, store_timings=store_timings) as agent,

@@ -8,14 +8,21 @@ from typing import Any
 
 import pytest
 
-from tests.xmpp.scenarios import SCENARIOS, Side, in_memory, on_server
+from tests.errors import ExpectedErrors
+from tests.xmpp.scenarios import SCENARIOS, Side, a_program, errors, in_memory, on_server
 
 
 @pytest.mark.parametrize("place", ["memory", "prosody", "ejabberd", "embedded"])
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 async def test_a_scenario_ends_the_same_everywhere(
-    place: str, scenario: Callable[[Side], Awaitable[Any]], request: pytest.FixtureRequest, tmp_path: Path
+    place: str,
+    scenario: Callable[[Side], Awaitable[Any]],
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    expected_errors: ExpectedErrors,
 ) -> None:
+    if scenario in (errors, a_program):
+        expected_errors("ValueError: a secret of the inside")
     at = in_memory() if place == "memory" else on_server(request.getfixturevalue(place), tmp_path)
     async with at as side:
         assert await scenario(side) == SCENARIOS[scenario]
