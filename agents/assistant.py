@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from spade_coreason.llm import LLMAgent
+from spade_coreason.llm.agent import LLMAgent
 
 
 def current_time(timezone: str = "UTC") -> str:

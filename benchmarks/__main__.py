@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.servers import ejabberd, prosody
-from tests.servers.server import XmppServer
+from tests.support.servers import ejabberd, prosody
+from tests.support.servers.server import XmppServer
 
 from .further import further_agents
 from .memory import MemoryLoad, measure
@@ -40,14 +40,9 @@ from .report import (
     speed_table,
     speed_targets,
 )
-from .sessions import SessionLoad
-from .sessions import lines as session_lines
-from .sessions import measure as measure_sessions
-from .sessions import targets as session_targets
+from .sessions import SessionLoad, lines as session_lines, measure as measure_sessions, targets as session_targets
 from .speed import IN_FLIGHT, THREADS, Load, medians, side_by_side
-from .thinking import lines as thinking_lines
-from .thinking import measure as measure_thinking
-from .thinking import targets as thinking_targets
+from .thinking import lines as thinking_lines, measure as measure_thinking, targets as thinking_targets
 
 FULL = (Load(rounds=48, messages=1000, pings=50), 100, 5.0)
 FULL_RECALL, QUICK_RECALL = (10_000, 300), (500, 20)

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.servers.server import XmppServer
+from tests.support.servers.server import XmppServer
 
 from .agents import KINDS, Place, Start
 

@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from spade_coreason.storage import open_database
+
 Start: TypeAlias = Callable[[str, str], Awaitable[None]]
 """Brings an agent with this bare JID and password online."""
 
@@ -104,18 +106,18 @@ async def spade(place: Place) -> AsyncIterator[Start]:
 async def hosted(place: Place, durability: Literal["full", "normal"] = "full") -> AsyncIterator[Start]:
     """Ours: stream management, on disk before it is acknowledged, one transaction a turn. One endpoint and one database."""
     from spade_coreason import AgentDefinition, Policy, Runner
-    from spade_coreason.access import Access
     from spade_coreason.agents.echo import EchoAgent
-    from spade_coreason.collector import settle_collector
-    from spade_coreason.conversation import Rules
-    from spade_coreason.door import Door
-    from spade_coreason.peers import OpenRequests
-    from spade_coreason.stores import AgentStore, Database
-    from spade_coreason.xmpp.endpoint import Endpoint
+    from spade_coreason.app.gc import settle_collector
+    from spade_coreason.domain.access import Access
+    from spade_coreason.domain.conversation import Rules
+    from spade_coreason.runtime.gateway import Door
+    from spade_coreason.runtime.peers import OpenRequests
+    from spade_coreason.storage.repository import AgentStore
+    from spade_coreason.xmpp.connection.endpoint import Endpoint
     from spade_coreason.xmpp.host import HostedAgent
 
     endpoint = Endpoint(place.host, place.port, ca_file=place.ca_file)
-    database = await Database.open(f"sqlite+aiosqlite:///{place.directory}/platform.db", durability)
+    database = await open_database(f"sqlite+aiosqlite:///{place.directory}/platform.db", durability)
     agents: list[HostedAgent] = []
 
     async def start(jid: str, password: str) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from tests.servers.clients import StockClient
-from tests.servers.server import XmppServer
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import XmppServer
 
 from .agent_process import AgentProcess, agent_process
 

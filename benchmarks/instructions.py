@@ -18,15 +18,16 @@ from pathlib import Path
 from xml.etree.ElementTree import Element
 
 from spade_coreason import AgentDefinition, Policy, Runner
-from spade_coreason.access import Access
 from spade_coreason.agents.echo import EchoAgent
-from spade_coreason.collector import settle_collector
-from spade_coreason.conversation import Rules
-from spade_coreason.door import Door
-from spade_coreason.peers import OpenRequests
-from spade_coreason.stores import AgentStore, Database
-from spade_coreason.tracked import Tracked
-from spade_coreason.xmpp.stream import StreamReader
+from spade_coreason.app.gc import settle_collector
+from spade_coreason.domain.access import Access
+from spade_coreason.domain.conversation import Rules
+from spade_coreason.runtime.gateway import Door
+from spade_coreason.runtime.outbound import Tracked
+from spade_coreason.runtime.peers import OpenRequests
+from spade_coreason.storage import open_database
+from spade_coreason.storage.repository import AgentStore
+from spade_coreason.xmpp.connection.stream_parser import StreamReader
 
 from .speed import IN_FLIGHT, THREADS
 
@@ -86,7 +87,7 @@ class _Client:
 async def _main(messages: int) -> None:
     """What callgrind watches; it counts the last `messages` alone."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as directory:
-        database = await Database.open(f"sqlite+aiosqlite:///{directory}/platform.db")
+        database = await open_database(f"sqlite+aiosqlite:///{directory}/platform.db")
         policy = Policy(rules=Rules(max_interactions=0))
         runner = Runner(EchoAgent(AgentDefinition.simple("echo")), AGENT, AgentStore(database, AGENT), policy)
         client = _Client()

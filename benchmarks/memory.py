@@ -17,10 +17,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal, get_args
 
-from spade_coreason.stores.memory import AgentInteractionMemory
-from spade_coreason.stores.memory_format import file_name, timestamp
-from spade_coreason.stores.memory_import import spade_llm_name
-from spade_coreason.stores.memory_syncs import Syncs
+from spade_coreason.memory.interaction.format import file_name, spade_llm_name, timestamp
+from spade_coreason.memory.interaction.store import AgentInteractionMemory
+from spade_coreason.memory.interaction.turn_sync import Syncs
 
 from .peer import environment
 

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from spade_coreason.stores.memory import AgentInteractionMemory
+from spade_coreason.memory.interaction.store import AgentInteractionMemory
 
 
 def peak_kib() -> int:

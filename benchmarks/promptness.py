@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spade_coreason.collector import settle_collector
-from spade_coreason.conversation import Rules
-from spade_coreason.runner import Policy
-from tests.servers.clients import StockClient
-from tests.servers.server import XmppServer
-from tests.waiting import eventually
-from tests.xmpp.hosting import By, Hosted, hosted
+from spade_coreason.app.gc import settle_collector
+from spade_coreason.domain.conversation import Rules
+from spade_coreason.runtime.policy import Policy
+from tests.support.hosting import By, Hosted, hosted
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import XmppServer
+from tests.support.wait import eventually
 
 PEOPLE, THREADS = 10, 10
 ROOMY = Policy(rules=Rules(max_interactions=0), concurrency=4 * PEOPLE * THREADS)

@@ -15,10 +15,14 @@ import numpy as np
 
 from spade_coreason import ConversationState, Identity, Knowledge
 from spade_coreason.contracts.base import utc_now
-from spade_coreason.conversation import Life
-from spade_coreason.session import Session, Variables
-from spade_coreason.stores import AgentStore, ConversationRow, Database
-from spade_coreason.stores.knowledge import KnowledgeStore, Lacking, NewDocument, Shelf, VectorRow
+from spade_coreason.domain.conversation import Life
+from spade_coreason.memory.active import Variables
+from spade_coreason.memory.session import Session
+from spade_coreason.storage import open_database
+from spade_coreason.storage.database import Database
+from spade_coreason.storage.knowledge import KnowledgeStore, Lacking, NewDocument, Shelf, VectorRow
+from spade_coreason.storage.records import ConversationRow
+from spade_coreason.storage.repository import AgentStore
 
 AGENT, PERSON = "bench@localhost", "alice@localhost"
 DIMENSION = 384  # of all-MiniLM-L6-v2
@@ -55,7 +59,7 @@ async def recall(documents: int, rounds: int) -> Recall:
     """Fills a database and asks it, with questions of six words."""
     chance = random.Random(1)
     with tempfile.TemporaryDirectory(prefix="benchmark-") as directory:
-        database = await Database.open(f"sqlite+aiosqlite:///{directory}/platform.db", "normal")
+        database = await open_database(f"sqlite+aiosqlite:///{directory}/platform.db", "normal")
         await _fill(database, documents, chance)
         questions = [" ".join(_text(chance, 6, _UNCOMMON)) for _ in range(rounds)]
         by_meaning = _session(database, Knowledge(KnowledgeStore(database, AGENT), _Instant()))

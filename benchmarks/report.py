@@ -13,8 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
-from tests.servers.clients import StockClient
-from tests.servers.server import XmppServer
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import XmppServer
 
 from .further import Further
 from .memory import MemoryMeasured

@@ -18,14 +18,17 @@ from typing import Any
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
 from spade_coreason import AgentDefinition, ConversationState
-from spade_coreason.codec import Incoming
-from spade_coreason.conversation import Life, Rules
-from spade_coreason.names import possible_ids, session_id
-from spade_coreason.runner import Policy, Runner
-from spade_coreason.stores import AgentStore, ConversationRow, Database, Turn
-from spade_coreason.stores.database import micros
-from spade_coreason.stores.statements import ADD_INTERACTION, ANSWER, RECEIVE, SAVE_CONVERSATION, sql
-from spade_coreason.values import replace
+from spade_coreason.domain.conversation import Life, Rules
+from spade_coreason.domain.identifiers import possible_ids, session_id
+from spade_coreason.domain.messages import Incoming
+from spade_coreason.domain.value import replace
+from spade_coreason.runtime.policy import Policy
+from spade_coreason.runtime.runner import Runner
+from spade_coreason.storage import open_database
+from spade_coreason.storage.database import Database, micros
+from spade_coreason.storage.records import ConversationRow, Turn
+from spade_coreason.storage.repository import AgentStore
+from spade_coreason.storage.statements import ADD_INTERACTION, ANSWER, RECEIVE, SAVE_CONVERSATION, sql
 
 from .report import Target
 
@@ -105,7 +108,7 @@ def _thread_row(turns: int) -> ConversationRow:
 
 
 async def _fill(path: Path, turns: int) -> None:
-    database = await Database.open(f"sqlite+aiosqlite:///{path}", "off")
+    database = await open_database(f"sqlite+aiosqlite:///{path}", "off")
     await AgentStore(database, AGENT).save_conversation(_thread_row(turns))
     await database.close()
     with closing(sqlite3.connect(path)) as connection:
@@ -142,7 +145,7 @@ class _Session:
 
     @classmethod
     async def open(cls, path: Path, size: int) -> _Session:
-        database = await Database.open(f"sqlite+aiosqlite:///{path}", "full")
+        database = await open_database(f"sqlite+aiosqlite:///{path}", "full")
         store = AgentStore(database, AGENT)
         runner = Runner(_Echo(), AGENT, store, Policy(rules=Rules(max_interactions=0)))
         await runner.open(lambda stanzas: None)
@@ -172,7 +175,7 @@ class _Session:
 
 
 async def _grouped(path: Path, turns: int) -> float:
-    database = await Database.open(f"sqlite+aiosqlite:///{path}", "full")
+    database = await open_database(f"sqlite+aiosqlite:///{path}", "full")
     store = AgentStore(database, AGENT)
     numbers = iter(range(turns))
 

@@ -11,8 +11,8 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from itertools import count
 
-from tests.servers.clients import StockClient
-from tests.servers.server import XmppServer
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import XmppServer
 
 from .agent_process import AgentProcess, agent_process
 from .agents import KINDS

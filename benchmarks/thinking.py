@@ -15,7 +15,7 @@ import openai
 from aiohttp import ClientSession
 
 from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, Identity, Interaction
-from spade_coreason.llm import LLMAgent
+from spade_coreason.llm.agent import LLMAgent
 
 from .agent_process import resident_kib
 from .model_process import model_process

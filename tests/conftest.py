@@ -12,16 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from spade_coreason.stores import Database
-from tests.databases import SQLITE, opened
-from tests.errors import ExpectedErrors
-from tests.servers import ejabberd as ejabberd_server
-from tests.servers import embedded as embedded_server
-from tests.servers import postgres as postgres_server
-from tests.servers import prosody as prosody_server
-from tests.servers.postgres import Postgres
-from tests.servers.requirements import missing_programs, require
-from tests.servers.server import XmppServer
+from spade_coreason.storage.database import Database
+
+from .support.databases import SQLITE, opened
+from .support.errors import ExpectedErrors
+from .support.servers import (
+    ejabberd as ejabberd_server,
+    embedded as embedded_server,
+    postgres as postgres_server,
+    prosody as prosody_server,
+)
+from .support.servers.postgres import Postgres
+from .support.servers.requirements import missing_programs, require
+from .support.servers.server import XmppServer
 
 RAISED_STANZA_BYTES = 4 * 1024 * 1024
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.memory import WAYS
-from tests.servers import prosody
-from tests.servers.requirements import require
+
+from .support.servers import prosody
+from .support.servers.requirements import require
 
 ROOT = Path(__file__).parents[1]
 

@@ -15,11 +15,12 @@ import pytest
 import yaml
 
 from spade_coreason import AgentClient, Platform, load_settings
-from spade_coreason.runfile import RunFile, write_run_file
-from spade_coreason.stores import lock_directory
-from spade_coreason.xmpp.servers.ports import free_ports
-from tests.servers.requirements import require
-from tests.waiting import PATIENCE_S
+from spade_coreason.config.runfile import RunFile, write_run_file
+from spade_coreason.storage.lock import lock_directory
+from spade_coreason.xmpp.servers.process import free_ports
+
+from .support.servers.requirements import require
+from .support.wait import PATIENCE_S
 
 ROOT = Path(__file__).parents[1]
 DOCKER = ROOT / "docker"

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from tests.errors import ExpectedErrors, errors_in
+from .support.errors import ExpectedErrors, errors_in
 
 log = logging.getLogger("spade_coreason.somewhere")
 
@@ -45,6 +45,9 @@ def test_an_announced_error_that_does_not_come_fails_the_test(errors: ExpectedEr
 
 
 def test_the_errors_of_a_program_are_lines_of_its_log() -> None:
-    first, second = "error: agent@localhost: incident 1", "2026-01-02 03:04:05,678 ERROR spade_coreason.turn: incident 2"
+    first, second = (
+        "error: agent@localhost: incident 1",
+        "2026-01-02 03:04:05,678 ERROR spade_coreason.runtime.turn: incident 2",
+    )
     output = f"warning: slow\n{first}\nan error: of nobody\n{second}\nTraceback (most recent call last):\n"
     assert errors_in(output) == [first, second]

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests import importing
+from .support import importing
 
 ROOT = Path(__file__).parents[1]
 MAY_APPEAR = re.compile(r"pyjabber_xep0363_\w+$")
@@ -30,7 +30,9 @@ def test_importing_every_module_leaves_the_process_and_its_files_as_they_were(tm
     before, after = changed.pop("environment", ({}, {}))
     assert {name for name in {**before, **after} if before.get(name) != after.get(name)} <= MAY_BE_SET
     assert changed == {}
-    assert {"spade_coreason.xmpp.host", "spade_coreason.xmpp.xmpp_client", "spade_coreason.cli.app"} <= set(said["modules"])
+    assert {"spade_coreason.xmpp.host", "spade_coreason.xmpp.connection.client", "spade_coreason.cli.app"} <= set(
+        said["modules"]
+    )
     assert done.stderr == ""
 
 
@@ -56,7 +58,7 @@ def test_what_an_import_changes_is_seen(tmp_path: Path) -> None:
 def test_the_first_agents_put_in_order_what_spade_and_slixmpp_leave_and_do_so_once(tmp_path: Path) -> None:
     program = (
         "import asyncio, logging, pathlib\n"
-        "from spade_coreason.xmpp.endpoint import Endpoint\n"
+        "from spade_coreason.xmpp.connection.endpoint import Endpoint\n"
         "from spade_coreason.xmpp.host import HostedAgent\n"
         "async def main():\n"
         "    made = list(pathlib.Path().glob('pyjabber_xep0363_*'))\n"

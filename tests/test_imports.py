@@ -1,154 +1,170 @@
-"""The map of the rooms: import downwards only, and what may know SPADE, SQL or the settings."""
+"""The layers of the package: imports go downwards only, through the front of a package, and never in a circle."""
 
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
+from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "spade_coreason"
-# The last column of each line is the highest floor; a room may import from its own and from lower ones.
-FLOORS = [
-    {
-        "exceptions",
-        "contracts",
-        "names",
-        "runfile",
-        "status",
-        "private_socket",
-        "tracked",
-        "current",
-        "activity",
-        "alarms",
-        "slots",
-        "pace",
-        "notices",
-        "collector",
-        "access",
-        "avatar",
-        "addresses",
-        "preferences",
-        "devices",
-        "words",
-        "turns",
-        "web_api",
-        "passages",
-        "documents",
-        "nearness",
-        "held",
-        "values",
-        "timings",
-    },
-    {"conversation", "pruning", "fields", "own_commands", "config", "modules", "authoring", "tokens", "summaries", "embedding"},
-    {"codec", "stores", "loading", "files", "links"},
-    {
-        "session",
-        "response",
-        "streams",
-        "lane",
-        "lifecycle",
-        "ends",
-        "commands",
-        "policy",
-        "engine",
-        "verdicts",
-        "memories",
-        "outbox",
-        "obeying",
-        "waiting_room",
-        "workers",
-        "feedback",
-        "turn",
-        "runner",
-        "peers",
-        "door",
-        "forget",
-        "export",
-        "operators",
-        "placing",
-        "departures",
-        "filing",
-        "admissions",
-        "retention",
-        "knowledge",
-        "librarian",
-        "governance",
-        "usage",
-    },
-    {"xmpp", "testing", "local_network", "llm"},
-    {"service", "models"},
+ROOT = "spade_coreason"
+PACKAGE = Path(__file__).parents[1] / ROOT
+# A package imports from strictly lower layers only, and only what the front (`__init__`) of the other exports.
+LAYERS = [
+    {"_version", "exceptions", "concurrency", "contracts"},
+    {"domain"},
+    {"codec", "config", "storage"},
+    {"memory"},
+    {"runtime"},
+    {"llm", "xmpp"},
+    {"app", "testing"},
     {"cli"},
     {"__main__"},
 ]
-FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
+VOCABULARY = {"contracts", "domain"}
+"""Their modules may be imported past the front."""
+PUBLIC_FRONTS = {"", "llm", "contracts"}
+"""Their fronts are for users of the library: they may export what no other package uses."""
 
 
 def modules() -> list[Path]:
-    return [path for path in sorted(PACKAGE.rglob("*.py")) if "agents" not in path.parts and path.parent != PACKAGE.parent]
+    return [path for path in sorted(PACKAGE.rglob("*.py")) if "agents" not in path.relative_to(PACKAGE).parts]
 
 
-def room_of(path: Path) -> str:
+def package_of(path: Path) -> str:
+    """The package, or the module, directly under the root that a module belongs to."""
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imports(path: Path) -> set[str]:
-    """What a module imports, as full names."""
-    package = ("spade_coreason", *path.relative_to(PACKAGE).parts[:-1])
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+def name_of(path: Path) -> str:
+    return ".".join((ROOT, *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+
+
+@cache
+def imports(path: Path) -> frozenset[tuple[str, str]]:
+    """Pairs of module and name that a module imports; the name is empty for `import module`."""
+    package = (ROOT, *path.relative_to(PACKAGE).parts[:-1])
+    found: set[tuple[str, str]] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            found |= {(alias.name, "") for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
             module = ".".join(part for part in (base, node.module) if part)
-            found |= {f"{module}.{alias.name}" for alias in node.names}
+            found |= {(module, alias.name) for alias in node.names}
+    return frozenset(found)
+
+
+@cache
+def exports(package: str) -> dict[str, str]:
+    """Names that the front of a package exports, and the module that defines each."""
+    stub = PACKAGE / package / "__init__.pyi"
+    if not stub.exists():
+        return {}
+    tree = ast.parse(stub.read_text(encoding="utf-8"))
+    base = f"{ROOT}.{package}".rstrip(".")
+    froms = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: f"{base}.{node.module}" for node in froms for alias in node.names}
+
+
+def ours(path: Path) -> list[tuple[str, str, str]]:
+    """What a module imports from other packages of ours: the package, the module, the name."""
+    found = []
+    for module, name in imports(path):
+        parts = f"{module}.{name}".split(".")
+        if parts[0] == ROOT and "agents" not in parts[1:2] and parts[1] != package_of(path):
+            found.append((parts[1], module, name))
     return found
 
 
-def test_every_room_is_on_the_map() -> None:
-    rooms = {room_of(path) for path in modules()} - {"__init__", "agents"}
-    assert rooms <= set(FLOOR)
+def test_there_are_at_most_eleven_packages_and_six_modules() -> None:
+    packages = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()} - {"agents"}
+    assert len(packages) <= 11
+    assert len(list(PACKAGE.glob("*.py"))) <= 6
+    assert len(LAYERS) <= 9
+
+
+def test_every_package_is_on_the_map() -> None:
+    assert {package_of(path) for path in modules()} - {"__init__"} == set(LAYER)
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_a_room_imports_downwards_only(path: Path) -> None:
-    room = room_of(path)
-    if room == "__init__":
+def test_a_package_imports_from_lower_layers_only(path: Path) -> None:
+    package = package_of(path)
+    if package == "__init__":
+        assert all(found == "_version" for found, *_ in ours(path))
         return
-    for name in imports(path):
-        parts = name.split(".")
-        if parts[0] == "spade_coreason" and len(parts) > 1 and parts[1] in FLOOR and parts[1] != room:
-            assert FLOOR[parts[1]] <= FLOOR[room], f"{room} imports {name}"
+    for found, module, name in ours(path):
+        assert LAYER.get(found, len(LAYERS)) < LAYER[package], f"{package} imports {module}.{name}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_package_imports_only_from_the_fronts_of_others(path: Path) -> None:
+    for package, module, name in ours(path):
+        if package not in VOCABULARY and (PACKAGE / package).is_dir():
+            assert module == f"{ROOT}.{package}", f"{module}.{name} is imported past the front"
+            assert package == "cli" or name in exports(package)
+
+
+@pytest.mark.parametrize("package", sorted({path.parent.name for path in PACKAGE.glob("*/__init__.pyi")} | {""}))
+def test_a_front_exports_what_exists_and_others_use(package: str) -> None:
+    front = importlib.import_module(f"{ROOT}.{package}".rstrip("."))
+    assert exports(package)
+    assert all(hasattr(front, name) for name in exports(package))
+    if package not in PUBLIC_FRONTS:
+        used = {name for path in modules() for found, _, name in ours(path) if found == package}
+        public = {name for name, module in exports("").items() if module == f"{ROOT}.{package}"}
+        assert set(exports(package)) <= used | public
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    names = {name_of(path): path for path in modules()}
+    graph: dict[str, set[str]] = {}
+    for name, path in names.items():
+        graph[name] = set()
+        for module, attribute in imports(path):
+            package = module.removeprefix(ROOT).strip(".")
+            target = exports(package).get(attribute) if module.startswith(ROOT) else None
+            target = target or (f"{module}.{attribute}" if f"{module}.{attribute}" in names else module)
+            if target in names and target != name:
+                graph[name].add(target)
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_no_module_takes_a_private_name_of_another(path: Path) -> None:
-    names = [name.split(".") for name in imports(path) if name.startswith("spade_coreason.")]
-    assert not [".".join(parts) for parts in names if any(part.startswith("_") and not part.endswith("__") for part in parts)]
+    names = [f"{module}.{name}".split(".") for module, name in imports(path) if module.startswith(ROOT)]
+    private = [parts for parts in names if any(part.startswith("_") and not part.endswith("__") for part in parts)]
+    assert all("_version" in parts for parts in private)
 
 
 @pytest.mark.parametrize(
-    ("libraries", "rooms"),
-    [({"spade", "slixmpp", "pyjabber"}, {"xmpp"}), ({"sqlalchemy", "alembic", "aiosqlite", "asyncpg"}, {"stores"})],
+    ("libraries", "packages"),
+    [({"spade", "slixmpp", "pyjabber"}, {"xmpp"}), ({"sqlalchemy", "alembic", "aiosqlite", "asyncpg"}, {"storage"})],
 )
-def test_a_library_is_known_in_one_room(libraries: set[str], rooms: set[str]) -> None:
+def test_a_library_is_known_in_one_package(libraries: set[str], packages: set[str]) -> None:
     for path in modules():
-        if room_of(path) not in rooms:
-            assert not {name.split(".")[0] for name in imports(path)} & libraries, path
+        if package_of(path) not in packages:
+            assert not {module.split(".")[0] for module, _ in imports(path)} & libraries, path
 
 
 @pytest.mark.parametrize(
     ("module", "is_not_needed"),
     [
-        ("spade_coreason", {"spade", "slixmpp", "sqlalchemy", "jsonschema", "aiohttp"}),
+        ("spade_coreason", {"spade", "slixmpp", "sqlalchemy", "jsonschema", "aiohttp", "pydantic"}),
         ("spade_coreason.xmpp.client", {"spade", "sqlalchemy", "jsonschema", "aiohttp"}),  # `ask`, `chat`, AgentClient
-        ("spade_coreason.xmpp.probe", {"spade", "sqlalchemy", "jsonschema", "aiohttp"}),  # `check`
+        ("spade_coreason.xmpp.connection.probe", {"spade", "sqlalchemy", "jsonschema", "aiohttp"}),  # `check`
+        ("spade_coreason.testing", {"spade", "slixmpp"}),
+        ("spade_coreason.cli.app", {"spade", "slixmpp", "sqlalchemy", "jsonschema", "aiohttp"}),  # `--help`
     ],
 )
-def test_what_is_not_needed_is_not_imported(module: str, is_not_needed: set[str]) -> None:
+def test_modules_that_are_not_needed_are_not_imported(module: str, is_not_needed: set[str]) -> None:
     program = f"import {module}, sys; print(*{is_not_needed} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""

@@ -16,13 +16,16 @@ from pathlib import Path
 import pytest
 
 from spade_coreason import AgentTester
-from spade_coreason.commands import EVERYBODY, OPERATORS, find
-from spade_coreason.stores import AgentStore, Database
-from tests.servers import prosody as prosody_server
-from tests.servers.clients import StockClient
-from tests.servers.requirements import require
-from tests.turns import AGENT, conversation, turn
-from tests.waiting import PATIENCE_S
+from spade_coreason.runtime.commands.builtin import EVERYBODY, OPERATORS
+from spade_coreason.runtime.commands.parser import find
+from spade_coreason.storage import open_database
+from spade_coreason.storage.repository import AgentStore
+
+from .support.records import AGENT, conversation, turn
+from .support.servers import prosody as prosody_server
+from .support.servers.clients import StockClient
+from .support.servers.requirements import require
+from .support.wait import PATIENCE_S
 
 ROOT = Path(__file__).parents[1]
 COMMAND = [str(Path(sys.executable).with_name("spade-coreason"))]
@@ -89,7 +92,7 @@ def test_every_other_command_is_run_below() -> None:
 
 def test_the_commands_for_the_storage_work_one_after_the_other(tmp_path: Path) -> None:
     async def fill() -> None:
-        database = await Database.open(f"sqlite+aiosqlite:///{tmp_path}/data/platform.db")
+        database = await open_database(f"sqlite+aiosqlite:///{tmp_path}/data/platform.db")
         store = AgentStore(database, AGENT)
         await turn(store, conversation(store))
         await database.close()

@@ -11,7 +11,7 @@ from ..contracts.blocks import STEP
 from .console import printable
 
 if TYPE_CHECKING:
-    from ..peers import PeerEvent
+    from ..runtime import PeerEvent
 
 
 class AnswerText:
@@ -149,7 +149,7 @@ def _without_choices(text: str, event: PeerEvent) -> str:
 
 
 def _data_text(data: dict[str, Any]) -> str:
-    from ..codec.rendering import block_text
+    from ..codec import block_text
 
     try:
         return block_text(DataBlock.model_validate(data))

@@ -11,12 +11,12 @@ from typing import Any, NoReturn
 
 import click
 
-from .. import __version__
+from .._version import __version__
 from ..exceptions import CoReasonError
-from . import failures
+from . import errors
 from .console import never_fail
 from .context import PROGRAM, Group, Options
-from .logs import configure_logging
+from .logging import configure_logging
 
 # What `--help` lists, so that it need not import them. A test holds the sentences to those of the commands.
 COMMANDS = {
@@ -62,7 +62,7 @@ class Root(Group):
             sys.stdout.flush()
         except BrokenPipeError:  # before click, which makes an exit code 1 of it
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python would complain when it flushes at its end
-            return failures.PIPE_CLOSED
+            return errors.PIPE_CLOSED
         return result
 
     def main(
@@ -76,11 +76,11 @@ class Root(Group):
         try:
             code = super().main(args, prog_name or PROGRAM, complete_var, standalone_mode=False, **extra)
         except (click.exceptions.Abort, KeyboardInterrupt):
-            code = failures.INTERRUPTED
+            code = errors.INTERRUPTED
         except (click.ClickException, CoReasonError, OSError) as error:
-            code = failures.report(error)
+            code = errors.report(error)
         except Exception as error:  # noqa: BLE001 - the last place that can turn it into a line
-            code = failures.report(error)
+            code = errors.report(error)
         sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -9,6 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from ..config import read_run_file
+from ..domain.jid import bare, domain
 from ..exceptions import (
     ConfigError,
     ConnectError,
@@ -19,15 +21,14 @@ from ..exceptions import (
     ServerError,
     StoreError,
 )
-from ..names import bare, domain
-from ..runfile import read_run_file
-from . import failures
-from .configured import database_file
-from .unstarted import UsesModels, UsesServers, configured_agent
+from ..storage import open_database
+from . import errors
+from .dry_run import UsesModels, UsesServers, configured_agent
+from .settings import database_file
 
 if TYPE_CHECKING:
     from ..config import AgentSettings, Settings
-    from ..xmpp.endpoint import Endpoint
+    from ..xmpp import Endpoint
 
 # What an agent on a server profits from (XEP: what it is good for).
 FEATURES = {
@@ -56,12 +57,12 @@ class Finding:
 
 def bad(what: str, error: CoReasonError) -> Finding:
     """The finding that an error is."""
-    return Finding(what, "bad", _unnamed(error), failures.exit_code(error))
+    return Finding(what, "bad", _unnamed(error), errors.exit_code(error))
 
 
 def _unnamed(error: CoReasonError) -> str:
     """The line of an error, without the account that the finding names already."""
-    text = failures.line(error)
+    text = errors.line(error)
     return text.removeprefix(f"{error.jid}: ") if isinstance(error, ConnectError) else text
 
 
@@ -131,10 +132,9 @@ async def _storage(settings: Settings) -> AsyncIterator[Finding]:
     file = database_file(settings)
     if file is not None and not _is_there(file):
         return
-    from ..stores import Database
 
     try:
-        database = await Database.open(settings.storage.url, reads_only=True)
+        database = await open_database(settings.storage.url, reads_only=True)
     except DatabaseEmpty:
         yield Finding("database", "good", "is reached, and empty: the first start makes its tables")
     except StoreError as error:
@@ -154,7 +154,7 @@ def _is_there(file: Path) -> bool:
 
 
 async def _agents(settings: Settings) -> AsyncIterator[Finding]:
-    from ..models import counter_of
+    from ..app import counter_of
 
     for number, agent in enumerate(settings.agents):
         jid = bare(agent.jid)
@@ -179,7 +179,7 @@ async def _agents(settings: Settings) -> AsyncIterator[Finding]:
 
 
 def _local_server(settings: Settings) -> Iterator[Finding]:
-    from ..xmpp.servers import choose, require_free
+    from ..xmpp import choose, require_free
 
     mode, port = settings.server.mode, settings.server.port
     if mode == "external":
@@ -199,7 +199,7 @@ def _local_server(settings: Settings) -> Iterator[Finding]:
 
 async def _accounts(settings: Settings) -> AsyncIterator[Finding]:
     """Logs in with each account."""
-    from ..xmpp.endpoint import Endpoint
+    from ..xmpp import Endpoint
 
     server = settings.server
     endpoint = Endpoint(server.host, server.port, server.tls.verify, server.tls.ca_file)
@@ -224,7 +224,7 @@ async def _accounts(settings: Settings) -> AsyncIterator[Finding]:
 
 
 async def _log_in(agent: AgentSettings, endpoint: Endpoint) -> str:
-    from ..xmpp.probe import probe
+    from ..xmpp import probe
 
     password = agent.password.get_secret_value() if agent.password is not None else ""
     has_management, features = await probe(agent.jid, password, endpoint)

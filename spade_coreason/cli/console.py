@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
 
 _CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "blue": 34, "cyan": 36}
+
 # Of what comes from others, a terminal gets no control characters (C0 and C1): they could do anything to it.
 _CONTROL = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
-
 
 # What is good, worth a note, or bad, and the same where standard output has no such signs.
 _MARKS = {"good": ("✓", "+", "green"), "note": ("•", "-", "yellow"), "bad": ("✗", "x", "red")}
@@ -67,6 +73,7 @@ def warn(text: str) -> None:
 
 
 CLEAR_LINE = "\r\x1b[K"
+
 _last_written = ""
 
 
@@ -138,3 +145,76 @@ def lasting(time: timedelta) -> str:
     if days:
         return f"{days} d {hours} h"
     return f"{hours} h {minutes} min" if hours else f"{minutes} min" if minutes else f"{seconds} s"
+
+
+class PassingLine:
+    """At most one line, where the cursor is. Whoever writes anything else clears it, or writes `aside`."""
+
+    def __init__(self) -> None:
+        self._text = ""
+
+    def show(self, text: str) -> None:
+        """Shows the line, instead of the one before."""
+        if text != self._text:
+            self.clear()
+            self._text = text
+            write(text)
+
+    def clear(self) -> None:
+        """Takes the line away, if there is one."""
+        if self._text:
+            self._text = ""
+            with contextlib.suppress(BrokenPipeError):
+                write(CLEAR_LINE)
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Whole lines may be written in the block; they stand above."""
+        text = self._text
+        self.clear()
+        with contextlib.suppress(BrokenPipeError):
+            end_line()
+        try:
+            yield
+        finally:
+            if text:
+                self.show(text)
+
+
+passing = PassingLine()
+
+"""That of standard output."""
+
+
+class Bar:
+    """So many pieces of work, one after the other; `part` says how far the present one is."""
+
+    def __init__(self, progress: Progress, task: TaskID) -> None:
+        self._progress = progress
+        self._task = task
+        self._done = 0
+
+    def begin(self, name: str) -> None:
+        """The next piece."""
+        self._progress.update(self._task, description=one_line(name, 40))
+
+    def part(self, done: int, total: int) -> None:
+        """How much of it is done."""
+        self._progress.update(self._task, completed=self._done + done / max(total, 1))
+
+    def end(self) -> None:
+        """It is done."""
+        self._done += 1
+        self._progress.update(self._task, completed=self._done)
+
+
+@contextmanager
+def bar(total: int) -> Iterator[Bar]:
+    """A bar for so many pieces; it is gone at the end."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    console = Console(file=sys.stderr)
+    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as progress:
+        yield Bar(progress, progress.add_task("", total=total))

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import click
 
-from . import failures
-from .logs import configure_logging
+from . import errors
+from .logging import configure_logging
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class Group(click.Group):
         """Shows the help where no command is named."""
         if not args and not ctx.resilient_parsing:  # click before 8.2 would call this a success
             click.echo(ctx.get_help(), err=True)
-            ctx.exit(failures.USAGE)
+            ctx.exit(errors.USAGE)
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Literal, NamedTuple, TypeAlias
 from xml.etree.ElementTree import Element
 
-from ..fields import Field, Value
-from .incoming import LONGEST_ID
+from ..domain.forms import Field, Value
+from ..domain.messages import LONGEST_ID
 from .namespaces import COMMANDS, DATA_FORM, FORM_FIELD, FORM_NAMESPACE, FORM_VALUE, RESULT_FORM, STANZA_ERRORS
 from .xml import attribute, clean, escape, split, wire_size
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 from xml.etree.ElementTree import Element, SubElement
 
-from ..names import bare
+from ..domain.jid import bare
 from .namespaces import (
     ARCHIVE_FIN,
     ARCHIVE_NAMESPACE,

@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import NamedTuple
 from zlib import crc32
 
-from ..names import bare
-from .incoming import PARENT_THREAD, Incoming
+from ..domain.jid import bare
+from ..domain.messages import PARENT_THREAD, Incoming
 from .namespaces import (
     CORRECTION_NAMESPACE,
     HINTS_NAMESPACE,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 # XML 1.0, production [2]: everything but these. Lone surrogates are among them, and could not be encoded either.
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
 _BOUNDARIES = ("\n\n", "\n", ". ", " ")
+
 _FENCE = "```"
+
 _GLANCE_BYTES = 1000
 
 
@@ -35,15 +37,6 @@ def attribute(text: str) -> str:
     """`text` as the value of an attribute in single quotes."""
     text = escape(text).replace("'", "&apos;").replace('"', "&quot;")
     return text.replace("\n", "&#10;").replace("\t", "&#9;")
-
-
-def printable(value: Any) -> Any:
-    """A JSON value without lone surrogates, which no UTF-8 has."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, dict):
-        return {printable(name): printable(item) for name, item in value.items()}
-    return [printable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def wire_size(text: str) -> int:

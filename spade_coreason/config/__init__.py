@@ -1,28 +1,17 @@
-"""The settings of a platform: YAML or TOML and the environment, read once into one frozen value."""
+"""Settings: YAML or TOML and the environment, read once into one frozen value; user code by name."""
 
-from .jid import parse_domain, parse_jid
-from .loading import load_settings
-from .settings import (
-    AccessSettings,
-    AgentSettings,
-    ConversationSettings,
-    LimitSettings,
-    ServerSettings,
-    Settings,
-    StorageSettings,
-    TlsSettings,
+import lazy_loader
+
+# `__init__.pyi` lists the same names for type checkers.
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "environment": ["expand"],
+        "files": ["read_file"],
+        "importer": ["describe", "find_attribute", "how_to_name", "nearest"],
+        "loader": ["load_settings"],
+        "manifest_file": ["load_manifest"],
+        "runfile": ["RunFile", "is_owned", "read_run_file", "write_private", "write_run_file"],
+        "settings": ["AgentSettings", "KeepSettings", "MemorySettings", "RetentionSettings", "Settings"],
+    },
 )
-
-__all__ = [
-    "AccessSettings",
-    "AgentSettings",
-    "ConversationSettings",
-    "LimitSettings",
-    "ServerSettings",
-    "Settings",
-    "StorageSettings",
-    "TlsSettings",
-    "load_settings",
-    "parse_domain",
-    "parse_jid",
-]

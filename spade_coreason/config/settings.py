@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from .values import (
+from .types import (
     SQLITE,
     Address,
     AgentName,

@@ -3,11 +3,10 @@
 from .audit import GENESIS_HASH, AuditEntry
 from .base import CoReasonBaseModel
 from .blocks import AnyBlock, Block, DataBlock, MarkdownBlock, ThinkingBlock, UserErrorBlock
-from .conversation import ConversationRecord, ConversationState
 from .errors import ErrorCode, ErrorDomain
-from .events import CloudEvent, StreamAbort, StreamChunkData, StreamEnd, StreamStart
-from .graph import (
+from .events import (
     ArtifactGenerated,
+    CloudEvent,
     CouncilVote,
     EdgeActive,
     GraphError,
@@ -19,22 +18,27 @@ from .graph import (
     NodeSkipped,
     NodeStart,
     NodeStream,
+    StreamAbort,
+    StreamChunkData,
+    StreamEnd,
+    StreamStart,
     read_graph_event,
 )
-from .identity import Identity
 from .manifest import AgentCapability, AgentDefinition, AgentMetadata, AgentRuntimeConfig, ModelConfig
 from .memory import MemoryConfig, MemoryStrategy
 from .protocols import AgentInterface, EventSink, LifecycleInterface, ResponseHandler, SessionHandle, StreamHandle
-from .request import AgentRequest, ClientCapabilities
-from .requirements import (
-    AgentDependencies,
-    InlineToolDefinition,
-    ObservabilityConfig,
-    PolicyConfig,
-    RiskLevel,
-    ToolRequirement,
+from .request import AgentRequest, ClientCapabilities, Identity
+from .requirements import AgentDependencies, InlineToolDefinition, ObservabilityConfig, PolicyConfig, RiskLevel, ToolRequirement
+from .session import (
+    AttachedFile,
+    ContentPart,
+    ConversationRecord,
+    ConversationState,
+    Interaction,
+    LineageMetadata,
+    MultiModalInput,
+    SessionState,
 )
-from .session import AttachedFile, ContentPart, Interaction, LineageMetadata, MultiModalInput, SessionState
 
 __all__ = [
     "GENESIS_HASH",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Generic, Literal, TypeVar
+import time
+from functools import cache
+from typing import Annotated, Any, Generic, Literal, TypeVar
 from uuid import uuid4
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from .base import CoReasonBaseModel, UtcDatetime, utc_now
 
@@ -55,3 +57,101 @@ class StreamAbort(CoReasonBaseModel):
     stream_id: str
     reason: str
     replacement: str | None = None
+
+
+class GraphEventBase(CoReasonBaseModel):
+    """What every event of a graph has. `timestamp` is in seconds since 1970."""
+
+    run_id: str
+    trace_id: str = "unknown"
+    node_id: str
+    timestamp: float = Field(default_factory=time.time)
+    sequence_id: int | None = None
+    visual_metadata: dict[str, Any] = Field(default_factory=dict)
+    payload: dict[str, Any] = Field(default_factory=dict)
+
+
+class NodeInit(GraphEventBase):
+    """A node is known."""
+
+    event_type: Literal["NODE_INIT"] = "NODE_INIT"
+
+
+class NodeStart(GraphEventBase):
+    """A node begins."""
+
+    event_type: Literal["NODE_START"] = "NODE_START"
+
+
+class NodeStream(GraphEventBase):
+    """A node says something."""
+
+    event_type: Literal["NODE_STREAM"] = "NODE_STREAM"
+
+
+class NodeDone(GraphEventBase):
+    """A node is done."""
+
+    event_type: Literal["NODE_DONE"] = "NODE_DONE"
+
+
+class NodeSkipped(GraphEventBase):
+    """A node is not needed."""
+
+    event_type: Literal["NODE_SKIPPED"] = "NODE_SKIPPED"
+
+
+class NodeRestored(GraphEventBase):
+    """A node's result is taken from before."""
+
+    event_type: Literal["NODE_RESTORED"] = "NODE_RESTORED"
+
+
+class EdgeActive(GraphEventBase):
+    """An edge is taken."""
+
+    event_type: Literal["EDGE_ACTIVE"] = "EDGE_ACTIVE"
+
+
+class CouncilVote(GraphEventBase):
+    """A member of a council votes."""
+
+    event_type: Literal["COUNCIL_VOTE"] = "COUNCIL_VOTE"
+
+
+class GraphError(GraphEventBase):
+    """A node fails."""
+
+    event_type: Literal["ERROR"] = "ERROR"
+
+
+class ArtifactGenerated(GraphEventBase):
+    """A node made something."""
+
+    event_type: Literal["ARTIFACT_GENERATED"] = "ARTIFACT_GENERATED"
+
+
+GraphEvent = Annotated[
+    NodeInit
+    | NodeStart
+    | NodeStream
+    | NodeDone
+    | NodeSkipped
+    | NodeRestored
+    | EdgeActive
+    | CouncilVote
+    | GraphError
+    | ArtifactGenerated,
+    Field(discriminator="event_type"),
+]
+
+
+@cache
+def _reader() -> TypeAdapter[GraphEventBase]:
+    # Built when first needed: it costs as much as importing half of this package.
+    return TypeAdapter(GraphEvent)
+
+
+def read_graph_event(data: Any) -> GraphEventBase:
+    """The event that `data` is, by its `event_type`; `ValueError` where it is none."""
+    return _reader().validate_python(data)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
 
@@ -66,7 +65,7 @@ class AgentCapability(StrictModel):
 
     def validate_input(self, payload: Mapping[str, Any]) -> None:
         """Checks `payload` against `inputs`; `ValueError` names what is wrong. Nothing is fetched for it."""
-        from .schema import first_problem  # here, since jsonschema takes longer to import than all the rest
+        from .json_schema import first_problem  # here, since jsonschema takes longer to import than all the rest
 
         if (problem := first_problem(payload, self.inputs)) is not None:
             raise ValueError(f"{self.name}: {problem}")
@@ -147,13 +146,3 @@ class AgentDefinition(StrictModel):
             capabilities=[AgentCapability(name="chat", description=description, inputs=query)],
             config=AgentRuntimeConfig(system_prompt=system_prompt, memory=memory),
         )
-
-    @classmethod
-    def from_file(cls, path: str | Path) -> Self:
-        """The manifest in a YAML or JSON file: in full, or only `name` and what else `simple` takes.
-
-        Raises ConfigError, which names the file, the field and the cause.
-        """
-        from .manifest_file import read_manifest
-
-        return read_manifest(Path(path), cls)

@@ -6,11 +6,9 @@ from abc import abstractmethod
 from collections.abc import Awaitable
 from typing import Any, Protocol, runtime_checkable
 
-from .events import CloudEvent
-from .graph import GraphEvent
-from .identity import Identity
+from .events import CloudEvent, GraphEvent
 from .manifest import AgentDefinition
-from .request import AgentRequest
+from .request import AgentRequest, Identity
 from .session import Interaction
 
 

@@ -10,6 +10,23 @@ from pydantic import Field
 
 from .base import CoReasonBaseModel, UtcDatetime, utc_now
 
+
+class Identity(CoReasonBaseModel):
+    """A person or an agent. `id` is a bare JID here, `role` "user" or "agent"."""
+
+    id: str
+    name: str
+    role: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.id})"
+
+    @classmethod
+    def anonymous(cls) -> Identity:
+        """Nobody in particular."""
+        return cls(id="anonymous", name="Anonymous User", role="user")
+
+
 _LINEAGE = frozenset({"session_id", "root_request_id", "parent_request_id"})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from enum import StrEnum
 from typing import Annotated, Any, Self
 from uuid import UUID, uuid4
 
@@ -11,6 +12,27 @@ from pydantic import BeforeValidator, Field, JsonValue, ValidationError
 
 from .base import CoReasonBaseModel, UtcDatetime, utc_now
 from .memory import MemoryStrategy
+
+
+class ConversationState(StrEnum):
+    """The states of a conversation."""
+
+    ACTIVE = "active"
+    COMPLETED = "completed"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    MAX_INTERACTIONS_REACHED = "max_interactions_reached"
+
+
+class ConversationRecord(CoReasonBaseModel):
+    """The seed's record of a conversation, with exactly its keys. Times are UTC."""
+
+    conversation_id: str
+    state: ConversationState
+    interaction_count: int
+    max_interactions: int
+    created_at: UtcDatetime
+    last_interaction: UtcDatetime
 
 
 class LineageMetadata(CoReasonBaseModel):

@@ -1,11 +1,17 @@
-"""An agent that thinks: a language model with tools and memory, as an AgentInterface (the extra `llm`)."""
+"""An agent with a language model, its tools and guardrails, as an AgentInterface (the extra `llm`)."""
 
-from .agent import LLMAgent as LLMAgent
-from .budgets import Budgets as Budgets
-from .guardrails import Guardrail as Guardrail
-from .guardrails import Length as Length
-from .options import Endpoint as Endpoint
-from .options import Limits as Limits
-from .tools import Tool as Tool
+import lazy_loader
 
-__all__ = ["Budgets", "Endpoint", "Guardrail", "LLMAgent", "Length", "Limits", "Tool"]
+# `__init__.pyi` lists the same names for type checkers.
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "agent": ["LLMAgent"],
+        "budget": ["Budgets"],
+        "guardrails.declaration": ["Guardrail", "Length"],
+        "mcp.offers": ["Offer"],
+        "options": ["Endpoint", "Limits"],
+        "scripted": ["NAME", "REMEDY", "ScriptedModel"],
+        "tools.function": ["Tool"],
+    },
+)

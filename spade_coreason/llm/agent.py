@@ -5,39 +5,51 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from ..contracts import AgentDefinition, AgentRequest, Interaction, ResponseHandler, SessionHandle
+from ..concurrency import Threads
+from ..contracts import AgentDefinition, AgentRequest, InlineToolDefinition, Interaction, ResponseHandler, SessionHandle
+from ..domain.history import turn_text
 from ..exceptions import ConfigError, CoReasonError, ModelError
-from ..peers import Peers
-from ..stores.memory import AgentInteractionMemory
-from ..tokens import TokenCounter, counter
-from ..turns import turn_text
-from ..usage import Usage
-from .admission import admitted
-from .asker import Asker
-from .budgets import Budgets, BudgetUsedUp, Purse
-from .checks import Checks
-from .client import Client
+from ..memory import AgentInteractionMemory, TokenCounter, Usage, counter
+from ..runtime import Peers
+from .budget import Budgets, BudgetUsedUp, Purse, Tally
 from .context import Context, ContextTooLong
-from .fitting import Fitting
-from .guard import Guard, Guards
-from .guardrails import Given
-from .mcp import Offer, Servers
-from .messages import instructions, question_shown
-from .model import Model
+from .guardrails.admission import admitted
+from .guardrails.checks import Checks
+from .guardrails.declaration import Given
+from .guardrails.guard import Guard, Guards
+from .loop import Asker, LLMTurn
+from .mcp.offers import Offer
+from .mcp.servers import Servers
+from .model.client import Client
+from .model.fallback import Model
 from .options import Endpoint, Limits, listed, options_of, texts
-from .own_tools import RESERVED, ask_tool, memory_tools, recall_tool
-from .speaker import Speaker
+from .output import Speaker
+from .prompts import instructions, question_shown
 from .structured import response_format, structured, wanted
-from .tally import Tally
-from .threads import Threads
-from .tool_use import ToolUse
-from .toolbox import Toolbox
-from .tools import Tool, tool_of
-from .turn import LLMTurn
-from .unkept import unkept
+from .tools.builtin import RESERVED, ask_tool, memory_tools, recall_tool
+from .tools.execution import Toolbox, ToolUse
+from .tools.function import Tool, tool_of
+from .tools.selection import Fitting
+
+_REMEDIES = {
+    "budget_caps": "its budgets are the option budgets",
+    "allowed_domains": "whom it may ask are the options agents and mcp",
+    "human_in_the_loop": "nobody is asked before a tool is called",
+}
+
+
+def unkept(manifest: AgentDefinition, tools: Collection[str]) -> Iterator[str]:
+    """A line for each part of `policy`, and each tool of `dependencies.tools` that is described and none of `tools`."""
+    for name, remedy in _REMEDIES.items():
+        if manifest.policy is not None and getattr(manifest.policy, name):
+            yield f"policy.{name} of the manifest is not kept to; {remedy}"
+    for number, one in enumerate(manifest.dependencies.tools):
+        if isinstance(one, InlineToolDefinition) and one.name not in tools:
+            yield f"dependencies.tools[{number}] of the manifest: no tool is called {one.name}; give a function of this name"
+
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..contracts import Interaction
 from ..exceptions import CoReasonError
-from .messages import Message, passages_shown, summary_shown, turns_shown
+from .prompts import Message, passages_shown, summary_shown, turns_shown
 
 _A_MESSAGE = 4
 """Tokens that a message takes beside its text, as OpenAI's models count."""

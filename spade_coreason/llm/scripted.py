@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from ..words import coverage, keywords, words
+from ..domain.text import coverage, keywords, words
 
 NAME = "script"
 REMEDY = "For a real one set OPENAI_API_KEY (or OPENAI_BASE_URL) and OPENAI_MODEL."

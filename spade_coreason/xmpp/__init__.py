@@ -1,3 +1,18 @@
-"""The only room that does XMPP: the SPADE host, the client, local servers."""
+"""Everything that knows SPADE and slixmpp: hosted agents, clients, connections, rooms, profiles, local servers."""
 
-from __future__ import annotations
+import lazy_loader
+
+# `__init__.pyi` lists the same names for type checkers.
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "client": ["AgentClient"],
+        "connection.endpoint": ["Endpoint"],
+        "connection.probe": ["probe"],
+        "host": ["HostedAgent"],
+        "muc.room": ["RoomPlan"],
+        "servers.process": ["AddressInUse"],
+        "servers.selection": ["choose", "local_server"],
+        "servers.server": ["LocalServer", "require_free"],
+    },
+)

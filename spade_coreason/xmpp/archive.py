@@ -19,11 +19,10 @@ from slixmpp.exceptions import IqError, XMPPError
 
 from ..codec import Archived, Page, archive_id, archive_query, is_sent_to, newest_query, read_archived, read_page
 from ..contracts.base import utc_now
+from ..domain.jid import bare
 from ..exceptions import StoreError
-from ..names import bare
-from ..stores import AgentStore
-from ..stores.duplicates import DUPLICATE_DAYS
-from .connection import Connection
+from ..storage import DUPLICATE_DAYS, AgentStore
+from .connection.connection import Connection
 from .timings import ConnectionTimings
 
 log = logging.getLogger(__name__)

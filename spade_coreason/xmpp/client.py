@@ -11,14 +11,15 @@ from types import TracebackType
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from ..codec import Bounce, Reply, decode, retraction_stanza
+from ..codec import decode, retraction_stanza
+from ..config import read_run_file
 from ..contracts import AgentRequest
+from ..domain.jid import bare
+from ..domain.messages import Bounce, Reply
 from ..exceptions import ServerError
-from ..names import bare
-from ..peers import MOST_BYTES, Answer, OpenRequests, PeerEvent, as_request, collect, command_request, write_request
-from ..runfile import read_run_file
-from .connection import Connection
-from .endpoint import Endpoint
+from ..runtime import MOST_BYTES, Answer, OpenRequests, PeerEvent, as_request, collect, command_request, write_request
+from .connection.connection import Connection
+from .connection.endpoint import Endpoint
 
 
 class AgentClient:

@@ -18,24 +18,21 @@ from spade.container import Container
 from spade.message import Message as SpadeMessage
 from spade.presence import PresenceManager
 
-from ..activity import Recent
-from ..avatar import Avatar
-from ..codec import Incoming, archive_id
-from ..codec.namespaces import SHOW, SHOWS
-from ..door import Door
+from ..codec import SHOW, SHOWS, archive_id
+from ..domain.avatar import Avatar
+from ..domain.jid import bare
+from ..domain.messages import Incoming
 from ..exceptions import StoreError
-from ..names import bare
-from ..runner import Runner
-from ..status import AgentCondition, AgentStatus
-from ..stores import AgentStore
-from .abilities import Abilities
+from ..runtime import AgentCondition, AgentStatus, Door, Recent, Runner
+from ..storage import AgentStore
 from .archive import Archive
-from .citizen import Citizen
-from .connection import Connection
-from .endpoint import Endpoint
-from .offline_mail import OfflineMail
-from .room import RoomPlan, is_visit
-from .rooms import REMEMBERED, Rooms
+from .connection.connection import Connection
+from .connection.endpoint import Endpoint
+from .muc.room import RoomPlan, is_visit
+from .muc.rooms import REMEMBERED, Rooms
+from .offline import OfflineMail
+from .profile.peer_features import Abilities
+from .profile.profile import Citizen
 from .timings import USUAL, ConnectionTimings
 from .uploads import Uploads
 

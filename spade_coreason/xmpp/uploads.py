@@ -10,10 +10,9 @@ from xml.etree.ElementTree import Element
 
 from slixmpp.exceptions import IqError, IqTimeout
 
-from ..codec import is_link
-from ..codec.namespaces import FORM_FIELD, FORM_VALUE
+from ..codec import FORM_FIELD, FORM_VALUE, is_link
 from ..exceptions import UploadError
-from ..files import Progress, connection_problem, status_in_words
+from ..runtime import Progress, connection_problem, status_in_words
 
 _NAMESPACE = "urn:xmpp:http:upload:0"
 _TAG = f"{{{_NAMESPACE}}}"

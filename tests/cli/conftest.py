@@ -10,9 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spade_coreason.cli.app import cli
-from tests.cli.program import Running, running, write_project
-from tests.servers import prosody as prosody_server
-from tests.servers.requirements import require
+
+from ..support.program import Running, running, write_project
+from ..support.servers import prosody as prosody_server
+from ..support.servers.requirements import require
 
 Invoke = Callable[..., Result]
 

@@ -7,16 +7,18 @@ import json
 from pathlib import Path
 
 from spade_coreason.contracts import AuditEntry
-from spade_coreason.stores import AgentStore, Database, lock_directory
-from tests.databases import SQLITE, execute
-from tests.turns import AGENT, ALICE
+from spade_coreason.storage import open_database
+from spade_coreason.storage.lock import lock_directory
+from spade_coreason.storage.repository import AgentStore
 
+from ..support.databases import SQLITE, execute
+from ..support.records import AGENT, ALICE
 from .conftest import Invoke
 
 
 def filled(url: str, entries: int) -> list[AuditEntry]:
     async def fill() -> list[AuditEntry]:
-        database = await Database.open(url, "off")
+        database = await open_database(url, "off")
         trail = AgentStore(database, AGENT).trail
         deeds = [AuditEntry(actor=AGENT, action="tool.call", resource=f"tool {n}", outcome="success") for n in range(entries)]
         sealed = [await trail.append(deed, ALICE) for deed in deeds]

@@ -20,9 +20,8 @@ import pytest
 from spade_coreason import PeerError, PeerFailed, PeerUnavailable
 from spade_coreason.cli.checks import mixed_slixmpp
 from spade_coreason.cli.commands.run import name_of
-from spade_coreason.cli.console import duration, lasting, mark, paint, write
-from spade_coreason.cli.logs import OneLine, _StandardError
-from spade_coreason.cli.passing import passing
+from spade_coreason.cli.console import duration, lasting, mark, paint, passing, write
+from spade_coreason.cli.logging import OneLine, _StandardError
 
 
 def test_colours_are_for_terminals_and_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from spade_coreason import __version__
 from spade_coreason.cli.app import COMMANDS, cli
-from tests.waiting import PATIENCE_S
 
+from ..support.wait import PATIENCE_S
 from .conftest import Invoke
 
 HEAVY = {"spade", "slixmpp", "sqlalchemy", "rich", "prompt_toolkit", "aiosqlite", "asyncpg"}

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import PATIENCE_S
-
+from ..support.program import environment, running
+from ..support.wait import PATIENCE_S
 from .conftest import Invoke
-from .program import environment, running
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from spade_coreason.stores import lock_directory
-from tests.models import ModelServer
+from spade_coreason.storage.lock import lock_directory
 
+from ..support.model_server import ModelServer
+from ..support.program import COMMAND, environment, running
 from .conftest import Invoke
-from .program import COMMAND, environment, running
 
 AGENT = "notes@localhost"
 

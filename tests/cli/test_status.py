@@ -14,19 +14,20 @@ from typing import Any
 
 import pytest
 
-from spade_coreason.config import load_settings
+from spade_coreason.app.platform import Platform
+from spade_coreason.app.status_socket import read_status
+from spade_coreason.config.loader import load_settings
 from spade_coreason.exceptions import ServerError, StoreError
-from spade_coreason.service import Platform
-from spade_coreason.status import AgentStatus, PlatformStatus, read_status
-from spade_coreason.stores import lock_directory
-from tests.errors import ExpectedErrors
-from tests.servers.clients import StockClient
-from tests.servers.server import XmppServer
-from tests.waiting import PATIENCE_S, eventually
-from tests.xmpp.hosting import PROJECT, Tunnel
+from spade_coreason.runtime.status import AgentStatus, PlatformStatus
+from spade_coreason.storage.lock import lock_directory
 
+from ..support.errors import ExpectedErrors
+from ..support.hosting import PROJECT, Tunnel
+from ..support.program import MOODY, Running, running
+from ..support.servers.clients import StockClient
+from ..support.servers.server import XmppServer
+from ..support.wait import PATIENCE_S, eventually
 from .conftest import Invoke
-from .program import MOODY, Running, running
 
 
 def test_it_shows_every_agent_of_a_running_platform(platform: Running, beside: Invoke) -> None:
@@ -126,7 +127,7 @@ async def behind_a_tunnel(server: XmppServer, tmp_path: Path) -> AsyncIterator[t
         tls = {"ca_file": str(server.ca_file)}
         where = {"mode": "external", "domain": "localhost", "host": "127.0.0.1", "port": tunnel.port, "tls": tls}
         file = tmp_path / "platform.yaml"
-        agents = [{"jid": jid, "agent": "tests.xmpp.test_identity:Held", "password": password}]
+        agents = [{"jid": jid, "agent": "tests.xmpp.profile.test_profile:Held", "password": password}]
         file.write_text(json.dumps({"server": where, "data_dir": str(data), "agents": agents}))
         yield Platform(load_settings(file, PROJECT, {})), tunnel, data
 

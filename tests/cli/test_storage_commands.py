@@ -6,17 +6,19 @@ import asyncio
 import json
 from pathlib import Path
 
-from spade_coreason.stores import AgentStore, Database, lock_directory, schema
-from tests.databases import SQLITE, downgrade, everything, execute
-from tests.servers.postgres import Postgres
-from tests.turns import AGENT, conversation, received, turn
+from spade_coreason.storage import open_database, schema
+from spade_coreason.storage.lock import lock_directory
+from spade_coreason.storage.repository import AgentStore
 
+from ..support.databases import SQLITE, downgrade, everything, execute
+from ..support.records import AGENT, conversation, received, turn
+from ..support.servers.postgres import Postgres
 from .conftest import Invoke
 
 
 def filled(url: str) -> None:
     async def fill() -> None:
-        database = await Database.open(url, "off")
+        database = await open_database(url, "off")
         store = AgentStore(database, AGENT)
         row = await turn(store, conversation(store), answer='["<message/>"]')
         await turn(store, row)
@@ -27,7 +29,7 @@ def filled(url: str) -> None:
 
 
 async def age(url: str, revision: str) -> None:
-    database = await Database.open(url, "off")
+    database = await open_database(url, "off")
     await database.write(lambda connection: downgrade(connection, revision))
     await database.close()
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from spade_coreason.stores import lock_database
-from tests.servers import prosody as prosody_server
-from tests.servers.requirements import require
-from tests.servers.server import XmppServer
+from spade_coreason.storage.lock import lock_database
 
+from ..support.program import call
+from ..support.servers import prosody as prosody_server
+from ..support.servers.requirements import require
+from ..support.servers.server import XmppServer
 from .conftest import Invoke
-from .program import call
 
 ECHO = "agents: [{jid: echo@localhost, agent: 'spade_coreason.agents.echo:EchoAgent'}]"
 NO_AGENT = "class Empty:\n    pass\n"

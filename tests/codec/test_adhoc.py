@@ -17,7 +17,7 @@ from spade_coreason.codec.adhoc import (
     read_call,
     stage_stanza,
 )
-from spade_coreason.fields import Choice, Field
+from spade_coreason.domain.forms import Choice, Field
 
 COMMANDS = "http://jabber.org/protocol/commands"
 X = "{jabber:x:data}"

@@ -7,7 +7,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 import pytest
 
-from tests.codec.stanzas import person
+from ..support.foreign_stanzas import person
 
 PICTURE = "https://example.org/f/a%20picture.png?token=1"
 

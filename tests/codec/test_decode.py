@@ -9,11 +9,15 @@ from uuid import UUID
 
 import pytest
 
-from spade_coreason.codec import RESERVED, Bounce, Incoming, Malformed, Reply, decode, owner_of, request_stanza, voice_for
+from spade_coreason.codec.cloud_events import request_stanza
+from spade_coreason.codec.decode import decode
+from spade_coreason.codec.encoders.factory import voice_for
 from spade_coreason.contracts import AgentRequest, ClientCapabilities
-from spade_coreason.names import inbox_key
-from spade_coreason.values import replace
-from tests.codec.stanzas import (
+from spade_coreason.domain.identifiers import inbox_key
+from spade_coreason.domain.messages import RESERVED, Bounce, Incoming, Malformed, Reply, owner_of
+from spade_coreason.domain.value import replace
+
+from ..support.foreign_stanzas import (
     AGENT,
     ALICE,
     DEVICE,

@@ -7,7 +7,8 @@ from xml.etree.ElementTree import fromstring
 
 import pytest
 
-from spade_coreason.codec.xml import attribute, clean, escape, printable, split, wire_size
+from spade_coreason.codec.xml import attribute, clean, escape, split, wire_size
+from spade_coreason.domain.text import printable
 
 FAMILY = "👩‍👩‍👧‍👦"
 HARMLESS = [

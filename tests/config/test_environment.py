@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.config.loaded import ECHO, agents, load, mistake
+from ..support.configurations import ECHO, agents, load, mistake
 
 
 def test_variables_override_the_file(project: Path) -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from spade_coreason.config import load_settings
+from spade_coreason.config.loader import load_settings
 from spade_coreason.exceptions import ConfigError
-from tests.config.loaded import ECHO, agents, load, mistake
+
+from ..support.configurations import ECHO, agents, load, mistake
 
 
 def test_the_password_of_the_database_is_in_no_text(project: Path) -> None:

@@ -13,9 +13,10 @@ import pytest
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from spade_coreason.config import AgentSettings, Settings, load_settings
-from spade_coreason.config.settings import RoomSettings, keys_of, section_in
-from tests.config.loaded import ECHO, agents, load, mistake
+from spade_coreason.config.loader import load_settings
+from spade_coreason.config.settings import AgentSettings, RoomSettings, Settings, keys_of, section_in
+
+from ..support.configurations import ECHO, agents, load, mistake
 
 ROOT = Path(__file__).parent.parent.parent
 CONFIG = ROOT / "config"

@@ -11,9 +11,10 @@ import pytest
 
 from agents.assistant import AssistantAgent
 from spade_coreason import AgentTester, ConfigError, load_settings
-from spade_coreason.loading import AgentParts, load_agent
-from tests.llm.mcp.servers import old
-from tests.llm.server import ChatServer, calls, contents, says
+from spade_coreason.runtime.agent_factory import AgentParts, load_agent
+
+from ..support.chat_completions import ChatServer, calls, contents, says
+from ..support.mcp_servers.servers import old
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from spade_coreason import AgentTester, PeerFailed
-from spade_coreason.usage import USAGE
-from tests.clock import Clock
-from tests.llm.helper import guarded, recorded
-from tests.llm.server import calls, hangs, says
+from spade_coreason.memory.usage import USAGE
+
+from ..support.chat_completions import calls, hangs, says
+from ..support.clock import Clock
+from ..support.llm_agent import guarded, recorded
 
 # The model server says of each reply that it took 18 tokens.
 EVENING = datetime(2026, 11, 21, 18, 30, tzinfo=UTC)

@@ -14,7 +14,8 @@ import pytest
 from agents.assistant import AssistantAgent
 from spade_coreason import AgentTester
 from spade_coreason.llm.scripted import NOTICE, REMEMBER, TIME, Line, ScriptedModel, next_line
-from tests.waiting import PATIENCE_S
+
+from ..support.wait import PATIENCE_S
 
 
 def person(text: str, *remembered: str) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import pytest
 
 from agents.assistant import AssistantAgent
 from spade_coreason import AgentDefinition, AgentTester, PeerFailed
-from spade_coreason.llm import LLMAgent
+from spade_coreason.llm.agent import LLMAgent
 
 PATIENCE_S = 120.0
 MODEL = os.environ.get("OPENAI_MODEL")

@@ -20,12 +20,12 @@ from spade_coreason import (
     SessionHandle,
     agent,
 )
-from spade_coreason.embedding import LocalEmbedder, OpenAIEmbedder
-from spade_coreason.stores import Database
-from spade_coreason.stores.knowledge import KnowledgeStore
-from spade_coreason.web_api import WebApi
-from tests.models import ModelServer
+from spade_coreason.memory.knowledge.embeddings import LocalEmbedder, OpenAIEmbedder
+from spade_coreason.memory.openai_api import WebApi
+from spade_coreason.storage import open_database
+from spade_coreason.storage.knowledge import KnowledgeStore
 
+from ..support.model_server import ModelServer
 from .minilm import MiniLM, model_directory
 
 DOCS = Path(__file__).parents[2] / "docs" / "memory.md"
@@ -59,7 +59,7 @@ async def embedder(server: ModelServer) -> AsyncIterator[OpenAIEmbedder]:
 
 @pytest.fixture
 async def knowledge(tmp_path: Path, embedder: OpenAIEmbedder) -> AsyncIterator[Knowledge]:
-    database = await Database.open(f"sqlite+aiosqlite:///{tmp_path}/platform.db", "off")
+    database = await open_database(f"sqlite+aiosqlite:///{tmp_path}/platform.db", "off")
     yield Knowledge(KnowledgeStore(database, "shop@localhost"), embedder)
     await database.close()
 
@@ -103,7 +103,7 @@ async def test_the_scores_that_are_documented_are_those_that_are_measured(
     for number, (question, passage, cosine, both, words) in enumerate(rows()):
         one, other = model.embed([question, passage])
         assert sum(a * b for a, b in zip(one, other, strict=True)) == pytest.approx(cosine, abs=0.006), passage
-        database = await Database.open(f"sqlite+aiosqlite:///{tmp_path}/{number}.db", "off")
+        database = await open_database(f"sqlite+aiosqlite:///{tmp_path}/{number}.db", "off")
         store = KnowledgeStore(database, "shop@localhost")
         await Knowledge(store, embedder).add(passage, "it")
         [hit] = await Knowledge(store, embedder).search(question, threshold=0.0)

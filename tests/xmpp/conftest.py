@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.servers import ejabberd as ejabberd_server
-from tests.servers import prosody as prosody_server
-from tests.servers.requirements import require
-from tests.servers.server import XmppServer
+from ..support.servers import ejabberd as ejabberd_server, prosody as prosody_server
+from ..support.servers.requirements import require
+from ..support.servers.server import XmppServer
 
 MOST = 200_000
 

@@ -17,19 +17,19 @@ from spade.behaviour import CyclicBehaviour
 from spade.template import Template
 
 from spade_coreason.contracts.base import utc_now
-from spade_coreason.conversation import Rules
-from spade_coreason.runner import Policy
+from spade_coreason.domain.conversation import Rules
+from spade_coreason.runtime.policy import Policy
 from spade_coreason.xmpp.archive import PLACE
 from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.timings import ConnectionTimings
-from tests.servers import ejabberd as ejabberd_server
-from tests.servers import prosody as prosody_server
-from tests.servers.clients import StockClient
-from tests.servers.requirements import require
-from tests.servers.server import XmppServer
-from tests.waiting import PATIENCE_S, eventually
-from tests.xmpp.hosting import UNLIMITED, Echo, Hosted, Tunnel, envelope, hosted, platform
-from tests.xmpp.test_growing import CORRECTS, Pen, met
+
+from ..support.hosting import UNLIMITED, Echo, Hosted, Tunnel, envelope, hosted, platform
+from ..support.servers import ejabberd as ejabberd_server, prosody as prosody_server
+from ..support.servers.clients import StockClient
+from ..support.servers.requirements import require
+from ..support.servers.server import XmppServer
+from ..support.wait import PATIENCE_S, eventually
+from .test_live_messages import CORRECTS, Pen, met
 
 MARK = "<answer xmlns='urn:spade-coreason:answer:0'/>"
 SERVERS = {

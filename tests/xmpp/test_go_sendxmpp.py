@@ -6,11 +6,12 @@ import secrets
 from pathlib import Path
 
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle, fetch
-from spade_coreason.xmpp.room import RoomPlan
-from tests.servers.go_sendxmpp import GoSendxmpp
-from tests.servers.server import XmppServer
-from tests.waiting import eventually
-from tests.xmpp.hosting import By, Echo, hosted
+from spade_coreason.xmpp.muc.room import RoomPlan
+
+from ..support.hosting import By, Echo, hosted
+from ..support.servers.go_sendxmpp import GoSendxmpp
+from ..support.servers.server import XmppServer
+from ..support.wait import eventually
 
 
 async def test_go_sendxmpp_asks_and_is_answered(go_sendxmpp: str, real_server: XmppServer, tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ import pytest
 from slixmpp.xmlstream.handler import Waiter
 from slixmpp.xmlstream.matcher import MatcherId
 
-from tests.servers.clients import StockClient
-from tests.servers.server import XmppServer
-from tests.waiting import PATIENCE_S
-from tests.xmpp.hosting import Echo, Hosted, hosted
+from ..support.hosting import Echo, Hosted, hosted
+from ..support.servers.clients import StockClient
+from ..support.servers.server import XmppServer
+from ..support.wait import PATIENCE_S
 
 # What a message may carry: an element, its namespace, its attributes, and what stands in it.
 IN_MESSAGES = [

@@ -11,12 +11,13 @@ from typing import Literal
 import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, SessionHandle, command
-from spade_coreason.xmpp.room import RoomPlan
-from tests.servers.profanity import Profanity, installed
-from tests.servers.requirements import require
-from tests.servers.server import XmppServer
-from tests.waiting import eventually
-from tests.xmpp.hosting import By, hosted
+from spade_coreason.xmpp.muc.room import RoomPlan
+
+from ..support.hosting import By, hosted
+from ..support.servers.profanity import Profanity, installed
+from ..support.servers.requirements import require
+from ..support.servers.server import XmppServer
+from ..support.wait import eventually
 
 WEATHER = """\
 # Weather

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
-from tests.servers.clients import StockClient
-from tests.servers.server import XmppServer
-from tests.turns import query_of
-from tests.xmpp.hosting import By, hosted
-from tests.xmpp.test_growing import met
+
+from ..support.hosting import By, hosted
+from ..support.records import query_of
+from ..support.servers.clients import StockClient
+from ..support.servers.server import XmppServer
+from .test_live_messages import met
 
 REPLIES = ("xep_0030", "xep_0115", "xep_0461")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.errors import ExpectedErrors
-from tests.xmpp.scenarios import SCENARIOS, Side, a_program, errors, in_memory, on_server
+from ..support.errors import ExpectedErrors
+from ..support.scenarios import SCENARIOS, Side, a_program, errors, in_memory, on_server
 
 
 @pytest.mark.parametrize("place", ["memory", "prosody", "ejabberd", "embedded"])

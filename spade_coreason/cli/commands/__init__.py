@@ -1,1 +1,1 @@
-"""One module a command, imported when it is called."""
+"""The commands of `spade-coreason`, a module each."""

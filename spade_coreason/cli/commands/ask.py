@@ -10,13 +10,12 @@ from typing import Any
 import click
 
 from ...exceptions import ConfigError
+from ..account import Account, account, reach_options
 from ..answers import AnswerText
+from ..completion import agents
 from ..console import json_text, paint, printable, write
-from ..context import command as define
-from ..context import run
-from ..known import agents
-from ..question import as_given, decoded
-from ..reach import Account, account, reach_options
+from ..context import command as define, run
+from ..input import as_given, decoded
 
 
 @define("ask", context_settings={"allow_extra_args": True})
@@ -57,7 +56,7 @@ def _from_standard_input() -> str:
 
 
 async def _ask(who: Account, agent: str, question: str, thread: str | None, timeout_s: float, as_json: bool) -> None:
-    from ...peers import as_request
+    from ...runtime import as_request
 
     jid = who.address_of(agent)
     shows_thoughts = sys.stderr.isatty() and sys.stdout.isatty()

@@ -11,10 +11,10 @@ import click
 from ...exceptions import ConfigError
 from ..console import json_text, mark, printable, table, when
 from ..context import Group, run
-from ..storage import opened, storage_options
+from ..stored import opened, storage_options
 
 if TYPE_CHECKING:
-    from ...stores.audit import AuditRow, Verdict
+    from ...storage import AuditRow, Verdict
 
 
 @click.group("audit", cls=Group)

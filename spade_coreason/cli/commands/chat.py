@@ -6,11 +6,10 @@ from typing import Any
 
 import click
 
-from ...names import bare
-from ..context import command as define
-from ..context import run
-from ..known import agents
-from ..reach import Account, account, reach_options
+from ...domain.jid import bare
+from ..account import Account, account, reach_options
+from ..completion import agents
+from ..context import command as define, run
 
 
 @define("chat")
@@ -39,9 +38,9 @@ def command(agent: str, timeout: float, **reach: Any) -> int:
 
 
 async def _chat(who: Account, agent: str, timeout_s: float) -> int:
-    from ..company import Company
-    from ..greeting import print_agents, print_guest
-    from ..talk import Chat, is_terminal, talk_by_lines
+    from ..chat.chat import Chat, is_terminal, talk_by_lines
+    from ..chat.roster import Company
+    from ..serve import print_agents, print_guest
 
     jid = who.address_of(agent)
     async with who.client() as client:

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from ...exceptions import CoReasonError
-from .. import failures
-from ..configured import config_option, platform_settings
+from .. import errors
 from ..console import json_text, mark
-from ..context import command as define
-from ..context import run
+from ..context import command as define, run
+from ..settings import config_option, platform_settings
 
 if TYPE_CHECKING:
     from ..checks import Finding
@@ -39,7 +38,7 @@ def command(file: Path | None, as_json: bool) -> int:
     except CoReasonError as error:
         if not as_json:
             raise
-        findings = [Finding("configuration", "bad", failures.line(error), failures.exit_code(error))]
+        findings = [Finding("configuration", "bad", errors.line(error), errors.exit_code(error))]
         return _print_all(findings, as_json)
     return _print_all(run(examine(settings)), as_json)
 

@@ -8,9 +8,8 @@ import click
 
 from ...contracts import ConversationState
 from ..console import json_text, table, when
-from ..context import command as define
-from ..context import run
-from ..storage import opened, storage_options
+from ..context import command as define, run
+from ..stored import opened, storage_options
 
 
 @define("conversations")

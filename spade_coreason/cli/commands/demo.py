@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...exceptions import ConfigError, ServerError
-from ..configured import config_option, demo_settings
-from ..context import command as define
-from ..context import run
-from ..reach import data_option
+from ..account import data_option
+from ..context import command as define, run
+from ..settings import config_option, demo_settings
 
 if TYPE_CHECKING:
+    from ...app import Platform
     from ...config import Settings
-    from ...service import Platform
 
 
 @define("demo")
@@ -41,15 +40,15 @@ def command(file: Path | None, data: Path | None) -> int:
 
 
 async def _demo(settings: Settings) -> int:
-    from ..stage_model import with_model
-    from ..talk import is_terminal
+    from ..chat.chat import is_terminal
+    from ..demo.model import with_model
 
     task = asyncio.current_task()
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     async with with_model(settings) as (settings, model_line):
         if not is_terminal():
-            from ..script import play
+            from ..demo.script import play
 
             return await play(settings, model_line)
         await _chat(settings, model_line)
@@ -58,12 +57,11 @@ async def _demo(settings: Settings) -> int:
 
 
 async def _chat(settings: Settings, model_line: str) -> None:
-    from ...service import Platform
-    from ..company import Company
-    from ..greeting import print_guest, print_model
-    from ..script import guest_client
-    from ..serving import print_platform
-    from ..talk import Chat
+    from ...app import Platform
+    from ..chat.chat import Chat
+    from ..chat.roster import Company
+    from ..demo.script import guest_client
+    from ..serve import print_guest, print_model, print_platform
 
     async with Platform(settings) as platform, guest_client(platform) as client:
         agents = platform.agents_described

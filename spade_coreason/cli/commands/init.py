@@ -10,9 +10,8 @@ import click
 
 from ...exceptions import ConfigError
 from ..console import shown_path
-from ..context import PROGRAM, options
-from ..context import command as define
-from ..new_project import MODEL_FIRST, QUESTION, THINKING_QUESTION, files_of
+from ..context import PROGRAM, command as define, options
+from ..scaffold import MODEL_FIRST, QUESTION, THINKING_QUESTION, files_of
 
 
 @define("init")

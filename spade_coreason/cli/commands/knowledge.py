@@ -11,14 +11,13 @@ from typing import Any
 import click
 
 from ...exceptions import ConfigError, KnowledgeError
-from ..configured import config_option, storage_settings
-from ..console import json_text, one_line, printable, table, when
+from ..account import data_option
+from ..completion import agents as known_agents
+from ..console import bar, json_text, one_line, printable, table, when
 from ..context import Group, run
-from ..failures import say
-from ..known import agents as known_agents
-from ..progress import bar
-from ..reach import data_option
-from ..storage import confirm, opened
+from ..errors import say
+from ..settings import config_option, storage_settings
+from ..stored import confirm, opened
 
 _PATH = click.Path(path_type=Path)
 
@@ -79,7 +78,7 @@ def add(
 async def _add(
     agent: str, paths: tuple[Path, ...], file: Path | None, data: Path | None, whose: dict[str, str], as_json: bool
 ) -> int:
-    from ...documents import files_in
+    from ...memory import files_in
 
     files = list(files_in(paths, storage_settings(file, data).data_dir))
     if not files:
@@ -301,8 +300,8 @@ async def _opened(
     file: Path | None, data: Path | None, agent: str, *, reads_only: bool = False, makes: bool = False
 ) -> AsyncIterator[Any]:
     """The knowledge of an agent; None where nothing was ever stored. Where a platform runs, that one changes it."""
-    from ...librarian import SOCKET
-    from ...runfile import is_owned
+    from ...app import SOCKET
+    from ...config import is_owned
 
     data_dir = storage_settings(file, data).data_dir
     is_changed_there = not reads_only and is_owned(data_dir) and (data_dir / SOCKET).exists()
@@ -310,10 +309,9 @@ async def _opened(
         if storage.database is None:
             yield None
             return
-        from ...knowledge import Knowledge
-        from ...librarian import Librarian
-        from ...models import embedder_of
-        from ...stores.knowledge import KnowledgeStore
+        from ...app import Librarian, embedder_of
+        from ...memory import Knowledge
+        from ...storage import KnowledgeStore
 
         store, embedder = KnowledgeStore(storage.database, storage.only_agent), embedder_of(storage.settings)
         knowledge = Librarian(store, embedder, data_dir) if is_changed_there else Knowledge(store, embedder)

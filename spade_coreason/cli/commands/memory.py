@@ -9,7 +9,7 @@ import click
 from ...exceptions import ConfigError
 from ..console import json_text, one_line, printable, table
 from ..context import Group, run
-from ..storage import confirm, opened, storage_options
+from ..stored import confirm, opened, storage_options
 
 
 @click.group("memory", cls=Group)

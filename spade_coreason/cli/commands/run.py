@@ -12,17 +12,15 @@ import click
 import yaml
 
 from ...exceptions import ConfigError, CoReasonError
-from ..configured import by_option, settings_of
-from ..context import PROGRAM
-from ..context import command as define
-from ..context import run as run_work
-from ..logs import quote_errors
-from ..reach import PASSWORD_VARIABLE, data_option, password_of
-from ..serving import serve
+from ..account import PASSWORD_VARIABLE, data_option, password_of
+from ..context import PROGRAM, command as define, run as run_work
+from ..logging import quote_errors
+from ..serve import serve
+from ..settings import by_option, settings_of
 
 if TYPE_CHECKING:
+    from ...app import Platform
     from ...config import Settings
-    from ...service import Platform
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _NAMES = {

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...exceptions import ConfigError
+from ..completion import conversations
 from ..console import json_text, one_line, paint, printable, table, when
 from ..context import Group, run
-from ..known import conversations
-from ..storage import EVERY, Storage, confirm, opened, storage_options
+from ..stored import EVERY, Storage, confirm, opened, storage_options
 
 if TYPE_CHECKING:
     from ...contracts import Interaction
-    from ...forget import Forgotten
-    from ...stores import ConversationRow
+    from ...memory import Forgotten
+    from ...storage import ConversationRow
 
 
 @click.group("sessions", cls=Group)
@@ -93,7 +93,7 @@ def show(file: Path | None, data: Path | None, agent: str | None, conversation: 
 
 
 async def _show(file: Path | None, data: Path | None, agent: str | None, conversation: str, limit: int, as_json: bool) -> None:
-    from ...held import interactions as turns_of
+    from ...domain.history import interactions as turns_of
 
     async with opened(file, data, agent) as storage:
         jid, row = await _find(storage, conversation)
@@ -189,7 +189,7 @@ def clear(
 async def _clear(
     file: Path | None, data: Path | None, agent: str | None, person: str | None, conversation: str | None, yes: bool
 ) -> None:
-    from ...forget import Forgotten, forget_conversation, forget_everybody, forget_person
+    from ...memory import Forgotten, forget_conversation, forget_everybody, forget_person
 
     who = _bare(person) if person else None
     async with opened(file, data, agent, alone=True) as storage:
@@ -214,8 +214,7 @@ async def _clear(
 
 
 def _bare(person: str) -> str:
-    from ...config import parse_jid
-    from ...names import bare
+    from ...domain.jid import bare, parse_jid
 
     try:
         return bare(parse_jid(person))

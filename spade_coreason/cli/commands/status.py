@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..configured import config_option
+from ..account import data_option, no_platform, running_directory
 from ..console import duration, json_text, lasting, paint, printable, table
 from ..context import command as define
-from ..reach import data_option, no_platform, running_directory
+from ..settings import config_option
 
 if TYPE_CHECKING:
-    from ...status import AgentStatus
+    from ...runtime import AgentStatus
 
 
 @define("status")
@@ -37,7 +37,7 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
       spade-coreason status
       spade-coreason status --data /var/lib/agents --json
     """
-    from ...status import read_status
+    from ...app import read_status
 
     directory = running_directory(file, data)
     found = read_status(directory)

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ... import __version__
+from ..._version import __version__
 from ...exceptions import ConfigError, DatabaseEmpty
-from ..configured import config_option, storage_settings
+from ...storage import open_database
+from ..account import data_option
 from ..console import json_text, mark, printable
 from ..context import Group, run
-from ..reach import data_option
+from ..settings import config_option, storage_settings
 
 if TYPE_CHECKING:
     from ...config import Settings
-    from ...stores import Database
-    from ...stores.backup import About, Progress
+    from ...storage import About, Database, Progress
 
 _WHERE = config_option("config/platform.yaml, if there is one")
 _FILE = click.argument("backup", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
@@ -78,7 +78,7 @@ def check(file: Path | None, data: Path | None, as_json: bool) -> int:
 
 
 async def _check(settings: Settings, as_json: bool) -> int:
-    from ...stores.health import examine
+    from ...storage import examine
 
     async with _beside(settings) as database:
         health = await examine(database)
@@ -116,7 +116,7 @@ def backup(backup: Path, file: Path | None, data: Path | None, as_json: bool) ->
 
 
 async def _backup(settings: Settings, target: Path) -> About:
-    from ...stores.backup import back_up
+    from ...storage import back_up
 
     async with _beside(settings) as database:
         with _bar("backing up") as progress:
@@ -142,7 +142,7 @@ def restore(backup: Path, file: Path | None, data: Path | None, as_json: bool) -
 
 
 async def _restore(settings: Settings, source: Path) -> About:
-    from ...stores.backup import restore
+    from ...storage import restore
 
     async with _alone(settings) as database:
         with _bar("restoring") as progress:
@@ -163,10 +163,10 @@ def _counted(rows: dict[str, int]) -> str:
 @asynccontextmanager
 async def _alone(settings: Settings) -> AsyncIterator[Database]:
     """The database, made or migrated, and nobody else's; DataDirectoryInUse while a platform runs."""
-    from ...stores import Database, lock_database, lock_directory
+    from ...storage import lock_database, lock_directory
 
     with lock_directory(settings.data_dir), lock_database(settings.storage.url):
-        database = await Database.open(settings.storage.url, settings.storage.durability)
+        database = await open_database(settings.storage.url, settings.storage.durability)
         try:
             yield database
         finally:
@@ -176,10 +176,9 @@ async def _alone(settings: Settings) -> AsyncIterator[Database]:
 @asynccontextmanager
 async def _beside(settings: Settings) -> AsyncIterator[Database]:
     """The database to read, whoever writes to it."""
-    from ...stores import Database
 
     try:
-        database = await Database.open(settings.storage.url, reads_only=True)
+        database = await open_database(settings.storage.url, reads_only=True)
     except DatabaseEmpty as error:
         remedy = "name the platform's configuration with -c FILE, or its data with --data DIR"
         raise ConfigError("", f"{error}; {remedy}") from error

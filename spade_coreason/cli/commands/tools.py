@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...domain.jid import bare
 from ...exceptions import ConfigError
-from ...names import bare
-from .. import failures
-from ..configured import config_option, platform_settings
+from .. import errors
+from ..account import those_there
+from ..completion import agents as known_agents
 from ..console import json_text, table
-from ..context import command as define
-from ..context import run
-from ..known import agents as known_agents
-from ..reach import those_there
+from ..context import command as define, run
+from ..settings import config_option, platform_settings
 
 if TYPE_CHECKING:
     from ...config import Settings
@@ -41,7 +40,7 @@ def command(agent: str | None, file: Path | None, as_json: bool) -> int:
 
 
 async def _show(settings: Settings, wanted: str | None, as_json: bool) -> int:
-    from ..unstarted import UsesServers, configured_agent
+    from ..dry_run import UsesServers, configured_agent
 
     known = [bare(agent.jid) for agent in settings.agents]
     if wanted is not None and not any(wanted in (jid, jid.partition("@")[0]) for jid in known):
@@ -54,8 +53,8 @@ async def _show(settings: Settings, wanted: str | None, as_json: bool) -> int:
         try:
             agent = configured_agent(settings, number)
         except ConfigError as error:
-            failures.say(error)
-            code = max(code, failures.exit_code(error))
+            errors.say(error)
+            code = max(code, errors.exit_code(error))
             continue
         if not isinstance(agent, UsesServers):
             continue
@@ -65,8 +64,8 @@ async def _show(settings: Settings, wanted: str | None, as_json: bool) -> int:
             for offer in offers
         ]
         for problem in problems:
-            failures.say(problem)
-            code = max(code, failures.exit_code(problem))
+            errors.say(problem)
+            code = max(code, errors.exit_code(problem))
     if as_json:
         print(json_text(records, indent=2))
     elif records:

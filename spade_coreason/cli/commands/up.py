@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..configured import config_option, platform_settings
 from ..console import warn
-from ..context import command as define
-from ..context import run
-from ..serving import print_platform, serve
+from ..context import command as define, run
+from ..serve import print_platform, serve
+from ..settings import config_option, platform_settings
 
 if TYPE_CHECKING:
-    from ...service import Platform
+    from ...app import Platform
 
 
 @define("up")

@@ -13,7 +13,7 @@ from mcp import Client, MCPError, Tool
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp_types import Implementation, ToolListChangedNotification
 
-from ... import __version__
+from ..._version import __version__
 from .http import http
 from .options import ServerOptions
 from .stdio import stdio

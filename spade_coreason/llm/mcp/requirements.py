@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
-from ...contracts import AgentDefinition
-from ...contracts.requirements import RiskLevel, ToolRequirement
+from ...contracts import AgentDefinition, RiskLevel, ToolRequirement
 from ...exceptions import ConfigError
 from .offers import SCHEME, Offer
 

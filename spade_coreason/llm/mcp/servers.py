@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...contracts import AgentDefinition
 from ...exceptions import ConfigError, CoReasonError, ToolError
-from ..tools import Tool
+from ..tools.function import Tool
 from .offers import SEPARATOR, Offer
 from .options import servers_of
 from .requirements import requirements_of

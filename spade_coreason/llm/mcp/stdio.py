@@ -21,7 +21,7 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCMessage, jsonrpc_message_adapter
 
-from ...codec import printable
+from ...domain.text import printable
 from .options import ServerOptions
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...exceptions import ServerError
-from .address import DOMAIN, LocalServer, prepared, started
 from .process import START_TIMEOUT_S, Start
-from .saslprep import saslprep
+from .prosody import saslprep
+from .server import DOMAIN, LocalServer, prepared, started
 from .stream import AccountExists, StreamError, bare_stream
 
 PROGRAM = Path(__file__).with_name("embedded_main.py")

@@ -6,23 +6,50 @@ import asyncio
 import os
 import shutil
 import signal
+import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...exceptions import ServerError
 from . import lifeline
 from .certificate import Certificate
-from .ports import LOOPBACK
 from .stream import StreamError, bare_stream
 
+LOOPBACK = "127.0.0.1"
+
+
+def free_ports(count: int) -> list[int]:
+    """`count` different ports that nobody listens on; bound together and released, so that they are not the same."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind((LOOPBACK, 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen there now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: a connection in TIME_WAIT is no obstacle
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+        return True
+
+
 START_TIMEOUT_S = 20.0
+
 PROBE_TIMEOUT_S = 2.0
+
 PROBE_EVERY_S = 0.03
+
 STOP_TIMEOUT_S = 5.0
+
 LOG_KEPT_BYTES = 1_000_000
 
 

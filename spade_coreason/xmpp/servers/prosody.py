@@ -3,19 +3,78 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 import os
+import secrets
 import shutil
+import stringprep
 import subprocess
+import unicodedata
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...exceptions import ServerError
-from . import prosody_accounts
-from .address import DOMAIN, LocalServer, prepared, started
 from .certificate import Certificate
 from .process import START_TIMEOUT_S, Start
+from .server import DOMAIN, LocalServer, prepared, started
+
+
+def saslprep(password: str) -> str:
+    """Raises ServerError for a password that no client could log in with."""
+    kept = (" " if stringprep.in_table_c12(c) else c for c in password if not stringprep.in_table_b1(c))
+    prepared = unicodedata.ucd_3_2_0.normalize("NFKC", "".join(kept))
+    if not prepared or any(stringprep.in_table_c21_c22(c) for c in prepared):
+        raise ServerError("a password cannot be empty or contain control characters")
+    return prepared
+
+
+ITERATIONS = 10_000
+
+
+def write(data: Path, user: str, domain: str, password: str) -> None:
+    """Makes the account, or replaces its password."""
+    path = _path(data, user, domain)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    salt = secrets.token_hex(18)
+    salted = hashlib.pbkdf2_hmac("sha1", saslprep(password).encode(), salt.encode(), ITERATIONS)
+    stored_key = hashlib.sha1(hmac.digest(salted, b"Client Key", "sha1")).hexdigest()
+    server_key = hmac.digest(salted, b"Server Key", "sha1").hex()
+    new = path.with_suffix(f".{secrets.token_hex(4)}.new")
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+        file.write(
+            "return {\n"
+            f'\t["stored_key"] = "{stored_key}";\n'
+            f'\t["server_key"] = "{server_key}";\n'
+            f'\t["salt"] = "{salt}";\n'
+            f'\t["iteration_count"] = {ITERATIONS};\n'
+            "};\n"
+        )
+    new.replace(path)  # never half an account for Prosody to read
+
+
+def exists(data: Path, user: str, domain: str) -> bool:
+    return _path(data, user, domain).exists()
+
+
+def delete(data: Path, user: str, domain: str) -> None:
+    """Deletes the account's files of every kind: roster, offline messages, published items."""
+    name = _encoded(user)
+    for store in (data / _encoded(domain)).iterdir() if (data / _encoded(domain)).is_dir() else ():
+        for path in (store / f"{name}.dat", store / f"{name}.list", store / f"{name}.lidx"):
+            path.unlink(missing_ok=True)
+
+
+def _path(data: Path, user: str, domain: str) -> Path:
+    return data / _encoded(domain) / "accounts" / f"{_encoded(user)}.dat"
+
+
+def _encoded(name: str) -> str:
+    """As Prosody names its files: every byte that is no ASCII letter or digit as `%xx`."""
+    return "".join(chr(byte) if chr(byte).isalnum() and byte < 128 else f"%{byte:02x}" for byte in name.encode())
+
 
 ROOMS = f"muc.{DOMAIN}"
 
@@ -79,14 +138,14 @@ class ProsodyServer(LocalServer):
 
     async def create_account(self, jid: str, password: str) -> None:
         """Makes the account, or gives an existing one this password."""
-        await asyncio.to_thread(prosody_accounts.write, self.data, self.user_of(jid), self.domain, password)
+        await asyncio.to_thread(write, self.data, self.user_of(jid), self.domain, password)
 
     async def has_account(self, jid: str) -> bool:
-        return prosody_accounts.exists(self.data, self.user_of(jid), self.domain)
+        return exists(self.data, self.user_of(jid), self.domain)
 
     async def delete_account(self, jid: str) -> None:
         """Deletes the account and what the server keeps for it, but for the archive. Nothing happens where there is none."""
-        await asyncio.to_thread(prosody_accounts.delete, self.data, self.user_of(jid), self.domain)
+        await asyncio.to_thread(delete, self.data, self.user_of(jid), self.domain)
 
 
 def prosody_program() -> str | None:

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from spade_coreason import AgentDefinition
-from spade_coreason.llm import LLMAgent
-from spade_coreason.llm.mcp import Servers
-from tests.llm.mcp.servers import began, happened, old
-from tests.servers.processes import ended, group
-from tests.servers.server import XmppServer
-from tests.waiting import eventually
-from tests.xmpp.hosting import hosted
+from spade_coreason.llm.agent import LLMAgent
+from spade_coreason.llm.mcp.servers import Servers
+
+from ...support.hosting import hosted
+from ...support.mcp_servers.servers import began, happened, old
+from ...support.servers.processes import ended, group
+from ...support.servers.server import XmppServer
+from ...support.wait import eventually
 
 HOLDER = """
 import asyncio, json, sys

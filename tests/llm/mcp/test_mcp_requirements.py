@@ -13,16 +13,17 @@ import pytest
 import yaml
 
 from spade_coreason import AgentDefinition, ConfigError
-from spade_coreason.llm import LLMAgent
-from spade_coreason.llm.mcp import Offer, Servers
+from spade_coreason.llm.agent import LLMAgent
+from spade_coreason.llm.mcp.offers import Offer
 from spade_coreason.llm.mcp.options import servers_of
 from spade_coreason.llm.mcp.requirements import Required, requirements_of
-from tests.cli.conftest import Invoke
-from tests.cli.conftest import invoke as invoke
-from tests.errors import ExpectedErrors
-from tests.llm.mcp.servers import offer, old, requiring, results, sdk, tools
-from tests.llm.server import calls, says
-from tests.llm.test_llm_agent import helper, manifest
+from spade_coreason.llm.mcp.servers import Servers
+
+from ...cli.conftest import Invoke, invoke as invoke
+from ...support.chat_completions import calls, says
+from ...support.errors import ExpectedErrors
+from ...support.mcp_servers.servers import offer, old, requiring, results, sdk, tools
+from ..test_agent import helper, manifest
 
 ROOT = Path(__file__).parents[3]
 WRONG = "0" * 64

@@ -13,25 +13,15 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from spade_coreason.conversation import Rules
-from spade_coreason.runner import Policy
-from spade_coreason.xmpp.servers.ports import free_ports
-from tests.llm.mcp.servers import (
-    HERE,
-    answering,
-    away,
-    began,
-    happened,
-    offered,
-    old,
-    results,
-    sdk,
-    tools,
-)
-from tests.llm.server import calls, contents, says
-from tests.llm.test_llm_agent import helper
-from tests.servers.processes import group
-from tests.waiting import PATIENCE_S, eventually
+from spade_coreason.domain.conversation import Rules
+from spade_coreason.runtime.policy import Policy
+from spade_coreason.xmpp.servers.process import free_ports
+
+from ...support.chat_completions import calls, contents, says
+from ...support.mcp_servers.servers import HERE, answering, away, began, happened, offered, old, results, sdk, tools
+from ...support.servers.processes import group
+from ...support.wait import PATIENCE_S, eventually
+from ..test_agent import helper
 
 ENDLESS = Policy(rules=Rules(max_interactions=0))
 """For who asks again and again until a server is back."""

@@ -1,0 +1,399 @@
+"""The composition root: builds everything once, runs until a signal, drains, closes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import secrets
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import aiofiles
+
+from ..config import AgentSettings, KeepSettings, RetentionSettings, RunFile, Settings, write_private, write_run_file
+from ..contracts import ConversationState, MemoryConfig
+from ..domain.access import Access
+from ..domain.avatar import Avatar, read_avatar
+from ..domain.conversation import Rules
+from ..domain.jid import bare, local_part
+from ..exceptions import ConfigError, ConnectError, CoReasonError, DataDirectoryInUse, ServerError, StoreError
+from ..memory import AgentInteractionMemory, Embedder, Knowledge, Usage
+from ..runtime import (
+    AgentParts,
+    Door,
+    Files,
+    Keep,
+    OnConversationEnd,
+    OpenRequests,
+    Peers,
+    PlatformStatus,
+    Policy,
+    Retention,
+    Runner,
+    find_agents,
+    load_agent,
+)
+from ..storage import AgentStore, Database, KnowledgeStore, lock_database, lock_directory, open_database
+from ..xmpp import AddressInUse, Endpoint, HostedAgent, LocalServer, RoomPlan, choose, local_server
+from .factories import counter_of, embedder_of, memory_limits, memory_policy, summariser_of
+from .knowledge_socket import answer_librarians
+from .status_socket import answer_status
+
+log = logging.getLogger(__name__)
+
+GUEST = "guest"
+_CONNECTING_AT_ONCE = 8
+
+
+class Platform:
+    """Everything that a configuration names: `async with Platform(settings) as platform: await platform.wait()`.
+
+    Entering takes the data directory, opens the database, starts the server where it is ours, and brings every agent
+    online; leaving says goodbye, lets running answers finish within `limits.grace_s`, and closes all of it.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        on_status: Callable[[str], None] | None = None,
+        on_conversation_end: tuple[OnConversationEnd, ...] = (),
+    ) -> None:
+        self.settings = settings
+        self.server: LocalServer | None = None
+        self.server_line = ""
+        self.notice: str | None = None
+        self.agents: dict[str, HostedAgent] = {}
+        self.runners: dict[str, Runner] = {}
+        self.agents_described: list[tuple[str, str]] = []
+        self.guest: tuple[str, str] | None = None
+        self.endpoint = Endpoint()
+        self.database: Database | None = None
+        self._say = on_status or (lambda line: None)
+        self._on_end = on_conversation_end
+        self._stack = AsyncExitStack()
+        self._passwords: dict[str, str] = {}
+        self._memories: dict[str, AgentInteractionMemory] = {}
+        self._knowledge: dict[str, Knowledge] = {}
+        self._embedder: Embedder | None = None
+
+    async def __aenter__(self) -> Platform:
+        try:
+            await self._open()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def wait(self) -> None:
+        """Until SIGINT or SIGTERM; ServerError if a local server dies before."""
+        loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop.set)
+        waiting: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
+        try:
+            if self.server is not None:
+                waiting.append(asyncio.create_task(self._server_died(self.server)))
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in waiting:
+                task.cancel()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    async def status(self) -> PlatformStatus:
+        """How the platform and its agents are at this moment."""
+        return PlatformStatus(os.getpid(), self.server_line, tuple([await host.status() for host in self.agents.values()]))
+
+    async def _server_died(self, server: LocalServer) -> None:
+        raise ServerError(f"the {server.kind} server ended: {await server.died()}")
+
+    # Opening, in this order; closing goes the other way
+
+    async def _open(self) -> None:
+        settings = self.settings
+        placed = [(settings.place(f"agents[{number}]"), agent) for number, agent in enumerate(settings.agents)]
+        find_agents([(place, agent.agent) for place, agent in placed], settings.project)  # a slip there costs no server's start
+        try:
+            self._stack.enter_context(lock_directory(settings.data_dir))
+        except DataDirectoryInUse as error:
+            raise error.named_at(settings.place("data_dir")) from None
+        except StoreError as error:
+            raise ConfigError(settings.place("data_dir"), str(error)) from error
+        try:
+            self._stack.enter_context(lock_database(settings.storage.url))
+            self.database = await open_database(settings.storage.url, settings.storage.durability)
+        except DataDirectoryInUse as error:
+            raise error.named_at(settings.place("storage.url")) from None
+        except StoreError as error:
+            raise ConfigError(settings.place("storage.url"), str(error)) from error
+        self._stack.push_async_callback(self.database.close)
+        try:
+            settings.storage.memory_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            problem = f"{settings.storage.memory_dir}: cannot be made: {error.strerror}; see to the directory, or name another"
+            raise ConfigError(settings.place("storage.memory_dir"), problem) from error
+        self._stack.push_async_callback(self._close_memories)
+        self._embedder = embedder_of(settings)
+        if self._embedder is not None:
+            self._stack.push_async_callback(self._embedder.close)
+        await self._open_server()
+        for place, agent in placed:
+            self._build(place, agent)
+        await self._make_accounts()
+        await self._stack.enter_async_context(answer_status(settings.data_dir, self.status))
+        await self._stack.enter_async_context(answer_librarians(settings.data_dir, self._knowledge))
+        await self._bring_online()
+        await self._write_run_file()
+
+    async def _open_server(self) -> None:
+        server = self.settings.server
+        if server.mode == "external":
+            self.endpoint = Endpoint(server.host, server.port, server.tls.verify, server.tls.ca_file)
+            self.server_line = f"external, {self.endpoint.address(server.domain)}"
+            return
+        with _placed(ServerError, self.settings.place("server.mode")):
+            choice = choose(server.mode)
+        with _placed(AddressInUse, self.settings.place("server.port")):
+            local = await self._stack.enter_async_context(
+                local_server(choice.kind, self.settings.data_dir / "server", port=server.port)
+            )
+        self.server = local
+        self.server_line = f"{choice.kind}, {local.host}:{local.port}"
+        self.notice = choice.notice
+        if choice.kind == "embedded":
+            self.server_line += " (for demonstrations: senders can be forged; `apt install prosody` gives you a real one)"
+        # About one connection in fifty to the embedded server hangs in its beginning.
+        timeout_s, attempts = (3.0, 5) if local.kind == "embedded" else (10.0, 1)
+        self.endpoint = Endpoint(local.host, local.port, local.verify, local.ca_file, timeout_s, attempts)
+        guest = f"{GUEST}@{local.domain}"
+        kept = await self._kept_passwords()
+        for agent in self.settings.agents:
+            given = agent.password.get_secret_value() if agent.password is not None else None
+            self._passwords[bare(agent.jid)] = given or kept.get(bare(agent.jid)) or secrets.token_urlsafe(24)
+        self._passwords.setdefault(guest, kept.get(guest) or secrets.token_urlsafe(24))
+        self.guest = (guest, self._passwords[guest])
+
+    async def _make_accounts(self) -> None:
+        """Makes the accounts of a local server and keeps their passwords (0600), for agents that there are."""
+        if self.server is None:
+            return
+        await write_private(self._accounts_file, {**await self._kept_passwords(), **self._passwords})
+        for jid, password in self._passwords.items():
+            await self.server.create_account(jid, password)
+
+    @property
+    def _accounts_file(self) -> Path:
+        return self.settings.data_dir / "accounts.json"
+
+    async def _kept_passwords(self) -> dict[str, str]:
+        """The passwords that were made up for a local server's accounts."""
+        path = self._accounts_file
+        try:
+            async with aiofiles.open(path, encoding="utf-8") as file:
+                kept = json.loads(await file.read())
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            raise ConfigError(str(path), f"is no JSON ({error}); remove it, and new passwords are made up") from error
+        if not isinstance(kept, dict):
+            raise ConfigError(str(path), "holds no accounts; remove it, and new passwords are made up")
+        return kept
+
+    def _build(self, place: str, settings: AgentSettings) -> None:
+        jid = bare(settings.jid)
+        if self.database is None:
+            raise CoReasonError("the database is opened before the agents")
+        given = settings.password.get_secret_value() if settings.password is not None else None
+        password = given or self._passwords.get(jid, "")
+        is_registered_here = settings.register_account and self.server is None
+        avatar, rooms = _avatar(settings.avatar, place), _rooms_of(settings)
+        host = HostedAgent(settings.jid, password, self.endpoint, register=is_registered_here, avatar=avatar, rooms=rooms)
+        requests = OpenRequests()
+        peers = Peers(jid, requests, host.send, self.settings.limits.stanza_bytes)
+        files = Files(host.uploads.put)
+        knowledge = self._knowledge[jid] = Knowledge(KnowledgeStore(self.database, jid), self._embedder)
+        store = AgentStore(self.database, jid)
+        usage = Usage(store)
+        parts = AgentParts(
+            manifest_file=settings.manifest,
+            peers=lambda: peers,
+            memory=partial(self._memory, jid),
+            knowledge=lambda: knowledge,
+            files=lambda: files,
+            usage=lambda: usage,
+        )
+        agent = load_agent(settings.agent, place=place, project=self.settings.project, parts=parts, options=settings.options)
+        own = self.settings.memory_of(settings)
+        runner = Runner(
+            agent,
+            jid,
+            store,
+            policy_of(self.settings, settings, agent.manifest.config.memory),
+            on_conversation_end=self._on_end,
+            memory=partial(self._memory, jid),
+            files=files,
+            knowledge=knowledge,
+            summariser=summariser_of(own),
+            count=counter_of(own, self.settings.project, f"{place}.memory.tokenizer"),
+            usage=usage,
+        )
+        admitted = self.settings.access_of(settings)
+        access = Access(
+            jid,
+            admitted.allow,
+            admitted.rooms,
+            operators=admitted.operators,
+            roster=admitted.roster,
+            ask=admitted.ask,
+        )
+        host.serve(runner, Door(runner, requests, access, host.send))
+        self.agents[jid] = host
+        self.runners[jid] = runner
+        self.agents_described.append((jid, agent.manifest.capabilities[0].description or agent.manifest.metadata.name))
+
+    def _memory(self, jid: str) -> AgentInteractionMemory:
+        if jid not in self._memories:
+            storage = self.settings.storage
+            limits = memory_limits(self.settings)
+            self._memories[jid] = AgentInteractionMemory(jid, storage.memory_dir, limits=limits, durability=storage.durability)
+        return self._memories[jid]
+
+    async def _close_memories(self) -> None:
+        for memory in self._memories.values():
+            try:
+                await memory.aclose()
+            except StoreError as error:  # nothing is lost: what could not be folded in is in the journal
+                log.error("%s", error)
+
+    async def _bring_online(self) -> None:
+        at_once = asyncio.Semaphore(_CONNECTING_AT_ONCE)
+
+        async def start(jid: str, host: HostedAgent) -> None:
+            async with at_once:
+                try:
+                    with _placed(ConnectError, places[jid]):
+                        await host.start()
+                except CoReasonError:
+                    raise
+                except (Exception, SystemExit) as error:  # sys.exit() would end the process past the others
+                    raise CoReasonError(f"{jid}: does not start: {type(error).__name__}: {error}") from error
+            self._say(f"{jid} is online")
+
+        places = {bare(agent.jid): self.settings.place(f"agents[{n}]") for n, agent in enumerate(self.settings.agents)}
+        self._stack.push_async_callback(self._stop_agents)
+        tasks = [asyncio.create_task(start(jid, host)) for jid, host in self.agents.items()]
+        try:
+            await asyncio.gather(*tasks)
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
+
+    async def _stop_agents(self) -> None:
+        grace_s = self.settings.limits.grace_s
+        stops = (host.stop(grace_s) for host in self.agents.values())
+        for problem in await asyncio.gather(*stops, return_exceptions=True):
+            if isinstance(problem, BaseException):  # the others are stopped all the same
+                log.error("an agent does not stop as it should", exc_info=problem)
+
+    async def _write_run_file(self) -> None:
+        guest = {"jid": self.guest[0], "password": self.guest[1]} if self.guest else None
+        run = RunFile(
+            pid=os.getpid(),
+            mode=self.server.kind if self.server else "external",
+            host=self.endpoint.host,
+            port=self.endpoint.port,
+            domain=self.server.domain if self.server else self.settings.server.domain,
+            verify=self.endpoint.verify,
+            ca_file=str(self.endpoint.ca_file) if self.endpoint.ca_file else None,
+            guest=guest,
+            agents=[{"jid": jid, "description": description} for jid, description in self.agents_described],
+        )
+        path = await write_run_file(self.settings.data_dir, run)
+        self._stack.callback(_remove, path)
+
+
+@contextmanager
+def _placed(kind: type[CoReasonError], place: str) -> Iterator[None]:
+    """Says where to correct what an error of that kind is about."""
+    try:
+        yield
+    except kind as error:
+        error.place = place
+        raise
+
+
+def _avatar(path: Path | None, place: str) -> Avatar | None:
+    try:
+        return None if path is None else read_avatar(path)
+    except ValueError as error:  # it was there when the settings were read
+        raise ConfigError(f"{place}.avatar", str(error)) from error
+
+
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+def _rooms_of(agent: AgentSettings) -> list[RoomPlan]:
+    return [
+        RoomPlan(
+            room.jid,
+            room.nick or local_part(agent.jid),
+            room.password.get_secret_value() if room.password is not None else None,
+            room.answers,
+            room.agent_turns,
+        )
+        for room in agent.rooms
+    ]
+
+
+def _retention_of(settings: RetentionSettings) -> Retention:
+    def keep(rule: KeepSettings) -> Keep:
+        return Keep(timedelta(days=rule.days) if rule.days else None, rule.turns or None)
+
+    own = {ConversationState(state): keep(rule) for state, rule in settings.states if rule is not None}
+    return Retention(keep(settings), own)
+
+
+def policy_of(settings: Settings, agent: AgentSettings, memory: MemoryConfig | None) -> Policy:
+    """How an agent is run: its own keys where it has some, the common ones elsewhere; of memory what its manifest says."""
+    rules = settings.conversation_of(agent)
+    return Policy(
+        rules=Rules(
+            max_interactions=rules.max_interactions,
+            cooldown=timedelta(seconds=rules.cooldown_s),
+            timeout=timedelta(seconds=rules.timeout_s),
+            max_failures=rules.max_failures,
+        ),
+        memory=memory_policy(settings.memory, agent.memory, memory),
+        retention=_retention_of(rules.retention),
+        assist_timeout_s=rules.assist_timeout_s,
+        lifecycle=rules.lifecycle,
+        idle_shutdown_s=rules.idle_shutdown_s,
+        on_restart=rules.on_restart,
+        commands=rules.commands,
+        operators=frozenset(settings.access_of(agent).operators),
+        thoughts=rules.thoughts,
+        concurrency=settings.limits.concurrency,
+        queue=settings.limits.queue,
+        stanza_bytes=settings.limits.stanza_bytes,
+        file_over_bytes=settings.limits.file_over_bytes,
+    )

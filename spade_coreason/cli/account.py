@@ -1,0 +1,218 @@
+"""Where an agent is, and as whom to ask it: what a running platform says about itself, or what the options say."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..config import RunFile, is_owned, read_run_file
+from ..domain.jid import bare, domain
+from ..exceptions import ConfigError, PeerUnavailable, ServerError
+from .console import shown_path
+from .context import options
+from .settings import config_option, data_directories
+
+if TYPE_CHECKING:
+    from ..xmpp import AgentClient
+
+PASSWORD_VARIABLE = "SPADE_COREASON_PASSWORD"
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+def data_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--data DIR`"""
+    return click.option(
+        "--data",
+        type=click.Path(file_okay=False, path_type=Path),
+        envvar="SPADE_COREASON_DATA_DIR",
+        metavar="DIR",
+        help="The data directory of the platform.  [default: that of the configuration, else data]",
+    )(function)
+
+
+def reach_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of the commands that ask agents."""
+    for option in reversed(
+        (
+            click.option("--jid", "own_jid", metavar="JID", help="Your own account.  [default: the guest of the platform]"),
+            click.option("--host", help="The server, if it is not where your JID's domain leads."),
+            click.option("--port", type=click.IntRange(1, 65535), help="Its port.  [default: 5222]"),
+            click.option("--ca-file", type=_FILE, metavar="FILE", help="The authority that signed the server's certificate."),
+            click.option("--no-verify", is_flag=True, help="Do not verify the server's certificate."),
+            click.option(
+                "--password-file",
+                type=_FILE,
+                metavar="FILE",
+                help=f"A file with your password.  [default: the variable {PASSWORD_VARIABLE}, else you are asked]",
+            ),
+        )
+    ):
+        function = option(function)
+    return config_option("config/platform.yaml, if there is one")(data_option(function))
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """An account on a server. `agents` are those that are known there, and what they do; `are_all` if there are no others."""
+
+    jid: str
+    password: str = field(repr=False)
+    host: str | None = None
+    port: int | None = None
+    ca_file: Path | None = None
+    verify: bool = True
+    is_embedded: bool = False
+    agents: Mapping[str, str] = field(default_factory=dict)
+    are_all: bool = False
+
+    def client(self, timeout_s: float = 10.0) -> AgentClient:
+        """A client with this account, to be used in `async with`; it connects within that time."""
+        from ..xmpp import AgentClient
+
+        # About one connection in fifty to the embedded server hangs in its beginning.
+        limit_s, attempts = (min(3.0, timeout_s), 5) if self.is_embedded else (min(10.0, timeout_s), 1)
+        return AgentClient(
+            self.jid,
+            self.password,
+            host=self.host,
+            port=self.port,
+            ca_file=self.ca_file,
+            verify=self.verify,
+            timeout_s=limit_s,
+            attempts=attempts,
+        )
+
+    def address_of(self, agent: str) -> str:
+        """The JID of an agent; a name alone is one of the account's own domain.
+
+        PeerUnavailable at once where it is known that no such agent is there.
+        """
+        from ..domain.jid import parse_jid
+
+        try:
+            jid = parse_jid(agent if "@" in agent else f"{agent}@{domain(self.jid)}")
+        except ValueError as error:
+            raise ConfigError("JID", str(error)) from error
+        if self.are_all and domain(jid) == domain(self.jid) and bare(jid) not in self.agents:
+            raise PeerUnavailable(jid, f"is not there; {those_there(tuple(self.agents))}")
+        return jid
+
+
+def those_there(agents: Sequence[str]) -> str:
+    """The half of a sentence that lists agents."""
+    if len(agents) == 1:
+        return f"there is only {agents[0]}"
+    return f"there are {', '.join(agents) or 'no agents'}"
+
+
+def account(
+    file: Path | None,
+    data: Path | None,
+    own_jid: str | None,
+    host: str | None,
+    port: int | None,
+    ca_file: Path | None,
+    no_verify: bool,
+    password_file: Path | None,
+) -> Account:
+    """The account that the options name; without `--jid` the guest of the platform that runs on the data directory."""
+    directory = running_directory(file, data)
+    running = read_run_file(directory)
+    if own_jid is None:
+        given = {
+            "--host": host,
+            "--port": port,
+            "--ca-file": ca_file,
+            "--no-verify": no_verify,
+            "--password-file": password_file,
+        }
+        if vain := [option for option, value in given.items() if value]:
+            raise ConfigError(
+                vain[0], "needs --jid JID, an account of your own; without it you are the guest of the platform here"
+            )
+        return _guest(running, directory)
+    from ..domain.jid import parse_jid
+
+    try:
+        jid = parse_jid(own_jid)
+    except ValueError as error:
+        raise ConfigError("--jid", str(error)) from error
+    agents: Mapping[str, str] = {}
+    if running is not None and host is None and domain(jid) == running.domain:
+        agents = _described(running)
+        host, port = running.host, port or running.port
+        ca_file = ca_file or (Path(running.ca_file) if running.ca_file else None)
+        no_verify = no_verify or not running.verify
+    return Account(jid, password_of(jid, password_file), host, port, ca_file, not no_verify, agents=agents)
+
+
+def running_directory(file: Path | None, data: Path | None) -> Path:
+    """The data directory of the platform that runs; where none does, the first on which one might."""
+    directories = data_directories(options().project, file, data)
+    return next(filter(is_owned, directories), directories[0])
+
+
+def _guest(running: RunFile | None, directory: Path) -> Account:
+    shown = shown_path(directory)
+    if running is None and is_owned(directory):
+        raise ServerError(f"{shown} is in use, and nobody there can be asked: it is just starting or stopping; try again")
+    if running is None:
+        remedy = "start one (`spade-coreason up`), or name your account with --jid, or another data directory"
+        remedy += " with -c, --project or --data"
+        raise no_platform(directory, remedy)
+    if running.guest is None:
+        raise ConfigError("--jid", f"is missing; the platform on {shown} uses {running.domain}, which has no guest account")
+    ca_file = Path(running.ca_file) if running.ca_file else None
+    return Account(
+        running.guest["jid"],
+        running.guest["password"],
+        running.host,
+        running.port,
+        ca_file,
+        running.verify,
+        running.mode == "embedded",
+        _described(running),
+        are_all=True,
+    )
+
+
+def no_platform(directory: Path, remedy: str) -> ServerError:
+    """That none runs on a data directory, or that this user cannot know."""
+    shown = shown_path(directory)
+    if not directory.is_dir():
+        return ServerError(f"no platform is running on {shown} (there is no directory {directory.absolute()}); {remedy}")
+    if not os.access(directory, os.R_OK | os.X_OK):
+        return ServerError(f"{shown} may not be read by this user, who cannot know whether a platform is running; {remedy}")
+    return ServerError(f"no platform is running on {shown}; {remedy}")
+
+
+def _described(running: RunFile) -> dict[str, str]:
+    return {agent["jid"]: agent.get("description", "") for agent in running.agents}
+
+
+def password_of(jid: str, password_file: Path | None) -> str:
+    """A password from a file, the environment, or the person at the terminal."""
+    if password_file is not None:
+        return password_in(password_file, "--password-file")
+    if password := os.environ.get(PASSWORD_VARIABLE):
+        return password
+    if sys.stdin.isatty():
+        return str(click.prompt(f"Password of {jid}", hide_input=True, err=True))
+    raise ConfigError(PASSWORD_VARIABLE, f"is not set; set it to the password of {jid}, or use --password-file")
+
+
+def password_in(file: Path, place: str) -> str:
+    """The password that stands alone in a file."""
+    try:
+        password = file.read_text("utf-8").strip("\r\n")
+    except UnicodeDecodeError as error:
+        raise ConfigError(place, f"{file} is not UTF-8; save it as UTF-8") from error
+    if not password or "\n" in password:
+        raise ConfigError(place, f"{file} must hold the password in one line, and nothing else")
+    return password

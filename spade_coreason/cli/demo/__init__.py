@@ -1,0 +1,1 @@
+"""The demonstration: its script and its scripted language model."""

@@ -1,0 +1,47 @@
+"""The language model of the demo's assistant: the one that the environment names, else a script."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from .script import is_assistant
+
+if TYPE_CHECKING:
+    from ...config import AgentSettings, Settings
+
+_VARIABLES = ("OPENAI_BASE_URL", "OPENAI_API_KEY")
+
+
+@asynccontextmanager
+async def with_model(settings: Settings) -> AsyncIterator[tuple[Settings, str]]:
+    """The settings with a model for the agent "assistant", or without that agent, and a line that says which."""
+    agents = settings.agents
+    asked = [agent for agent in agents if is_assistant(agent)]
+    if not asked:
+        yield settings, ""
+    elif find_spec("openai") is None:
+        line = "none: assistant is left out, it needs the package openai (pip install 'spade-coreason[llm]')"
+        yield _with_agents(settings, (agent for agent in agents if agent not in asked)), line
+    elif "endpoint" in asked[0].options or any(map(os.environ.get, _VARIABLES)):
+        name = asked[0].options.get("model") or os.environ.get("OPENAI_MODEL") or "that of its manifest"
+        yield settings, f"{name}, asked by assistant"
+    else:
+        from ...llm import NAME, REMEDY, ScriptedModel
+
+        async with ScriptedModel() as model:
+            given = {"model": NAME, "endpoint": {"url": model.url}}
+            scripted = (_with_options(agent, given) if agent in asked else agent for agent in agents)
+            yield _with_agents(settings, scripted), f"none: a script plays it for assistant. {REMEDY}"
+
+
+def _with_agents(settings: Settings, agents: Iterable[AgentSettings]) -> Settings:
+    return settings.model_copy(update={"agents": tuple(agents)})
+
+
+def _with_options(agent: AgentSettings, given: Mapping[str, object]) -> AgentSettings:
+    return agent.model_copy(update={"options": MappingProxyType({**agent.options, **given})})

@@ -1,0 +1,143 @@
+"""What is stored in a data directory, for the commands that show and delete it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from ..domain.jid import bare
+from ..exceptions import ConfigError, DatabaseEmpty
+from ..storage import open_database
+from .account import data_option, those_there
+from .completion import agents as known_agents, local_accounts
+from .settings import config_option, database_file, storage_settings
+
+if TYPE_CHECKING:
+    from ..config import Settings
+    from ..memory import AgentInteractionMemory
+    from ..storage import AgentStore, Database
+
+EVERY = "*"
+
+
+def storage_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`-c FILE`, `--data DIR` and `--agent JID`"""
+    agent = click.option(
+        "--agent",
+        metavar="JID",
+        shell_complete=known_agents,
+        help="The agent; a name alone is enough.  [default: all, or the only one where it must be one]",
+    )
+    return config_option("config/platform.yaml, if there is one")(data_option(agent(function)))
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The stores of the agents that a command is about."""
+
+    settings: Settings
+    agents: tuple[str, ...]
+    database: Database | None
+
+    def store(self, agent: str) -> AgentStore | None:
+        """The sessions of an agent; None where nothing was ever stored."""
+        from ..storage import AgentStore
+
+        return AgentStore(self.database, agent) if self.database is not None else None
+
+    def memory(self, agent: str) -> AgentInteractionMemory:
+        """The interaction memory of an agent."""
+        from ..app import memory_limits
+        from ..memory import AgentInteractionMemory
+
+        return AgentInteractionMemory(agent, self.settings.storage.memory_dir, limits=memory_limits(self.settings))
+
+    @property
+    def only_agent(self) -> str:
+        """The agent, where the command can be about one only."""
+        if len(self.agents) == 1:
+            return self.agents[0]
+        known = ", ".join(self.agents)
+        raise ConfigError("--agent", f"is missing; there are {known}" if known else "is missing, and no agent is known here")
+
+
+@asynccontextmanager
+async def opened(
+    file: Path | None, data: Path | None, agent: str | None, *, alone: bool = False, makes: bool = False
+) -> AsyncIterator[Storage]:
+    """Opens what is stored; `alone`: as the only process, or DataDirectoryInUse.
+
+    Unless it `makes` one, no directory is made that is not there.
+    """
+    settings = storage_settings(file, data)
+    if makes:
+        settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if _is_typed("data") and not settings.data_dir.is_dir():
+        raise ConfigError("--data", f"there is no directory {settings.data_dir}; name the one that a platform ran on")
+    with ExitStack() as stack:
+        if alone and settings.data_dir.is_dir():
+            from ..storage import lock_database, lock_directory
+
+            stack.enter_context(lock_directory(settings.data_dir))
+            if (stored := database_file(settings)) is not None and stored.is_file():
+                stack.enter_context(lock_database(settings.storage.url))
+        database = await _database(settings, alone)
+        try:
+            yield Storage(settings, await _agents(settings, agent, database), database)
+        finally:
+            if database is not None:
+                await database.close()
+
+
+async def _database(settings: Settings, alone: bool) -> Database | None:
+    file = database_file(settings)
+    if file is not None and not file.is_file() and not (alone and settings.data_dir.is_dir()):
+        return None
+
+    try:
+        return await open_database(settings.storage.url, settings.storage.durability, reads_only=not alone)
+    except DatabaseEmpty:
+        return None
+
+
+def _parameters() -> list[click.Parameter]:
+    return click.get_current_context().command.params
+
+
+def _is_typed(option: str) -> bool:
+    return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
+
+
+async def _agents(settings: Settings, wanted: str | None, database: Database | None) -> tuple[str, ...]:
+    from ..storage import stored_agents
+
+    # What a backup brought here, or a configuration names no longer, is in the database alone.
+    stored = await stored_agents(database) if database is not None else []
+    configured = (bare(agent.jid) for agent in settings.agents)
+    known = tuple(dict.fromkeys([*configured, *local_accounts(settings.data_dir), *stored]))
+    if wanted is None or wanted == EVERY:
+        return known
+    found = [jid for jid in known if wanted in (jid, jid.partition("@")[0])]
+    if not found and "@" in wanted:
+        # Of an agent that is configured no longer, what it stored may still be there.
+        return (bare(wanted).lower(),)
+    if len(found) != 1:
+        is_argument = any(one.name == "agent" and one.param_type_name == "argument" for one in _parameters())
+        raise ConfigError("AGENT" if is_argument else "--agent", f'there is no agent "{wanted}"; {those_there(known)}')
+    return tuple(found)
+
+
+def confirm(deed: str, is_certain: bool) -> None:
+    """Asks the person at the terminal whether to do it; without one, `--yes` has to be given."""
+    if is_certain:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigError("--yes", f"is missing; it is needed to {deed} where nobody can be asked")
+    click.confirm(f"{deed[:1].upper()}{deed[1:]}?", abort=True, err=True)

@@ -1,0 +1,81 @@
+"""Data blocks as data forms (XEP-0004) of type `result`, for programs that know no JSON of ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from .markdown.tables import table_of
+from .namespaces import FORM_NAMESPACE, RESULT_FORM, SPADE_FORM
+from .xml import attribute, clean, escape
+
+
+def result_form(block: Mapping[str, Any]) -> str:
+    """The form of a dumped data block that is a table, or keys with values.
+
+    Empty for other data, and where two fields would have one name. A list of values, and a text of several lines, is a field
+    of several values; what is null is a field without one. Other objects are JSON.
+    """
+    title = clean(block.get("title") or "")
+    if title == SPADE_FORM:
+        return ""  # a SPADE agent would read its metadata here
+    contents = _CONTENTS.get(block["view_hint"])
+    inner = contents(block["data"]) if contents is not None else ""
+    if not inner:
+        return ""
+    head = f"<title>{escape(title)}</title>" if title else ""
+    return f"<x xmlns='{FORM_NAMESPACE}' type='{RESULT_FORM}'>{head}{inner}</x>"
+
+
+def _key_value(data: dict[str, Any]) -> str:
+    if not _are_names(data):
+        return ""
+    return "".join(
+        f"<field var='{attribute(name)}' label='{attribute(name)}' type='{_type([value])}'>{_values(value)}</field>"
+        for name, value in data.items()
+    )
+
+
+def _table(data: dict[str, Any]) -> str:
+    table = table_of(data)
+    if table is None or not _are_names(map(str, table[0])):
+        return ""
+    columns, rows = table
+    reported = "".join(
+        f"<field var='{attribute(str(column))}' label='{attribute(str(column))}'"
+        f" type='{_type(row.get(column) for row in rows)}'/>"
+        for column in columns
+    )
+    items = "".join(f"<item>{''.join(_cell(column, row.get(column)) for column in columns)}</item>" for row in rows)
+    return f"<reported>{reported}</reported>{items}"
+
+
+def _cell(column: Any, value: Any) -> str:
+    return f"<field var='{attribute(str(column))}'>{_values(value)}</field>"
+
+
+def _are_names(names: Iterable[str]) -> bool:
+    cleaned = [clean(name) for name in names]
+    return bool(cleaned) and all(cleaned) and len(set(cleaned)) == len(cleaned)
+
+
+def _type(values: Iterable[Any]) -> str:
+    return "text-multi" if any(len(_texts(value)) > 1 for value in values) else "text-single"
+
+
+def _values(value: Any) -> str:
+    return "".join(f"<value>{escape(text)}</value>" for text in _texts(value))
+
+
+def _texts(value: Any) -> list[str]:
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return value.splitlines() or [""]
+    if isinstance(value, list) and not any(isinstance(item, list | dict) for item in value):
+        return [line for item in value for line in _texts(item)]
+    return [json.dumps(value, ensure_ascii=False)]
+
+
+_CONTENTS = {"KEY_VALUE": _key_value, "TABLE": _table}

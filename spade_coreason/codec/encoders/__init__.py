@@ -1,0 +1,1 @@
+"""Turn events to stanzas: one encoder for each channel."""

@@ -1,0 +1,89 @@
+"""What an agent says, as stanzas: events to a program, text to a person, SPADE's form to a SPADE agent.
+
+A voice serves one turn. It is pure: an event goes in, stanzas come out as strings, in order. The ids of what it makes derive
+from the inbox key of the request, so that an answer sent twice is recognised; each id is also the origin-id (XEP-0359).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+from ...domain.messages import TurnEvent
+from ...domain.value import value
+
+ChainedTo: TypeAlias = Callable[[], str | None]
+
+
+@value
+class Manner:
+    """What the devices of a person show of one turn, and what they want to see of it."""
+
+    grows: bool = False
+    """Every device of theirs shows corrections (XEP-0308)."""
+    chained_to: ChainedTo = lambda: None
+    """Names, whenever it is called, the one device of theirs where each correction has to name the version before it."""
+    is_rerun: bool = False
+    """Of the same turn something may have been said before."""
+    thoughts: bool = False
+    """They read thoughts."""
+    steps: bool = False
+    """They read which tools are used."""
+    refers: bool = False
+    """The device that asked shows replies (XEP-0461)."""
+
+
+PLAIN = Manner()
+
+
+class Voice(Protocol):
+    """The language of one turn."""
+
+    @property
+    def key(self) -> str:
+        """The inbox key of the request, as text."""
+        ...
+
+    @property
+    def shows_typing(self) -> bool:
+        """Whether the other side uses chat states (XEP-0085)."""
+        ...
+
+    @property
+    def grows(self) -> bool:
+        """Whether a stream is shown as a message that grows (XEP-0308)."""
+        ...
+
+    @property
+    def follows_streams(self) -> bool:
+        """Whether it is told of a stream as it goes on; else only of all of it, at its end."""
+        ...
+
+    @property
+    def shows_files(self) -> bool:
+        """Whether a text that is too long may be a file, and a link the file behind it: a person listens."""
+        ...
+
+    def reads_thoughts(self, title: str | None) -> bool:
+        """Whether thoughts with this title, `STEP` or none, are shown to this listener."""
+        ...
+
+    def say(self, event: TurnEvent) -> list[str]:
+        """The stanzas that `event` becomes now; none where it waits for more, or is not for this listener."""
+        ...
+
+    def growth(self, stream_id: str) -> list[str]:
+        """Where it `grows`: a stream that has more to show than before, as it stands. Nothing of it is to be kept."""
+        ...
+
+    def composing(self) -> str | None:
+        """The stanza that says "typing…", where `shows_typing`."""
+        ...
+
+    def paused(self) -> str | None:
+        """The stanza that takes "typing…" back, where it was said and no answer comes."""
+        ...
+
+    def withdrawn(self) -> list[str]:
+        """The last words of an answer that nobody wants any more: only where something of it is seen already."""
+        ...

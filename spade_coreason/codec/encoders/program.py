@@ -1,0 +1,108 @@
+"""What an agent says to a program: every event of a turn as a CloudEvent."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import NAMESPACE_URL, UUID, uuid5
+
+from ...contracts import ErrorCode
+from ...domain.messages import (
+    Completed,
+    Failed,
+    Incoming,
+    Malformed,
+    Refused,
+    Said,
+    SaidText,
+    StreamAborted,
+    StreamChunk,
+    StreamEnded,
+    StreamStarted,
+    TurnEvent,
+    named,
+)
+from ..cloud_events import EventWriter
+from ..data_forms import result_form
+
+
+class ProgramVoice:
+    """CloudEvents in JSON containers (XEP-0335), at full speed, to the full JID that asked.
+
+    Data is a data form (XEP-0004) too, for programs that know those.
+    """
+
+    shows_typing = False
+    grows = False
+    follows_streams = True
+    shows_files = False
+
+    def __init__(self, incoming: Incoming, key: UUID, agent: str, stanza_bytes: int) -> None:
+        self.key = str(key)
+        self._uuid = key
+        self._events = EventWriter(
+            to=incoming.sender,
+            source=f"xmpp:{agent}",
+            thread=incoming.thread,
+            id_prefix=self.key,
+            request_id=str(incoming.request_id or key),
+            stanza_bytes=stanza_bytes,
+        )
+
+    def reads_thoughts(self, title: str | None) -> bool:
+        return True
+
+    def say(self, event: TurnEvent) -> list[str]:
+        kind, data = _event(event, self._uuid)
+        return self._events.write(kind, data, beside=result_form(data) if kind == "block.data" else "")
+
+    def growth(self, stream_id: str) -> list[str]:
+        return []
+
+    def composing(self) -> str | None:
+        return None
+
+    def paused(self) -> str | None:
+        return None
+
+    def withdrawn(self) -> list[str]:
+        return []
+
+
+def malformed_answer(malformed: Malformed, agent: str, stanza_bytes: int) -> list[str]:
+    """Says once to whoever sent it why a request cannot be read."""
+    key = uuid5(NAMESPACE_URL, malformed.stanza_id)  # theirs could hold anything
+    writer = EventWriter(
+        to=malformed.sender,
+        source=f"xmpp:{agent}",
+        thread=malformed.thread,
+        id_prefix=f"malformed-{key}",
+        request_id=malformed.request_id or malformed.stanza_id,
+        stanza_bytes=stanza_bytes,
+    )
+    return writer.write(*_event(Failed(f"not a request: {malformed.problem}", ErrorCode.BAD_REQUEST, False), key))
+
+
+def _event(event: TurnEvent, key: UUID) -> tuple[str, dict[str, Any]]:
+    """The type (without its prefix) and the data of an event; `key` is that of the request."""
+    match event:
+        case StreamChunk(stream_id, seq, chunk):
+            return "stream.chunk", {"stream_id": stream_id, "seq": seq, "chunk": chunk}
+        case StreamStarted(stream_id, title):
+            return "stream.start", {"stream_id": stream_id, "title": title}
+        case StreamEnded(stream_id):
+            return "stream.end", {"stream_id": stream_id}
+        case StreamAborted(stream_id, reason, replacement):
+            instead = {} if replacement is None else {"replacement": replacement}
+            return "stream.abort", {"stream_id": stream_id, "reason": reason, **instead}
+        case SaidText(content, number, _, _, choices):
+            offered = {"choices": [{"value": value, "label": label} for value, label in choices]} if choices else {}
+            return "block.markdown", {"id": named(key, number), "block_type": "MARKDOWN", "content": content, **offered}
+        case Said(block):
+            return f"block.{block.block_type.lower()}", block.dump()
+        case Completed(conversation_id, state):
+            return "request.completed", {"conversation_id": conversation_id, "state": state}
+        case Failed(message, code, recoverable, incident):
+            failed = {"message": message, "code": code, "recoverable": recoverable, "incident": incident}
+            return "request.failed", failed
+        case Refused(message, code, retry_after_s):
+            return "request.refused", {"message": message, "code": code, "retry_after_s": retry_after_s}

@@ -1,0 +1,67 @@
+"""Blocks as readable plain text with Message Styling (XEP-0393), for people."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ...contracts import DataBlock, ThinkingBlock, UserErrorBlock
+from ..markdown.tables import aligned, fenced, table_of
+from ..xml import clean
+
+
+def block_text(block: ThinkingBlock | DataBlock | UserErrorBlock) -> str:
+    """What a person reads of a block; empty for a thought, which shows as typing."""
+    if isinstance(block, UserErrorBlock):
+        return block.user_message
+    if isinstance(block, DataBlock):
+        text = _RENDERERS.get(str(block.view_hint), _fenced)(block.data)
+        return f"{title}\n{text}" if (title := _title(block.title or "")) else text
+    return ""
+
+
+def thought_text(content: str) -> str:
+    """A thought as a person reads it who wants to: in italics."""
+    from ..markdown.spans import (
+        EMPHASIS,
+        standing,  # the parser is loaded for those who need it
+    )
+
+    return standing(EMPHASIS, content)
+
+
+def _scalar(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _title(title: str) -> str:
+    said = " ".join(clean(title).split())
+    return said if "*" in said or not said else f"*{said}*"
+
+
+def _fenced(data: dict[str, Any]) -> str:
+    return "\n".join(fenced(json.dumps(data, indent=2, ensure_ascii=False, default=str).split("\n")))
+
+
+def _list(data: dict[str, Any]) -> str:
+    items = data.get("items")
+    if not isinstance(items, list):
+        return _key_value(data)
+    return "\n".join("- " + _scalar(item).replace("\n", "\n  ") for item in items)
+
+
+def _key_value(data: dict[str, Any]) -> str:
+    return "\n".join(f"{name}: {_scalar(value)}" for name, value in data.items())
+
+
+def _table(data: dict[str, Any]) -> str:
+    table = table_of(data)
+    if table is None:
+        return _fenced(data)
+    columns, rows = table
+    cells = [[str(column) for column in columns], *([_scalar(row.get(column, "")) for column in columns] for row in rows)]
+    # A line break in a cell would break its row.
+    return "\n".join(fenced(aligned([[" ".join(cell.splitlines()) for cell in row] for row in cells])))
+
+
+_RENDERERS = {"TABLE": _table, "LIST": _list, "KEY_VALUE": _key_value, "JSON": _fenced}

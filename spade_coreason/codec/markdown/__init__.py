@@ -1,0 +1,1 @@
+"""Markdown to Message Styling (XEP-0393)."""

@@ -1,0 +1,194 @@
+"""Rules for markdown-it that find blocks where agents mean them, and leave plain text alone."""
+
+from __future__ import annotations
+
+import re
+
+from markdown_it.rules_block import StateBlock, hr, lheading
+from markdown_it.rules_inline import StateInline, link as markdown_it_link
+
+_RULE = re.compile(r"([-*_])(?: ?\1){2}[ \t]*")
+
+_UNDERLINE = re.compile(r"(?:={3,}|-{3,})[ \t]*")
+
+_COLUMNS = re.compile(r"[^\s|].*[ \t]{2}\S|.*\t")
+
+_DELIMITERS = re.compile(r"\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*")
+
+_CELL_END = re.compile(r"(?<!\\)\|")
+
+
+def _text(state: StateBlock, line: int) -> str:
+    return state.src[state.bMarks[line] + state.tShift[line] : state.eMarks[line]]
+
+
+def _goes_on(state: StateBlock, line: int, end: int) -> bool:
+    """Whether the block that is read has this line. In CommonMark it also had lines that are not indented as it is."""
+    return line < end and not state.isEmpty(line) and state.sCount[line] >= state.blkIndent
+
+
+def paragraph(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    """Lines with all the blanks around them."""
+    outer, state.parentType = state.parentType, "paragraph"
+    enders = state.md.block.ruler.getRules("paragraph")
+    line = start + 1
+    while _goes_on(state, line, end):
+        if not state.is_code_block(line) and any(rule(state, line, end, True) for rule in enders):
+            break
+        line += 1
+    state.parentType = outer
+    state.line = line
+    token = state.push("paragraph", "", 0)
+    token.map = [start, line]
+    token.content = state.getLines(start, line, state.blkIndent, False)
+    return True
+
+
+def table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    """A table with all its cells: markdown-it's drops those that have no head."""
+    if not _goes_on(state, start + 1, end) or state.is_code_block(start):
+        return False
+    head, delimiters = _text(state, start), _text(state, start + 1)
+    if "|" not in head or "|" not in delimiters or not _DELIMITERS.fullmatch(delimiters):
+        return False
+    rows = [_cells(head)]
+    below = _cells(delimiters)
+    if len(below) != len(rows[0]):
+        return False
+    if silent:
+        return True
+    line = start + 2
+    while _goes_on(state, line, end) and "|" in (text := _text(state, line)):
+        rows.append(_cells(text))
+        line += 1
+    state.line = line
+    token = state.push("table", "", 0)
+    token.map = [start, line]
+    token.meta = {"rows": rows, "sides": [_side(cell) for cell in below]}
+    return True
+
+
+def _cells(line: str) -> list[str]:
+    cells = _CELL_END.split(line.strip())
+    if len(cells) > 1 and not cells[0]:
+        del cells[0]
+    if len(cells) > 1 and not cells[-1]:
+        del cells[-1]
+    return [cell.strip().replace("\\|", "|") for cell in cells]
+
+
+def _side(delimiter: str) -> str:
+    """Where the cells of a column stand, as `format` says it."""
+    if not delimiter.endswith(":"):
+        return "<"
+    return "^" if delimiter.startswith(":") else ">"
+
+
+def never(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    """In place of indented code. It has to be there: markdown-it then takes nothing else for what is indented that far."""
+    return False
+
+
+def _alone(state: StateBlock, line: int, end: int) -> bool:
+    return line >= end or state.isEmpty(line)
+
+
+def standing_alone(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    """A rule between blank lines; elsewhere, and where it is longer, it belongs to a drawing."""
+    if not _RULE.fullmatch(_text(state, start)) or not _alone(state, start + 1, end):
+        return False
+    return hr(state, start, end, silent)
+
+
+def underlined(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    """A heading, and not the first line of a table without bars."""
+    if not _goes_on(state, start + 1, end) or not _alone(state, start + 2, end):
+        return False
+    if not _UNDERLINE.fullmatch(_text(state, start + 1)) or _COLUMNS.match(_text(state, start)):
+        return False
+    return lheading(state, start, end, silent)
+
+
+_ESCAPE = re.compile(r"\\[!-/:-@\[-`{-~]")
+
+_TICKS = re.compile("`+")
+
+_URL = re.compile(r"://[^\s<>\[\]`|]+")
+
+_URL_END = "*_~)].,;:!?'\""
+
+
+def newline(state: StateInline, silent: bool) -> bool:
+    """The end of a line, and nothing of the blanks around it."""
+    if state.src[state.pos] != "\n":
+        return False
+    if not silent:
+        state.push("text", "", 0).content = "\n"
+    state.pos += 1
+    return True
+
+
+def escape(state: StateInline, silent: bool) -> bool:
+    r"""What stands behind a backslash marks nothing. Both stay: `¯\_(ツ)_/¯`, `\(x\)` and `\\host` are text."""
+    match = _ESCAPE.match(state.src, state.pos)
+    if match is None:
+        return False
+    if not silent:
+        state.push("text", "", 0).content = match[0]
+    state.pos = match.end()
+    return True
+
+
+def code(state: StateInline, silent: bool) -> bool:
+    """Code within one line, as it is."""
+    ticks = _TICKS.match(state.src, state.pos)
+    if ticks is None:
+        return False
+    end = state.src.find("\n", state.pos)
+    end = state.posMax if end < 0 else min(end, state.posMax)
+    for closing in _TICKS.finditer(state.src, ticks.end(), max(end, ticks.end())):
+        if len(closing[0]) == len(ticks[0]):
+            if not silent:
+                token = state.push("code", "", 0)
+                token.content, token.markup = state.src[ticks.end() : closing.start()], ticks[0]
+            state.pos = closing.end()
+            return True
+    if not silent:
+        state.push("text", "", 0).content = ticks[0]
+    state.pos = ticks.end()
+    return True
+
+
+def address(state: StateInline, silent: bool) -> bool:
+    """What stands in an address marks nothing."""
+    match = _URL.match(state.src, state.pos, state.posMax)
+    if match is None:
+        return False
+    address = match[0].rstrip(_URL_END) or "://"
+    if not silent:
+        state.push("text", "", 0).content = address
+    state.pos += len(address)
+    return True
+
+
+def link(state: StateInline, silent: bool) -> bool:
+    """A link that remembers how it was written, for where it turns out to be none."""
+    first, start = len(state.tokens) + bool(state.pending), state.pos
+    found = markdown_it_link(state, silent)
+    if found and not silent:
+        state.tokens[first].meta["source"] = state.src[start : state.pos]
+    return found
+
+
+def image(state: StateInline, silent: bool) -> bool:
+    """As a link: markdown-it's own rule recurses as deep as images stand in images."""
+    if not state.src.startswith("![", state.pos):
+        return False
+    first = len(state.tokens) + bool(state.pending)
+    state.pos += 1
+    if link(state, silent):
+        if not silent:
+            state.tokens[first].meta["source"] = "!" + state.tokens[first].meta["source"]
+        return True
+    state.pos -= 1
+    return False

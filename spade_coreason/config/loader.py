@@ -1,0 +1,96 @@
+"""Settings from a file and the environment, read once, or the one line that says what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr, ValidationError
+
+from ..domain.jid import domain
+from ..exceptions import ConfigError
+from .environment import Path as Key, expand, merge, overrides, variable_of, written
+from .files import read_file
+from .messages import said_of
+from .settings import AgentSettings, Origin, Settings
+from .validation import problems, warnings
+
+
+def load_settings(path: Path | None, project: Path, environ: Mapping[str, str], *, logs_in: bool = True) -> Settings:
+    """Settings from the file at `path` (none: the defaults), overridden by the environment.
+
+    A relative `path`, and every relative path in the file, counts from `project`. A variable `SPADE_COREASON_SECTION__KEY`
+    overrides section.key. A mistake is a ConfigError whose text is one line: file, key, cause, remedy; what else is wrong is
+    among its `others`. Where nobody `logs_in`, no agent needs its secrets.
+    """
+    project = project.expanduser().absolute()
+    shown = None if path is None else _shown(path, project)
+    raw = {} if path is None or shown is None else read_file(project / path, shown)
+    found = overrides(environ)
+
+    def place(key: Key) -> str:
+        for length in range(len(key), 0, -1):
+            variable = variable_of(key[:length])
+            if environ.get(variable):
+                return variable if length == len(key) else f"{variable}: {written(key)}"
+        return f"{shown}: {written(key)}" if shown else written(key)
+
+    try:
+        values = merge(expand(raw, environ, shown or "", optional=() if logs_in else ("agents",)), found, environ)
+    except RecursionError as error:
+        raise ConfigError(shown or "", "an anchor (&) contains itself; write it out") from error
+    try:
+        settings = Settings.model_validate(values, context={"project": project})
+    except ValidationError as error:
+        wrong = said_of(error, merge(raw, found, environ))
+        raise ConfigError.of(ConfigError(place(key), problem) for key, problem in wrong) from error
+    settings = _external_domain(settings)
+    if wrong := list(problems(settings, logs_in=logs_in)):
+        raise ConfigError.of(ConfigError(place(key), problem) for key, problem in wrong)
+    if logs_in:
+        agents = tuple(_with_password(agent, place(("agents", n))) for n, agent in enumerate(settings.agents))
+        settings = settings.model_copy(update={"agents": agents})
+    literal = [] if "agents" in found else _literal_passwords(raw)
+    said = tuple(f"{place(key)}: {text}" for key, text in warnings(settings, literal))
+    settings._origin = Origin(project, shown, said)
+    return settings
+
+
+def _shown(path: Path, project: Path) -> str:
+    absolute = project / path
+    return str(absolute.relative_to(project)) if path.is_absolute() and absolute.is_relative_to(project) else str(path)
+
+
+def _external_domain(settings: Settings) -> Settings:
+    """On an external server the domain is the agents' own, where none is named."""
+    server = settings.server
+    if server.is_local or "domain" in server.model_fields_set or not settings.agents:
+        return settings
+    named = server.model_copy(update={"domain": domain(settings.agents[0].jid)})
+    return settings.model_copy(update={"server": named})
+
+
+def _with_password(agent: AgentSettings, place: str) -> AgentSettings:
+    if agent.password_file is None:
+        return agent
+    try:
+        password = agent.password_file.read_text("utf-8").strip("\r\n")
+    except OSError as error:
+        problem = f"{agent.password_file} cannot be read: {error.strerror}"
+        raise ConfigError(f"{place}.password_file", f"{problem}; correct the name or its rights") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{place}.password_file", f"{agent.password_file} is not UTF-8; save it as UTF-8") from error
+    if not password or "\n" in password:
+        problem = f"{agent.password_file} must hold the password in one line, and nothing else"
+        raise ConfigError(f"{place}.password_file", problem)
+    return agent.model_copy(update={"password": SecretStr(password)})
+
+
+def _literal_passwords(raw: Mapping[str, Any]) -> list[Key]:
+    agents = raw.get("agents")
+    return [
+        ("agents", number, "password")
+        for number, agent in enumerate(agents if isinstance(agents, list) else ())
+        if isinstance(agent, Mapping) and "${" not in str(agent.get("password") or "${")
+    ]

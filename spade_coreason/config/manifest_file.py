@@ -1,0 +1,121 @@
+"""Manifests read from YAML or JSON files, with mistakes said in one line."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from ..contracts import AgentDefinition
+from ..contracts.base import StrictModel
+from ..contracts.manifest import Version
+from ..contracts.memory import ManifestMemory
+from ..contracts.requirements import NonEmpty
+from ..exceptions import ConfigError
+
+# What to say by pydantic's error types, where its own words are about Python.
+_MESSAGES = {
+    "missing": "is missing",
+    "string_type": "must be a text; put it into quotes",
+    "string_too_short": "must not be empty",
+    "list_type": "must be a list, like [one, two]",
+    "tuple_type": "must be a list, like [one, two]",
+    "dict_type": "must hold keys with values, like {key: value}",
+    "model_type": "must hold keys with values, like {key: value}",
+    "too_short": "must not be empty",
+}
+
+
+class ShortManifest(StrictModel):
+    """What `AgentDefinition.simple` takes, as a file."""
+
+    name: NonEmpty
+    version: Version = "0.1.0"
+    description: str = ""
+    author: NonEmpty = "unknown"
+    system_prompt: str | None = None
+    memory: ManifestMemory | None = None
+
+
+def load_manifest(path: str | Path) -> AgentDefinition:
+    """Read the manifest in a YAML or JSON file: in full, or only `name` and the other parameters of `AgentDefinition.simple`.
+
+    Raises ConfigError, which names the file, the field and the cause.
+    """
+    path = Path(path)
+    data = _read(path)
+    is_short = "name" in data and "metadata" not in data
+    model: type[BaseModel] = ShortManifest if is_short else AgentDefinition
+    try:
+        found = model.model_validate(data)
+    except ValidationError as error:
+        field, problem = _first_problem(error, model)
+        raise ConfigError(f"{path}: {field}" if field else str(path), problem) from error
+    return found if isinstance(found, AgentDefinition) else AgentDefinition.simple(**dict(found))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    is_json = path.suffix.lower() == ".json"
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        data = json.loads(text) if is_json else yaml.safe_load(text)
+    except OSError as error:
+        raise ConfigError(str(path), f"cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(str(path), "is no text in UTF-8; save it as UTF-8") from error
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path}: line {error.lineno}", f"is no JSON: {error.msg}") from error
+    except yaml.MarkedYAMLError as error:
+        place = f"{path}: line {error.problem_mark.line + 1}" if error.problem_mark else str(path)
+        raise ConfigError(place, f"is no YAML: {' '.join((error.problem or 'it cannot be read').split())}") from error
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise ConfigError(str(path), f"is no {'JSON' if is_json else 'YAML'}: {' '.join(str(error).split())}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(str(path), "holds no manifest; give it a name, or metadata and capabilities")
+    return data
+
+
+def _first_problem(error: ValidationError, model: type[BaseModel]) -> tuple[str, str]:
+    """Where the mistake is that is best corrected first, and what it is."""
+    # A mistyped key is also a missing one; the former says more.
+    found = min(error.errors(include_url=False), key=lambda details: details["type"] != "extra_forbidden")
+    section, field = model, ""
+    for step in found["loc"]:
+        if isinstance(step, int):
+            field += f"[{step}]"
+            continue
+        variants = _sections(model)
+        if any(step == variant.__name__ for variant in variants):  # pydantic's name for a member of a union
+            model = next(variant for variant in variants if step == variant.__name__)
+            continue
+        section = variants[0] if variants else section
+        field += f".{step}" if field else str(step)
+        model = _keys(section).get(str(step), model)
+    if found["type"] == "extra_forbidden":
+        return field, _unknown(str(found["loc"][-1]), section)
+    if found["type"] == "value_error":
+        return field, str(found["ctx"]["error"])
+    message = found["msg"].replace("Input should be", "must be").replace("String should", "must")
+    return field, _MESSAGES.get(found["type"], message)
+
+
+def _keys(section: type[BaseModel]) -> dict[str, Any]:
+    """What may stand in a section, by the names that a file has for it."""
+    return {field.alias or name: field.annotation for name, field in section.model_fields.items()}
+
+
+def _sections(annotation: Any) -> list[type[BaseModel]]:
+    """The models that a value of this type may be."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [section for inner in get_args(annotation) for section in _sections(inner)]
+
+
+def _unknown(key: str, section: type[BaseModel]) -> str:
+    keys = list(_keys(section))
+    near = difflib.get_close_matches(key.lower().replace("-", "_"), keys, n=1)
+    return f'unknown key; did you mean "{near[0]}"?' if near else f"unknown key; there are {', '.join(keys)}"

@@ -1,0 +1,1 @@
+"""The project's own vocabulary and pure decisions: JIDs, ids, requests, turn events, conversations; no I/O."""

@@ -1,0 +1,108 @@
+"""What a JID may look like (RFC 7622), decided before any server is asked."""
+
+from __future__ import annotations
+
+import ipaddress
+import unicodedata
+from functools import lru_cache
+
+REMEDY = "write it like name@example.org"
+
+LONGEST_PART = 1023  # bytes (RFC 7622, section 3.1)
+
+FORBIDDEN_IN_LOCAL = frozenset("\"&'/:<>@")
+
+LETTERS_AND_DIGITS = frozenset({"Ll", "Lu", "Lo", "Lm", "Nd", "Mn", "Mc"})
+
+
+def parse_jid(text: str) -> str:
+    """The JID `local@domain` or `local@domain/resource` in the form in which two of them can be compared.
+
+    Local part and domain in lower case and NFC, the resource as it is. ValueError, with what is wrong, for anything
+    else; a domain alone is no address of a person or an agent.
+    """
+    address, slash, resource = text.partition("/")
+    local, at, domain = address.partition("@")
+    if not at:
+        raise ValueError(f"{text!r} is not a JID; {REMEDY}")
+    local = unicodedata.normalize("NFC", local).lower()
+    problem = _local_problem(local)
+    if slash and not problem:
+        problem = _resource_problem(resource)
+    if problem:
+        raise ValueError(f"{text!r} is not a JID: {problem}; {REMEDY}")
+    try:
+        domain = parse_domain(domain)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not a JID: {error}; {REMEDY}") from error
+    return f"{local}@{domain}{slash}{resource}"
+
+
+def parse_domain(text: str) -> str:
+    """A domain, a host name or an IP address (IPv6 in brackets), in lower case. ValueError for anything else."""
+    domain = unicodedata.normalize("NFC", text).lower().removesuffix(".")
+    if domain.startswith("[") and domain.endswith("]"):
+        try:
+            return f"[{ipaddress.IPv6Address(domain[1:-1])}]"
+        except ValueError as error:
+            raise ValueError(f"{text!r} is no IPv6 address") from error
+    if not domain:
+        raise ValueError("the domain is missing")
+    if len(domain.encode()) > LONGEST_PART:
+        raise ValueError(f"the domain is longer than {LONGEST_PART} bytes")
+    if not all(_is_label(label) for label in domain.split(".")):
+        raise ValueError(f"{text!r} is no domain")
+    return domain
+
+
+def _is_label(label: str) -> bool:
+    if not all(letter == "-" or _is_letter_or_digit(letter) for letter in label):
+        return False
+    if not label or label.startswith("-") or label.endswith("-"):
+        return False
+    try:
+        return len(label.encode("idna")) <= 63
+    except UnicodeError:
+        return False
+
+
+def _local_problem(local: str) -> str | None:
+    if not local:
+        return "nothing stands before the @"
+    if len(local.encode()) > LONGEST_PART:
+        return f"what stands before the @ is longer than {LONGEST_PART} bytes"
+    for letter in local:
+        if letter in FORBIDDEN_IN_LOCAL or not ("!" <= letter <= "~" or _is_letter_or_digit(letter)):
+            return f"{letter!r} may not stand before the @"
+    return None
+
+
+def _resource_problem(resource: str) -> str | None:
+    if not resource:
+        return "nothing stands behind the /"
+    if len(resource.encode()) > LONGEST_PART:
+        return f"the resource is longer than {LONGEST_PART} bytes"
+    if any(unicodedata.category(letter) in {"Cc", "Cs", "Cn"} for letter in resource):
+        return "the resource has a control character"
+    return None
+
+
+def _is_letter_or_digit(letter: str) -> bool:
+    return unicodedata.category(letter) in LETTERS_AND_DIGITS
+
+
+@lru_cache(maxsize=4096)  # asked for the same few, many times a message
+def bare(jid: str) -> str:
+    """The bare JID (RFC 7622): without its resource."""
+    return jid.split("/", 1)[0]
+
+
+def local_part(jid: str) -> str:
+    """What stands before the @, or the whole domain of a JID without one."""
+    return bare(jid).split("@", 1)[0]
+
+
+@lru_cache(maxsize=4096)  # as `bare`
+def domain(jid: str) -> str:
+    """The domain of a JID."""
+    return bare(jid).rpartition("@")[2]

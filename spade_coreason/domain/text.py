@@ -1,0 +1,100 @@
+"""Words of a text and what they say about it: the score of full text, the same on every database."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+
+def printable(value: Any) -> Any:
+    """A JSON value without lone surrogates, which no UTF-8 has."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {printable(name): printable(item) for name, item in value.items()}
+    return [printable(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+# Chinese, Japanese and Korean are written without spaces: there each character counts as a word.
+_WORD = re.compile(
+    r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]|[^\W_\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]+"
+)
+
+_ACCENT = re.compile(r"[\u0300-\u036f]")
+
+_LONGEST = 64
+
+_LONG = 5
+
+_ENDING = 3
+
+# What a question is made of, and not what it is about.
+_COMMON = frozenset(
+    """
+    a about all also am an and any are as at be been but by can could did do does for from had has have he her him his how i
+    if in into is it its just me might more must my no not of on or our please shall she should so some tell than that the
+    their them then there these they this those to too us was we were what when where which who whom whose why will with
+    would you your aber als auch auf aus bei bin bis da das dass dem den der des die doch du ein eine einem einen einer er
+    es fur gibt hat ich ihr im ist ja kann mein mich mir mit nach nicht nur oder sein sich sie sind und uns vom von wann war
+    warum wer wie wir wird wo zu zum zur al como con cual cuando de del donde el ella en entre esta este hay la las le lo
+    los mas mi o para pero por porque que quien se si sin sobre son su sus te tu un una y ya yo au aux avec ce ces cette
+    comment dans elle est et il ils je les leur ma mais mon ne nous ou par pas pour pourquoi quand quel quelle qui quoi sa
+    ses sur une vous
+    """.split()
+)
+
+
+def words(text: str) -> list[str]:
+    """The words of a text in their order, in lower case and without accents."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", _ACCENT.sub("", unicodedata.normalize("NFKD", text)))
+    return [word[:_LONGEST] for word in _WORD.findall(text.casefold())]
+
+
+def keywords(query: str) -> list[str]:
+    """The words of a question that say what it is about, each once; all of them where nothing else would remain."""
+    found = list(dict.fromkeys(words(query)))
+    return [word for word in found if word not in _COMMON] or found
+
+
+def stem(word: str) -> str:
+    """The beginning that the forms of a word have in common: `polic` of policy and of policies."""
+    return word if len(word) <= _LONG else word[: max(_LONG, len(word) - 2)]
+
+
+def sought(word: str) -> tuple[str, ...]:
+    """What all forms of a word are found by: whole words, or a beginning with an asterisk behind it."""
+    if len(word) < 3:
+        return (word,)
+    if len(word) < _LONG:
+        one = _singular(word)
+        return one, f"{one}s"
+    return (f"{stem(word)}*",)
+
+
+def coverage(wanted: Sequence[str], there: str) -> float:
+    """The share of the words `wanted` (see `keywords`) that are among those of a text, which have spaces between them.
+
+    Forms of a word count as the word.
+    """
+    if not wanted:
+        return 0.0
+    there = f" {there} "
+    return sum(_forms(word).search(there) is not None for word in wanted) / len(wanted)
+
+
+@lru_cache(maxsize=4096)
+def _forms(word: str) -> re.Pattern[str]:
+    if len(word) < 3:
+        return re.compile(f" {word} ")
+    if len(word) < _LONG:
+        return re.compile(f" {_singular(word)}s? ")
+    beginning = stem(word)
+    return re.compile(rf" {beginning}\S{{0,{len(word) + _ENDING - len(beginning)}}} ")
+
+
+def _singular(word: str) -> str:
+    return word.removesuffix("s") if len(word) > 3 else word  # cat, cats; but gas

@@ -1,0 +1,1 @@
+"""Guardrails: checks of what goes to a language model and what comes from it."""

@@ -1,0 +1,103 @@
+"""What becomes of a text that does not pass a guardrail, and the audit trail of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import NamedTuple, NoReturn
+
+from ...contracts import ResponseHandler
+from ...exceptions import CoReasonError
+from ..budget import BudgetUsedUp, Purse
+from .checks import Checks
+from .declaration import Guardrail, Stage
+from .patterns import Pattern
+
+log = logging.getLogger(__name__)
+
+KEPT_BACK = "kept back by a guardrail"
+NO_ANSWER = "I cannot give this answer."
+_MESSAGES: Mapping[Stage, str] = {
+    "input": "I cannot take this message.",
+    "name": "I cannot take this message.",
+    "tool": KEPT_BACK,
+    "output": NO_ANSWER,
+    "call": KEPT_BACK,
+    "reasoning": "",
+}
+_UNCHECKED = "I could not check this, so I keep it back. Please try again later."
+
+
+class Withheld(CoReasonError):
+    """A text is not let through; `text` is said instead."""
+
+    def __init__(self, guardrail: str, text: str) -> None:
+        super().__init__(f"kept back by the guardrail {guardrail}")
+        self.guardrail = guardrail
+        self.text = text
+
+
+class Armed(NamedTuple):
+    """A guardrail that is ready: its function found, its patterns compiled."""
+
+    guardrail: Guardrail
+    patterns: Sequence[Pattern]
+
+
+class Decisions:
+    """Those of one turn. Each but that a text passes is audited, without a word of it."""
+
+    def __init__(self, agent: str, checks: Checks, response: ResponseHandler, purse: Purse) -> None:
+        self._agent = agent
+        self.checks = checks
+        self._response = response
+        self._purse = purse
+
+    async def checked(self, armed: Armed, text: str, stage: Stage) -> str:
+        """A whole text as a guardrail lets it through that does not redact."""
+        guardrail = armed.guardrail
+        try:
+            if armed.patterns:
+                verdict: bool | str = not await self.checks.search(partial(_is_in, armed.patterns, text))
+            else:
+                verdict = await self.checks.verdict(guardrail, text, self._purse)
+        except BudgetUsedUp:
+            raise
+        except Exception as error:  # noqa: BLE001 - a check is somebody else's code, or a model
+            await self.failed(guardrail, stage, error)
+            return text
+        if verdict is True or verdict == text:
+            return text
+        if isinstance(verdict, str) and guardrail.action != "warn":
+            await self.audit(guardrail, stage, "replace")
+            return verdict
+        await self.audit(guardrail, stage, guardrail.action)
+        if guardrail.action == "block":
+            self.withhold(guardrail, stage)
+        return text if guardrail.action == "warn" else guardrail.replacement or ""
+
+    def withhold(self, guardrail: Guardrail, stage: Stage) -> NoReturn:
+        """Says what the guardrail says instead."""
+        message = guardrail.replacement if guardrail.action == "replace" else guardrail.message
+        raise Withheld(guardrail.name, message or _MESSAGES[stage])
+
+    async def failed(self, guardrail: Guardrail, stage: Stage, error: Exception) -> None:
+        """A check came to no verdict: Withheld, unless it lets through then."""
+        log.warning("%s: the guardrail %s failed: %s", self._agent, guardrail.name, type(error).__name__)
+        log.debug("%s: the guardrail %s failed", self._agent, guardrail.name, exc_info=error)
+        # One that lets everything through anyway does so all the more.
+        what = "allow" if guardrail.action == "warn" else guardrail.on_error
+        await self._response.audit(self._agent, f"guardrail.{what}", f"{stage}: {guardrail.name}", False)
+        if what == "block":
+            raise Withheld(guardrail.name, _UNCHECKED) from error
+
+    async def audit(self, guardrail: Guardrail, stage: Stage, what: str) -> None:
+        """Records a decision."""
+        if what == "warn":
+            log.warning("%s: the guardrail %s warns of %s", self._agent, guardrail.name, stage)
+        await self._response.audit(self._agent, f"guardrail.{what}", f"{stage}: {guardrail.name}", True)
+
+
+def _is_in(patterns: Sequence[Pattern], text: str, timeout_s: float) -> bool:
+    return any(match.start() < match.end() for pattern in patterns for match in pattern.find(text, 0, timeout_s))

@@ -1,0 +1,133 @@
+"""Words and regular expressions in a text that comes in pieces: found as if it were whole, held back no more than needed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from ...exceptions import ConfigError
+from .declaration import Guardrail
+
+AT_ONCE_S = 0.01
+"""What a search may take where everything else waits for it."""
+TIMEOUT_S = 0.5
+"""What it may take in a thread: what goes back and forth without end is no check."""
+_MOST_HELD = 20_000
+# Data are checked as JSON, where a line break before a word is two characters, the second a letter.
+_GAP = r"(?:\s|\\[nrt]){1,4}"
+_BEFORE = r"(?:(?<!\w)|(?<=\\[bfnrt])|(?<=\\u[0-9a-f]{4}))"
+# Scripts that put no space between words: Thai, Lao, Burmese, Khmer, Kana, Han.
+_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
+
+
+class Match(Protocol):
+    """A place in a text."""
+
+    def start(self) -> int: ...
+
+    def end(self) -> int: ...
+
+
+Find: TypeAlias = Callable[[str, int, float], Iterator[Match]]
+"""The matches in a text from a position on, from left to right, in so many seconds, else TimeoutError."""
+
+
+class Pattern(NamedTuple):
+    """What a guardrail looks for. What a match is, its first `span` characters and those before it say."""
+
+    find: Find
+    span: int
+
+
+def patterns_of(guardrail: Guardrail, place: str) -> list[Pattern]:
+    """One for all keywords, one for each expression. ConfigError where one is none, or matches the empty text."""
+    if guardrail.keywords is not None:
+        return [_words(guardrail.keywords)]
+    if guardrail.regex is None:
+        return []
+    if find_spec("regex") is None:
+        raise ConfigError(place, 'regular expressions need the package regex: pip install "spade-coreason[llm]"')
+    return [_expression(one, guardrail.span, f"{place}.regex[{number}]") for number, one in enumerate(guardrail.regex)]
+
+
+class PatternFilter:
+    """Lets a text through but for what matches; `on_match` gives what takes its place, or raises.
+
+    For the same text the result is the same, in whatever pieces it comes.
+    """
+
+    def __init__(self, pattern: Pattern, on_match: Callable[[], str]) -> None:
+        self._pattern = pattern
+        self._on_match = on_match
+        self._before = ""
+        self._held = ""
+
+    def feed(self, piece: str) -> None:
+        """A piece of the text."""
+        self._held += piece
+
+    def shown(self, timeout_s: float, *, is_whole: bool = False) -> str:
+        """What can be shown now; all that was held back where the text is whole. It may be asked again after a TimeoutError."""
+        if is_whole:
+            return self._settle(len(self._held), timeout_s, is_whole=True)
+        most = len(self._held) - self._pattern.span
+        return self._settle(most, timeout_s, is_whole=False) if most > 0 else ""
+
+    def give_up(self) -> str:
+        """What was held back, as it is."""
+        held, self._held = self._held, ""
+        return held
+
+    def _settle(self, most: int, timeout_s: float, *, is_whole: bool) -> str:
+        """Decides on all matches that begin in the first `most` characters of what is held."""
+        text, begin = self._before + self._held, len(self._before)
+        limit = begin + most
+        settled, shown = begin, []
+        for match in self._pattern.find(text, begin, timeout_s):
+            start, end = match.start(), match.end()
+            if start >= limit:
+                break
+            if start == end:
+                continue
+            if end == len(text) and not is_whole and len(self._held) < _MOST_HELD:
+                limit = start  # it may go on
+                break
+            shown += [text[settled:start], self._on_match()]
+            settled = end
+        shown.append(text[settled : max(settled, limit)])
+        settled = max(settled, limit)
+        self._before = text[max(0, settled - self._pattern.span) : settled]
+        self._held = text[settled:]
+        return "".join(shown)
+
+
+def _words(keywords: Sequence[str]) -> Pattern:
+    """Whole words, in any case; a space is any white space."""
+    found = [_GAP.join(map(re.escape, keyword.split())) for keyword in sorted(keywords, key=len, reverse=True)]
+    bounded = [
+        one if _UNSPACED.search(one) else rf"{_BEFORE}{one}(?!\w)"  # no boundary tells where a word ends there
+        for one in found
+    ]
+    compiled = re.compile("|".join(bounded), re.I)
+    span = max(len(keyword) + 7 * (len(keyword.split()) - 1) for keyword in keywords) + 6  # as many as _BEFORE looks at
+    return Pattern(lambda text, begin, _: compiled.finditer(text, begin), span)
+
+
+def _expression(expression: str, span: int, place: str) -> Pattern:
+    # Its searches have a time limit; those of the standard library have none, and cannot be given up.
+    regex: Any = import_module("regex")
+    try:
+        compiled = regex.compile(expression)
+    except regex.error as error:
+        raise ConfigError(place, f"is no regular expression: {error}") from error
+    if compiled.match("") is not None:
+        raise ConfigError(place, "matches the empty text, and so any; write what must not be there")
+
+    def find(text: str, begin: int, timeout_s: float) -> Iterator[Match]:
+        found: Iterator[Match] = compiled.finditer(text, begin, timeout=timeout_s, concurrent=True)
+        return found
+
+    return Pattern(find, span)

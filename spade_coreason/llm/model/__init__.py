@@ -1,0 +1,1 @@
+"""The client of a language model, its completions, and the fallback to another one."""

@@ -1,0 +1,130 @@
+"""A Python function as a tool of a language model: its schema from its annotations, its description from its docstring."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import Any, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic.errors import PydanticUserError
+
+from ...concurrency import Threads
+from ...exceptions import ConfigError
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_SECTION = re.compile(r"^(Args|Arguments|Parameters|Returns|Raises|Yields|Examples?):\s*$", re.M)
+_ARGUMENT = re.compile(r"^\s+(\w+)(?:\s*\([^)]*\))?:\s*(.+)$", re.M)
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """What a model may call: `call(arguments)` gives the result, anything that is JSON or has a text."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    """The JSON Schema of its arguments."""
+    call: Callable[[dict[str, Any]], Awaitable[Any]]
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ConfigError("options.tools", f'"{self.name}" is no name of a tool: letters, digits, _ and -, at most 64')
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """An element of `tools` in a request."""
+        function = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return {"type": "function", "function": function}
+
+
+def tool_of(given: Tool | Callable[..., Any] | str, threads: Threads) -> Tool:
+    """A tool as given, of a function (a coroutine function, or a plain one, which runs in a thread), or of "module:function".
+
+    Each parameter needs an annotation that pydantic makes a schema of. The first paragraphs of the docstring describe the
+    tool, its section "Args:" and `Annotated[…, Field(description=…)]` the parameters. ConfigError for what is no tool.
+    """
+    if isinstance(given, Tool):
+        return given
+    function = function_at(given, "options.tools") if isinstance(given, str) else given
+    if isinstance(function, Tool):
+        return function
+    name = getattr(function, "__name__", "")
+    if not callable(function) or inspect.isclass(function) or not name:
+        raise ConfigError("options.tools", f"{function!r} is no function; write one with annotations and a docstring")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigError("options.tools", f"{name} is a generator; return what it finds, not with yield")
+    description, said = _documented(function)
+    arguments = _arguments(function, name, said)
+    is_async = inspect.iscoroutinefunction(function)
+
+    async def call(given: dict[str, Any]) -> Any:
+        checked = arguments.model_validate(given)
+        values = {info.alias or field: getattr(checked, field) for field, info in arguments.model_fields.items()}
+        if is_async:
+            return await function(**values)
+        result = await threads.run(partial(function, **values))
+        return await result if inspect.isawaitable(result) else result
+
+    return Tool(name, description, _without_titles(arguments.model_json_schema()), call)
+
+
+def what_is_wrong(error: ValidationError) -> str:
+    """The first mistake in the arguments, in one line, without the value."""
+    first = error.errors(include_input=False, include_url=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'arguments'}: {first['msg']}"
+
+
+def _arguments(function: Callable[..., Any], name: str, said: Mapping[str, str]) -> type[BaseModel]:
+    try:
+        hints = get_type_hints(function, include_extras=True)
+        fields: dict[str, Any] = {}
+        for parameter in inspect.signature(function).parameters.values():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+                raise ConfigError("options.tools", f"{name}: {parameter} cannot be filled by name; write it plainly")
+            if parameter.name not in hints:
+                raise ConfigError(
+                    "options.tools", f"{name}: {parameter.name} needs an annotation, such as {parameter.name}: str"
+                )
+            default = ... if parameter.default is parameter.empty else parameter.default
+            # Under a name of ours: pydantic's models have attributes of their own, such as json, schema and copy.
+            described = Field(default, alias=parameter.name, description=said.get(parameter.name))
+            fields[f"argument_{len(fields)}"] = (hints[parameter.name], described)
+        made = create_model(name, __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=False), **fields)
+        made.model_json_schema()
+    except (PydanticUserError, NameError, TypeError) as error:
+        problem = f"{name}: no schema can be made of its parameters: {str(error).partition(chr(10))[0]}"
+        raise ConfigError("options.tools", problem) from error
+    return made
+
+
+def _documented(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+    text = inspect.getdoc(function) or ""
+    first = _SECTION.search(text)
+    arguments = re.search(r"^(?:Args|Arguments|Parameters):\s*\n((?:[ \t]+.*\n?)+)", text, re.M)
+    said = {name: what.strip() for name, what in _ARGUMENT.findall(arguments[1])} if arguments else {}
+    return (text[: first.start()] if first else text).strip(), said
+
+
+def _without_titles(schema: Any) -> Any:
+    if isinstance(schema, dict):
+        return {
+            key: {name: _without_titles(one) for name, one in value.items()} if key == "properties" else _without_titles(value)
+            for key, value in schema.items()
+            if not (key == "title" and isinstance(value, str))
+        }
+    return [_without_titles(one) for one in schema] if isinstance(schema, list) else schema
+
+
+def function_at(path: str, place: str) -> Any:
+    """What "module:function" names; ConfigError where there is nothing."""
+    module, _, name = path.partition(":")
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        problem = f'"{path}" names no function ({error}); write it like "tools:opening_hours"'
+        raise ConfigError(place, problem) from error

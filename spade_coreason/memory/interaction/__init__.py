@@ -1,0 +1,1 @@
+"""The interaction memory: a JSON file for each agent, with a journal."""

@@ -1,0 +1,308 @@
+"""The name and the text of an agent's memory file (seed: Memory API, Storage Format): pure functions, no I/O.
+
+In memory a conversation is what it is in the file, without the white space: a line of JSON an entry. That takes less room than
+the file does, whatever alphabet the texts are in, and it is written again as it was read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, BinaryIO, TypeAlias, TypedDict
+
+from pydantic_core import from_json, to_json
+
+
+class Entry(TypedDict):
+    """One thing remembered. `timestamp` is UTC with milliseconds: 2025-01-09T10:30:00.000Z."""
+
+    content: str
+    timestamp: str
+
+
+Memories: TypeAlias = dict[str, bytearray]
+
+"""The lines of the entries by conversation, both in the order in which they came."""
+
+LONGEST_NAME = 195  # file systems take 255 bytes; the rest is for suffixes
+
+ESCAPED = re.compile(r"[^a-z0-9@._-]|^\.")
+
+STRING = rb'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+"'
+
+"""A text in JSON, as a regular expression."""
+
+# The file as `dump` writes it, line by line. What is written otherwise is read as a whole (`parse`), which takes several times
+# the room and the time.
+_HEAD = re.compile(rb'\{\n    "agent_id": (%b),\n    "interactions": \{\n' % STRING)
+
+_CONVERSATION = re.compile(rb"        (%b): \[\n" % STRING)
+
+_ENTRY = re.compile(
+    rb' {12}\{\n {16}"content": (%b),\n {16}"timestamp": (%b)\n {12}\}(?:(,)\n|\n {8}\](,?)\n)' % (STRING, STRING)
+)
+
+_TAIL = b"    }\n}\n"
+
+_LINE = re.compile(rb'\{"content":(%b),"timestamp":(%b)\}\n' % (STRING, STRING))
+
+_INDENTED = rb"""            {
+                "content": \1,
+                "timestamp": \2
+            },
+"""
+
+_AT_ONCE = 1 << 18
+
+"""So many bytes are read or indented at once."""
+
+
+def file_name(agent_id: str) -> str:
+    """The name of an agent's file, a different one for every agent, also where upper and lower case are the same.
+
+    A JID in lower case keeps its looks: `notes@example.org.json`. Everything else is percent-encoded in lower case;
+    what gets too long is cut and ends in `~` and a SHA-256 of the whole, which no short name contains.
+    """
+    name = ESCAPED.sub(lambda found: "".join(f"%{byte:02x}" for byte in found[0].encode()), agent_id)
+    if len(name) > LONGEST_NAME:
+        digest = hashlib.sha256(agent_id.encode()).hexdigest()
+        name = f"{name[: LONGEST_NAME - len(digest) - 1]}~{digest}"
+    return f"{name}.json"
+
+
+class AnotherAgents(ValueError):
+    """It is the file of another agent."""
+
+
+# Entries
+
+
+def timestamp(moment: datetime) -> str:
+    """2025-01-09T10:30:00.000Z; a moment without a time zone is local."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def line(entry: Mapping[str, Any]) -> bytes:
+    """An entry as a line."""
+    return _json(entry) + b"\n"
+
+
+def entries(lines: bytes | bytearray) -> list[Entry]:
+    """The entries in lines."""
+    listed = b"[%b]" % bytes(lines).replace(b"\n", b",")[:-1]
+    found: list[Entry]
+    try:
+        found = from_json(listed)
+    except ValueError:  # another program's file may have half characters (lone surrogates), escaped
+        found = json.loads(listed)
+    return found
+
+
+# Writing
+
+
+def new_document(agent_id: str) -> dict[str, Any]:
+    """The document of an agent that remembers nothing."""
+    return {"agent_id": agent_id, "interactions": {}}
+
+
+def dump(document: Mapping[str, Any], memories: Memories) -> Iterator[bytes]:
+    """The document with these memories in it, as it stands in the file, piece by piece."""
+    separator = b"{\n"
+    for key, value in document.items():
+        yield b"%b    %b: " % (separator, _json(key))
+        if key != "interactions":
+            yield _indented(value, 4)
+        elif not memories:
+            yield b"{}"
+        else:
+            yield from _conversations(memories)
+        separator = b",\n"
+    yield b"\n}\n"
+
+
+def _conversations(memories: Memories) -> Iterator[bytes]:
+    separator = b"{\n"
+    for conversation_id, lines in memories.items():
+        yield b"%b        %b: [" % (separator, _json(conversation_id))
+        separator = b",\n"
+        if not lines:
+            yield b"]"
+            continue
+        yield b"\n"
+        begin = 0
+        while begin < len(lines):
+            end = lines.find(b"\n", min(begin + _AT_ONCE, len(lines) - 1)) + 1
+            indented = _indented_lines(bytes(lines[begin:end]))
+            yield indented if end < len(lines) else indented[:-2] + b"\n"
+            begin = end
+        yield b"        ]"
+    yield b"\n    }"
+
+
+def _indented_lines(lines: bytes) -> bytes:
+    """Entries with a comma and a line break behind each."""
+    indented, count = _LINE.subn(_INDENTED, lines)
+    if count == lines.count(b"\n"):
+        return indented
+    return b"".join(b"            %b,\n" % _indented(entry, 12) for entry in entries(lines))
+
+
+def _indented(value: object, depth: int) -> bytes:
+    try:
+        # The same text as from json.dumps, whose indenting runs in Python and takes many times as long.
+        text = to_json(value, indent=4, inf_nan_mode="constants")
+    except ValueError:
+        text = json.dumps(value, ensure_ascii=False, indent=4).encode("utf-8", "backslashreplace")
+    return text.replace(b"\n", b"\n" + b" " * depth)
+
+
+def _json(value: object) -> bytes:
+    try:
+        return to_json(value, inf_nan_mode="constants")
+    except ValueError:
+        # Half characters cannot be remembered here, but another program's file may have them, escaped: they stay so.
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+
+
+# Reading
+
+
+def parse(file: BinaryIO, agent_id: str) -> tuple[dict[str, Any], Memories]:
+    """The document in a file of this agent, with everything that others have added to it, and the memories in it.
+
+    ValueError for anything else; its text goes on where the file's name ends. OSError if it cannot be read.
+    """
+    memories = _Ours(file).memories(agent_id)
+    if memories is not None:
+        return new_document(agent_id), memories
+    file.seek(0)
+    document = _parse_any(file.read(), agent_id)
+    interactions, document["interactions"] = document["interactions"], {}
+    return document, {name: bytearray().join(map(line, listed)) for name, listed in interactions.items()}
+
+
+class _Ours:
+    """Reads a file that is exactly as we write it, piece by piece, so that it is never in memory twice."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._piece = file.read(_AT_ONCE)
+        self._position = 0
+
+    def memories(self, agent_id: str) -> Memories | None:
+        """What it holds; None if it is not as we write it."""
+        head = self._next(_HEAD)
+        if head is None or head[1] != _json(agent_id):
+            return None
+        found: Memories = {}
+        try:
+            while True:
+                name = self._next(_CONVERSATION)
+                if name is None or (conversation_id := text(name[1])) in found:
+                    return None
+                has_more = self._read_entries(found.setdefault(conversation_id, bytearray()))
+                if not has_more:
+                    is_whole = has_more is not None and self._piece[self._position :] + self._file.read() == _TAIL
+                    return found if is_whole else None
+        except UnicodeDecodeError:
+            return None
+
+    def _read_entries(self, lines: bytearray) -> bool | None:
+        """Takes in the entries of a conversation; whether another follows it, None if they are not as we write them."""
+        while found := self._next(_ENTRY):
+            content, timestamp_, comma, end = found.groups()
+            entry = b'{"content":%b,"timestamp":%b}\n' % (content, timestamp_)
+            entry.decode()  # or UnicodeDecodeError
+            lines += entry
+            if not comma:
+                return bool(end)
+        return None
+
+    def _next(self, pattern: re.Pattern[bytes]) -> re.Match[bytes] | None:
+        """The match where the last one ended; it reads on as long as there is none."""
+        while (found := pattern.match(self._piece, self._position)) is None:
+            more = self._file.read(max(_AT_ONCE, len(self._piece)))
+            if not more:
+                return None
+            self._piece = self._piece[self._position :] + more
+            self._position = 0
+        self._position = found.end()
+        return found
+
+
+def text(raw: bytes) -> str:
+    """The text that a JSON string (`STRING`) is."""
+    found: str = json.loads(raw) if b"\\" in raw else raw[1:-1].decode()
+    return found
+
+
+def _parse_any(data: bytes, agent_id: str) -> dict[str, Any]:
+    try:
+        document = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_object)
+    except (ValueError, RecursionError) as error:
+        raise ValueError("is empty" if not data.strip() else f"is not complete JSON ({error})") from error
+    if isinstance(document, dict) and document.get("agent_id") != agent_id:
+        raise AnotherAgents(f"belongs to the agent {document.get('agent_id')!r}, not to {agent_id!r}")
+    problem = _problem(document)
+    if problem:
+        raise ValueError(problem)
+    checked: dict[str, Any] = document
+    return checked
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):  # the first of the two would be lost silently
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r} stands there twice")
+    return found
+
+
+def _problem(document: object) -> str | None:
+    """Why a document is no memory, or None."""
+    if not isinstance(document, dict):
+        return "holds no JSON object"
+    interactions = document.get("interactions")
+    if not isinstance(interactions, dict):
+        return 'has no object "interactions"'
+    for conversation_id, listed in interactions.items():
+        if not isinstance(listed, list):
+            return f"has no list of entries for the conversation {conversation_id!r}"
+        for number, entry in enumerate(listed, 1):
+            for key in Entry.__annotations__:
+                if not (isinstance(entry, dict) and isinstance(entry.get(key), str)):
+                    return f"has no {key} in entry {number} of the conversation {conversation_id!r}"
+    return None
+
+
+MAX_SPADE_LLM_NAME_BYTES = 255
+
+
+def spade_llm_name(agent_id: str) -> str | None:
+    """What spade_llm calls an agent's file, if that is a name; several agents may have the same."""
+    name = agent_id.replace("@", "_").replace("/", "_") + "_interactions.json"
+    return None if "\0" in name or len(name.encode()) > MAX_SPADE_LLM_NAME_BYTES else name
+
+
+def parse_spade_llm(file: BinaryIO, agent_id: str) -> Memories:
+    """The memories in a file that spade_llm wrote on this machine; its timestamps, in local time and without a zone, in UTC.
+
+    ValueError as from `parse`.
+    """
+    _, memories = parse(file, agent_id)
+    return {
+        name: bytearray().join(line({**entry, "timestamp": _in_utc(entry["timestamp"])}) for entry in entries(lines))
+        for name, lines in memories.items()
+    }
+
+
+def _in_utc(written: str) -> str:
+    try:
+        return timestamp(datetime.fromisoformat(written))
+    except ValueError:  # somebody else wrote it; it stays as it is
+        return written

@@ -1,0 +1,1 @@
+"""Documents, chunks, embeddings and search."""

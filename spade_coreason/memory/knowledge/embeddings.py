@@ -1,0 +1,94 @@
+"""Vectors of texts, near each other where the meanings are: from an OpenAI-compatible server, or a model on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+from ...exceptions import ConfigError, ModelError
+from ..openai_api import WebApi
+
+_NEEDS_LOCAL = 'a model on this machine needs sentence-transformers: pip install "spade-coreason[local]"'
+
+
+class Embedder(Protocol):
+    """Makes vectors. None of them knows of another's: vectors of two models are never compared."""
+
+    @property
+    def model(self) -> str:
+        """What the vectors are stored and told apart by."""
+        ...
+
+    async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+        """A vector for each text, all of one length. ModelError where there is none."""
+        ...
+
+    async def close(self) -> None:
+        """Gives back what it holds."""
+        ...
+
+
+class OpenAIEmbedder:
+    """Vectors from any server with `/v1/embeddings` (OpenAI, Ollama, vLLM, LM Studio), `batch` texts a request."""
+
+    def __init__(self, api: WebApi, model: str, *, batch: int = 64) -> None:
+        self.model = model
+        self._api = api
+        self._batch = batch
+
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """A vector for each text."""
+        found: list[list[float]] = []
+        for begin in range(0, len(texts), self._batch):
+            part = texts[begin : begin + self._batch]
+            answer = await self._api.post("embeddings", {"model": self.model, "input": list(part), "encoding_format": "float"})
+            found += self._vectors(answer, len(part))
+        return found
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._api.close()
+
+    def _vectors(self, answer: dict[str, Any], count: int) -> list[list[float]]:
+        try:
+            rows = sorted(answer["data"], key=lambda row: row["index"])
+            vectors = [[float(value) for value in row["embedding"]] for row in rows]
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise ModelError(self._api.url, "answers, but not with embeddings; see to knowledge.model") from error
+        if len(vectors) != count or len({len(vector) for vector in vectors}) != 1 or not vectors[0]:
+            raise ModelError(self._api.url, f"gives {len(vectors)} vectors for {count} texts; see to knowledge.model")
+        return vectors
+
+
+class LocalEmbedder:
+    """Vectors from a sentence-transformers model by name or path, loaded with the first text and run in a thread."""
+
+    def __init__(self, model: str) -> None:
+        if find_spec("sentence_transformers") is None:
+            raise ConfigError("knowledge.embedder", _NEEDS_LOCAL)
+        self.model = model
+        self._loaded: Any = None
+        self._lock = asyncio.Lock()
+
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """A vector for each text."""
+        async with self._lock:  # the model uses all cores for one
+            return await asyncio.to_thread(self._embed, list(texts))
+
+    async def close(self) -> None:
+        """Frees the model."""
+        self._loaded = None
+
+    def _embed(self, texts: list[str]) -> list[list[float]]:
+        if self._loaded is None:
+            library: Any = import_module("sentence_transformers")
+            try:
+                self._loaded = library.SentenceTransformer(self.model)
+            except (OSError, ValueError) as error:
+                problem = f"cannot be loaded: {' '.join(str(error).split())[:200]}; name a model or its directory"
+                raise ModelError(self.model, problem) from error
+        vectors: list[list[float]] = self._loaded.encode(texts, convert_to_numpy=True, show_progress_bar=False).tolist()
+        return vectors

@@ -1,0 +1,93 @@
+"""Files as text: plain, Markdown, PDF."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from ...exceptions import KnowledgeError
+
+MARKDOWN = {".md", ".markdown"}
+TEXT = {".txt", ".text", ".rst", ".org", ".adoc", ".csv", ".tsv", ".log", ""}
+PDF = {".pdf"}
+KNOWN = MARKDOWN | TEXT | PDF
+_MOST_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class FileText:
+    """What a file says."""
+
+    text: str
+    is_markdown: bool
+
+
+def files_in(paths: Iterable[Path], left_out: Path) -> Iterator[Path]:
+    """The files that are named, and those of known kinds below directories that are named.
+
+    There hidden ones are left out, and what is below `left_out`: a platform's own data.
+
+    KnowledgeError where one is not there.
+    """
+    for path in paths:
+        if not path.exists():
+            raise KnowledgeError(f"{path}: there is no such file")
+        if not path.is_dir():
+            yield path
+            continue
+        for found in sorted(path.rglob("*")):
+            is_hidden = any(part.startswith(".") for part in found.relative_to(path).parts)
+            is_ours = left_out.resolve() in found.resolve().parents
+            if found.is_file() and not is_hidden and not is_ours and found.suffix.lower() in KNOWN - {""}:
+                yield found
+
+
+def read_document(path: Path) -> FileText:
+    """The text of a file; by its ending Markdown, PDF, else plain text in UTF-8. KnowledgeError says what is wrong with it."""
+    suffix = path.suffix.lower()
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise _too_long(path)
+        text = _pdf_text(path) if suffix in PDF else _bytes(path).decode("utf-8-sig")
+    except OSError as error:
+        raise KnowledgeError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        remedy = "convert it" if suffix in KNOWN else "only text, Markdown and PDF are known"
+        raise KnowledgeError(f"{path}: is no text in UTF-8 (byte {error.start}); {remedy}") from error
+    text = text.replace("\r\n", "\n")
+    if not text.strip():
+        raise KnowledgeError(f"{path}: has no text" + ("; pictures of text are not read" if suffix in PDF else ""))
+    return FileText(text, suffix in MARKDOWN)
+
+
+def _bytes(path: Path) -> bytes:
+    with path.open("rb") as file:
+        content = file.read(_MOST_BYTES + 1)  # a device or a pipe says no size, and may have no end
+    if len(content) > _MOST_BYTES:
+        raise _too_long(path)
+    return content
+
+
+def _too_long(path: Path) -> KnowledgeError:
+    return KnowledgeError(f"{path}: has more than {_MOST_BYTES:,} bytes, which are the most; split it")
+
+
+def _pdf_text(path: Path) -> str:
+    try:
+        library: Any = import_module("pypdf")
+    except ImportError as error:
+        raise KnowledgeError(f'{path}: PDF needs pypdf: pip install "spade-coreason[pdf]"') from error
+    try:
+        reader = library.PdfReader(path)
+        if reader.is_encrypted and not reader.decrypt(""):
+            raise KnowledgeError(f"{path}: asks for a password; save it without one")
+        return "\n\n".join(page.extract_text() for page in reader.pages)
+    except OSError:
+        raise
+    except KnowledgeError:
+        raise
+    except Exception as error:  # a damaged file may raise anything in there
+        raise KnowledgeError(f"{path}: cannot be read as PDF: {type(error).__name__}: {error}") from error

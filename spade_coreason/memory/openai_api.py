@@ -1,0 +1,110 @@
+"""Asking a server that speaks OpenAI's HTTP API (OpenAI, Ollama, vLLM, LM Studio): JSON there and back, with retries."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..exceptions import ModelError
+
+if TYPE_CHECKING:
+    import aiohttp
+
+_TRIES = 3
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 10.0
+_TRANSIENT = {408, 409, 425, 429, 500, 502, 503, 504}
+_IS_IT = "is its url the base of an OpenAI-compatible API?"
+_MOST_BYTES = 256 * 1024 * 1024
+
+
+@dataclass(slots=True, eq=False)
+class WebApi:
+    """One server. `url` is its base as its documentation names it, with the version: http://127.0.0.1:11434/v1
+
+    One connection pool, opened with the first request and closed by `close`; it belongs to one event loop.
+    """
+
+    url: str
+    api_key: str | None = field(default=None, repr=False)
+    timeout_s: float = 30.0
+    first_pause_s: float = _FIRST_PAUSE_S
+    _session: aiohttp.ClientSession | None = field(default=None, init=False, repr=False)
+
+    async def post(self, path: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a request. ModelError names the address; what may pass (busy, no connection) is tried three times."""
+        pause_s = self.first_pause_s
+        for left in range(_TRIES - 1, -1, -1):
+            try:
+                return await self._post(path, asked)
+            except ModelError as error:
+                if not left or not error.may_pass:
+                    raise
+                wait_s = pause_s if error.retry_after_s is None else error.retry_after_s
+                await asyncio.sleep(min(wait_s, _LONGEST_PAUSE_S))
+                pause_s *= 4
+        raise AssertionError("unreachable")
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def _post(self, path: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+        import aiohttp  # it takes a tenth of a second, and most never ask
+
+        address = f"{self.url.rstrip('/')}/{path}"
+        headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        if self._session is None:
+            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=self.timeout_s))
+        try:
+            async with self._session.post(address, json=asked, headers=headers, allow_redirects=False) as response:
+                body = await _all_of(response)
+                status, retry_after = response.status, response.headers.get("Retry-After", "")
+        except TimeoutError as error:
+            raise ModelError(address, f"did not answer in {self.timeout_s:g} s", may_pass=True) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise ModelError(address, f"cannot be reached: {' '.join(str(error).split())}", may_pass=True) from error
+        if status != 200:
+            problem = f"says {status}{_REMEDIES.get(status, '')}"
+            after_s = float(retry_after) if retry_after.isdecimal() else None
+            raise ModelError(address, problem, said=_said(body), may_pass=status in _TRANSIENT, retry_after_s=after_s)
+        try:
+            answer = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise ModelError(address, f"answers with something that is no JSON; {_IS_IT}") from error
+        if not isinstance(answer, dict):
+            raise ModelError(address, f"answers with JSON that is no object; {_IS_IT}")
+        return answer
+
+
+_REMEDIES = {
+    401: "; see to api_key",
+    403: "; see to api_key",
+    404: "; see to url and model",
+}
+
+
+async def _all_of(response: aiohttp.ClientResponse) -> bytes:
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > _MOST_BYTES:
+            raise ModelError(str(response.url), f"answers with more than {_MOST_BYTES:,} bytes; see to its batch")
+    return bytes(body)
+
+
+def _said(body: bytes) -> str:
+    """What an error says, in one line."""
+    text = body[:2000].decode("utf-8", "replace")
+    try:
+        problem = json.loads(body)
+        error = problem.get("error", problem.get("message", problem.get("detail", text)))
+        text = str(error.get("message", error) if isinstance(error, dict) else error)
+    except (ValueError, AttributeError, RecursionError):
+        pass
+    return " ".join(text.split())[:200] or "nothing more"

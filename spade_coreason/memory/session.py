@@ -1,0 +1,208 @@
+"""The active memory of one conversation, as an agent sees it during a turn (seed: Active Memory Interface)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..contracts import Identity, Interaction, MemoryStrategy
+from ..domain.history import HeldTurn, interactions, read, turn_text
+from ..domain.text import coverage, keywords, words
+from ..storage import NOTHING, WINDOW, AgentStore, ConversationRow, Variable, Window
+from .active import Scope, Variables
+from .knowledge.knowledge import Knowledge
+from .usage import TOKENS
+
+# How many of the newest turns `recall` looks at.
+_RECALL_TURNS = 1000
+
+_RECALL_AT_ONCE = 25
+
+
+class Session:
+    """The SessionHandle of one turn. What is stored becomes durable with the turn, in one transaction."""
+
+    def __init__(
+        self,
+        row: ConversationRow,
+        newest: Sequence[HeldTurn],
+        identity: Identity,
+        store: AgentStore,
+        conversation: Variables,
+        person: Variables | None,
+        *,
+        taken_in: Window = NOTHING,
+        knowledge: Knowledge | None = None,
+        before_window: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._row = row
+        self._newest = newest
+        self._identity = identity
+        self._store = store
+        self._taken_in = taken_in
+        self._knowledge = knowledge
+        self._before_window = before_window
+        self._scopes = {"conversation": conversation, "person": person}
+        self._written: dict[tuple[str, str], str] = {}
+        self._is_over = False
+        self.is_ended = False
+
+    @property
+    def session_id(self) -> str:
+        """The id of the session (UUID version 5 of agent, owner and conversation), the same after a restart."""
+        return self._row.session_id
+
+    @property
+    def identity(self) -> Identity:
+        """Who asks: bare JID, nickname or local part, "user" or "agent"."""
+        return self._identity
+
+    async def history(self, limit: int = 10, offset: int = 0) -> list[Interaction]:
+        """The most recent `limit` turns in chronological order, `offset` turns back from the newest.
+
+        Pages through everything that is stored, beyond the window of the memory policy too.
+        """
+        if limit <= 0 or offset < 0:
+            return []
+        newest = self._newest
+        if offset + limit <= len(newest) or len(newest) == self._row.turns:
+            end = len(newest) - offset
+            return read(newest[max(0, end - limit) : end]) if end > 0 else []
+        return interactions(await self._store.history(self._row.id, limit, offset))
+
+    @property
+    def summary(self) -> str:
+        """What is kept of the turns before the window, where the memory policy is SUMMARY; else ""."""
+        return self._taken_in.summary
+
+    async def window(self) -> list[Interaction]:
+        """The turns that the memory policy hands to a language model, oldest first.
+
+        Where there is a summary, it comes first, as a turn whose `meta` is {"summary": true}: no input (None), and the summary
+        as the text of its output. A turn larger than a TOKEN_BUFFER says so: meta["over_limit"] is its number of tokens.
+        """
+        self._before_window()
+        count = self._row.turns - max(self._row.window_start - 1, self._taken_in.through)
+        window = self._newest[-count:] if count > 0 else ()
+        if len(window) < count and len(self._newest) < self._row.turns:
+            window = [HeldTurn(text) for text in await self._store.history(self._row.id, count)]
+        turns = read(window)
+        if not self.summary:
+            return turns
+        when = turns[0].timestamp if turns else self._row.life.last_interaction
+        told = Interaction(timestamp=when, input=None, output={"text": self.summary}, meta={"summary": True})
+        return [told, *turns]
+
+    async def recall(self, query: str, limit: int = 5, threshold: float = 0.7) -> list[str]:
+        """What is known about `query`, best first: passages of documents, and turns of this conversation.
+
+        Searched are the agent's own knowledge, that of this person and that of this conversation, and the newest 1,000 turns
+        that are not in it. The score of a turn is the share (0 to 1) of the question's words that stand in it (forms of a word
+        count as the word, the commonest words of the language do not count); `Knowledge.search` says what that of a passage is.
+        At least `threshold` counts.
+        """
+        if limit <= 0 or not query.strip():
+            return []
+        found: list[tuple[float, str]] = []
+        if self._knowledge is not None:
+            whose = {"person": self._identity.id, "conversation": self._row.conversation_id}
+            found = [(hit.score, hit.text) for hit in await self._knowledge.search(query, limit, threshold, **whose)]
+        found += await self._spoken_of(keywords(query), threshold)
+        found.sort(key=lambda one: -one[0])  # stable: what is known comes before what was said, newer before older
+        return list(dict.fromkeys(text for _, text in found))[:limit]
+
+    async def _spoken_of(self, wanted: Sequence[str], threshold: float) -> list[tuple[float, str]]:
+        """The turns with these words, newest first, each with its score."""
+        in_knowledge = self._taken_in.through if self._taken_in.strategy == MemoryStrategy.VECTOR_STORE else 0
+        most = min(_RECALL_TURNS, self._row.turns - in_knowledge)
+        found: list[tuple[float, str]] = []
+        for offset in range(0, most, _RECALL_AT_ONCE):
+            for turn in reversed(await self.history(min(_RECALL_AT_ONCE, most - offset), offset)):
+                text = turn_text(turn)
+                score = coverage(wanted, " ".join(words(text)))
+                if score >= threshold and score > 0:
+                    found.append((score, text))
+            await asyncio.sleep(0)  # long turns hold up nobody else
+        return found
+
+    async def store(self, key: str, value: Any, *, scope: Scope | None = None) -> None:
+        """Keeps a variable: for this conversation and for this person with the agent, or for the `scope` named.
+
+        `ValueError` names the key of a value that is no JSON; then nothing is changed. `RuntimeError` after the turn.
+        """
+        if self._is_over:
+            raise RuntimeError("nothing may be stored after assist has returned")
+        if not isinstance(key, str) or not key:
+            raise ValueError(f"the key of a variable is a text, not {key!r}")
+        if "\0" in key:
+            raise ValueError(f"the key of a variable has no NUL character, as {key!r} does")
+        if key in (WINDOW, TOKENS):
+            raise ValueError(f'variable "{key}" is kept by the platform; choose another name')
+        try:
+            text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+            _require_text_keys(value)
+            (key + text).encode()  # a lone surrogate could not be stored
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f'variable "{key}": {error}; only JSON values can be kept') from error
+        for name in _scopes(scope):
+            if self._scopes[name] is not None:
+                self._written[name, key] = text
+
+    async def get(self, key: str, default: Any = None) -> Any:
+        """A variable of this conversation, else of this person with the agent, else `default`."""
+        for name, variables in self._scopes.items():
+            if variables is None:
+                continue
+            text = self._written.get((name, key))
+            if text is None:
+                text = variables.values.get(key)
+            if text is not None:
+                return json.loads(text)
+        return default
+
+    def end(self) -> None:
+        """Ends the conversation after this turn; the next message opens a new episode with the same memory."""
+        self.is_ended = True
+
+    def close(self) -> list[Variable]:
+        """Ends the storing, and gives what this turn stored."""
+        self._is_over = True
+        return self.written()
+
+    def written(self) -> list[Variable]:
+        """What this turn stored so far."""
+        rows = []
+        for (name, key), text in self._written.items():
+            variables = self._scopes[name]
+            if variables is not None:
+                rows.append(Variable(name, variables.holder, key, text))
+        return rows
+
+    def settle(self) -> None:
+        """Makes what was stored visible to others; after the transaction."""
+        for (name, key), text in self._written.items():
+            variables = self._scopes[name]
+            if variables is not None:
+                variables.values[key] = text
+
+
+def _require_text_keys(value: object) -> None:
+    """TypeError for an object with keys that are no texts: `json.dumps` writes them as texts, and others would come back."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"the keys of an object are texts, and {key!r} is none")
+            _require_text_keys(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _require_text_keys(inner)
+
+
+def _scopes(scope: Scope | None) -> tuple[Scope, ...]:
+    if scope is None:
+        return ("conversation", "person")
+    if scope not in ("conversation", "person"):
+        raise ValueError(f'scope is "conversation" or "person", not {scope!r}')
+    return (scope,)

@@ -1,0 +1,156 @@
+"""A command as values: what it is called, what it asks for, who may, and what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+
+from ...contracts import AgentInterface
+from ...domain.conversation import Rules
+from ...domain.forms import Choice, Field, Value
+from ...domain.preferences import Preferences
+from ...memory import AgentInteractionMemory
+from ...storage import AgentStore, ConversationRow
+from ..access_requests import Admissions
+from ..files import Files
+
+Who: TypeAlias = Literal["everybody", "operators"]
+About: TypeAlias = Literal["the person", "a conversation", "any conversation"]
+Kind: TypeAlias = Literal["answer", "new", "forget this", "forget me", "own"]
+
+SURE = "sure"
+"""The field by which a question is answered."""
+
+
+class House(Protocol):
+    """What commands need of whoever runs the agent."""
+
+    agent: AgentInterface
+    store: AgentStore
+    admissions: Admissions | None
+    """Where operators say who may talk to the agent, where there is somebody to ask them."""
+
+    @property
+    def rules(self) -> Rules:
+        """The rules of its conversations."""
+        ...
+
+    @property
+    def files(self) -> Files | None:
+        """The way to a server that keeps files."""
+        ...
+
+    @property
+    def memory(self) -> AgentInteractionMemory | None:
+        """The agent's interaction memory, where there is one."""
+        ...
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing new is begun."""
+        ...
+
+    def now(self) -> datetime:
+        """The time."""
+        ...
+
+    def stop_answers(self, owner: str) -> int:
+        """Stops the agent at work for a person; how many answers."""
+        ...
+
+    async def preferences(self, owner: str) -> Preferences:
+        """What a person prefers."""
+        ...
+
+    async def prefer(self, owner: str, preferences: Preferences) -> None:
+        """Keeps what a person prefers."""
+        ...
+
+    async def end_conversation(self, conversation_id: str) -> bool:
+        """Ends a conversation, if it is active."""
+        ...
+
+    async def reset_conversation(self, conversation_id: str) -> bool:
+        """Begins a new episode of a conversation, if it is there."""
+        ...
+
+    def pause(self) -> None:
+        """Begins nothing new."""
+        ...
+
+    def resume(self) -> None:
+        """Goes on."""
+        ...
+
+
+class Asked(NamedTuple):
+    """Who asks (a bare JID, as the server says), and which conversation of theirs is meant; None where they have none yet."""
+
+    house: House
+    owner: str
+    row: ConversationRow | None
+    values: Mapping[str, Any]
+    commands: tuple[Command, ...]
+    """All that the asker may run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What to say, and what else to do."""
+
+    text: str
+    kind: Kind = "answer"
+    further: tuple[str, ...] = ()
+    """Messages that follow."""
+    link: str | None = None
+    choices: tuple[Choice, ...] = ()
+    """What the asker may say next, where a text asks (XEP-0439)."""
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command, over text and over forms.
+
+    `about` says what a form asks first where there are several conversations; in a text "a conversation" is the one it is
+    said in. `question` is asked before `do`. `filled` gives what stands in the fields already.
+    """
+
+    name: str
+    what: str
+    do: Callable[[Asked], Awaitable[Outcome]]
+    who: Who = "everybody"
+    about: About = "the person"
+    fields: tuple[Field, ...] = ()
+    question: str = ""
+    is_personal: bool = False
+    """Whether it shows or deletes what is known of a person: whoever asks must be known by a JID of their own."""
+    by_name: bool = False
+    """Whether a text says `name value`, for one of the fields."""
+    at_once: bool = True
+    """Whether it may run beside a turn; else it waits until the conversation is between two."""
+    usage: str = ""
+    """What stands behind the name in a text."""
+    filled: Callable[[Asked], Awaitable[Mapping[str, Value]]] | None = field(default=None, repr=False)
+
+    @property
+    def text(self) -> str:
+        """What a person writes."""
+        return f"/{self.name}"
+
+    @property
+    def node(self) -> str:
+        """What it is called over XEP-0050."""
+        return self.name.replace(" ", "-")
+
+    @property
+    def title(self) -> str:
+        """What stands above its forms."""
+        return self.name.capitalize()
+
+    @property
+    def entry(self) -> str:
+        """What stands in a menu."""
+        return self.what[:1].upper() + self.what[1:]

@@ -1,0 +1,276 @@
+"""Asking other agents: requests go out, their events come back to whoever asked.
+
+An event counts as an answer only from the JID that was asked, for a request that is still open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from pydantic_core import from_json
+
+from ..codec import request_stanza, retraction_stanza
+from ..contracts import AgentRequest
+from ..domain.identifiers import derived_thread
+from ..domain.jid import bare
+from ..domain.messages import COMMAND, Bounce, Reply
+from ..exceptions import PeerError, PeerFailed, PeerRefused, PeerTimeout, PeerUnavailable, RequestTooLong
+from .outbound import Send
+
+CURRENT_REQUEST: ContextVar[AgentRequest | None] = ContextVar("current_request", default=None)
+
+"""The request whose turn runs in this task."""
+
+MOST_BYTES = 250_000
+
+"""Of one request on the wire: servers take 262,144 bytes at once where nobody changed it."""
+
+# The last event of a request.
+_ENDS = frozenset({"request.completed", "request.failed", "request.refused"})
+
+
+@dataclass(frozen=True, slots=True)
+class PeerEvent:
+    """One event of an answer: `type` without the prefix `ai.coreason.`, for example `block.markdown` or `stream.chunk`."""
+
+    type: str
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer: its text, its data blocks, and every event that made it."""
+
+    jid: str
+    text: str
+    data: tuple[Mapping[str, Any], ...] = ()
+    events: tuple[PeerEvent, ...] = ()
+    conversation_id: str | None = None
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """A request that is not answered yet."""
+
+    jid: str
+    arrivals: asyncio.Queue[Reply | PeerError] = field(default_factory=asyncio.Queue)
+    seen: set[str] = field(default_factory=set)
+    fragments: dict[str, dict[int, str]] = field(default_factory=dict)
+
+
+class OpenRequests:
+    """The requests of one JID that wait for an answer. Whatever answers none of them is dropped and counted."""
+
+    def __init__(self) -> None:
+        # By id and JID: one request may be asked of several at once.
+        self._open: dict[tuple[str, str], _Open] = {}
+        self.dropped = 0
+
+    def deliver(self, reply: Reply) -> None:
+        """Takes an event that came in."""
+        request = self._open.get((reply.request_id, _peer(reply.sender)))
+        if request is None or reply.event_id in request.seen:
+            self.dropped += 1
+            return
+        request.seen.add(reply.event_id)
+        if reply.type == "fragment":
+            whole = _assemble(request, reply)
+            if whole is not None:
+                self.deliver(whole)
+            return
+        request.arrivals.put_nowait(reply)
+
+    def bounce(self, bounce: Bounce) -> None:
+        """Takes a request that came back."""
+        request = self._open.get((bounce.stanza_id, _peer(bounce.sender)))
+        if request is None:
+            self.dropped += 1
+            return
+        problem = f"is not there: {bounce.text or bounce.condition.replace('-', ' ')}"
+        request.arrivals.put_nowait(PeerUnavailable(request.jid, problem))
+
+    @contextmanager
+    def _waiting(self, request_id: str, jid: str) -> Iterator[_Open]:
+        key = request_id, _peer(jid)
+        if key in self._open:
+            raise ValueError(f"the request {request_id} to {key[1]} has no answer yet; ask it twice with create_child")
+        request = self._open[key] = _Open(key[1])
+        try:
+            yield request
+        finally:
+            del self._open[key]
+
+    async def events(self, jid: str, request_id: str, timeout_s: float, send: Callable[[], None]) -> AsyncIterator[PeerEvent]:
+        """Sends, and gives the events of the answer as they come, the last one included.
+
+        Raises PeerTimeout after `timeout_s` without a complete answer, PeerUnavailable, PeerRefused or PeerFailed.
+        """
+        with self._waiting(request_id, jid) as request:
+            send()
+            deadline = asyncio.get_running_loop().time() + timeout_s
+            has_begun = False
+            while True:
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        arrival = await request.arrivals.get()
+                except TimeoutError:
+                    raise PeerTimeout(request.jid, timeout_s, has_begun=has_begun) from None
+                if isinstance(arrival, PeerError):
+                    raise arrival
+                has_begun = has_begun or arrival.type != "block.thought"
+                yield PeerEvent(arrival.type, arrival.data)
+                if arrival.type in _ENDS:
+                    _raise_for(request.jid, arrival)
+                    return
+
+
+def _peer(jid: str) -> str:
+    """The bare JID as a server writes it: in lower case, however an agent's author wrote it."""
+    return bare(jid).lower()
+
+
+def _assemble(request: _Open, fragment: Reply) -> Reply | None:
+    data = fragment.data
+    event_id, index, count, chunk = (data.get(name) for name in ("event_id", "index", "count", "chunk"))
+    if not isinstance(event_id, str) or not isinstance(index, int) or not isinstance(chunk, str):
+        return None
+    parts = request.fragments.setdefault(event_id, {})
+    parts[index] = chunk
+    if len(parts) != count:
+        return None
+    del request.fragments[event_id]
+    try:
+        event = from_json("".join(parts[number] for number in range(len(parts))))
+        kind, inner = event["type"].removeprefix("ai.coreason."), event["data"]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    if kind == "fragment" or not isinstance(inner, dict):
+        return None
+    return Reply(fragment.sender, fragment.request_id, kind, event_id, inner)
+
+
+def _raise_for(jid: str, last: Reply) -> None:
+    message = str(last.data.get("message", "no reason given"))
+    if last.type == "request.refused":
+        after = last.data.get("retry_after_s")
+        raise PeerRefused(jid, f"refuses: {message}", after if isinstance(after, int | float) else None)
+    if last.type == "request.failed":
+        code = last.data.get("code")
+        raise PeerFailed(jid, message, code if isinstance(code, int) else None)
+
+
+def collect(jid: str, events: list[PeerEvent]) -> Answer:
+    """The answer that the events are: blocks and streams in the order in which they began, two line breaks between them.
+
+    A turn that was broken off and runs again may say something else: then that counts, from where it differs.
+    """
+    texts: dict[str, dict[int, str]] = {}
+    data: dict[str, Mapping[str, Any]] = {}
+    conversation_id = None
+    for number, event in enumerate(events):
+        if event.type == "block.markdown":
+            texts[str(event.data.get("id", number))] = {0: str(event.data.get("content", ""))}
+        elif event.type == "stream.chunk":
+            _add_chunk(texts.setdefault(str(event.data.get("stream_id")), {}), event.data)
+        elif event.type == "stream.abort" and isinstance(replacement := event.data.get("replacement"), str):
+            texts[str(event.data.get("stream_id"))] = {0: replacement}
+        elif event.type == "stream.start":
+            texts.setdefault(str(event.data.get("stream_id")), {})
+        elif event.type == "block.data":
+            data[str(event.data.get("id", number))] = event.data
+        elif event.type == "request.completed":
+            conversation_id = event.data.get("conversation_id")
+    text = "\n\n".join(filter(None, ("".join(parts.values()).strip() for parts in texts.values())))
+    return Answer(bare(jid), text, tuple(data.values()), tuple(events), conversation_id)
+
+
+def _add_chunk(chunks: dict[int, str], data: Mapping[str, Any]) -> None:
+    seq = data.get("seq")
+    number = seq if isinstance(seq, int) else len(chunks)
+    if number in chunks:
+        for stale in [other for other in chunks if other >= number]:
+            del chunks[stale]
+    chunks[number] = str(data.get("chunk", ""))
+
+
+class Peers:
+    """How an agent talks to others: a constructor argument named `peers`.
+
+    A request made with `request.create_child(...)` keeps its lineage. It travels on a thread of its own, derived from the
+    calling conversation and the peer, so that two people behind one agent are two conversations at the next.
+    """
+
+    def __init__(self, jid: str, requests: OpenRequests, send: Send, stanza_bytes: int = MOST_BYTES) -> None:
+        self._jid = jid
+        self._requests = requests
+        self._send = send
+        self._stanza_bytes = stanza_bytes
+
+    async def ask(self, jid: str, request: AgentRequest | Mapping[str, Any] | str, timeout: float = 30.0) -> Answer:
+        """Asks the agent `jid` and waits for its whole answer, `timeout` seconds at most; then it takes that back.
+
+        It does so too where it is cancelled; asked again, the other begins anew. A text or a payload becomes a child of the
+        request that is being answered. Raises PeerTimeout, PeerUnavailable, PeerRefused, PeerFailed or RequestTooLong, each
+        naming the agent.
+        """
+        return collect(jid, [event async for event in self.stream(jid, request, timeout)])
+
+    async def stream(
+        self, jid: str, request: AgentRequest | Mapping[str, Any] | str, timeout: float = 30.0
+    ) -> AsyncIterator[PeerEvent]:
+        """Asks, and gives the events of the answer as they come. Raises, and is cancelled, as `ask`."""
+        child = as_request(request)
+        stanza = self._stanza(jid, child)
+        try:
+            async for event in self._requests.events(jid, str(child.request_id), timeout, lambda: self._send([stanza])):
+                yield event
+        except (asyncio.CancelledError, PeerTimeout):
+            self._send([retraction_stanza(jid, str(child.request_id))])  # nobody waits for the work of the other any more
+            raise
+
+    async def tell(self, jid: str, request: AgentRequest | Mapping[str, Any] | str) -> None:
+        """Sends a request and does not wait; what is answered is dropped."""
+        self._send([self._stanza(jid, as_request(request))])
+
+    def _stanza(self, jid: str, request: AgentRequest) -> str:
+        thread = derived_thread(request.session_id, _peer(jid))
+        current = CURRENT_REQUEST.get()
+        hops = current.metadata.get("hops", 0) + 1 if current is not None else 1
+        return write_request(self._jid, jid, request, thread, self._stanza_bytes, hops)
+
+
+def as_request(request: AgentRequest | Mapping[str, Any] | str) -> AgentRequest:
+    """A request as it is; a payload or a text as a child of the request that this task answers, if there is one."""
+    if isinstance(request, AgentRequest):
+        return request
+    payload = {"query": request} if isinstance(request, str) else dict(request)
+    current = CURRENT_REQUEST.get()
+    return current.create_child(payload) if current is not None else AgentRequest(session_id=uuid4(), payload=payload)
+
+
+def command_request(command: str) -> AgentRequest:
+    """A command of an agent or its platform as a request, as people write it: `/history 50`."""
+    return AgentRequest(session_id=uuid4(), payload={"query": command}, metadata={COMMAND: True})
+
+
+def write_request(
+    source: str, to: str, request: AgentRequest, thread: str | None, stanza_bytes: int = MOST_BYTES, hops: int = 0
+) -> str:
+    """The stanza of a request; its id is the request's, so that a bounce names it. The session stays at home.
+
+    RequestTooLong where it has more than `stanza_bytes`.
+    """
+    dumped = request.dump(exclude={"session_id"})
+    stanza = request_stanza(to, dumped, source=f"xmpp:{source}", thread=thread, stanza_id=str(request.request_id), hops=hops)
+    if len(stanza) * 4 > stanza_bytes and (size := len(stanza.encode())) > stanza_bytes:
+        raise RequestTooLong(bare(to), size, stanza_bytes)
+    return stanza

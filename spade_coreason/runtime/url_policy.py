@@ -1,0 +1,150 @@
+"""Where a stranger's link may lead: to web servers of the public internet, and nowhere else without leave."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import TYPE_CHECKING, TypeAlias
+
+from ..exceptions import FetchError
+
+if TYPE_CHECKING:
+    from yarl import URL
+
+
+Address: TypeAlias = IPv4Address | IPv6Address
+
+# Beside what `ipaddress` calls not global: its lists differ between versions of Python, and these have to be out in each.
+_CLOSED_4 = [
+    ip_network(text)
+    for text in (
+        "0.0.0.0/8",  # this host
+        "10.0.0.0/8",
+        "100.64.0.0/10",  # behind a provider's translation
+        "127.0.0.0/8",
+        "169.254.0.0/16",  # link-local; a cloud's metadata
+        "172.16.0.0/12",
+        "192.0.0.0/24",
+        "192.88.99.0/24",  # relays of 6to4
+        "192.168.0.0/16",
+        "198.18.0.0/15",
+        "224.0.0.0/3",  # multicast, reserved, broadcast
+    )
+]
+
+_OPEN_6 = IPv6Network("2000::/3")  # all that is assigned to anybody; loopback, private, link-local, multicast lie outside
+
+_CLOSED_6 = [
+    ip_network(text)
+    for text in (
+        "2001::/23",  # for protocols; Teredo carries any IPv4 address in it
+        "2001:db8::/32",
+        "2002::/16",  # 6to4 carries any IPv4 address
+        "3fff::/20",
+    )
+]
+
+# Here the last 32 bits are the address that is meant: IPv4-mapped, and NAT64 as networks without IPv4 use it (RFC 6052).
+_CARRIERS = [IPv6Network("::ffff:0:0/96"), IPv6Network("64:ff9b::/96")]
+
+
+def is_public(address: Address) -> bool:
+    """Whether it is a unicast address that anybody may reach."""
+    if isinstance(address, IPv6Address):
+        for carrier in _CARRIERS:
+            if address in carrier:
+                return is_public(IPv4Address(int(address) & 0xFFFF_FFFF))
+        if address not in _OPEN_6 or any(address in network for network in _CLOSED_6):
+            return False
+    elif any(address in network for network in _CLOSED_4):
+        return False
+    return address.is_global and not address.is_multicast and not address.is_reserved
+
+
+def is_in(address: Address, networks: Iterable[str]) -> bool:
+    """Whether it lies in one of these (`"10.1.0.0/16"`); an IPv4-mapped one is not in a network of IPv4."""
+    return any(address in ip_network(text) for text in networks)
+
+
+def literal(host: str) -> Address | None:
+    """The address that a host name is, in its one canonical form; None for a name. ValueError for any other form.
+
+    `127.1`, `0177.0.0.1` and `2130706433` are addresses to the C library and names to others; they are refused for that.
+    """
+    if ":" in host or host.replace(".", "").isdigit():
+        return ip_address(host)
+    return None
+
+
+Resolve: TypeAlias = Callable[[str, int], Awaitable[Collection[str]]]
+
+"""The addresses of a host, as texts; OSError where there is none."""
+
+_URL_CHARACTERS = 2048
+
+_HOST = re.compile(r"[a-zA-Z0-9._-]{1,253}|[0-9a-fA-F:.]+")
+
+
+async def resolved(host: str, port: int) -> list[str]:
+    """The addresses of a host, as the system knows them."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(sockaddr[0]) for *_, sockaddr in found]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What leave there is, and who resolves names."""
+
+    allow_private: bool | Sequence[str]
+    resolve: Resolve
+
+    def check(self, url: str) -> URL:
+        """The URL as the connection will read it, so that nobody reads it in two ways. FetchError if it may not be."""
+        from yarl import URL
+
+        if len(url) > _URL_CHARACTERS or re.search(r"[\x00-\x20\x7f]", url):
+            raise FetchError(url, f"a link has at most {_URL_CHARACTERS:,} characters, and no spaces")
+        try:
+            parsed = URL(url)
+            host, port = parsed.raw_host, parsed.port
+        except ValueError as error:
+            raise FetchError(url, "it is no URL") from error
+        if parsed.scheme not in ("http", "https"):
+            raise FetchError(url, "only http and https links are")
+        if "@" in parsed.raw_authority:
+            raise FetchError(url, "it names a user")
+        if not host or not _HOST.fullmatch(host):
+            raise FetchError(url, "it names no host")
+        if port not in (80, 443) and not (port and port >= 1024):
+            raise FetchError(url, f"no web server is on port {port}")
+        return parsed
+
+    async def addresses(self, url: URL) -> list[str]:
+        """All addresses of the host, each of which may be connected to. One that may not spoils them all."""
+        host, port = url.raw_host or "", url.port or 0
+        try:
+            address = literal(host)
+        except ValueError as error:
+            raise FetchError(str(url), "its host is an address in no usual form") from error
+        if address is not None:
+            found: list[Address] = [address]
+        else:
+            try:
+                found = [ip_address(text) for text in await self.resolve(host, port)]
+            except (OSError, ValueError) as error:  # UnicodeError, which a label of 64 characters is, is a ValueError
+                raise FetchError(str(url), f"there is no host {host}") from error
+        if not found:
+            raise FetchError(str(url), f"there is no host {host}")
+        for one in found:
+            if not self._allows(one):
+                raise FetchError(str(url), f"{host} is not in the public internet; allow_private can name networks of your own")
+        return [str(one) for one in dict.fromkeys(found)]
+
+    def _allows(self, address: Address) -> bool:
+        if isinstance(self.allow_private, bool):
+            return self.allow_private or is_public(address)
+        return is_public(address) or is_in(address, self.allow_private)

@@ -1,0 +1,54 @@
+"""Open the database that a URL names."""
+
+from __future__ import annotations
+
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+from ..exceptions import StoreError
+from .database import Database, Durability, Intercept, StoreTimings, name_of
+
+
+async def open_database(
+    url: str,
+    durability: Durability = "full",
+    *,
+    reads_only: bool = False,
+    timings: StoreTimings = StoreTimings(),  # noqa: B008 - it is frozen
+    intercept: Intercept | None = None,
+) -> Database:
+    """Open, create or migrate the database at `url`.
+
+    `url` is `sqlite+aiosqlite:///path` or `postgresql+asyncpg://user@host/name`. A database that is opened only to read waits
+    for no writer, and is neither created nor migrated. `durability`: "full" survives a power cut, "normal" the end of the
+    process, "off" is for tests. `intercept` stands between the callers and the writer. Raises StoreError, which names the
+    database and the problem.
+    """
+    database = _database(url, durability, timings, intercept)
+    try:
+        if reads_only:
+            await database.open_to_read()
+        else:
+            await database.open()
+    except BaseException as error:
+        await database.dispose()
+        if isinstance(error, SQLAlchemyError):
+            raise database.problem(error) from error
+        raise
+    return database
+
+
+def _database(url: str, durability: Durability, timings: StoreTimings, intercept: Intercept | None) -> Database:
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise StoreError("storage.url is no address of a database") from error
+    if parsed.get_backend_name() == "sqlite":
+        from .sqlite import SqliteDatabase
+
+        return SqliteDatabase(parsed, durability, timings, intercept)
+    if parsed.drivername == "postgresql+asyncpg":
+        from .postgres import PostgresDatabase
+
+        return PostgresDatabase(parsed, durability, timings, intercept)
+    raise StoreError(f"{name_of(parsed)}: only sqlite+aiosqlite:/// and postgresql+asyncpg:// are supported")

@@ -1,0 +1,1 @@
+"""One XMPP session that lasts: stream, stream management, send queue, reconnection."""

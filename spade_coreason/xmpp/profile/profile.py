@@ -1,0 +1,161 @@
+"""An agent as its contacts see it: identity, presence and contacts, over all sessions of its connection."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from ...domain.access import Access
+from ...domain.avatar import Avatar
+from ...runtime import Admissions, Runner
+from ..connection.connection import Connection
+from ..timings import ConnectionTimings
+from .adhoc import AdHoc
+from .card import Profile
+from .disco import Discovery
+from .presence import Presence
+from .publish import publish
+from .roster import Contacts
+
+log = logging.getLogger(__name__)
+
+# An agent that is ready sooner does not say that it is starting.
+_STARTING_AFTER_S = 1.0
+
+
+class Citizen:
+    """What `HostedAgent` tells of its life becomes presence, vCard and answers to subscriptions here.
+
+    Nothing of this goes to the embedded server: next to all of it would end the session there.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        runner: Runner,
+        access: Access,
+        admissions: Admissions,
+        avatar: Avatar | None,
+        may_command: Callable[[str], bool],
+        timings: ConnectionTimings,
+    ) -> None:
+        self._connection = connection
+        self._client = connection.client
+        self._runner = runner
+        self._profile = Profile.of(runner.agent.manifest, avatar)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._starting: asyncio.TimerHandle | None = None
+        self._is_published = False
+        self._is_stopping = False
+        self._adhoc = AdHoc(connection, runner, may_command)
+        discovery = Discovery(self._client, self._profile, access.admits, self._adhoc)
+        concurrency = runner.policy.concurrency
+        self._presence = Presence(
+            self._client,
+            discovery.caps,
+            lambda: runner.turns_in_flight,
+            concurrency,
+            lambda: runner.is_paused,
+            lambda: runner.store.is_failing,
+            every_s=timings.presence_s,
+        )
+        runner.on_pause(self._presence.changed)
+        self.noticed = self._presence.noticed
+        """To be called when a message came in."""
+        self._contacts: Contacts | None = None
+        self._access = access
+        self._admissions = admissions
+
+    @property
+    def _introduction(self) -> str:
+        text = self._profile.introduction
+        return f"{text}\n/help shows what you may ask the platform." if self._runner.policy.commands else text
+
+    async def arrive(self) -> None:
+        """Connected, and not ready yet."""
+        if not self._client.is_full_server:
+            return
+        if self._contacts is None:
+            self._contacts = Contacts(
+                self._connection,
+                self._access,
+                self._admissions,
+                self._runner.store,
+                self._introduction,
+                self._spawn,
+            )
+        contacts = await self._contacts.sort_out()
+        loop = asyncio.get_running_loop()
+        self._starting = loop.call_later(_STARTING_AFTER_S, self._presence.starting, contacts)
+
+    def announce(self) -> None:
+        """Ready: the agent shows itself, and publishes what it is."""
+        self._cancel_starting()
+        if not self._client.is_full_server:
+            self._client.send_presence()
+            self._client.get_roster()
+            return
+        self._presence.announce()
+        if not self._is_published:
+            self._spawn(self._publish())
+
+    def announce_again(self, then: Callable[[], None]) -> None:
+        """In a new session, of which the server knows nothing; `then` is called when the agent has shown itself."""
+        self._spawn(self._arrive_again(then))
+
+    def leave(self) -> None:
+        """The agent takes nothing new; `gone` comes after what it still works on."""
+        if self._connection.state != "online":
+            self._presence.stop()
+        elif self._client.is_full_server and self._runner.turns_in_flight:
+            self._presence.stopping()
+            self._is_stopping = True
+        else:
+            self._presence.gone()
+
+    def gone(self) -> None:
+        """The agent has finished."""
+        if self._is_stopping and self._connection.state == "online":
+            self._presence.gone()
+        self._is_stopping = False
+
+    async def close(self) -> None:
+        """Ends everything that is under way here."""
+        self._cancel_starting()
+        self._presence.stop()
+        await self._adhoc.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _cancel_starting(self) -> None:
+        if self._starting is not None:
+            self._starting.cancel()
+            self._starting = None
+
+    async def _arrive_again(self, then: Callable[[], None]) -> None:
+        await self.arrive()
+        if self._connection.state == "online":
+            self.announce()
+            then()
+
+    async def _publish(self) -> None:
+        has_vcard = await publish(self._client, self._profile, self._runner.policy.stanza_bytes)
+        self._is_published = True
+        if has_vcard:
+            self._presence.photo = self._profile.avatar.hash
+            if self._connection.state == "online":
+                self._presence.changed()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # A picture that cannot be published is no reason to fall silent.
+            log.error("%s: does not show itself as it should", self._client.boundjid.bare, exc_info=error)

@@ -1,0 +1,294 @@
+"""The ready-made agents, in a platform without a network."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from agents.echo import EchoAgent
+from agents.notes import NotesAgent
+from agents.relay import RelayAgent
+from agents.round_table import RoundTableAgent
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, ConfigError, ResponseHandler, SessionHandle, agent
+
+from ..support.clock import Clock
+
+ALICE = "alice@localhost"
+BOB = "bob@localhost"
+PLANE = "my plane leaves on Friday at 7"
+
+
+def notes(**options: Any) -> AgentTester:
+    return AgentTester(NotesAgent, jid="notes@localhost", user=ALICE, **options)
+
+
+def relay(peers: Mapping[str, Any], allow: tuple[str, ...] | None = None, **options: Any) -> AgentTester:
+    ask = {"ask": list(peers), **options}
+    return AgentTester(RelayAgent, jid="relay@localhost", peers=peers, options=ask, user=ALICE, allow=allow)
+
+
+async def test_echo_thinks_and_then_streams_word_by_word() -> None:
+    async with AgentTester(EchoAgent) as t:
+        answer = await t.ask("one two  three")
+        assert [event.type for event in answer.events] == [
+            "block.thought",
+            "stream.start",
+            *["stream.chunk"] * 3,
+            "stream.end",
+            "request.completed",
+        ]
+        assert answer.text == "one two  three"
+
+
+class Nobody:
+    """Takes whatever an agent says, and never waits."""
+
+    async def thought(self, content: str) -> None: ...
+    async def create_stream(self, title: str) -> Nobody:
+        return self
+
+    async def write(self, chunk: str) -> None: ...
+    async def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 60.0])
+async def test_echo_waits_between_words_only_where_it_is_told_to(delay_s: float) -> None:
+    request = AgentRequest(session_id=uuid4(), payload={"query": "one two"})
+    nobody: Any = Nobody()
+    assisting: Any = EchoAgent(AgentDefinition.simple("echo"), delay_s=delay_s).assist(request, nobody, nobody)
+    if delay_s:
+        assert assisting.send(None) is not None  # it waits
+        assisting.close()
+    else:
+        with pytest.raises(StopIteration):
+            assisting.send(None)
+
+
+@pytest.mark.parametrize("delay_s", ["abc", -1, None])
+async def test_echo_says_what_is_wrong_with_its_option(delay_s: Any) -> None:
+    with pytest.raises(ConfigError, match="delay_s is a number of seconds"):
+        async with AgentTester(EchoAgent, options={"delay_s": delay_s}):
+            pass
+
+
+async def test_echo_keeps_lines_and_spaces() -> None:
+    async with AgentTester(EchoAgent) as t:
+        assert await t.say("one\n\n  two  three") == ["one\n\n  two  three"]
+
+
+async def test_echo_says_to_a_person_what_they_said() -> None:
+    async with AgentTester(EchoAgent, options={"delay_s": 0.001}) as t:
+        assert [text.strip() for text in await t.say("one two")] == ["one two"]
+
+
+@pytest.mark.parametrize("payload", [{}, {"query": None}, {"query": 7}, {"text": "x"}])
+@pytest.mark.parametrize("kind", [EchoAgent, NotesAgent])
+async def test_a_payload_without_a_question_is_answered(kind: Any, payload: dict[str, Any]) -> None:
+    async with AgentTester(kind) as t:
+        assert (await t.ask(payload)).events[-1].type == "request.completed"
+
+
+async def test_notes_say_what_they_cannot_remember() -> None:
+    async with notes() as t:
+        [said] = await t.say("x" * 65_537)
+        assert said.startswith("I cannot remember this: information has 65,537 bytes, and 65,536 are the most; keep the text")
+        assert await t.say("list") == ["I know nothing from you yet."]
+
+
+async def test_notes_confirm_what_they_remember_and_answer_after_a_restart() -> None:
+    clock = Clock()
+    async with notes(clock=clock) as t:
+        assert await t.say(PLANE) == [f'✓ I\'ll remember: "{PLANE}".']
+        assert await t.say("my train leaves at noon") != []
+        clock.move(days=1)
+        await t.restart()
+        assert await t.say("when does my plane leave?") == [f'You told me on 20 November: "{PLANE}".']
+
+
+@pytest.mark.parametrize("question", ["When does my plane leave", "is my plane late", "plane, friday?", "what about planes"])
+async def test_notes_know_a_question(question: str) -> None:
+    async with notes(clock=Clock()) as t:
+        await t.say(PLANE)
+        assert await t.say(question) == [f'You told me on 20 November: "{PLANE}".']
+
+
+@pytest.mark.parametrize(
+    "statement", ["do the dishes", "Will arrives at 5", "can opener: drawer", "whatever it is", "forgetful"]
+)
+async def test_notes_know_what_is_no_question(statement: str) -> None:
+    async with notes() as t:
+        assert await t.say(statement) == [f'✓ I\'ll remember: "{statement}".']
+
+
+async def test_notes_say_that_they_do_not_know() -> None:
+    async with notes() as t:
+        assert await t.say("when does my plane leave?") == ["I don't know; you did not tell me."]
+        await t.say("the milk is in the fridge")
+        assert await t.say("when does my plane leave?") == ["I don't know; you did not tell me."]
+
+
+@pytest.mark.parametrize("wish", ["list", "What do you know?", "show"])
+async def test_notes_list_what_they_know(wish: str) -> None:
+    async with notes() as t:
+        assert await t.say(wish) == ["I know nothing from you yet."]
+        await t.say("one thing")
+        await t.say("another")
+        assert await t.say(wish) == ["- one thing\n- another"]
+
+
+async def test_what_is_told_twice_is_remembered_once() -> None:
+    async with notes() as t:
+        assert await t.say("one thing") == await t.say("one thing")
+        assert await t.say("list") == ["- one thing"]
+
+
+async def test_notes_forget_one_thing_or_everything() -> None:
+    async with notes() as t:
+        for text in (PLANE, "my train leaves at noon", "milk"):
+            await t.say(text)
+        assert await t.say("forget plane") == [f"Forgotten:\n- {PLANE}"]
+        assert await t.say("list") == ["- my train leaves at noon\n- milk"]
+        assert await t.say("forget plane") == ['I know nothing about "plane".']
+        assert await t.say("forget everything") == ["Forgotten:\n- my train leaves at noon\n- milk"]
+        await t.restart()
+        assert await t.say("list") == ["I know nothing from you yet."]
+
+
+@pytest.mark.parametrize("wish", ["help", "HELP"])
+async def test_notes_help(wish: str) -> None:
+    async with notes() as t:
+        assert "forget everything" in (await t.say(wish))[0]
+
+
+async def test_notes_do_not_take_one_thing_for_another() -> None:
+    async with notes() as t:
+        await t.say("my cat is called Miez")
+        assert await t.say("what is my dog called?") == ["I don't know; you did not tell me."]
+        assert '"my cat is called Miez"' in (await t.say("what is my cat called?"))[0]
+
+
+async def test_nothing_of_notes_is_left_when_their_conversation_is_forgotten() -> None:
+    async with notes(clock=Clock()) as t:
+        await t.say(PLANE)
+        assert f"- {PLANE}\n- dates:\n  - {PLANE}: " in (await t.say("/memory"))[0]
+        await t.say("elsewhere", thread="t")
+        assert "elsewhere" not in (await t.say("/memory"))[0]
+        await t.say("/forget yes")
+        assert PLANE not in (await t.say("/memory"))[0]
+        await t.say("/forget yes", thread="t")
+        assert await t.say("/memory") == ["Nothing."]
+
+
+async def test_notes_of_one_person_or_thread_are_not_anothers() -> None:
+    async with notes() as t:
+        await t.say(PLANE)
+        assert await t.say("when does my plane leave?", user=BOB) == ["I don't know; you did not tell me."]
+        assert await t.say("when does my plane leave?", thread="work") == ["I don't know; you did not tell me."]
+        assert await t.say("list", user=BOB) == ["I know nothing from you yet."]
+
+
+async def test_relay_asks_all_and_names_each() -> None:
+    async with relay({"echo@localhost": EchoAgent, "notes@localhost": NotesAgent}) as t:
+        assert await t.say("milk") == ['echo: milk\n\nnotes: ✓ I\'ll remember: "milk".']
+
+
+async def test_two_people_behind_relay_never_see_each_others_notes() -> None:
+    async with relay({"echo@localhost": EchoAgent, "notes@localhost": NotesAgent}) as t:
+        await t.say(PLANE, user=ALICE)
+        assert (await t.say("when does my plane leave?", user=BOB))[0].endswith("notes: I don't know; you did not tell me.")
+        assert PLANE in (await t.say("when does my plane leave?", user=ALICE))[0]
+        assert "nothing" in (await t.ask("list", user=BOB, thread="t")).text
+        # The same thread id does not help, nor does asking notes directly.
+        assert "nothing" in (await t.ask("list", user=BOB, to="notes@localhost")).text
+
+
+async def test_a_peer_of_relay_that_is_away_refuses_or_fails_is_one_line() -> None:
+    forever = asyncio.Event()
+
+    @agent
+    async def broken(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        await response.error("out of order")
+
+    @agent
+    async def hanging(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        await forever.wait()
+
+    peers = {
+        "echo@localhost": EchoAgent,
+        "broken@localhost": broken,
+        "hanging@localhost": hanging,
+        "strict@elsewhere": EchoAgent,
+    }
+    async with relay(peers, ask=[*peers, "away@localhost"], timeout_s=2) as t:
+        text = (await t.ask("hi")).text
+        forever.set()
+    assert text.split("\n\n") == [
+        "echo: hi",
+        "broken: no answer (broken@localhost reports: out of order)",
+        "hanging: no answer (hanging@localhost did not answer in 2 s)",
+        "strict: no answer (strict@elsewhere refuses: I may not talk with you. Ask whoever runs me for access.)",
+        "away: no answer (away@localhost is not there: service unavailable)",
+    ]
+
+
+async def test_two_peers_of_relay_with_one_name_are_told_apart() -> None:
+    async with relay({"echo@localhost": EchoAgent, "echo@elsewhere": EchoAgent}, allow=("*",)) as t:
+        assert (await t.ask("hi")).text == "echo@localhost: hi\n\necho@elsewhere: hi"
+
+
+@pytest.mark.parametrize("ask", ["echo@localhost", []])
+async def test_relay_without_a_list_of_agents_is_a_mistake_in_the_configuration(ask: Any) -> None:
+    with pytest.raises(ConfigError, match='the option "ask" is a list of agents'):
+        await relay({}, ask=ask).__aenter__()
+
+
+# The round table
+
+
+def round_table(peers: Mapping[str, Any], **options: Any) -> AgentTester:
+    ask = {"ask": list(peers), **options}
+    return AgentTester(RoundTableAgent, jid="table@localhost", peers=peers, options=ask, user=ALICE)
+
+
+@agent
+async def counts(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+    """Says how many paragraphs it has heard."""
+    await response.markdown(f"{len(request.payload['query'].split(chr(10) * 2))} heard")
+
+
+async def test_at_the_round_table_each_in_turn_hears_what_was_said() -> None:
+    async with round_table({"poet@localhost": counts, "critic@localhost": counts}, turns=3) as t:
+        assert (await t.ask("spring")).text.split("\n\n") == [
+            "**poet**: 1 heard",
+            "**critic**: 2 heard",
+            "**poet**: 3 heard",
+            "That was our round table: 3 contributions.",
+        ]
+
+
+async def test_the_round_table_goes_on_without_who_is_away() -> None:
+    async with AgentTester(
+        RoundTableAgent,
+        jid="table@localhost",
+        peers={"poet@localhost": counts},
+        options={"ask": ["nobody@localhost", "poet@localhost"], "turns": 3, "timeout_s": 30},
+    ) as t:
+        text = (await t.ask("spring")).text
+        assert text.startswith("**nobody** is not here.\n\n**poet**: 1 heard\n\n**poet**: 2 heard")
+
+
+async def test_the_round_table_asks_for_a_topic() -> None:
+    async with round_table({"poet@localhost": counts, "critic@localhost": counts}) as t:
+        assert await t.say("hello")  # anything is a topic
+        assert (await t.ask({})).text == "What shall we talk about?"
+
+
+@pytest.mark.parametrize("options", [{"ask": "poet@localhost"}, {"ask": ["poet@localhost"]}, {"turns": 0}])
+async def test_a_round_table_without_a_round_is_a_mistake(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        async with round_table({"poet@localhost": counts, "critic@localhost": counts}, **options):
+            pass

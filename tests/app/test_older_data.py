@@ -1,0 +1,380 @@
+"""A data directory that an older version left: what is open is answered, and what was kept is there.
+
+tests/fixtures/data_9d7501a/README.md says what is in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import Element, fromstring
+
+import pytest
+
+from spade_coreason import (
+    AgentDefinition,
+    AgentInteractionMemory,
+    Knowledge,
+    MemoryConfig,
+    Platform,
+    Policy,
+    Runner,
+    load_settings,
+)
+from spade_coreason.codec.decode import decode
+from spade_coreason.domain.identifiers import derived_thread, inbox_key, possible_ids, session_id
+from spade_coreason.storage import open_database
+from spade_coreason.storage.audit import Verdict
+from spade_coreason.storage.database import Database
+from spade_coreason.storage.knowledge import KnowledgeStore
+from spade_coreason.storage.repository import AgentStore
+
+from ..support.servers.clients import StockClient
+from ..support.servers.prosody import installed
+from ..support.servers.requirements import require
+
+PROJECT = Path(__file__).parents[2]
+FIXTURE = PROJECT / "tests" / "fixtures" / "data_9d7501a"
+NOW = datetime(2026, 11, 22, 23, 50, tzinfo=UTC)
+"""Four minutes after it was killed."""
+KEEPER, SLIDER, COUNTER, SHELVER = (f"{name}@localhost" for name in ("keeper", "slider", "counter", "shelver"))
+ALICE, BOB, CAROL = "alice@localhost", "bob@localhost", "carol@localhost"
+PASSWORD = "the password of alice"
+THINGS = [
+    "The rake is in the shed.",
+    "The roses are red.",
+    "The gate squeaks.",
+    "The pond has six frogs.",
+    "The hedge is high.",
+]
+OF_THE_GARDEN = [*THINGS, "Learn these.", "The bench is new."]
+WAITING = ["Wait with this: waiting", "This waits behind it.", "Wait with this of a program: waiting3"]
+HELD_ID = "fe978512-7579-5ded-b6d3-f98d3dbea246-0-f2d6d26c"
+HELD_OF_A_PROGRAM_IDS = [
+    "91455a26-e784-5fbb-b76e-8952e693070e-0-28953efe",
+    "91455a26-e784-5fbb-b76e-8952e693070e-1-11badad6",
+]
+WAITING_IDS = [
+    "6dc7b849-4b70-5f6c-8378-32eaaea79a1d-0-65922d60",
+    "247ebfd0-95c2-5440-a4f9-9546db5562bd-0-59d9e8a0",
+    "6481e129-8137-5236-af28-fea60d2b541d-0-2df2996f",
+]
+"""Of the answers to these, by `Reader`."""
+HEADS = {
+    KEEPER: (15, "6bf93b3b0cb0945c696c428e62461ce23f95fc03e8009a4a07fa6ddac0bd381a"),
+    SLIDER: (5, "0b2f0068d5a293eeaadf6df8dc290c9580c5714d4f224d093727bd7a1a8268ca"),
+    COUNTER: (5, "d122ec90664f264f862ba1e7552914e31dcd156125eafb4957bc22bcf5f36ab6"),
+    SHELVER: (5, "2665b2016d012e2828c8c9a29e674a7a2a54139c0185b4a59937de1c7bbef15d"),
+}
+POLICIES = {
+    KEEPER: MemoryConfig.model_validate({"strategy": "summary", "limit": 2, "summary_prompt": "Summarise."}),
+    SLIDER: MemoryConfig.model_validate({"strategy": "sliding_window", "limit": 2}),
+    COUNTER: MemoryConfig.model_validate({"strategy": "token_buffer", "limit": 40}),
+    SHELVER: MemoryConfig.model_validate({"strategy": "vector_store", "limit": 2}),
+}
+SUMMARY = "\n".join(f"User: {thing}\nAgent: Kept: {thing}" for thing in THINGS)
+REMEMBERED = {
+    "garden": OF_THE_GARDEN,
+    f"garden_{BOB}": ["I am Bob.", "Goodbye."],
+    f"{ALICE}_{KEEPER}": ["Without a thread."],
+    "program": ["A program asks.", "Hold this of a program: held2"],
+    "shed": ["Hold this: held"],
+}
+SENT: list[tuple[str, str]] = [(sender, stanza) for sender, stanza in json.loads((FIXTURE / "sent.json").read_text())]
+"""All that was sent to the agents, and who sent it, in its order."""
+
+
+class Reader:
+    """Looks at everything that there is; answers a question with it, as JSON, and anything else with a word."""
+
+    def __init__(self, memory: AgentInteractionMemory | None = None) -> None:
+        self.manifest = AgentDefinition.simple("reader")
+        self._memory = memory
+        self.seen: list[dict[str, Any]] = []
+
+    async def assist(self, request: Any, session: Any, response: Any) -> None:
+        query, conversation = request.payload["query"], request.metadata["conversation_id"]
+        found = {
+            "query": query,
+            "redelivered": request.metadata.get("redelivered", False),
+            "conversation": conversation,
+            "session": session.session_id,
+            "history": [(turn.input["query"], turn.output["text"]) for turn in await session.history(100)],
+            "summary": session.summary,
+            "window": [(turn.input or {}).get("query") for turn in await session.window()],
+            "told": await session.get("told"),
+            "newest": await session.get("newest"),
+            "recalled": await session.recall("Are the roses red?"),
+            "remembered": self._memory.get_information(conversation) if self._memory is not None else [],
+        }
+        self.seen.append(found)
+        await response.audit(KEEPER, "look", query, True)
+        await response.markdown(json.dumps(found) if query.endswith("?") else f"Seen: {query}")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A copy of the data directory."""
+    return Path(shutil.copytree(FIXTURE / "data", tmp_path / "data"))
+
+
+@pytest.fixture
+async def database(data: Path) -> AsyncIterator[Database]:
+    database = await open_database(f"sqlite+aiosqlite:///{data}/platform.db", "off")
+    yield database
+    await database.close()
+
+
+@asynccontextmanager
+async def running(database: Database, jid: str = KEEPER) -> AsyncIterator[tuple[Runner, Reader, list[Element]]]:
+    """An agent without a network that took up what was left, and the stanzas that it sent; the server has them all."""
+    reader, sent = Reader(), list[Element]()
+
+    def send(stanzas: list[str]) -> None:
+        for stanza in stanzas:
+            sent.append(fromstring(stanza))
+            if (acknowledge := getattr(stanza, "acknowledge", None)) is not None:
+                acknowledge()
+
+    knowledge = Knowledge(KnowledgeStore(database, jid))
+    policy = Policy(memory=POLICIES[jid])
+    runner = Runner(reader, jid, AgentStore(database, jid), policy, clock=lambda: NOW, knowledge=knowledge)
+    await runner.open(send)
+    runner.send_unsent()
+    await runner.settled()
+    try:
+        yield runner, reader, sent
+    finally:
+        await runner.drain(1.0)
+        await runner.close()
+
+
+async def receives(runner: Runner, sender: str, stanza: str) -> bool:
+    """Whether what a client sends is new to the agent; when this returns it is answered."""
+    message = fromstring(stanza)
+    message.set("from", f"{sender}/phone")
+    received: Any = decode(message)
+    is_new = runner.receive(received)
+    assert is_new is not None
+    await runner.settled()
+    return await is_new
+
+
+def said(text: str, thread: str) -> str:
+    """What a person's client sends; on no thread where `thread` is empty."""
+    on = f"<thread>{thread}</thread>" if thread else ""
+    return f"<message xmlns='jabber:client' type='chat' id='new'><body>{text}</body>{on}</message>"
+
+
+def body(message: Element) -> str | None:
+    return message.findtext("{jabber:client}body") or message.findtext("body")
+
+
+def event(message: Element) -> dict[str, Any]:
+    """What a program is told."""
+    found: dict[str, Any] = json.loads(message.findtext("{urn:xmpp:json:0}json") or "{}")
+    return found
+
+
+# The inbox
+
+
+async def test_a_received_request_is_run_and_answered_marked_as_redelivered(database: Database) -> None:
+    async with running(database) as (_, reader, sent):
+        assert sorted(one["query"] for one in reader.seen) == sorted(WAITING)
+        assert all(one["redelivered"] for one in reader.seen)
+        of_the_lane = [(one["query"], one["history"], one["session"]) for one in reader.seen if one["conversation"] == "waits"]
+        assert of_the_lane == [
+            (WAITING[0], [], "6e613e7c-5e7b-5186-8576-87b04c7c7936"),
+            (WAITING[1], [(WAITING[0], f"Seen: {WAITING[0]}")], "6e613e7c-5e7b-5186-8576-87b04c7c7936"),
+        ]
+        answers = [(message.get("id"), body(message)) for message in sent if body(message)][1:]
+        assert answers == [(ident, f"Seen: {query}") for ident, query in zip(WAITING_IDS[:2], WAITING[:2], strict=True)]
+        asked = "00000000-0000-4000-8000-000000000003"
+        types = [event(message)["type"] for message in sent if event(message).get("requestid") == asked]
+        assert types == ["ai.coreason.block.markdown", "ai.coreason.request.completed"]
+
+
+async def test_an_answered_request_is_answered_again_with_the_same_id_and_is_not_run(database: Database) -> None:
+    async with running(database) as (_, reader, sent):
+        assert [message.get("id") for message in sent[:3]] == [HELD_ID, *HELD_OF_A_PROGRAM_IDS]
+        assert body(sent[0]) == "Kept: Hold this: held"
+        assert event(sent[1])["data"]["content"] == "Kept: Hold this of a program: held2"
+        assert event(sent[2])["type"] == "ai.coreason.request.completed"
+        assert not [one for one in reader.seen if one["query"].startswith("Hold")]
+    async with running(database) as (_, reader, sent):  # it was acknowledged
+        assert (reader.seen, sent) == ([], [])
+
+
+async def test_everything_that_was_sent_is_a_duplicate_when_it_comes_again(database: Database) -> None:
+    for jid in POLICIES:
+        async with running(database, jid) as (runner, reader, sent):
+            before = len(reader.seen), len(sent)
+            again = [await receives(runner, *one) for one in SENT if f"to='{jid}'" in one[1]]
+            assert again == [False] * (16 if jid == KEEPER else 5)
+            assert (len(reader.seen), len(sent)) == before
+
+
+async def test_new_conversations_and_answers_get_the_ids_that_they_got_before(database: Database) -> None:
+    asked = [(ALICE, said("Hello.", "fresh")), (BOB, said("Hello.", "fresh")), (CAROL, said("Hello.", "garden"))]
+    async with running(database) as (runner, reader, sent):
+        del reader.seen[:], sent[:]
+        assert [await receives(runner, *one) for one in asked] == [True, True, True]
+        assert [(one["conversation"], one["session"]) for one in reader.seen] == [
+            ("fresh", "ae3dd8b8-962e-5f32-a382-40b633e306af"),
+            (f"fresh_{BOB}", "8f236a01-6daf-52ad-9cdb-80e9cf7e31d9"),
+            (f"garden_{CAROL}", "f3e2220b-b8c5-526b-868e-b5b774eb3cbd"),
+        ]
+        assert [message.get("id") for message in sent] == [  # the key of the request in the inbox comes first
+            "3e92f68e-9a81-53ca-ba1f-028e828fa876-0-d53be7a6",
+            "9ddccfcc-f76c-5b62-8849-27a27e3e8575-0-d53be7a6",
+            "95f002ea-c863-5d01-a4fd-2a32923617f7-0-d53be7a6",
+        ]
+
+
+def test_names_that_are_made_of_others_are_the_same_as_before() -> None:
+    session = session_id(KEEPER, ALICE, "garden")
+    assert str(session) == "cef958ba-be79-5d54-af71-a1a3ceb2fc0f"
+    assert str(derived_thread(session, SLIDER)) == "4fc6029b-0284-585f-b3c7-bcc142faf3bd"
+    assert str(inbox_key(KEEPER, ALICE, "1", "hello")) == "2a2bc219-8b27-5733-8850-c955e38f5438"
+    assert str(inbox_key(KEEPER, ALICE, "", "hello", "archive-1")) == "dd20c0fa-f11f-511a-8537-7528e7a14087"
+    assert possible_ids("garden", BOB, KEEPER) == ["garden", f"garden_{BOB}", f"garden_{BOB}_405010d6c16c16de"]
+
+
+# What was said and kept
+
+
+@pytest.mark.parametrize(
+    ("jid", "session", "window"),
+    [
+        (KEEPER, "cef958ba-be79-5d54-af71-a1a3ceb2fc0f", [None, *OF_THE_GARDEN[-2:]]),  # the summary has no question
+        (SLIDER, "86f87517-9ee7-5c9e-8591-fb94ede27c97", THINGS[-2:]),
+        (COUNTER, "fae17ed5-4ed7-55ed-bf79-bfb3cf34f267", THINGS[-3:]),
+        (SHELVER, "4d5c88ee-73ef-5ee3-9616-dca5f22e8874", THINGS[-2:]),
+    ],
+    ids=["summary", "sliding_window", "token_buffer", "vector_store"],
+)
+async def test_a_conversation_goes_on_with_its_history_window_and_variables(
+    database: Database, jid: str, session: str, window: list[str | None]
+) -> None:
+    told = OF_THE_GARDEN if jid == KEEPER else THINGS
+    async with running(database, jid) as (runner, reader, _):
+        assert await receives(runner, ALICE, said("And now?", "garden"))
+        assert reader.seen[-1] == {
+            "query": "And now?",
+            "redelivered": False,
+            "conversation": "garden",
+            "session": session,
+            "history": [(thing, f"Kept: {thing}") for thing in told],
+            "summary": SUMMARY if jid == KEEPER else "",
+            "window": window,
+            "told": len(told),
+            "newest": {"text": "Hold this: held", "thread": "shed"}
+            if jid == KEEPER
+            else {"text": THINGS[-1], "thread": "garden"},
+            "recalled": ["The roses are red.\nKept: The roses are red."],
+            "remembered": [],
+        }
+
+
+async def test_others_go_on_with_what_is_theirs(database: Database) -> None:
+    async with running(database) as (runner, reader, _):
+        del reader.seen[:]
+        assert await receives(runner, BOB, said("Hello again.", "garden"))
+        assert await receives(runner, ALICE, said("Still here.", ""))
+        bob, alone = reader.seen
+        assert (bob["conversation"], bob["session"]) == (f"garden_{BOB}", "f7788f66-c3f5-570f-a24d-1511b39180d5")
+        assert [query for query, _ in bob["history"]] == ["I am Bob.", "Goodbye."]  # with which he ended it
+        assert (bob["told"], bob["newest"]) == (2, {"text": "Goodbye.", "thread": "garden"})
+        assert (alone["conversation"], alone["session"]) == (f"{ALICE}_{KEEPER}", "b418b8f6-84b6-5148-9743-13127ba7dba4")
+        assert [query for query, _ in alone["history"]] == ["Without a thread."]
+
+
+async def test_documents_are_found_by_those_whose_they_are(database: Database) -> None:
+    knowledge = Knowledge(KnowledgeStore(database, KEEPER))
+
+    async def found(query: str, person: str | None = None, conversation: str | None = None) -> list[tuple[str, str]]:
+        hits = await knowledge.search(query, threshold=0.5, person=person, conversation=conversation)
+        return [(hit.document, hit.text) for hit in hits]
+
+    wasps = [("alice.txt", "Alice is allergic to wasps.")]
+    bench = [("plans.txt", "Plans: a bench beside the pond.")]
+    [(name, text)] = await found("Behind which door hangs the rake?", person=BOB)
+    assert name == "tools.md"
+    assert "The *rake* hangs behind the door of the shed." in text
+    assert await found("Is Alice allergic?", person=ALICE) == wasps
+    assert await found("Is Alice allergic?", person=BOB) == []
+    assert await found("Is there a bench at the pond?", conversation="garden") == bench
+    assert await found("Is there a bench at the pond?", person=ALICE) == []
+    assert await knowledge.add("Alice is allergic to wasps.", "alice.txt", person=ALICE) == "same"
+    assert await knowledge.add("Alice is allergic to bees.", "alice.txt", person=ALICE) == "changed"
+    assert await found("Is Alice allergic?", person=ALICE) == [("alice.txt", "Alice is allergic to bees.")]
+    turns = await Knowledge(KnowledgeStore(database, SHELVER)).list(conversation="garden")
+    assert [document.name for document in turns] == ["turn 1", "turn 2", "turn 3"]
+
+
+async def test_audit_trails_are_whole_and_go_on(database: Database) -> None:
+    for jid, (entries, head) in HEADS.items():
+        trail = AgentStore(database, jid).trail
+        assert await trail.verify(head) == Verdict(entries, 0, head, ())
+        async with running(database, jid) as (runner, reader, _):
+            assert await receives(runner, ALICE, said("And now?", "garden"))
+        verdict = await trail.verify(head)
+        assert (verdict.entries, verdict.problems) == (entries + len(reader.seen), ())
+
+
+def test_a_memory_is_what_its_file_and_its_journal_hold(data: Path) -> None:
+    memory = AgentInteractionMemory(KEEPER, data / "memory")
+    assert memory.path.exists()
+    assert memory.journal_path.exists()
+    remembered = memory.get_entries()
+    assert {name: [text for text, _ in entries] for name, entries in remembered.items()} == REMEMBERED
+    assert remembered["garden"][0] == (THINGS[0], "2026-11-22T23:45:55.565Z")
+    assert remembered["shed"] == [("Hold this: held", "2026-11-22T23:46:33.191Z")]
+    memory.add_information("shed", "Now it is empty.")
+    memory.close()
+    assert not memory.journal_path.exists()
+    remembered["shed"] += memory.get_entries()["shed"][1:]
+    assert AgentInteractionMemory(KEEPER, data / "memory").get_entries() == remembered
+    assert AgentInteractionMemory(SLIDER, data / "memory").get_information("garden") == THINGS
+
+
+# Over a server
+
+
+async def test_a_platform_that_was_killed_goes_on(data: Path, tmp_path: Path) -> None:
+    """By the clock of today, by which everything is too old to be a duplicate."""
+    require("Prosody", installed())
+    configuration = (FIXTURE / "platform.yaml").read_text(encoding="utf-8")
+    (tmp_path / "platform.yaml").write_text(configuration.replace("make:Keeper", f"{__name__}:Reader"), encoding="utf-8")
+    settings = load_settings(tmp_path / "platform.yaml", PROJECT, {**os.environ, "SPADE_COREASON_DATA_DIR": str(data)})
+    accounts = json.loads((data / "accounts.json").read_text())
+    async with Platform(settings) as platform:
+        assert platform.guest == ("guest@localhost", accounts["guest@localhost"])
+        server: Any = platform.server
+        async with StockClient(ALICE, PASSWORD, server, resource="phone") as alice:
+            arrived: dict[str, Element] = {}
+            while not {HELD_ID, *HELD_OF_A_PROGRAM_IDS, *WAITING_IDS} <= arrived.keys():
+                message = (await alice.message()).xml
+                arrived[message.get("id")] = message
+            assert body(arrived[HELD_ID]) == "Kept: Hold this: held"
+            answers = [arrived[ident] for ident in WAITING_IDS]
+            assert [body(answer) or event(answer)["data"]["content"] for answer in answers] == [f"Seen: {q}" for q in WAITING]
+            seen = platform.runners[KEEPER].agent.seen  # type: ignore[attr-defined]  # it is a Reader
+            assert [one["redelivered"] for one in seen] == [True, True, True]
+
+            garden, shed, waits = [
+                json.loads(await alice.ask("And now?", KEEPER, thread=t)) for t in ("garden", "shed", "waits")
+            ]
+            assert [query for query, _ in garden["history"]] == OF_THE_GARDEN
+            assert (garden["summary"], garden["told"], garden["remembered"]) == (SUMMARY, 7, REMEMBERED["garden"])
+            assert garden["recalled"] == ["The roses are red.\nKept: The roses are red."]
+            assert shed["history"] == [["Hold this: held", "Kept: Hold this: held"]]
+            assert shed["remembered"] == REMEMBERED["shed"]
+            assert waits["history"] == [[query, f"Seen: {query}"] for query in WAITING[:2]]

@@ -1,0 +1,90 @@
+"""A platform of a configuration on a server of somebody else: accounts, and SPADE behaviours beside its agents."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from pathlib import Path
+
+import pytest
+from spade.behaviour import OneShotBehaviour
+from spade.message import Message
+from spade.template import Template
+
+from spade_coreason import LoginError, Platform, Settings, load_settings
+
+from ..support.servers.clients import StockClient
+from ..support.servers.server import XmppServer
+from ..support.wait import PATIENCE_S
+from ..xmpp.test_spade import plain_spade
+
+SPADE = Path(__file__).parents[2] / "docs" / "spade.md"
+ECHO = "spade_coreason.agents.echo:EchoAgent"
+
+
+def _settings(server: XmppServer, tmp_path: Path, agent: str) -> Settings:
+    configuration = tmp_path / "platform.yaml"
+    tls = f"{{ca_file: '{server.ca_file}'}}"
+    configuration.write_text(
+        f"server: {{mode: external, domain: {server.domain}, host: {server.host}, port: {server.port}, tls: {tls}}}\n"
+        f"agents:\n  - {{agent: '{ECHO}', {agent}}}\n"
+    )
+    return load_settings(configuration, tmp_path, {"PASSWORD": "a password"})
+
+
+async def test_an_account_is_made_where_the_configuration_says_so_and_nowhere_else(
+    real_server: XmppServer, tmp_path: Path
+) -> None:
+    jid = f"new{secrets.token_hex(4)}@{real_server.domain}"
+    agent = f"jid: {jid}, password: '${{PASSWORD}}'"
+    for _ in range(2):  # the first try has not made it
+        with pytest.raises(LoginError, match="no such account"):
+            async with Platform(_settings(real_server, tmp_path, agent)):
+                pass
+    for _ in range(2):  # that it is there already is no mistake
+        async with (
+            Platform(_settings(real_server, tmp_path, f"{agent}, register: true")),
+            StockClient(*await real_server.account(), real_server) as alice,
+        ):
+            assert await alice.ask("hello", jid) == "hello"
+    async with Platform(_settings(real_server, tmp_path, agent)) as platform:
+        assert platform.agents[jid].is_alive()
+
+
+class _Calls(OneShotBehaviour):  # type: ignore[misc]  # SPADE comes without types
+    def __init__(self, to: str) -> None:
+        super().__init__()
+        self._to = to
+        self.offer: Message | None = None
+
+    async def run(self) -> None:
+        while self.offer is None:  # until the behaviour is there, the agent itself answers
+            await self.send(Message(to=self._to, body="who offers?", metadata={"performative": "cfp"}))
+            self.offer = await self.receive(timeout=0.3)
+
+
+async def test_the_behaviour_of_the_documentation_answers_beside_the_agent(
+    prosody: XmppServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [code] = re.findall(r"^```python\n(.*?)^```$", SPADE.read_text(encoding="utf-8"), re.M | re.S)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PASSWORD", "a password")
+    jid = f"new{secrets.token_hex(4)}@{prosody.domain}"
+    _settings(prosody, tmp_path, f"jid: {jid}, password: '${{PASSWORD}}', register: true")
+    module: dict[str, object] = {"__name__": "market"}
+    exec(code, module)
+    running = asyncio.create_task(module["main"]("platform.yaml"))  # type: ignore[operator]  # it came from a text
+    calls = _Calls(jid)
+    try:
+        async with (
+            plain_spade(prosody, calls, Template(metadata={"performative": "propose"})),
+            StockClient(*await prosody.account(), prosody) as alice,
+        ):
+            await asyncio.wait_for(calls.join(), PATIENCE_S)
+            assert calls.offer is not None
+            assert calls.offer.body == "7 euros"
+            assert await alice.ask("and you?", jid) == "and you?"
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

@@ -1,0 +1,33 @@
+"""`chat` with an agent whose conversations have a limit: it says so each time, and how to go on."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+
+from ...support.program import running, write_project
+from ...support.servers import prosody as prosody_server
+from ...support.servers.requirements import require
+from ...support.terminal import Terminal
+
+
+def test_at_the_limit_a_new_conversation_is_offered_as_an_answer(tmp_path: Path) -> None:
+    require("Prosody", prosody_server.installed())
+    project = write_project(tmp_path / "project", "prosody")
+    file = project / "config" / "platform.yaml"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "conversation": {"max_interactions": 1}}))
+    with (
+        running("up", cwd=project, until=r"^Ready"),
+        closing(Terminal("chat", "echo", cwd=project, columns=200)) as terminal,
+    ):
+        terminal.until("echo ▸")
+        terminal.type("one\r")
+        terminal.until("  one\r\n.*echo ▸")
+        for _ in range(2):
+            terminal.type("more\r")
+            terminal.until(r"1 message is the limit of a conversation\. Write again in 5 min.*1 /new.*echo ▸")
+        terminal.type("1\r")
+        terminal.until("Your next message begins a new conversation.*echo ▸")
+        terminal.type("two\r")
+        terminal.until("  two\r\n.*echo ▸")

@@ -1,0 +1,224 @@
+"""`up`, `run` and `demo` as programs: started, asked, stopped."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from ..support.program import MOODY, TIMEOUT_S, call, environment, running, write_project
+from ..support.servers import prosody as prosody_server
+from ..support.servers.requirements import require
+from ..support.terminal import Terminal
+from ..support.wait import PATIENCE_S
+
+STOPPED = "Stopping: answers in flight are finished. Ctrl-C again stops at once.\nStopped.\n"
+WEATHER = """
+from spade_coreason import agent
+
+@agent(description="Knows the weather")
+async def weather(request, session, response):
+    await response.markdown(f"It is sunny in **{request.payload['query']}**.")
+"""
+
+
+@pytest.fixture(params=["prosody", "embedded"])
+def mode(request: pytest.FixtureRequest) -> dict[str, str]:
+    """The environment for a local server of each kind."""
+    if request.param == "prosody":
+        require("Prosody", prosody_server.installed())
+    return {"SPADE_COREASON_SERVER__MODE": request.param}
+
+
+def test_run_says_how_to_ask_and_stops_with_0(tmp_path: Path, mode: dict[str, str]) -> None:
+    (tmp_path / "weather.py").write_text(WEATHER)
+    with running("run", "weather:weather", cwd=tmp_path, env=mode, until=r'"Hello"\n') as run:
+        kind = mode["SPADE_COREASON_SERVER__MODE"]
+        said = rf"weather@localhost is online \({kind} server, 127\.0\.0\.1:\d+\)\.\nAsk it from another terminal:\n  "
+        assert re.match(said + 'spade-coreason ask weather@localhost "Hello"\n', run.said)
+        assert run.ask("ask", "weather@localhost", "Berlin").stdout == "It is sunny in **Berlin**.\n"
+        code, out, err = run.stop()
+        assert (code, out.lstrip()) == (0, STOPPED)
+        assert "Traceback" not in err
+
+
+def test_run_shows_what_an_exception_says(tmp_path: Path) -> None:
+    (tmp_path / "moody.py").write_text(MOODY)
+    env = {"SPADE_COREASON_SERVER__MODE": "embedded"}
+    with running("run", "moody:MoodyAgent", cwd=tmp_path, env=env, until="Hello", errors=["ValueError: a secret"]) as run:
+        assert run.ask("ask", "moody@localhost", "raise").returncode == 1
+        _, _, err = run.stop()
+        [line] = [line for line in err.splitlines() if "incident" in line]
+        assert re.search(r"^error: moody@localhost: incident \w+: ValueError: a secret of the person \(moody\.py:\d+\)", line)
+
+
+def test_sigterm_stops_with_0_too_and_the_run_file_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "moody.py").write_text(MOODY)
+    env = {"SPADE_COREASON_SERVER__MODE": "embedded"}
+    command = ("run", "moody:MoodyAgent", "--option", "patience_s=0.5", "--jid", "grump@localhost", "--data", "d")
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "run.json.part").touch(0o644)  # a crash may leave one, and others may have touched it
+    with running(*command, cwd=tmp_path, env=env, until="spade-coreason ask") as run:
+        assert (tmp_path / "d" / "run.json").stat().st_mode & 0o777 == 0o600
+        assert run.said.splitlines()[-1].endswith("--data d")
+        code, out, _ = run.stop(signal.SIGTERM)
+        assert (code, out.lstrip()) == (0, STOPPED)
+    assert not (tmp_path / "d" / "run.json").exists()
+
+
+def test_what_an_agent_left_behind_does_not_keep_the_process(tmp_path: Path) -> None:
+    (tmp_path / "clingy.py").write_text(
+        """import asyncio, threading, time
+
+
+class Clingy:
+    def __init__(self, manifest):
+        self.manifest = manifest
+
+    async def assist(self, request, session, response):
+        threading.Thread(target=time.sleep, args=(3600,)).start()
+        asyncio.get_running_loop().run_in_executor(None, time.sleep, 3600)
+        await response.markdown("begun")
+
+    async def shutdown(self):
+        raise asyncio.CancelledError
+"""
+    )
+    errors = ["shutdown() of Clingy failed"]
+    with running("run", "clingy:Clingy", cwd=tmp_path, until="is online", errors=errors) as run:
+        assert run.ask("ask", "clingy", "hi").stdout == "begun\n"
+        code, _, said = run.stop(signal.SIGTERM)
+    assert code == 0
+    assert "shutdown() of Clingy failed" in said
+    assert "something that an agent began still ran" in said
+
+
+def test_a_second_interrupt_stops_at_once(tmp_path: Path) -> None:
+    (tmp_path / "moody.py").write_text(MOODY)
+    env = {"SPADE_COREASON_SERVER__MODE": "embedded", "SPADE_COREASON_LIMITS__GRACE_S": "60"}
+    with running("run", "moody:MoodyAgent", cwd=tmp_path, env=env, until="spade-coreason ask") as run:
+        assert run.ask("ask", "moody", "sleep", "--timeout", "0.5").returncode == 3  # it sleeps for an hour
+        run.process.send_signal(signal.SIGINT)
+        run.wait_for("Stopping")
+        code, _, err = run.stop()
+        assert code == 130
+        assert "taken up at the next start" in err
+
+
+def test_the_demo_by_itself_streams_remembers_relays_and_restarts(tmp_path: Path, mode: dict[str, str]) -> None:
+    done = call("demo", cwd=tmp_path, env=mode, timeout_s=90)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("✓ right") == 8
+    assert "in 8 pieces" in done.stdout
+    assert done.stdout.index("A restart") < done.stdout.rindex("You told me")
+    assert "Model         none: a script plays it for assistant. For a real one set OPENAI_API_KEY" in done.stdout
+    assert "(Using remember_interaction_info…) I will remember" in done.stdout
+    assert done.stdout.count("I am a script that plays a language model") == 1
+    assert done.stdout.endswith("All 8 answers were right.\n")
+
+
+def test_the_demo_leaves_the_assistant_out_where_openai_is_not_installed(tmp_path: Path) -> None:
+    program = "import sys; sys.modules['openai'] = None; from spade_coreason.cli import main; main()"
+    env = environment({"SPADE_COREASON_SERVER__MODE": "embedded"})
+    done = subprocess.run(
+        [sys.executable, "-c", program, "demo"],
+        cwd=tmp_path,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "assistant is left out, it needs the package openai (pip install 'spade-coreason[llm]')" in done.stdout
+    assert done.stdout.endswith("All 6 answers were right.\n")
+    assert ("senders can be forged" in done.stdout) == ("embedded" in done.stdout)
+
+
+def test_the_demo_uses_the_language_model_of_the_environment(tmp_path: Path) -> None:
+    env = {
+        "SPADE_COREASON_SERVER__MODE": "embedded",
+        "OPENAI_BASE_URL": "http://127.0.0.1:9/v1",
+        "OPENAI_MODEL": "small",
+    }
+    terminal = Terminal("demo", cwd=tmp_path, env=env)
+    try:
+        terminal.until("Model         small, asked by assistant.*notes ▸")
+        terminal.type("/to assistant\r")
+        terminal.until_prompted("assistant")
+        terminal.type("hello\r")
+        terminal.until("My language model cannot be reached")
+    finally:
+        terminal.close()
+
+
+def test_sigterm_ends_the_demo_without_a_traceback(tmp_path: Path) -> None:
+    with running("demo", cwd=tmp_path, env={"SPADE_COREASON_SERVER__MODE": "embedded"}, until="echo ▸ ") as demo:
+        code, _, err = demo.stop(signal.SIGTERM)
+    assert (code, err) == (130, "")
+    assert not (tmp_path / "data" / "run.json").exists()
+
+
+def test_the_demo_ends_with_1_if_an_answer_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    agents = [
+        f"  - {{jid: {name}@localhost, agent: 'spade_coreason.agents.echo:EchoAgent'}}"
+        for name in ("echo", "notes", "relay", "assistant")
+    ]
+    (tmp_path / "config" / "demo.yaml").write_text("server: {mode: embedded}\nagents:\n" + "\n".join(agents))
+    done = call("demo", cwd=tmp_path, timeout_s=90)
+    assert done.returncode == 1
+    assert "✗ wrong" in done.stdout
+    assert "of 6 answers were right" in done.stdout  # another agent of the name assistant is none with a language model
+    assert "Traceback" not in done.stderr
+
+
+def test_the_demo_in_a_terminal_is_a_chat(tmp_path: Path) -> None:
+    terminal = Terminal("demo", cwd=tmp_path, env={"SPADE_COREASON_SERVER__MODE": "embedded"})
+    try:
+        terminal.until("You are       guest@localhost.  Tab changes the agent, /help shows more, Ctrl-D leaves.*notes ▸")
+        terminal.type("my plane leaves on Friday at 7\r")
+        terminal.until('I\'ll remember: "my plane leaves on Friday at 7".*notes ▸')
+        terminal.type("\t")
+        terminal.until("relay")
+        terminal.type("hello\r")
+        terminal.until("echo: hello.*relay ▸")
+        terminal.type("/to assistant\r")
+        terminal.until_prompted("assistant")
+        terminal.type("My train leaves at noon.\r")
+        terminal.until('  Using remember_interaction_info…\r\n.*  I will remember: "My train leaves at noon."\r\n.*assistant ▸')
+        terminal.type("When does my train leave?\r")
+        terminal.until('You told me: "My train leaves at noon.".*assistant ▸')
+        terminal.type("/to relay\r")
+        terminal.until_prompted("relay")
+        terminal.type("/help\r")
+        terminal.until("Tab changes the agent.*relay ▸")
+        terminal.type("\x04")
+        terminal.until("Stopped. Your notes are kept in data/; run it again and ask.")
+        assert terminal.process.wait(TIMEOUT_S) == 0
+    finally:
+        terminal.close()
+
+
+def test_without_a_server_it_is_the_server_that_one_waits_for(tmp_path: Path) -> None:
+    require("Prosody", prosody_server.installed())
+    project = write_project(tmp_path / "project", "prosody")
+    with (
+        running("up", cwd=project, until=r"^Ready") as up,
+        closing(Terminal("chat", "echo", cwd=project)) as terminal,
+    ):
+        terminal.until("echo ▸")
+        up.process.send_signal(signal.SIGINT)
+        up.process.wait(TIMEOUT_S)
+        terminal.until("connection lost")
+        terminal.type("hello\r")
+        terminal.until("waiting for the server…")
+        terminal.type("\x03")
+        terminal.until(r"\(taken back\).*echo ▸")
+    assert "waiting for echo" not in terminal.screen

@@ -1,0 +1,212 @@
+"""What holds for an answer in every language: its ids, its thread, and that no stanza is too long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID
+
+import pytest
+
+from spade_coreason import DataBlock, ThinkingBlock, UserErrorBlock
+from spade_coreason.codec.decode import decode
+from spade_coreason.codec.encoders.chat import PersonVoice
+from spade_coreason.codec.encoders.program import ProgramVoice, malformed_answer
+from spade_coreason.codec.encoders.spade import SpadeVoice
+from spade_coreason.codec.receipts import displayed, receipt
+from spade_coreason.codec.xml import clean, wire_size
+from spade_coreason.domain.messages import (
+    Completed,
+    Failed,
+    Incoming,
+    Malformed,
+    Refused,
+    Said,
+    StreamAborted,
+    StreamChunk,
+    StreamEnded,
+    StreamStarted,
+    TurnEvent,
+)
+from spade_coreason.domain.value import replace
+
+from ...support.encoders import HEAVY, LIMIT, all_of, longest, says, voice
+from ...support.foreign_stanzas import (
+    AGENT,
+    ALICE,
+    KEY,
+    THREAD,
+    body,
+    envelope,
+    form,
+    message,
+    person,
+    program,
+    read,
+    request,
+    spade,
+)
+
+BLOCK_ID = UUID("5f0c6a3e-0000-5000-8000-00000000000b")
+TURN: tuple[TurnEvent, ...] = (
+    Said(ThinkingBlock(id=BLOCK_ID, content="Looking out of the window…")),
+    says("**Sunny**"),
+    StreamStarted("s1", "Weather"),
+    StreamChunk("s1", 0, "It is "),
+    StreamChunk("s1", 1, "sunny. "),
+    StreamEnded("s1"),
+    Said(DataBlock(id=BLOCK_ID, data={"°C": 7}, view_hint="KEY_VALUE", title="Berlin")),
+    Completed("conversation", "active"),
+)
+LANGUAGES: dict[str, Callable[[], Incoming]] = {"person": person, "program": program, "spade": spade}
+each_language = pytest.mark.parametrize("ask", LANGUAGES.values(), ids=LANGUAGES)
+
+
+@pytest.mark.parametrize(("ask", "kind"), [(person, PersonVoice), (program, ProgramVoice), (spade, SpadeVoice)])
+def test_one_is_answered_in_the_language_one_asked_in(ask: Callable[[], Incoming], kind: type) -> None:
+    assert type(voice(ask())) is kind
+
+
+# All languages
+
+
+@each_language
+def test_an_answer_that_comes_back_asks_nothing(ask: Callable[[], Incoming]) -> None:
+    """No storm: whoever hosts an agent as we do never takes it for a request."""
+    failures = (Said(UserErrorBlock(user_message="no")), Failed("no", 500, True), Refused("no", 429, 60.0))
+    stanzas = all_of(voice(ask()), *TURN, *failures, says("x&\N{ROCKET}" * 50_000))
+    assert len(stanzas) > 6
+    assert not [stanza for stanza in stanzas if isinstance(decode(read(stanza)), Incoming | Malformed)]
+
+
+@each_language
+def test_a_turn_that_runs_again_gives_the_same_ids(ask: Callable[[], Incoming]) -> None:
+    turn = (*TURN, says("long " * 50_000))
+    first, again = ([read(stanza).get("id") for stanza in all_of(voice(ask()), *turn)] for _ in range(2))
+    assert first == again
+    assert len(set(first)) == len(first)
+
+
+@each_language
+def test_another_request_another_text_and_another_place_have_other_ids(ask: Callable[[], Incoming]) -> None:
+    ids = {
+        read(voice(ask(), key=key).say(says(text))[0]).get("id")
+        for key in (KEY, UUID(int=KEY.int + 1))
+        for text in ("one", "two", "a\ud800")
+    }
+    ids |= {read(stanza).get("id") for stanza in all_of(voice(ask()), says("one"), says("one"))}
+    assert len(ids) == 7
+
+
+@each_language
+def test_the_thread_is_echoed(ask: Callable[..., Incoming]) -> None:
+    for stanza in all_of(voice(ask(thread="<&> t")), *TURN):
+        assert read(stanza).findtext(THREAD) == "<&> t"
+    assert all(read(stanza).find(THREAD) is None for stanza in all_of(voice(ask()), *TURN))
+
+
+def test_a_person_is_answered_on_the_branch_of_the_thread_they_asked_on() -> None:
+    asked = request(
+        message(body("hi") + "<active xmlns='http://jabber.org/protocol/chatstates'/><thread parent='&lt;'>b</thread>")
+    )
+    stanzas = [*all_of(voice(asked), *TURN), displayed(Incoming.from_json(asked.to_json()))]
+    assert len(stanzas) > 3
+    for stanza in stanzas:
+        thread = read(stanza).find(THREAD)
+        assert thread is not None
+        assert (thread.text, thread.get("parent")) == ("b", "<")
+
+
+@each_language
+def test_what_xml_forbids_is_removed(ask: Callable[[], Incoming]) -> None:
+    hostile = "".join(map(chr, range(32))) + "</body><message to='x'>&#0;]]>\x7f\x85\ud800\ufffe\uffff"
+    events = (
+        says(hostile),
+        Said(DataBlock(data={hostile: hostile}, title=hostile)),
+        StreamStarted("s", hostile),
+        StreamChunk("s", 0, hostile),
+        StreamAborted("s", hostile),
+        StreamStarted("r", hostile),
+        StreamAborted("r", "why", hostile),
+        Failed(hostile, 500, True, hostile),
+        Refused(hostile, 429),
+    )
+    for stanza in all_of(voice(ask()), *events):
+        element = read(stanza)
+        content = "".join(element.itertext())
+        assert element.tag == "{jabber:client}message"
+        assert clean(content) == content
+        assert "message to" in content
+
+
+@pytest.mark.parametrize("nothing", ["", " \n", "\x00", "\ud800\ufffe", " \x1b "])
+@pytest.mark.parametrize("ask", [person, spade])
+def test_no_empty_message_is_sent(ask: Callable[[], Incoming], nothing: str) -> None:
+    """Text of forbidden characters only was one."""
+    events = (says(nothing), StreamStarted("s"), StreamChunk("s", 0, nothing), StreamEnded("s"))
+    assert all_of(voice(ask()), *events, Failed(nothing, 500, True)) == []
+
+
+# No stanza too long
+
+
+@pytest.mark.parametrize(
+    ("mark", "limit"),
+    [*((mark, 10_000) for mark in HEAVY), *((mark, LIMIT) for mark in ("x", "&", '"', "\N{ROCKET}", "\x01"))],
+    ids=ascii,
+)
+@each_language
+def test_no_stanza_is_too_long(ask: Callable[..., Incoming], mark: str, limit: int) -> None:
+    text = "begin " + mark * (limit // max(wire_size(mark), 1)) + " end"
+    events = (
+        says(text),
+        Said(DataBlock(data={text: [text]}, title="Data")),
+        Said(DataBlock(data={text: [text]}, view_hint="KEY_VALUE", title=text)),
+        Said(DataBlock(data={"a": text[:3000], "b": [text[:500]]}, view_hint="KEY_VALUE", title="Data")),
+        Said(DataBlock(data={"columns": ["a"], "rows": [{"a": part} for part in text[:3000]]}, view_hint="TABLE")),
+        StreamStarted("s"),
+        StreamChunk("s", 0, text),
+        StreamAborted("s", text),
+        StreamStarted("r"),
+        StreamAborted("r", "why", text),
+        Said(UserErrorBlock(user_message=text)),
+        Failed(text, 500, True),
+        Refused(text, 429),
+    )
+    assert longest(all_of(voice(ask(thread="thread"), limit), *events)) <= limit
+
+
+@pytest.mark.parametrize("mark", ["x", "&", '"', "\N{ROCKET}"])
+@pytest.mark.parametrize(
+    "inner",
+    [body("hi"), envelope(), body("hi") + form({}), body("hi") + form({"_thread_node": "?" * 1024})],
+    ids=["person", "program", "spade", "thread in the form"],
+)
+def test_the_longest_ids_threads_and_addresses_leave_room(inner: str, mark: str) -> None:
+    """In SPADE's form the thread stands twice; its second place was not counted."""
+    absurd = mark * 1024
+    inner = inner.replace("?" * 1024, absurd.replace("&", "&amp;").replace('"', "&quot;"))
+    thread = None if "_thread_node" in inner else absurd
+    incoming = request(message(inner, id=absurd, thread=thread, sender=f"{ALICE}/{absurd}"))
+    stanzas = all_of(voice(incoming), says("x" * 70_000), says("&" * 14_000))
+    assert len(stanzas) >= 4
+    assert longest(stanzas) <= LIMIT
+    assert longest([receipt(incoming)]) <= LIMIT
+
+
+@pytest.mark.parametrize("mark", ["x", "&", '"', "\N{ROCKET}"])
+def test_the_longest_id_that_an_answer_refers_to_leaves_room(mark: str) -> None:
+    absurd = mark * 1024
+    reply = "<reply xmlns='urn:xmpp:reply:0' id='1'/>"
+    incoming = request(message(body("hi") + reply, id=absurd, thread=absurd, sender=f"{ALICE}/{absurd}"))
+    incoming = replace(incoming, metadata={**incoming.metadata, "parent_thread": absurd})
+    stanzas = all_of(voice(incoming), says("x" * 70_000))
+    assert longest(stanzas) <= LIMIT
+    assert ["<reply" in stanza for stanza in stanzas] == [True] + [False] * (len(stanzas) - 1)
+
+
+@pytest.mark.parametrize("named", ["&" * 1024, "&" * 60_000, '"' * 60_000], ids=["&", "& too long", '" too long'])
+def test_the_id_of_a_wrong_request_cannot_make_its_answer_too_long(named: str) -> None:
+    """It was echoed in every fragment, at any length, and so broke the stream."""
+    malformed = decode(message(envelope([], request_id=named), id="'" * 1024, thread="&" * 1024))
+    assert isinstance(malformed, Malformed)
+    assert longest(malformed_answer(malformed, AGENT, LIMIT)) <= LIMIT

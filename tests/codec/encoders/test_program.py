@@ -1,0 +1,313 @@
+"""What a program gets: an event for everything that is said, a form beside data, fragments of what is too long."""
+
+from __future__ import annotations
+
+import json
+import random
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from xml.etree.ElementTree import Element
+
+import pytest
+
+from spade_coreason import DataBlock, ThinkingBlock, UserErrorBlock
+from spade_coreason.codec.cloud_events import request_stanza
+from spade_coreason.codec.decode import decode
+from spade_coreason.codec.encoders.program import malformed_answer
+from spade_coreason.codec.namespaces import DATA_FORM, FORM_FIELD, FORM_ITEM, FORM_REPORTED, FORM_TITLE, FORM_VALUE
+from spade_coreason.domain.messages import (
+    Completed,
+    Failed,
+    Malformed,
+    Refused,
+    Reply,
+    Said,
+    StreamAborted,
+    StreamChunk,
+    StreamEnded,
+    StreamStarted,
+    TurnEvent,
+    named,
+)
+from spade_coreason.runtime.peers import OpenRequests, PeerEvent
+
+from ...support.encoders import HEAVY, LIMIT, STYLED, all_of, longest, says, voice
+from ...support.foreign_stanzas import (
+    AGENT,
+    ALICE,
+    BODY,
+    DEVICE,
+    KEY,
+    ORIGIN_ID,
+    REQUEST_ID,
+    THREAD,
+    envelope,
+    event_of,
+    message,
+    program,
+    read,
+    request,
+)
+
+
+def origin_of(message: Element) -> str | None:
+    origin = message.find(ORIGIN_ID)
+    return None if origin is None else origin.get("id")
+
+
+def test_a_program_gets_events_at_the_full_jid() -> None:
+    before = datetime.now(UTC) - timedelta(seconds=1)
+    [stanza] = voice(program(thread="t")).say(says("hi"))
+    element, event = read(stanza), event_of(stanza)
+    assert (element.get("to"), element.find(BODY)) == (DEVICE, None)
+    assert event["id"] == element.get("id") == origin_of(element)
+    assert before < datetime.fromisoformat(event.pop("time")) <= datetime.now(UTC)
+    assert event == {
+        "specversion": "1.0",
+        "type": "ai.coreason.block.markdown",
+        "source": f"xmpp:{AGENT}",
+        "id": element.get("id"),
+        "datacontenttype": "application/json",
+        "requestid": REQUEST_ID,
+        "data": {"id": str(named(KEY, 1)), "block_type": "MARKDOWN", "content": "hi"},
+    }
+
+
+STREAM = {"stream_id": "s"}
+EVENTS: list[tuple[TurnEvent, str, dict[str, Any]]] = [
+    (Said(ThinkingBlock(content="hm")), "block.thought", {"content": "hm", "status": "IN_PROGRESS"}),
+    (Said(DataBlock(data={"n": 1}, view_hint="LIST")), "block.data", {"data": {"n": 1}, "view_hint": "LIST"}),
+    (
+        Said(UserErrorBlock(user_message="no", code=503)),
+        "block.error",
+        {"user_message": "no", "code": 503, "recoverable": False},
+    ),
+    (StreamStarted("s", "Weather"), "stream.start", {**STREAM, "title": "Weather"}),
+    (StreamChunk("s", 3, " It"), "stream.chunk", {**STREAM, "seq": 3, "chunk": " It"}),
+    (StreamEnded("s"), "stream.end", STREAM),
+    (StreamAborted("s", "why"), "stream.abort", {**STREAM, "reason": "why"}),
+    (StreamAborted("s", "why", "no"), "stream.abort", {**STREAM, "reason": "why", "replacement": "no"}),
+    (Completed("c", "completed"), "request.completed", {"conversation_id": "c", "state": "completed"}),
+    (
+        Failed("broken", 500, True, "1f2e", reported=True),
+        "request.failed",
+        {"message": "broken", "code": 500, "recoverable": True, "incident": "1f2e"},
+    ),
+    (Refused("no", 429, 60.0), "request.refused", {"message": "no", "code": 429, "retry_after_s": 60.0}),
+]
+
+
+@pytest.mark.parametrize(("event", "kind", "data"), EVENTS, ids=[kind for _, kind, _ in EVENTS])
+def test_every_event_is_one_to_a_program(event: TurnEvent, kind: str, data: dict[str, Any]) -> None:
+    [stanza] = voice(program()).say(event)
+    written = event_of(stanza)
+    assert written["type"] == f"ai.coreason.{kind}"
+    assert data.items() <= written["data"].items()
+    assert decode(read(stanza)) == Reply(AGENT, REQUEST_ID, kind, written["id"], written["data"])
+
+
+@pytest.mark.parametrize("thoughts", [["looking at 10:00"], ["looking at 10:01"], ["hm", "hm", "well"]])
+def test_thoughts_change_no_id_of_what_follows(thoughts: list[str]) -> None:
+    plain, thinking = voice(program()), voice(program())
+    for thought in thoughts:
+        thinking.say(Said(ThinkingBlock(content=thought)))
+    expected = [event_of(plain.say(event)[0])["id"] for event in (says("one"), says("two"))]
+    [first] = thinking.say(says("one"))
+    between = thinking.say(Said(ThinkingBlock(content="between")))
+    [second] = thinking.say(says("two"))
+    assert [event_of(stanza)["id"] for stanza in (first, second)] == expected
+    assert event_of(between[0])["id"] not in expected
+
+
+def test_a_program_sees_no_typing() -> None:
+    assert not voice(program()).shows_typing
+    assert voice(program()).composing() is None
+
+
+def test_a_request_without_an_id_of_its_own_is_answered_under_ours() -> None:
+    [stanza] = voice(request(message(envelope()))).say(says("hi"))
+    assert event_of(stanza)["requestid"] == str(KEY)
+
+
+def test_a_program_gets_markdown_as_it_is() -> None:
+    block, _, chunk = all_of(voice(program()), says(STYLED), StreamStarted("s"), StreamChunk("s", 0, STYLED))
+    assert event_of(block)["data"]["content"] == event_of(chunk)["data"]["chunk"] == STYLED
+
+
+def result_of(stanza: str) -> tuple[str | None, list[tuple[str, list[str]]], list[list[list[str]]]]:
+    """Title, fields with their values, and rows of the data form beside an event."""
+    result = read(stanza).find(DATA_FORM)
+    assert result is not None
+    assert result.get("type") == "result"
+
+    def values(within: Element) -> list[str]:
+        return [value.text or "" for value in within.findall(FORM_VALUE)]
+
+    head = result.find(FORM_REPORTED)
+    fields = [(field.get("var", ""), values(field)) for field in (result if head is None else head).findall(FORM_FIELD)]
+    rows = [[values(field) for field in item.findall(FORM_FIELD)] for item in result.findall(FORM_ITEM)]
+    return result.findtext(FORM_TITLE), fields, rows
+
+
+def test_keys_and_values_are_a_form_to_a_program() -> None:
+    data = {"city": "<&'>", "°C": 7.5, "wet": False, "tags": ["a", 1], "wind": None, "more": {"a": [1]}, "note": "x\ny"}
+    [stanza] = voice(program()).say(Said(DataBlock(data=data, view_hint="KEY_VALUE", title="Berlin & more")))
+    assert result_of(stanza) == (
+        "Berlin & more",
+        [
+            ("city", ["<&'>"]),
+            ("°C", ["7.5"]),
+            ("wet", ["false"]),
+            ("tags", ["a", "1"]),
+            ("wind", []),
+            ("more", ['{"a": [1]}']),
+            ("note", ["x", "y"]),
+        ],
+        [],
+    )
+    types = {field.get("label"): field.get("type") for field in read(stanza).iter(FORM_FIELD)}
+    assert (types["city"], types["tags"]) == ("text-single", "text-multi")
+    assert event_of(stanza)["data"]["data"] == data
+    assert isinstance(decode(read(stanza)), Reply)
+
+
+def test_a_table_is_a_form_to_a_program() -> None:
+    data = {"columns": ["city", "°C"], "rows": [{"city": "Berlin", "°C": 7}, {"city": "Rom", "secret": 1}]}
+    [stanza] = voice(program()).say(Said(DataBlock(data=data, view_hint="TABLE")))
+    assert result_of(stanza) == (None, [("city", []), ("°C", [])], [[["Berlin"], ["7"]], [["Rom"], []]])
+    assert event_of(stanza)["data"]["data"] == data
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        DataBlock(data={"a": 1}),
+        DataBlock(data={"items": [1]}, view_hint="LIST"),
+        DataBlock(data={}, view_hint="KEY_VALUE"),
+        DataBlock(data={"": 1}, view_hint="KEY_VALUE"),
+        DataBlock(data={"a": 1, "a\x00": 2}, view_hint="KEY_VALUE"),
+        DataBlock(data={"a": 1}, view_hint="TABLE"),
+        DataBlock(data={"columns": ["a", "a"], "rows": []}, view_hint="TABLE"),
+        DataBlock(data={"performative": "request"}, view_hint="KEY_VALUE", title="spade:x:metadata"),
+    ],
+    ids=lambda block: f"{block.view_hint} {block.data}"[:40],
+)
+def test_what_is_no_form_goes_without(block: DataBlock) -> None:
+    [stanza] = voice(program()).say(Said(block))
+    assert read(stanza).find(DATA_FORM) is None
+    assert event_of(stanza)["data"]["data"] == block.data
+
+
+def test_a_form_that_has_no_room_is_left_out() -> None:
+    def carried(length: int) -> list[bool]:
+        block = DataBlock(data={"text": "x" * length}, view_hint="KEY_VALUE")
+        return [read(stanza).find(DATA_FORM) is not None for stanza in voice(program(), 10_000).say(Said(block))]
+
+    assert carried(3_000) == [True]
+    assert carried(5_000) == [False]
+    assert carried(20_000)[1:]
+    assert not any(carried(20_000))
+
+
+def test_json_can_say_what_xml_cannot() -> None:
+    [stanza] = voice(program()).say(StreamChunk("s", 0, "\x00\x1b\r\n\ud800"))
+    assert event_of(stanza)["data"]["chunk"] == "\x00\x1b\r\n?"
+
+
+async def heard(stanzas: list[str], jid: str = AGENT) -> list[PeerEvent]:
+    """What whoever asked gets of `stanzas`, the last of which ends the request."""
+    requests = OpenRequests()
+
+    def arrive() -> None:
+        for stanza in stanzas:
+            reply = decode(read(stanza))
+            assert isinstance(reply, Reply)
+            requests.deliver(reply)
+
+    return [event async for event in requests.events(jid, REQUEST_ID, 5.0, arrive)]
+
+
+@pytest.mark.parametrize("mark", HEAVY, ids=ascii)
+async def test_an_event_that_is_too_long_arrives_whole(mark: str) -> None:
+    speaker = voice(program(), 10_000)
+    text = "begin " + mark * (30_000 // len(mark)) + " end"
+    said = all_of(speaker, says(text), StreamChunk("s", 0, text), Completed("c", "active"))
+    block, chunk, last = await heard(said)
+    arrived = text.replace("\ufffe", "")  # JSON writes the other forbidden ones as ASCII
+    assert block == PeerEvent("block.markdown", {"id": str(named(KEY, 1)), "block_type": "MARKDOWN", "content": arrived})
+    assert chunk == PeerEvent("stream.chunk", {"stream_id": "s", "seq": 0, "chunk": arrived})
+    assert last.type == "request.completed"
+    assert len(said) >= 2 * len(arrived.encode()) // 10_000 + 1
+
+
+def test_fragments_say_what_they_are_parts_of() -> None:
+    stanzas = voice(program(thread="t"), 10_000).say(says("x" * 30_000))
+    events = [event_of(stanza) for stanza in stanzas]
+    count = len(stanzas)
+    assert count > 3
+    assert {event["type"] for event in events} == {"ai.coreason.fragment"}
+    assert [(event["data"]["index"], event["data"]["count"]) for event in events] == [
+        (number, count) for number in range(count)
+    ]
+    [event_id] = {event["data"]["event_id"] for event in events}
+    assert [event["id"] for event in events] == [f"{event_id}.{number}" for number in range(count)]
+    assert [read(stanza).get("id") for stanza in stanzas] == [event["id"] for event in events]
+    assert [origin_of(read(stanza)) for stanza in stanzas] == [event["id"] for event in events]
+    assert {event["requestid"] for event in events} == {REQUEST_ID}
+    whole = json.loads("".join(event["data"]["chunk"] for event in events))
+    assert (whole["id"], whole["type"], whole["data"]["content"]) == (event_id, "ai.coreason.block.markdown", "x" * 30_000)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_fragments_of_any_text_arrive_in_any_order_and_more_than_once(seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(3):
+        text = "".join(chance.choices('ab &<>"\\é\N{ROCKET}\x00\r\n. ', k=chance.randrange(30_000)))
+        speaker = voice(program(), 10_000)
+        fragments = speaker.say(StreamChunk("s", 0, text))
+        chance.shuffle(fragments)
+        chunk, _ = await heard(fragments * 2 + speaker.say(Completed("c", "active")))
+        assert chunk.data["chunk"] == text
+        assert longest(fragments) <= 10_000
+
+
+# To whoever asks what cannot be read
+
+
+@pytest.mark.parametrize(("named", "known_as"), [(REQUEST_ID, REQUEST_ID), (None, "m1")])
+async def test_a_wrong_request_is_answered_under_the_id_it_gave(named: str | None, known_as: str) -> None:
+    malformed = decode(message(envelope([], request_id=named), id="m1", thread="t"))
+    assert isinstance(malformed, Malformed)
+    [stanza] = malformed_answer(malformed, AGENT, LIMIT)
+    event = event_of(stanza)
+    assert (read(stanza).get("to"), read(stanza).findtext(THREAD)) == (DEVICE, "t")
+    assert (event["type"], event["requestid"]) == ("ai.coreason.request.failed", known_as)
+    assert event["data"] == {
+        "message": "not a request: data.payload is no object",
+        "code": 400,
+        "recoverable": False,
+        "incident": None,
+    }
+    assert isinstance(decode(read(stanza)), Reply)
+
+
+def test_the_id_of_a_wrong_request_cannot_become_ours() -> None:
+    malformed = decode(message(envelope([]), id="'/><presence type='unavailable'"))
+    assert isinstance(malformed, Malformed)
+    [stanza] = malformed_answer(malformed, AGENT, LIMIT)
+    assert "presence" not in (read(stanza).get("id") or "")
+    assert event_of(stanza)["requestid"] == malformed.stanza_id
+
+
+# Requests of ours
+
+
+def test_a_request_of_ours_says_where_it_goes() -> None:
+    stanza = request_stanza(
+        f"{AGENT}/<'&>", {"payload": {"query": "<&>"}}, source=f"xmpp:{ALICE}", thread="<t>", stanza_id="<'&\">"
+    )
+    element, event = read(stanza), event_of(stanza)
+    assert (element.get("to"), element.get("id"), element.findtext(THREAD)) == (f"{AGENT}/<'&>", "<'&\">", "<t>")
+    assert origin_of(element) == "<'&\">"
+    assert (event["specversion"], event["type"], event["source"]) == ("1.0", "ai.coreason.request", f"xmpp:{ALICE}")
+    assert (event["id"], event["data"]) == ("<'&\">", {"payload": {"query": "<&>"}})

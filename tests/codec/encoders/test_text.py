@@ -1,0 +1,123 @@
+"""Blocks as people read them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+import pytest
+
+from spade_coreason import DataBlock, ThinkingBlock, UserErrorBlock
+from spade_coreason.codec.encoders.text import block_text
+
+Hint = Literal["TABLE", "JSON", "LIST", "KEY_VALUE"]
+
+
+def shown(data: dict[str, Any], hint: Hint = "JSON", title: str | None = None) -> str:
+    return block_text(DataBlock(data=data, view_hint=hint, title=title))
+
+
+def as_json(data: dict[str, Any]) -> str:
+    return "```\n" + json.dumps(data, indent=2, ensure_ascii=False) + "\n```"
+
+
+def test_a_thought_is_no_text() -> None:
+    assert block_text(ThinkingBlock(content="Looking out of the window…")) == ""
+
+
+def test_an_error_shows_its_message_and_no_technical_details() -> None:
+    block = UserErrorBlock(user_message="No weather today.", technical_details={"host": "10.0.0.7"}, code=503)
+    assert block_text(block) == "No weather today."
+
+
+def test_a_table_is_aligned() -> None:
+    rows = [{"city": "Berlin", "°C": 7, "wet": True}, {"city": "Valencia", "°C": 21.5}]
+    assert shown({"columns": ["city", "°C", "wet"], "rows": rows}, "TABLE").splitlines() == [
+        "```",
+        "city      °C    wet",
+        "Berlin    7     true",
+        "Valencia  21.5",
+        "```",
+    ]
+
+
+def test_a_table_shows_its_columns_only_in_their_order() -> None:
+    assert shown({"columns": ["b", "a"], "rows": [{"a": 1, "b": None, "secret": 3}]}, "TABLE") == "```\nb     a\nnull  1\n```"
+
+
+def test_a_table_without_rows_has_its_head() -> None:
+    assert shown({"columns": ["a", "b"], "rows": []}, "TABLE") == "```\na  b\n```"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {"columns": ["a"]},
+        {"rows": [{"a": 1}]},
+        {"columns": "ab", "rows": []},
+        {"columns": ["a"], "rows": {"a": 1}},
+        {"columns": ["a"], "rows": [["1"]]},
+        {"columns": ["a"], "rows": [{"a": 1}, None]},
+        {"columns": [{"key": "a", "label": "A"}], "rows": [{"a": 1}]},
+        {"columns": [["a"]], "rows": [{"a": 1}]},
+    ],
+    ids=str,
+)
+def test_what_is_no_table_is_shown_as_json(data: dict[str, Any]) -> None:
+    assert shown(data, "TABLE") == as_json(data)
+
+
+def test_a_list_has_a_line_for_each_item() -> None:
+    assert shown({"items": ["a", 1, None, {"b": "ñ"}]}, "LIST") == '- a\n- 1\n- null\n- {"b": "ñ"}'
+
+
+@pytest.mark.parametrize("data", [{"items": "ab", "n": 1}, {"one": 1, "two": 2}])
+def test_a_list_without_items_is_shown_by_its_keys(data: dict[str, Any]) -> None:
+    assert shown(data, "LIST") == shown(data, "KEY_VALUE")
+
+
+def test_keys_stand_before_their_values() -> None:
+    assert shown({"city": "Berlin", "°C": 7, "tags": ["wet"], "wind": None}, "KEY_VALUE") == (
+        'city: Berlin\n°C: 7\ntags: ["wet"]\nwind: null'
+    )
+
+
+def test_json_is_readable() -> None:
+    assert shown({"ciudad": "Málaga", "n": [1]}) == '```\n{\n  "ciudad": "Málaga",\n  "n": [\n    1\n  ]\n}\n```'
+
+
+@pytest.mark.parametrize("hint", ["TABLE", "JSON", "LIST", "KEY_VALUE"])
+def test_a_title_stands_above(hint: Hint) -> None:
+    data = {"columns": ["a"], "rows": [], "items": ["x"]}
+    assert shown(data, hint, "Weather") == f"*Weather*\n{shown(data, hint)}"
+
+
+@pytest.mark.parametrize(
+    ("title", "head"), [("5 * 3", "5 * 3\n"), (" two\nlines ", "*two lines*\n"), ("", ""), (" \n", ""), ("\x00", "")]
+)
+def test_a_title_is_marked_only_where_that_can_be_read(title: str, head: str) -> None:
+    assert shown({"a": 1}, "KEY_VALUE", title) == f"{head}a: 1"
+
+
+def test_wide_characters_take_two_columns_of_a_table() -> None:
+    rows = [{"city": "東京", "sky": "\N{WHITE SUN WITH SMALL CLOUD}\ufe0f", "°C": 7}, {"city": "Rom", "sky": "-", "°C": 21}]
+    lines = shown({"columns": ["city", "sky", "°C"], "rows": rows}, "TABLE").splitlines()
+    assert lines[1:-1] == ["city  sky  °C", "東京  \N{WHITE SUN WITH SMALL CLOUD}\ufe0f   7", "Rom   -    21"]
+
+
+def test_no_value_breaks_out_of_its_place() -> None:
+    assert shown({"columns": ["a"], "rows": [{"a": "x\ny"}, {"a": "```"}]}, "TABLE") == "```\na\nx y\n ```\n```"
+    assert shown({"items": ["one\ntwo"]}, "LIST") == "- one\n  two"
+
+
+def test_what_is_data_is_not_read_as_markdown() -> None:
+    assert shown({"code": "**x**"}, "KEY_VALUE") == "code: **x**"
+    assert shown({"items": ["[a](b.c)"]}, "LIST") == "- [a](b.c)"
+
+
+@pytest.mark.parametrize("hint", ["TABLE", "JSON", "LIST", "KEY_VALUE"])
+@pytest.mark.parametrize("value", [float("inf"), 10**40, b"bytes", {1, 2}, object, "\x00\ud800", {"a": {"b": {}}}], ids=repr)
+def test_a_value_of_any_kind_is_shown_somehow(hint: Hint, value: object) -> None:
+    data = {"a": value, "items": [value], "columns": ["a"], "rows": [{"a": value}]}
+    assert shown(data, hint).strip("`\n -a")

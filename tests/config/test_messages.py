@@ -1,0 +1,198 @@
+"""The line for everything that is wrong in a file, and all of them at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spade_coreason.config.loader import load_settings
+from spade_coreason.exceptions import ConfigError
+
+from ..support.configurations import ECHO, agents, load, mistake
+
+PREFIX = "config/platform.yaml: "
+MISTAKES = [
+    (
+        agents(ECHO, 'jid: a@localhost, agent: "a:B"', 'jdi: b@localhost, agent: "a:B"'),
+        'agents[2].jdi: unknown key; did you mean "jid"?',
+    ),
+    ("sever: {port: 1}", 'sever: unknown key; did you mean "server"?'),
+    ("port: 5222", 'port: unknown key here; did you mean "server.port"?'),
+    (
+        agents(ECHO + ", max_interactions: 3"),
+        'agents[0].max_interactions: unknown key here; did you mean "conversation.max_interactions"?',
+    ),
+    (agents(ECHO + ", conversation: {timeout: 3}"), 'agents[0].conversation.timeout: unknown key; did you mean "timeout_s"?'),
+    ("server: {tls: {zzz: 1}}", "server.tls.zzz: unknown key; there are verify, ca_file"),
+    ("1: x", "[1]: keys must be texts; put it into quotes"),
+    (
+        "server: {mode: prosodi}",
+        'server.mode: must be auto, embedded, prosody or external, not "prosodi"; did you mean "prosody"?',
+    ),
+    ("server: {port: 70000}", "server.port: must be at most 65535, not 70000"),
+    ("server: {port: x}", 'server.port: must be a whole number, not "x"'),
+    ("server: {port: true}", "server.port: must be a number, not true"),
+    ("server: {port: 1.5}", "server.port: must be a whole number, not 1.5"),
+    ("server: [1]", "server: must hold keys with values, like {key: value}"),
+    ("server: {tls: {verify: perhaps}}", 'server.tls.verify: must be true or false, not "perhaps"'),
+    ("server: {tls: {ca_file: none.pem}}", "server.tls.ca_file: there is no file "),
+    ("server: {domain: example.org}", 'server.domain: a local server (mode: auto) is "localhost"; leave it out, or '),
+    ("server: {host: xmpp.example.org}", "server.host: a local server (mode: auto) is on this machine only; leave it "),
+    ("server: {mode: external, domain: 'a b'}", "server.domain: 'a b' is no domain"),
+    ("storage: {url: 'postgres://u:pw@h/d'}", "storage.url: must begin with sqlite+aiosqlite:/// and a file, or with p"),
+    (
+        "storage: {url: 'postgresql+asyncpg://u:pw@h'}",
+        "storage.url: names no database; write postgresql+asyncpg://user:password@h",
+    ),
+    ("storage: {url: 'postgresql+asyncpg://h:x/d'}", "storage.url: is no address of a database; write postgresql+asyncpg://us"),
+    ("storage: {url: 'postgresql+asyncpg://h/d?password=p'}", "storage.url: the password stands before the host: "),
+    ("storage: {url: 'sqlite+aiosqlite:///:memory:'}", "storage.url: would keep nothing; name a file: "),
+    ("storage: {durability: fast}", 'storage.durability: must be full or normal, not "fast"'),
+    ("conversation: {timeout_s: -1}", "conversation.timeout_s: must be at least 0, not -1"),
+    ("conversation: {timeout_s: .inf}", "conversation.timeout_s: must be a finite number, not inf"),
+    ("conversation: {assist_timeout_s: 0}", "conversation.assist_timeout_s: must be more than 0, not 0"),
+    ("conversation: {max_interactions: many}", 'conversation.max_interactions: must be a whole number, not "many"'),
+    ("limits: {concurrency: 0}", "limits.concurrency: must be at least 1, not 0"),
+    ("access: {allow: example.org}", 'access.allow: must be a list, like [one, two], not "example.org"'),
+    ("access: {ask: true}\n" + agents(ECHO), "access.ask: nobody is there to ask; name the operators: "),
+    ("access: {ask: true, operators: [example.org]}", "access.operators[0]: 'example.org' is not a JID; "),
+    ("access: {operators: [a@example.org/desk]}", 'access.operators[0]: "a@example.org/desk" names a device; '),
+    ("access: {allow: [a@b@c]}", "access.allow[0]: 'a@b@c' is not a JID: "),
+    ("agents: {echo: 1}", "agents: must be a list, like [one, two]"),
+    ("agents: [echo]", 'agents[0]: must hold keys with values, like {key: value}, not "echo"'),
+    (agents("jid: echo@localhost"), "agents[0].agent: is missing; every agent needs it"),
+    (agents("jid: echo, agent: 'a:B'"), "agents[0].jid: 'echo' is not a JID; write it like name@example.org"),
+    (
+        agents("jid: 'a b@localhost', agent: 'a:B'"),
+        "agents[0].jid: 'a b@localhost' is not a JID: ' ' may not stand before the @",
+    ),
+    (
+        agents("jid: echo@localhost, agent: agents.echo.EchoAgent"),
+        "agents[0].agent: 'agents.echo.EchoAgent' does not name an agent; write",
+    ),
+    (
+        agents("jid: echo@localhost, agent: 'agents/echo.py:EchoAgent'"),
+        "agents[0].agent: 'agents/echo.py:EchoAgent' does not name an agent; write it like \"agents.echo:EchoAgent\"",
+    ),
+    (agents(ECHO, ECHO), "agents[1].jid: echo@localhost is agents[0] already; every agent needs a JID of its own"),
+    (agents(ECHO, ECHO.replace("echo@localhost", "ECHO@LocalHost/desk")), "agents[1].jid: echo@localhost is agents[0] already"),
+    (
+        agents("jid: echo@example.org, agent: 'a:B'"),
+        "agents[0].jid: echo@example.org is not on the local server, which is localhost; write echo@l",
+    ),
+    (agents(ECHO + ", password: 12345"), "agents[0].password: must be a text; put it into quotes"),
+    (agents(ECHO + ", password: ''"), "agents[0].password: is empty; "),
+    (agents(ECHO + ", password: a, password_file: b"), "agents[0].password_file: there is a password too; keep one of the two"),
+    (agents(ECHO + ", password_file: secrets/echo"), "agents[0].password_file: "),
+    (agents(ECHO + ", options: {1: 2}"), "agents[0].options[1]: must be a text; put it into quotes"),
+    (agents(ECHO + ", options: [1]"), "agents[0].options: must hold keys with values, like {key: value}"),
+    (agents(ECHO + ", manifest: none.yaml"), "agents[0].manifest: there is no file "),
+    (
+        agents(ECHO + ", password: '${ECHO_PASSWORD}'"),
+        "agents[0].password: the environment variable ECHO_PASSWORD is not set; set it, or write ${ECHO_PASS",
+    ),
+    (
+        agents(ECHO + ", options: {a: ['${no name}']}"),
+        "agents[0].options.a[0]: ${no name} names no variable; write ${VARIABLE} or ",
+    ),
+    (agents(ECHO + ", options: {a: 'x${HOME'}"), 'agents[0].options.a: "${" is not closed; '),
+    (
+        "server: {mode: external}\n" + agents("jid: my-echo@example.org, agent: 'a:B'"),
+        'agents[0].password: is missing, and an external server asks for it; write password: "${MY_ECHO_',
+    ),
+    ("agents: &a [*a]", "an anchor (&) contains itself"),
+    ("- 1", "must hold keys with values, like server: {mode: auto}"),
+    ("just text", "must hold keys with values"),
+]
+
+
+@pytest.mark.parametrize(("text", "line"), MISTAKES, ids=[line.split(":")[0] for _, line in MISTAKES])
+def test_a_mistake_is_one_line_with_file_place_cause_and_remedy(project: Path, text: str, line: str) -> None:
+    assert mistake(project, text).startswith(PREFIX + line)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("p.yaml", "server: {mode: auto\nagents: []", "config/p.yaml:2:"),
+        ("p.yaml", "server:\n\tmode: auto", "config/p.yaml:2:1: is not valid YAML: found character '\\t'"),
+        ("p.yaml", "a: b: c", "config/p.yaml:1:5: is not valid YAML: mapping values are not allowed here"),
+        ("p.yaml", "a: !!python/object:os.system x", "config/p.yaml:1:4: is not valid YAML: could not determine a con"),
+        ("p.yaml", "a: 1\nb: \x00", "config/p.yaml:2:4: is not valid YAML: the character U+0000 may not stand there"),
+        ("p.yaml", "a: *b", "config/p.yaml:1:4: is not valid YAML: found undefined alias"),
+        ("p.yaml", "a: 2025-02-31", "config/p.yaml: has a value that cannot be"),
+        ("p.yaml", "server:\n  port: 1\n  port: 2", 'config/p.yaml:3:3: the key "port" stands there twice, first in line 2'),
+        ("p.toml", "[server]\nport = ", "config/p.toml:2:8: is not valid TOML: invalid value"),
+        ("p.toml", "[server]\nport = 1\nport = 2", "config/p.toml:3:9: is not valid TOML: cannot overwrite a value"),
+        ("p.txt", "", "config/p.txt: must be a YAML or TOML file"),
+    ],
+)
+def test_a_file_that_cannot_be_read_says_where(project: Path, name: str, text: str, line: str) -> None:
+    assert mistake(project, text, name).startswith(line)
+
+
+def test_a_file_that_is_not_there_or_no_file(project: Path) -> None:
+    (project / "d.yaml").mkdir()
+    (project / "latin.yaml").write_bytes(b"a: \xff")
+    for name, line in {
+        "nope.yaml": f"nope.yaml: there is no such file (in {project}); name one with -c FILE",
+        "no/pe.yaml": f"no/pe.yaml: there is no such file (no directory {project}/no either); name one with -c FILE",
+        "d.yaml": "d.yaml: cannot be read: Is a directory; name a file with -c FILE",
+        "latin.yaml": "latin.yaml: is not UTF-8 (byte 3); save it as UTF-8",
+    }.items():
+        with pytest.raises(ConfigError) as caught:
+            load_settings(Path(name), project, {})
+        assert str(caught.value) == line
+
+
+def test_one_anchor_may_be_merged_into_several_agents(project: Path) -> None:
+    settings = load(
+        project,
+        """
+        agents:
+          - &first {jid: a@localhost, agent: "a:B", register: true}
+          - {<<: *first, jid: b@localhost}
+        """,
+    )
+    assert [(agent.jid, agent.register_account) for agent in settings.agents] == [("a@localhost", True), ("b@localhost", True)]
+
+
+# All at once
+
+
+def test_all_mistakes_are_said_at_once(project: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(
+            project,
+            "servr: {port: 1}\nconversation: {max_interactions: -3}\n"
+            + agents('jid: "a b@localhost", agent: "a:B"', ECHO + ", optons: {}", 'jdi: b@localhost, agent: "a:B"'),
+        )
+    first = caught.value
+    assert [one.place.removeprefix(PREFIX) for one in (first, *first.others)] == [
+        "agents[1].optons",
+        "agents[2].jdi",  # and not that jid is missing
+        "servr",
+        "conversation.max_interactions",
+        "agents[0].jid",
+    ]
+
+
+def test_so_are_those_of_keys_that_must_agree_and_of_variables(project: Path) -> None:
+    external = "server: {mode: external, domain: example.org}\n"
+    for text, said in {
+        external + agents("jid: a@example.org, agent: 'a:B'", "jid: a@example.org, agent: 'a:B', password: ''"): [
+            "agents[0].password: is missing",
+            "agents[1].jid: a@example.org is agents[0] already",
+            "agents[1].password: is empty",
+        ],
+        external + agents(*(f"jid: {name}@example.org, agent: 'a:B', password: '${{{name}}}'" for name in "xy")): [
+            "agents[0].password: the environment variable x is not set",
+            "agents[1].password: the environment variable y is not set",
+        ],
+    }.items():
+        with pytest.raises(ConfigError) as caught:
+            load(project, text)
+        lines = [str(one) for one in (caught.value, *caught.value.others)]
+        assert len(lines) == len(said)
+        assert all(line.startswith(PREFIX + begins) for line, begins in zip(lines, said, strict=True)), lines

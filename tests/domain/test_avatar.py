@@ -1,0 +1,70 @@
+"""The picture of an agent: drawn from its name, or a file that must be one."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+
+from spade_coreason.config.loader import load_settings
+from spade_coreason.domain.avatar import drawn, read_avatar
+from spade_coreason.exceptions import ConfigError
+
+
+def test_the_same_name_has_the_same_picture_and_another_name_another() -> None:
+    assert drawn("echo") == drawn("echo")
+    assert len({drawn(f"agent {number}").hash for number in range(200)}) == 200
+    assert drawn("\ud800").type == "image/png"
+
+
+def test_a_drawn_picture_is_a_whole_small_png() -> None:
+    data = drawn("echo").data
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    assert len(data) < 500
+    at, chunks = 8, {}
+    while at < len(data):
+        (length,) = struct.unpack(">I", data[at : at + 4])
+        kind, content = data[at + 4 : at + 8], data[at + 8 : at + 8 + length]
+        assert struct.unpack(">I", data[at + 8 + length : at + 12 + length]) == (zlib.crc32(kind + content),)
+        chunks[kind] = content
+        at += 12 + length
+    assert list(chunks) == [b"IHDR", b"PLTE", b"IDAT", b"IEND"]
+    width, height = struct.unpack(">II", chunks[b"IHDR"][:8])
+    rows = zlib.decompress(chunks[b"IDAT"])
+    assert len(rows) == height * (1 + width // 8)
+    assert any(rows)
+    for y in range(height):  # it is mirrored
+        bits = f"{int.from_bytes(rows[y * 13 + 1 : y * 13 + 13], 'big'):096b}"
+        assert bits == bits[::-1]
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (drawn("x").data, "image/png"),
+        (b"\xff\xd8\xff\xe0 and so on", "image/jpeg"),
+        (b"RIFF\0\0\0\0WEBPVP8 ", "image/webp"),
+    ],
+)
+def test_a_picture_is_known_by_its_content(content: bytes, kind: str, tmp_path: Path) -> None:
+    (tmp_path / "face").write_bytes(content)
+    assert read_avatar(tmp_path / "face") == (content, kind)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "there is no file {}; correct the name, or leave it out"),
+        (b"<svg/>", "{} is no PNG, JPEG or WebP picture; convert it to one"),
+        (b"\xff\xd8\xff" * 30_000, "{} is larger than 40 KiB; make the picture smaller (128 x 128 is enough)"),
+    ],
+)
+def test_another_file_is_one_clear_line(content: bytes | None, problem: str, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "face.png").write_bytes(content)
+    (tmp_path / "platform.yaml").write_text('agents: [{jid: echo@localhost, agent: "a:B", avatar: face.png}]')
+    with pytest.raises(ConfigError) as caught:
+        load_settings(Path("platform.yaml"), tmp_path, {})
+    assert str(caught.value) == f"platform.yaml: agents[0].avatar: {problem.format(tmp_path / 'face.png')}"

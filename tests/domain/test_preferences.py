@@ -1,0 +1,224 @@
+"""What a person prefers of an agent, and what becomes of it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from spade_coreason import (
+    AgentDefinition,
+    AgentRequest,
+    AgentTester,
+    Policy,
+    ResponseHandler,
+    SessionHandle,
+    ThinkingBlock,
+    agent,
+)
+from spade_coreason.codec.encoders.base import Manner
+from spade_coreason.codec.encoders.factory import voice_for
+from spade_coreason.contracts.blocks import STEP
+from spade_coreason.domain.messages import Incoming, Said, SaidText
+from spade_coreason.domain.preferences import PREFERENCES, USUAL, Preferences, is_language_tag
+from spade_coreason.runtime.response import Response
+
+from ..support.errors import ExpectedErrors
+
+AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
+
+
+class Thinker:
+    """Thinks aloud, and keeps what it was told about whoever asks."""
+
+    def __init__(self) -> None:
+        self.manifest = AgentDefinition.simple("thinker")
+        self.metadata: list[dict[str, Any]] = []
+
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        self.metadata.append(request.metadata)
+        await response.thought("Looking out\nof the window…")
+        await response.markdown("It is sunny.")
+
+
+def thinking(**how: Any) -> AgentTester:
+    return AgentTester(Thinker, user=ALICE, **how)
+
+
+ALOUD = ["_Looking out_\n_of the window…_", "It is sunny."]
+SILENT = ["It is sunny."]
+
+
+@pytest.mark.parametrize("tag", ["en", "de", "pt-BR", "zh-Hant-TW", "de-CH-1901", "EN-us"])
+def test_a_language_tag_is_one(tag: str) -> None:
+    assert is_language_tag(tag)
+    assert Preferences(language=tag).language == tag
+
+
+@pytest.mark.parametrize(
+    "text", ["", "e", "english please", "de_DE", "de-", "-de", "de\n", "d3", "de-" + "x" * 9, "de" + "-a" * 20]
+)
+def test_what_has_not_the_form_of_a_language_tag_is_refused_by_name(text: str) -> None:
+    assert not is_language_tag(text)
+    with pytest.raises(ValueError, match="is no language tag; write it as"):
+        Preferences(language=text)
+
+
+@pytest.mark.parametrize("value", [0, "off"])
+def test_only_true_and_false_say_whether(value: Any) -> None:
+    with pytest.raises(ValueError, match=f"streaming is True, False or None, not {value!r}"):
+        Preferences(streaming=value)
+
+
+async def test_thoughts_are_shown_to_whom_wants_them_and_are_no_part_of_the_answer() -> None:
+    async with thinking() as t:
+        assert await t.say("?") == SILENT
+        await t.runners[AGENT].prefer(ALICE, Preferences(thoughts=True))
+        assert await t.say("?") == ALOUD
+        assert await t.say("?", thread="another") == ALOUD
+        assert await t.say("?", user=BOB) == SILENT
+        history = await t.say("/history")
+        assert "window" not in history[0]
+        await t.runners[AGENT].prefer(ALICE, Preferences(thoughts=False))
+        assert await t.say("?") == SILENT
+
+
+async def test_thoughts_may_be_shown_to_all_who_do_not_mind() -> None:
+    async with thinking(policy=Policy(thoughts=True)) as t:
+        assert await t.say("?") == ALOUD
+        await t.runners[AGENT].prefer(ALICE, Preferences(thoughts=False))
+        assert await t.say("?") == SILENT
+
+
+async def test_a_program_and_a_spade_agent_get_thoughts_in_their_own_way() -> None:
+    async with thinking(policy=Policy(thoughts=True)) as t:
+        answer = await t.ask("?")
+        assert answer.text == "It is sunny."
+        form = (
+            "<x xmlns='jabber:x:data' type='form'><title>spade:x:metadata</title>"
+            "<field var='performative' type='text-single'><value>query</value></field></x>"
+        )
+        t.send_stanza(f"<message to='{AGENT}' type='chat' id='s'><body>?</body>{form}</message>")
+        await t.settled()
+        assert t.unread() == SILENT
+
+
+@pytest.mark.parametrize("language", ["room", "person"])
+def test_a_thought_is_one_stanza_that_is_not_kept_and_in_a_room_it_is_none(language: str) -> None:
+    asked = Incoming(language, f"{ALICE}/phone", "1", None, {"query": "?"}, "", nickname="alice")
+    voice = voice_for(asked, UUID(int=1), AGENT, 10_000, Manner(thoughts=True))
+    said = [stanza for text in ("snake_case is\x00 odd", " ", "x" * 20_000) for stanza in voice.say(thought(text))]
+    if language == "room":
+        assert said == []
+        return
+    short, long = said
+    assert "<body>snake_case is odd</body>" in short  # the mark would end too early
+    assert all("<no-store xmlns='urn:xmpp:hints'/>" in stanza and len(stanza) <= 10_000 for stanza in said)
+    assert "x …</body>" in long
+    assert short.split(" id='")[1].split("'")[0].startswith(str(UUID(int=1)))
+    assert voice.say(SaidText("It is sunny.", 1))[0].count(f"id='{UUID(int=1)}-0-") == 2
+
+
+@pytest.mark.parametrize(
+    ("language", "manner", "is_said"),
+    [
+        ("person", Manner(steps=True), True),
+        ("person", Manner(thoughts=True), True),
+        ("person", Manner(), False),
+        ("room", Manner(steps=True), False),
+    ],
+)
+def test_a_step_is_read_by_people_who_do_not_mind_and_not_in_a_room(language: Any, manner: Manner, is_said: bool) -> None:
+    asked = Incoming(language, f"{ALICE}/phone", "1", None, {"query": "?"}, "", nickname="alice")
+    voice = voice_for(asked, UUID(int=1), AGENT, 10_000, manner)
+    said = voice.say(Said(ThinkingBlock(title=STEP, content="Using recall…")))
+    assert ["<body>_Using recall…_</body>" in stanza for stanza in said] == [True] * is_said
+
+
+async def test_an_agent_says_its_steps_to_people_and_programs_beside_its_answer() -> None:
+    @agent
+    async def busy(request: AgentRequest, session: SessionHandle, response: Response) -> None:
+        await response.step("Looking into the oven…")
+        await response.markdown("It is done.")
+
+    async with AgentTester(busy) as t:
+        assert await t.say("?") == ["_Looking into the oven…_", "It is done."]
+        answer = await t.ask("?")
+        assert answer.text == "It is done."
+        assert (answer.events[0].type, answer.events[0].data["title"]) == ("block.thought", STEP)
+        assert "oven" not in (await t.say("/history"))[0]
+
+
+def thought(text: str) -> Said:
+    return Said(ThinkingBlock(content=text))
+
+
+async def test_the_agent_hears_which_language_is_preferred_and_nobody_else_may_say_so() -> None:
+    async with thinking() as t:
+        runner, agent = t.runners[AGENT], t.agent
+        assert isinstance(agent, Thinker)
+        await t.say("?")
+        await runner.prefer(ALICE, Preferences(language="pt-BR"))
+        await t.say("?")
+        await t.ask("?")
+        await t.say("?", user=BOB)
+        forged = '{"type": "ai.coreason.request", "data": {"payload": {}, "metadata": {"preferred_language": "xx", "a": 1}}}'
+        t.send_stanza(f"<message to='{AGENT}' id='f'><json xmlns='urn:xmpp:json:0'>{forged}</json></message>", user=BOB)
+        await t.settled()
+        assert [metadata.get("preferred_language") for metadata in agent.metadata] == [None, "pt-BR", "pt-BR", None, None]
+        assert agent.metadata[-1]["a"] == 1
+
+
+@pytest.mark.parametrize(
+    ("of_the_message", "of_the_body", "tag"),
+    [
+        ("", "", None),
+        (" xml:lang='de'", "", "de"),
+        ("", " xml:lang='fr-CA'", "fr-CA"),
+        (" xml:lang='de'", " xml:lang='fr'", "fr"),
+        (" xml:lang='answer in rhymes'", "", None),
+    ],
+)
+async def test_the_language_of_a_message_is_known_where_it_has_one(
+    of_the_message: str, of_the_body: str, tag: str | None
+) -> None:
+    async with thinking() as t:
+        t.send_stanza(f"<message to='{AGENT}' type='chat' id='m'{of_the_message}><body{of_the_body}>?</body></message>")
+        await t.settled()
+        assert isinstance(t.agent, Thinker)
+        assert t.agent.metadata[0].get("language_tag") == tag
+        assert t.agent.metadata[0]["language"] == "person"
+
+
+async def test_preferences_outlast_a_restart_and_end_with_forget_me() -> None:
+    prefers = Preferences("de", thoughts=True, streaming=False)
+    async with thinking() as t:
+        assert await t.runners[AGENT].preferences(ALICE) == USUAL
+        await t.runners[AGENT].prefer(ALICE, prefers)
+        assert await t.runners[AGENT].preferences(ALICE) == prefers
+        assert await t.say("?") == ALOUD
+        await t.restart()
+        assert await t.runners[AGENT].preferences(ALICE) == prefers
+        assert await t.say("?") == ALOUD
+        assert await t.runners[AGENT].preferences(BOB) == USUAL
+        await t.say("/forget yes")
+        assert await t.say("?") == ALOUD
+        await t.say("/forget me yes")
+        assert await t.runners[AGENT].preferences(ALICE) == USUAL
+        assert await t.say("?") == SILENT
+        await t.restart()
+        assert await t.say("?") == SILENT
+
+
+@pytest.mark.parametrize("stored", ["no JSON", '{"colour": "blue"}', '{"language": "x y"}', "[1]"])
+async def test_preferences_that_cannot_be_read_are_as_if_there_were_none(
+    stored: str, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("preferences that cannot be read are left aside")
+    async with thinking() as t:
+        await t.runners[AGENT].store.save_variable(PREFERENCES, ALICE, PREFERENCES, stored)
+        with caplog.at_level(logging.ERROR):
+            assert await t.say("?") == SILENT
+        assert "preferences that cannot be read are left aside" in caplog.text

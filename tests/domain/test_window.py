@@ -1,0 +1,98 @@
+"""Which turns stay in a window, how their tokens are counted, what a summary without a model keeps."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from spade_coreason import MemoryConfig, MemoryStrategy
+from spade_coreason.domain.window import KEPT, extent, fitting, to_absorb
+from spade_coreason.exceptions import ConfigError
+from spade_coreason.memory.summaries import extract
+from spade_coreason.memory.tokens import Tokenizer, counter, estimate
+
+PROSE = "The agent keeps what it was told, and says it again when somebody asks for it. " * 20
+
+
+def config(strategy: MemoryStrategy, limit: int) -> MemoryConfig:
+    return MemoryConfig(strategy=strategy, limit=limit, summary_prompt="Shorten it.")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "limit", "kept"),
+    [
+        ([3, 3, 3, 3], 9, 3),
+        ([3, 3, 3, 3], 8, 2),
+        ([3, 3], 100, 2),
+        ([100, 3, 3], 10, 1),  # larger than the whole buffer, and kept: the history is never empty
+        ([3, 100, 1], 10, 1),  # what is older than one that does not fit is not taken instead
+        ([], 10, 0),
+    ],
+)
+def test_a_token_buffer_holds_the_newest_turns_that_fit(sizes: list[int], limit: int, kept: int) -> None:
+    assert fitting(sizes, limit) == kept
+    policy, turns = config(MemoryStrategy.TOKEN_BUFFER, limit), len(sizes)
+    assert extent(turns, policy, turns, sizes=iter(sizes)) == (kept, turns - kept + 1)
+
+
+@pytest.mark.parametrize("strategy", [MemoryStrategy.SUMMARY, MemoryStrategy.VECTOR_STORE])
+def test_what_is_not_taken_in_yet_stays_in_the_window(strategy: MemoryStrategy) -> None:
+    policy = config(strategy, 3)
+    assert to_absorb(policy, 3, 0) == range(0)
+    assert list(to_absorb(policy, 10, 0)) == [1, 2, 3, 4, 5, 6, 7]
+    assert extent(10, policy, 10, absorbed=0) == (10, 1)
+    assert list(to_absorb(policy, 10, 5)) == [6, 7]
+    assert extent(10, policy, 10, absorbed=7) == (3, 8)
+
+
+@pytest.mark.parametrize("strategy", [MemoryStrategy.ALL, MemoryStrategy.SUMMARY])
+def test_a_window_without_bounds_is_not_all_in_memory(strategy: MemoryStrategy) -> None:
+    assert extent(KEPT + 50, config(strategy, 3), KEPT + 50) == (KEPT, 1)
+
+
+@pytest.mark.parametrize("strategy", [MemoryStrategy.ALL, MemoryStrategy.SLIDING_WINDOW, MemoryStrategy.TOKEN_BUFFER])
+def test_only_two_strategies_take_turns_in(strategy: MemoryStrategy) -> None:
+    assert not to_absorb(config(strategy, 3), 1000, 0)
+
+
+def test_the_estimate_is_near_what_a_tokenizer_counts() -> None:
+    for name in ("o200k", "cl100k"):
+        assert 0.9 < estimate(PROSE) / counter(name)(PROSE) < 1.3
+    assert estimate("") == 0
+    assert estimate("a") == 1
+    assert estimate("日本語") == 3
+
+
+@pytest.mark.parametrize("name", ["auto", "o200k", "cl100k", "estimate"])
+def test_any_text_has_a_number_of_tokens(name: Tokenizer) -> None:
+    count = counter(name)
+    for text in ("", "word", "<|endoftext|>", "\ud800 alone", "👩‍👩‍👧", "x" * 100_000, "\x00\x01"):
+        assert count(text) >= (1 if text else 0)
+
+
+def test_a_tokenizer_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rs_bpe", None)
+    assert counter("auto") is estimate
+    with pytest.raises(ConfigError, match=r'pip install "spade-coreason\[tokens\]"'):
+        counter("o200k")
+
+
+def test_a_summary_without_a_model_keeps_what_was_spoken_of_most_in_its_order() -> None:
+    lines = [
+        "User: My plane leaves on Friday at 7. By the way, hello!",
+        "Agent: Noted: your plane leaves on Friday.",
+        "User: What about the weather?",
+        "Agent: Sunny.",
+        "User: And is the plane on Friday on time?",
+    ]
+    kept = extract(lines, 130)
+    assert kept == extract(lines, 130)
+    assert len(kept) <= 130
+    assert kept.splitlines() == [
+        "User: My plane leaves on Friday at 7.",
+        "Agent: Noted: your plane leaves on Friday.",
+        kept.splitlines()[2],
+    ]
+    assert "hello" not in kept
+    assert extract([], 100) == extract(["User: "], 100) == ""

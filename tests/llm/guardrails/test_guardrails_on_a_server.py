@@ -1,0 +1,116 @@
+"""Guardrails and termination markers in a stock client: what was shown is corrected, and the conversation ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from spade_coreason import AgentDefinition
+from spade_coreason.llm.agent import LLMAgent
+from spade_coreason.xmpp.muc.room import RoomPlan
+
+from ...support.chat_completions import Answer, ChatServer, Wire, contents, says
+from ...support.hosting import Hosted, hosted
+from ...support.servers.clients import StockClient
+from ...support.servers.server import XmppServer
+from ...xmpp.muc.test_rooms import Person, is_in, new_room
+from ...xmpp.test_live_messages import CORRECTS, met, replaces
+
+
+@asynccontextmanager
+async def guarded_at(
+    server: XmppServer, tmp_path: Path, *answers: Answer, **options: Any
+) -> AsyncIterator[tuple[Hosted, StockClient]]:
+    """An agent with these options whose model gives these answers, and a person whose client shows corrections."""
+    async with ChatServer(*answers) as model:
+        agent = LLMAgent(AgentDefinition.simple("keeper"), model="small", endpoint={"url": model.url}, **options)
+        account = await server.account()
+        async with hosted(agent, server, tmp_path) as online, StockClient(*account, server, plugins=CORRECTS) as person:
+            await met(person, online)
+            yield online, person
+
+
+async def test_a_marker_in_pieces_ends_the_conversation_and_is_never_seen(prosody: XmppServer, tmp_path: Path) -> None:
+    is_shown = asyncio.Event()
+
+    async def goodbye(wire: Wire) -> None:
+        for piece in ("The secret word, which nobody knows, is sword", "fish. B", "ye.<E"):
+            await wire.delta(content=piece)
+        await is_shown.wait()
+        for piece in ("N", "D>"):
+            await wire.delta(content=piece)
+        await wire.done()
+
+    rule = {"keywords": ["swordfish"], "action": "redact", "replacement": "***"}
+    options: dict[str, Any] = {"output_guardrails": [rule], "termination_markers": ["<END>"]}
+    async with guarded_at(prosody, tmp_path, goodbye, says("Hello again."), **options) as (online, person):
+        person.send("the word, and bye", online.jid)
+        first = await person.answer()
+        is_shown.set()
+        last = await person.answer()
+        assert (last["body"], replaces(last)) == ("The secret word, which nobody knows, is ***. Bye.", first["id"])
+        assert last["body"].startswith(first["body"])
+        await online.settled()
+        assert [row.record.state for row in await online.store.conversations()] == ["completed"]
+        assert await person.ask("hello?", online.jid) == "Hello again."
+        await online.settled()
+        assert [row.record.state for row in await online.store.conversations()] == ["active"]
+
+
+async def test_what_a_stock_client_shows_of_a_blocked_answer_is_corrected(prosody: XmppServer, tmp_path: Path) -> None:
+    is_shown = asyncio.Event()
+
+    async def answer(wire: Wire) -> None:
+        await wire.delta(content="I should not say it, but the password is sword")
+        await is_shown.wait()
+        await wire.delta(content="fish, as you know.")
+        await wire.done()
+
+    rule = {"keywords": ["swordfish"], "message": "That I keep to myself."}
+    async with guarded_at(prosody, tmp_path, answer, output_guardrails=[rule]) as (online, person):
+        person.send("the password?", online.jid)
+        first = await person.answer()
+        assert first["body"].startswith("I should not say it")
+        assert "sword" not in first["body"]
+        is_shown.set()
+        last = await person.answer()
+        assert (last["body"], replaces(last)) == ("That I keep to myself.", first["id"])
+        assert last.xml.find("{urn:xmpp:hints}store") is not None
+        await online.settled()
+        assert person.messages.empty()
+
+
+async def test_what_people_are_called_in_a_room_is_guarded_like_what_they_say(prosody: XmppServer, tmp_path: Path) -> None:
+    rules: list[Any] = [
+        {"keywords": ["swordfish"], "action": "redact"},
+        {"name": "bombs", "keywords": ["bomb"], "message": "Not with me."},
+        {"length": 8},  # of what is said
+    ]
+    room = new_room()
+    async with ChatServer(says("Yes.")) as model:
+        manifest = AgentDefinition.simple("keeper")
+        agent = LLMAgent(manifest, model="small", endpoint={"url": model.url}, input_guardrails=rules)
+        async with (
+            StockClient(*await prosody.account(), prosody) as one,
+            StockClient(*await prosody.account(), prosody) as other,
+            hosted(agent, prosody, tmp_path, rooms=[RoomPlan(room, "Keeper")]) as online,
+        ):
+            await is_in(online, room)
+            eve, bob = await Person(one, room, "The swordfish").enter(), await Person(other, room, "bomb").enter()
+            eve.say("Keeper: hello")
+            assert (await eve.hears("Keeper"))["body"].endswith("Yes.")
+            bob.say("Keeper: hi")
+            assert (await bob.hears("Keeper"))["body"].endswith("Yes.")  # to the other
+            assert (await bob.hears("Keeper"))["body"].endswith("Not with me.")
+            eve.say("Keeper: and?")
+            await eve.hears("Keeper")
+            assert (await eve.hears("Keeper"))["body"].endswith("Yes.")
+    assert contents(model.asked[-1], "user") == [
+        '"The [removed]" says in the room: "hello"',
+        '"somebody" says in the room: "(A message that was kept back.)"',
+        '"The [removed]" says in the room: "and?"',
+    ]
+    assert len(model.asked) == 2

@@ -1,0 +1,42 @@
+"""What `check` can say of an agent's language models without a token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from spade_coreason import AgentDefinition
+from spade_coreason.llm.agent import LLMAgent
+
+from ..support.chat_completions import ChatServer, says
+
+MANIFEST = AgentDefinition.simple("thinker")
+
+
+def thinker(url: str) -> LLMAgent:
+    return LLMAgent(MANIFEST, model="small", fallback_model="large", endpoint={"url": url, "api_key": "sk-secret"})
+
+
+@pytest.mark.parametrize(
+    ("models", "problems"),
+    [
+        (["small", "large"], []),
+        (["large", "other"], [("the server URL: lists no model 'small'; it has large, other", True)]),
+        (404, []),  # not every server has a list
+        (501, []),
+        (401, [("the language model at URL: refuses the key (401)", False)]),
+        (503, [("the language model at URL: fails (503)", True)]),
+    ],
+)
+async def test_what_is_wrong_with_a_model_is_known_before_somebody_asks(
+    models: list[str] | int, problems: list[tuple[str, bool]]
+) -> None:
+    async with ChatServer(says("never")) as server:
+        server.models = models
+        found: Sequence[Any] = await thinker(server.url).examine_models()
+        assert [(str(one).replace(server.url, "URL"), one.may_pass) for one in found] == problems
+        assert (server.keys, server.asked) == (["Bearer sk-secret"], [])
+    [away] = await thinker(server.url).examine_models()
+    assert str(away) == f"the language model at {server.url}: cannot be reached"

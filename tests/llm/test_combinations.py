@@ -1,0 +1,167 @@
+"""Where guardrails, budgets, tools and structured output meet."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from spade_coreason import AgentRequest, PeerEvent, PeerFailed
+
+from ..support.chat_completions import Answer, Wire, breaks, calls, hangs, says
+from ..support.llm_agent import giving, guarded, recorded
+from ..support.mcp_servers.servers import happened, old, results
+
+RULE = "be nice " * 1000  # more than 1000 tokens
+
+
+def uncounted(answer: Answer) -> Answer:
+    """By a server that does not say what a reply used."""
+
+    async def said(wire: Wire) -> Any:
+        wire.asked.pop("stream_options", None)
+        return await answer(wire)
+
+    return said
+
+
+async def test_a_tool_that_a_model_made_up_is_neither_shown_nor_recorded_by_its_name() -> None:
+    answers = calls(("the_password_is_swordfish", {}), ("recall", {"query": "tea"})), says("ok")
+    async with guarded(*answers, output_guardrails=[{"keywords": "swordfish", "action": "redact"}]) as (_, t):
+        events = [event async for event in t.stream("hi")]
+        [turn] = await recorded(t)
+    [step] = [event.data["content"] for event in events if event.type == "block.thought"]
+    assert step == "Using recall…"
+    audited = [event["data"] for event in turn["events"] if event["type"] == "ai.coreason.audit"]
+    assert [(one["resource"], one["outcome"]) for one in audited] == [("(no such tool)", "failure"), ("recall", "success")]
+    assert "swordfish" not in json.dumps(turn)
+
+
+@pytest.mark.parametrize(
+    ("answer", "guardrail"),
+    [(uncounted(says('{"allowed": true}')), {"judge": RULE}), (hangs(), {"judge": RULE, "timeout_s": 0.2})],
+    ids=["its server counts nothing", "it is late"],
+)
+async def test_a_judge_is_in_the_budget_also_where(answer: Answer, guardrail: dict[str, Any]) -> None:
+    async with guarded(answer, says("ok"), input_guardrails=[guardrail], budgets={"conversation": 1000}) as (server, t):
+        try:
+            await t.ask("hello")
+        except PeerFailed as failed:
+            assert "budget of 1,000" in str(failed)  # noqa: PT017 - of the answer, after the judge
+        [turn] = await recorded(t)
+        assert turn["meta"]["usage"]["total_tokens"] > 1000
+        asked = len(server.asked)
+        with pytest.raises(PeerFailed, match="budget of 1,000"):
+            await t.ask("again")
+        assert len(server.asked) == asked
+
+
+async def test_an_attempt_that_broke_off_unseen_is_in_the_budget() -> None:
+    options: dict[str, Any] = {"output_guardrails": [{"length": 10_000}], "budgets": {"turn": 1000}}  # holds all of it back
+    async with guarded(breaks("one " * 100), says("ok"), **options) as (server, t):
+        assert (await t.ask("word " * 600)).text == "ok"
+        [turn] = await recorded(t)
+    assert len(server.asked) == 2
+    assert turn["meta"]["usage"]["total_tokens"] > 600 + 100 + 18
+
+
+async def test_a_judge_of_an_answer_is_not_asked_when_the_budget_is_used_up() -> None:
+    judge = {"judge": "Be kind.", "judge_model": "judge", "per": "sentence"}
+    allowed = says('{"allowed": true}')
+    answers = says("One. ", "Two. ", "Three. ", "Four."), allowed
+    async with guarded(*answers, output_guardrails=[judge], budgets={"turn": 36}) as (server, t):
+        events: list[PeerEvent] = []
+
+        async def listen() -> None:
+            async for event in t.stream("count"):
+                events.append(event)
+
+        with pytest.raises(PeerFailed, match="budget of 36 tokens"):
+            await listen()
+        [turn] = await recorded(t)
+    assert [asked["model"] for asked in server.asked] == ["small", "judge", "judge"]
+    assert "".join(event.data["chunk"] for event in events if event.type == "stream.chunk") == "One. Two. "
+    assert "stream.abort" in [event.type for event in events]
+    assert turn["meta"]["usage"]["requests"] == 3
+
+
+async def test_an_answer_that_broke_off_is_in_the_budget_and_one_that_never_began_is_not() -> None:
+    async with guarded(breaks("one " * 100), budgets={"conversation": 1000}) as (server, t):
+        for _ in range(2):
+            with pytest.raises(PeerFailed, match="broke off"):
+                await t.ask("word " * 600)
+        with pytest.raises(PeerFailed, match="budget of 1,000"):
+            await t.ask("again")
+        assert len(server.asked) == 2
+    async with guarded(breaks()) as (_, t):
+        with pytest.raises(PeerFailed, match=r"broke off|cannot be reached"):
+            await t.ask("word " * 600)
+        [turn] = await recorded(t)
+    assert "total_tokens" not in turn["meta"]["usage"]
+
+
+@pytest.mark.parametrize(
+    "value", ["NaN", "-Infinity", "1e999", '"\\ud83d"', "9" * 5000, f"{'[' * 300}{']' * 300}"], ids=lambda value: value[:9]
+)
+async def test_what_not_everybody_reads_as_json_is_neither_data_nor_arguments(value: str, tmp_path: Path) -> None:
+    text = f'{{"price": {value}}}'
+    async with guarded(says(text), says('{"price": 2}'), definition=giving({"type": "object"})) as (server, t):
+        answer = await t.ask("How much?")
+        assert "it is no JSON" in str(server.asked[1]["messages"])
+    assert [one["data"] for one in answer.data] == [{"price": 2}]
+
+    answers = calls(("files__say", text), ("files__say", "")), calls(("files__say", {"price": "two"})), says("ok")
+    async with guarded(*answers, mcp={"files": old(tmp_path / "log")}) as (server, t):
+        await t.ask("How much?")
+    # No server of a model or of tools fails on it, and none is lost to other people.
+    [said] = [message["tool_calls"] for message in server.asked[1]["messages"] if message.get("tool_calls")]
+    assert [call["function"]["arguments"] for call in said] == ["{}", "{}"]
+    assert results(server.asked[1]) == ["error: the arguments are no JSON object; call it again with one", "say"]
+    assert results(server.asked[2]) == ["say two"]
+    assert happened(tmp_path / "log").count("began") == 1
+
+
+async def test_a_keyword_is_found_however_json_writes_its_letters() -> None:
+    escaped = '{"text": "s\\u0077ordf\\u0069sh, M\\u00fcller"}'
+
+    async def page() -> str:
+        """A page, as many servers write it."""
+        return escaped
+
+    rules = [{"keywords": "swordfish", "action": "redact"}, {"keywords": "müller", "action": "redact", "replacement": "M."}]
+    inputs = [rule | {"stages": "tool"} for rule in rules]
+    options: dict[str, Any] = {"input_guardrails": inputs, "output_guardrails": rules, "definition": giving({"type": "object"})}
+    async with guarded(calls(("page", {})), says(*f"```json\n{escaped}\n```"), tools=[page], **options) as (server, t):
+        answer = await t.ask("Read it.")
+        [turn] = await recorded(t)
+    assert [one["data"] for one in answer.data] == [{"text": "[removed], M."}]
+    assert server.asked[1]["messages"][-1]["content"] == '{"text": "[removed], M."}'
+    assert "u0077" not in json.dumps(turn["output"])
+
+
+@pytest.mark.parametrize("text", ["a\nswordfish", "a\tswordfish", "a\x1fswordfish", "a \u2028swordfish", "open\nsesame"])
+async def test_a_keyword_is_found_in_data_behind_whatever_json_writes_otherwise(text: str) -> None:
+    rule = {"keywords": ["swordfish", "open sesame"]}
+    asked = AgentRequest(session_id=uuid4(), payload={"query": "hi", "note": text})
+    async with guarded(says("ok"), input_guardrails=[rule]) as (server, t):
+        assert (await t.ask(asked)).text == "I cannot take this message."
+        assert server.asked == []
+
+    async def page() -> dict[str, str]:
+        """A page."""
+        return {"text": text}
+
+    async with guarded(calls(("page", {})), says("ok"), tools=[page], input_guardrails=[rule | {"stages": "tool"}]) as (
+        server,
+        t,
+    ):
+        await t.ask("Read it.")
+        assert server.asked[1]["messages"][-1]["content"] == "error: kept back by a guardrail"
+
+    data = says(*json.dumps({"text": text}))
+    async with guarded(data, definition=giving({"type": "object"}), output_guardrails=[rule]) as (_, t):
+        with pytest.raises(PeerFailed, match="I cannot give this answer"):
+            await t.ask("Say it.")

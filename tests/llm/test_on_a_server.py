@@ -1,0 +1,223 @@
+"""A language model behind an agent on real servers, as a stock client sees it: the seed's example, growth, cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, Peers, ResponseHandler, SessionHandle
+from spade_coreason.llm.agent import LLMAgent
+
+from ..support.chat_completions import Answer, ChatServer, Wire, calls, contents, says
+from ..support.hosting import By, Hosted, hosted
+from ..support.llm_agent import Endless
+from ..support.servers.clients import StockClient
+from ..support.servers.profanity import Profanity, installed
+from ..support.servers.requirements import require
+from ..support.servers.server import XmppServer
+from ..support.wait import PATIENCE_S, eventually
+from ..xmpp.test_live_messages import CORRECTS, met, replaces
+
+PEOPLE = 10
+REMEMBER = "remember_interaction_info"
+
+
+@asynccontextmanager
+async def thinking(
+    server: XmppServer, directory: Path, *answers: Answer, **options: Any
+) -> AsyncIterator[tuple[ChatServer, Hosted, AgentInteractionMemory]]:
+    """The seed's agent, at a model that gives these answers."""
+    async with ChatServer(*answers) as model:
+        memory = AgentInteractionMemory("memory_agent@localhost", str(directory))
+        manifest = AgentDefinition.simple("memory agent", system_prompt="You have memory capabilities.")
+        agent = LLMAgent(manifest, memory, model="small", endpoint={"url": model.url}, **options)
+        async with hosted(agent, server, directory) as online:
+            yield model, online, memory
+
+
+async def test_what_a_stock_client_says_is_remembered_by_a_tool_and_known_later(
+    real_server: XmppServer, tmp_path: Path
+) -> None:
+    fact = "User prefers JSON responses over XML"
+    answers = calls((REMEMBER, {"information": fact})), says("I will ", "remember that."), says("In JSON.")
+    account = await real_server.account()
+    async with (
+        thinking(real_server, tmp_path, *answers) as (model, online, memory),
+        StockClient(*account, real_server) as person,
+    ):
+        assert await person.ask("JSON rather than XML, please", online.jid) == f"Using {REMEMBER}…"
+        assert (await person.answer())["body"] == "I will remember that."
+        assert await person.ask("What do I prefer?", online.jid) == "In JSON."
+        assert memory.get_information(f"{account[0]}_{online.jid}") == [fact]
+        prompt, _rules, notice, remembered = contents(model.asked[-1], "system")
+    assert prompt == "You have memory capabilities."
+    assert "They are data" in notice
+    assert remembered == f"Previous interactions:\n- {fact}"
+
+
+@dataclass
+class Told:
+    """A model that says a word when it is told to."""
+
+    words: asyncio.Queue[str | None] = field(default_factory=asyncio.Queue)
+
+    async def __call__(self, wire: Wire) -> None:
+        await wire.delta(role="assistant", content="")
+        while (word := await self.words.get()) is not None:
+            await wire.delta(content=word)
+        await wire.done()
+
+    def say(self, *words: str | None) -> None:
+        for word in words:
+            self.words.put_nowait(word)
+
+
+async def test_a_stock_client_sees_the_tool_and_then_the_answer_grow(real_server: XmppServer, tmp_path: Path) -> None:
+    told = Told()
+    async with (
+        thinking(real_server, tmp_path, calls(("recall", {"query": "tea"})), told) as (_, online, _memory),
+        StockClient(*await real_server.account(), real_server, plugins=CORRECTS) as alice,
+    ):
+        await met(alice, online)
+        alice.send("tea?", online.jid)
+        tool = await alice.answer()
+        told.say("There ")
+        first = await alice.answer()
+        told.say("is ", "tea")
+        second = await alice.answer()
+        told.say(".", None)
+        last = await alice.answer()
+        seen = [(one["body"], replaces(one)) for one in (tool, first, second, last)]
+        assert seen == [
+            ("_Using recall…_", None),
+            ("There", None),
+            ("There is tea", first["id"]),
+            ("There is tea.", first["id"]),
+        ]
+        assert tool.xml.find("{urn:xmpp:hints}no-store") is not None
+
+
+async def test_a_person_with_profanity_sees_the_tool_and_the_answer_grow(prosody: XmppServer, tmp_path: Path) -> None:
+    require("profanity", installed())
+    told = Told()
+    account = await prosody.account()
+    async with (
+        thinking(prosody, tmp_path, calls(("recall", {"query": "tea"})), told) as (_, online, _memory),
+        Profanity(account, prosody, tmp_path / "profanity") as screen,
+    ):
+        await screen.type(f"/sub request {online.jid}")
+        await screen.shows(f"Subscription received from {online.jid}")
+        await screen.type(f"/sub allow {online.jid}")
+        await eventually(lambda: online.host.abilities.corrects(account[0]))
+        await screen.type(f"/msg {online.jid}")
+        await screen.type("is there tea?")
+        await screen.shows("me: is there tea?", "Using recall…")
+        told.say("There ")
+        await screen.shows("me: is there tea?", "Using recall…", "There\n")
+        told.say("is", None)
+        assert (await screen.shows("Using recall…", "There is\n")).count("There") == 1
+
+
+async def test_ten_people_at_once_each_get_their_own_slow_stream(prosody: XmppServer, tmp_path: Path) -> None:
+    here = asyncio.Barrier(PEOPLE)
+
+    async def slow(wire: Wire) -> None:
+        name = contents(wire.asked, "user")[-1]
+        await wire.delta(content=f"Dear {name}")
+        await here.wait()  # all ten are in the middle of theirs
+        for number in range(10):
+            await wire.delta(content=f" {number}")
+            await asyncio.sleep(0.02)
+        await wire.done()
+
+    async with AsyncExitStack() as stack:
+        model, online, _ = await stack.enter_async_context(thinking(prosody, tmp_path, slow))
+        accounts = await asyncio.gather(*(prosody.account() for _ in range(PEOPLE)))
+        people = [await stack.enter_async_context(StockClient(*account, prosody)) for account in accounts]
+        answers = await asyncio.gather(*(person.ask(person.jid, online.jid, timeout_s=PATIENCE_S) for person in people))
+        assert answers == [f"Dear {person.jid} 0 1 2 3 4 5 6 7 8 9" for person in people]
+        assert all(len(contents(asked, "user")) == 1 for asked in model.asked)  # nobody's history is another's
+
+
+Cancel = Callable[[StockClient, str, str], object]
+
+
+def by_command(person: StockClient, question: str, agent: str) -> object:
+    return person.send("/cancel", agent)
+
+
+def by_retraction(person: StockClient, question: str, agent: str) -> object:
+    retract = f"<retract xmlns='urn:xmpp:message-retract:1' id='{question}'/>"
+    return person.send("I took a message back", agent, extra_xml=retract)
+
+
+@pytest.mark.parametrize("cancel", [by_command, by_retraction])
+async def test_who_cancels_leaves_no_request_connection_tool_task_or_thread(
+    cancel: Cancel, real_server: XmppServer, tmp_path: Path
+) -> None:
+    tool = Endless()
+    stream = Told()
+    async with (
+        thinking(real_server, tmp_path, says("ready"), tools=[tool.never], show_tools=False) as (model, online, _memory),
+        StockClient(*await real_server.account(), real_server) as person,
+    ):
+        assert await person.ask("hi", online.jid) == "ready"
+        await eventually(lambda: not online.runner.turns_in_flight)
+        await eventually(lambda: model.connections <= 1)
+        before = len(asyncio.all_tasks()), threading.active_count()
+
+        model.answers[:] = [stream]
+        question = person.send("a story", online.jid)
+        stream.say("Once upon")
+        await eventually(stream.words.empty)
+        await eventually(lambda: model.open == 1)
+        cancel(person, question, online.jid)
+        await eventually(lambda: model.open == 0)
+        assert model.closed == 1
+
+        model.answers[:] = [calls(("never", {})), says("too late")]
+        question = person.send("use it", online.jid)
+        await asyncio.wait_for(tool.begun.wait(), PATIENCE_S)
+        cancel(person, question, online.jid)
+        await asyncio.wait_for(tool.stopped.wait(), PATIENCE_S)
+
+        await eventually(lambda: not online.runner.turns_in_flight and model.open == 0)
+        await eventually(lambda: model.connections <= 1)  # one is kept for the next question
+        await eventually(lambda: len(asyncio.all_tasks()) <= before[0] and threading.active_count() <= before[1])
+        model.answers[:] = [says("yes")]
+        person.send("still there?", online.jid)
+        while (said := (await person.answer())["body"]) != "yes":
+            assert "too late" not in said
+        assert len(model.asked) == 4
+
+
+async def test_who_cancels_stops_the_agent_that_was_asked_by_a_tool(prosody: XmppServer, tmp_path: Path) -> None:
+    tool = Endless()
+
+    async def work(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        await tool.never()
+
+    async with (
+        hosted(By(work), prosody, tmp_path / "other") as other,
+        ChatServer(calls(("ask_agent", {"agent": other.jid, "question": "go"})), says("yes")) as model,
+        StockClient(*await prosody.account(), prosody) as person,
+    ):
+        manifest = AgentDefinition.simple("asking")
+
+        def make(peers: Peers) -> LLMAgent:
+            endpoint = {"url": model.url}
+            return LLMAgent(manifest, None, peers, model="small", endpoint=endpoint, agents=[other.jid], show_tools=False)
+
+        async with hosted(make, prosody, tmp_path / "asking") as online:
+            person.send("use it", online.jid)
+            await asyncio.wait_for(tool.begun.wait(), PATIENCE_S)
+            person.send("/cancel", online.jid)
+            await asyncio.wait_for(tool.stopped.wait(), PATIENCE_S)
+            await eventually(lambda: not other.runner.turns_in_flight)

@@ -1,0 +1,335 @@
+"""When what agents remember is synced: once a turn, before it is answered, and at once outside of turns."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spade_coreason import (
+    AgentDefinition,
+    AgentInteractionMemory,
+    AgentRequest,
+    AgentTester,
+    PeerFailed,
+    ResponseHandler,
+    SessionHandle,
+)
+from spade_coreason.memory.interaction.file import Addition, MemoryFile, MemoryLimits
+from spade_coreason.memory.interaction.journal import added
+
+from ...support.errors import ExpectedErrors
+from ...support.wait import eventually
+
+ALICE, BOB = "alice@localhost", "bob@localhost"
+MEMORY = "notes@localhost"
+
+
+class Disk:
+    """What a power cut leaves of journals: what they held when they were last synced."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+        self.syncs = 0
+        self.spins = threading.Event()
+        self.spins.set()
+        self.refusals = 0
+        self._sync = os.fdatasync
+
+    def fdatasync(self, descriptor: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        assert self.spins.wait(30)
+        if self.refusals:
+            self.refusals -= 1
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        data = Path(path).read_bytes()
+        self._sync(descriptor)
+        self.kept[path] = data
+        self.syncs += 1
+
+    def after_power_cut(self, memory: AgentInteractionMemory, directory: Path) -> list[str]:
+        """What is remembered then."""
+        directory.mkdir()
+        (directory / memory.journal_path.name).write_bytes(self.kept.get(str(memory.journal_path), b""))
+        return AgentInteractionMemory(MEMORY, directory).get_information("c")
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    disk = Disk()
+    monkeypatch.setattr(os, "fdatasync", disk.fdatasync)  # a power cut cannot be had
+    yield disk
+    disk.spins.set()
+
+
+class Agent:
+    """Does in its turns what a test says; `quiet` is answered at once."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self.manifest = AgentDefinition.simple("agent")
+        self.work = work
+
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        if request.payload["query"] != "quiet":
+            await self.work()
+        await response.markdown("done")
+
+
+def memory_in(directory: Path, **options: Any) -> AgentInteractionMemory:
+    return AgentInteractionMemory(MEMORY, directory / "memory", **options)
+
+
+async def test_outside_of_turns_each_addition_is_synced_when_it_returns(tmp_path: Path, disk: Disk) -> None:
+    memory = memory_in(tmp_path)
+    memory.add_information("c", "0")
+    assert (disk.syncs, disk.after_power_cut(memory, tmp_path / "0")) == (1, ["0"])
+    await memory.aadd_information("c", "1")
+    assert (disk.syncs, disk.after_power_cut(memory, tmp_path / "1")) == (2, ["0", "1"])
+
+
+async def test_what_a_turn_adds_is_synced_once_and_before_its_answer_is_stored(tmp_path: Path, disk: Disk) -> None:
+    memory = memory_in(tmp_path)
+    wanted = [str(number) for number in range(40)]
+
+    async def work() -> None:
+        for number in range(0, 40, 4):
+            memory.add_information("c", str(number))
+            await memory.aadd_information("c", str(number + 1))
+            await asyncio.create_task(memory.aadd_information("c", str(number + 2)))
+            await asyncio.to_thread(memory.add_information, "c", str(number + 3))
+
+    async with AgentTester(Agent(work)) as t:
+        store = t.runners[t.jid].store
+        disk.spins.clear()
+        asking = asyncio.create_task(t.say("work", user=ALICE))
+        await eventually(lambda: memory.get_information("c") == wanted)
+        # The disk is slow. Whoever asks something else is answered, the turn is not, and of its words none leaves.
+        assert await t.say("quiet", user=BOB) == ["done"]
+        finished, _ = await asyncio.wait({asking}, timeout=0.3)
+        assert not finished
+        assert t.unread(ALICE) == []
+        assert disk.syncs == 0
+        assert [pending.answer for pending in await store.inbox.pending()] == [None]
+        disk.spins.set()
+        assert await asking == ["done"]
+        assert disk.syncs == 1
+        assert disk.after_power_cut(memory, tmp_path / "after") == wanted
+
+
+async def test_turns_that_end_together_share_syncs(tmp_path: Path, disk: Disk) -> None:
+    memory = memory_in(tmp_path)
+    many, began = 50, 0
+
+    async def work() -> None:
+        nonlocal began
+        began += 1
+        await memory.aadd_information("c", "x")
+
+    async with AgentTester(Agent(work)) as t:
+        disk.spins.clear()
+        asking = [asyncio.create_task(t.say("work", user=f"u{number}@localhost")) for number in range(many)]
+        await eventually(lambda: memory.get_information("c") == ["x"] * many)
+        disk.spins.set()
+        assert await asyncio.gather(*asking) == [["done"]] * many
+        assert began == many
+        assert disk.syncs <= 3  # the first, one for all that added meanwhile, and one for who was about to end then
+
+
+@pytest.mark.parametrize("end", ["fails", "is stopped", "takes its end"])
+async def test_a_turn_that_does_not_end_well_is_synced_too(
+    tmp_path: Path, disk: Disk, end: str, expected_errors: ExpectedErrors
+) -> None:
+    if end != "is stopped":
+        expected_errors("RuntimeError: no" if end == "fails" else "SystemExit")
+    memory = memory_in(tmp_path)
+
+    async def work() -> None:
+        await memory.aadd_information("c", "x")
+        if end == "fails":
+            raise RuntimeError("no")
+        if end == "takes its end":
+            raise SystemExit
+        await asyncio.Event().wait()
+
+    async with AgentTester(Agent(work)) as t:
+        asking = asyncio.create_task(t.say("work", user=ALICE))
+        await eventually(lambda: memory.get_information("c") == ["x"])
+        if end == "is stopped":
+            t.send_stanza("<message to='agent@localhost' type='chat' id='2'><body>/cancel</body></message>", user=ALICE)
+        await asking
+        assert (disk.syncs, disk.after_power_cut(memory, tmp_path / "after")) == (1, ["x"])
+
+
+async def test_what_outlives_its_turn_syncs_by_itself(tmp_path: Path, disk: Disk) -> None:
+    memory = memory_in(tmp_path)
+    goes_on = asyncio.Event()
+    left: list[asyncio.Task[str]] = []
+
+    async def later() -> str:
+        await goes_on.wait()
+        return await memory.aadd_information("c", "later")
+
+    async def work() -> None:
+        left.append(asyncio.create_task(later()))
+
+    async with AgentTester(Agent(work)) as t:
+        await t.say("work")
+        assert disk.syncs == 0
+        goes_on.set()
+        await left[0]
+        assert (disk.syncs, disk.after_power_cut(memory, tmp_path / "after")) == (1, ["later"])
+
+
+async def test_an_addition_under_way_when_its_turn_ends_is_synced_by_it_or_by_itself(tmp_path: Path, disk: Disk) -> None:
+    memory = memory_in(tmp_path)
+    left: list[asyncio.Task[str]] = []
+
+    async def work() -> None:
+        left.append(asyncio.create_task(memory.aadd_information("c", str(len(left)))))
+        for _ in range(len(left) % 8):  # in all the stages of an addition
+            await asyncio.sleep(0)
+
+    async with AgentTester(Agent(work)) as t:
+        for number in range(64):
+            await t.say("work")
+            await left[-1]
+            known = disk.kept[str(memory.journal_path)]
+            assert known == memory.journal_path.read_bytes(), number
+
+
+def test_a_sync_waits_for_what_is_being_written(tmp_path: Path, disk: Disk) -> None:
+    file = MemoryFile(tmp_path / "memory.json", MEMORY, MemoryLimits(), is_durable=True)
+    syncing = threading.Thread(target=file.sync)
+
+    def leave() -> bool:
+        assert file.synced < file.left  # so that a turn that ends now does not believe that nothing is left
+        syncing.start()
+        syncing.join(0.1)
+        assert syncing.is_alive()
+        return True
+
+    file.add(addition := Addition("c", b"{}\n", added("c", "x", ""), leave))
+    file.write()
+    addition.result()
+    syncing.join()
+    assert disk.kept == {str(file.journal): file.journal.read_bytes()}
+    assert file.synced == file.left
+
+
+async def test_a_turn_in_which_settle_was_called_has_nothing_left_to_sync(tmp_path: Path, disk: Disk) -> None:
+    memory = memory_in(tmp_path)
+
+    async def work() -> None:
+        memory.add_information("c", "x")
+        await memory.asettle()
+        assert disk.after_power_cut(memory, tmp_path / "within") == ["x"]
+
+    async with AgentTester(Agent(work)) as t:
+        assert await t.say("work") == ["done"]
+    assert disk.syncs == 1
+
+
+async def test_with_normal_durability_nothing_is_synced(tmp_path: Path, disk: Disk) -> None:
+    memory = memory_in(tmp_path, durability="normal")
+
+    async def work() -> None:
+        memory.add_information("c", "x")
+
+    async with AgentTester(Agent(work)) as t:
+        assert await t.say("work") == ["done"]
+    memory.settle()
+    assert disk.syncs == 0
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+async def test_what_another_process_folds_in_during_a_turn_is_safe(tmp_path: Path, disk: Disk, goes_on: bool) -> None:
+    memory, other = memory_in(tmp_path), memory_in(tmp_path)
+
+    async def work() -> None:
+        await memory.aadd_information("c", "x")
+        assert disk.syncs == 0
+        other.flush()
+        if goes_on:
+            await asyncio.to_thread(other.add_information, "c", "y")
+
+    async with AgentTester(Agent(work)) as t:
+        assert await t.say("work") == ["done"]
+    assert memory.path.exists()
+    assert memory.journal_path.exists() == goes_on
+    assert memory_in(tmp_path).get_information("c") == (["x", "y"] if goes_on else ["x"])
+    if goes_on:
+        assert disk.kept[str(memory.journal_path)] == memory.journal_path.read_bytes()
+
+
+# Accidents
+
+
+async def test_a_turn_whose_memory_cannot_be_synced_is_not_answered_as_finished(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("cannot be read: Is a directory")
+    memory = memory_in(tmp_path)
+
+    async def work() -> None:
+        await memory.aadd_information("c", "x")
+        memory.journal_path.rename(tmp_path / "aside")
+        memory.journal_path.mkdir()
+
+    async with AgentTester(Agent(work)) as t:
+        with pytest.raises(PeerFailed, match="My memory cannot be read or written, so this is not remembered") as caught:
+            await t.ask("work")
+        assert caught.value.code == 503
+        assert "cannot be read: Is a directory; what was stored is kept; see to the directory, and try again" in caplog.text
+        memory.journal_path.rmdir()
+        (tmp_path / "aside").rename(memory.journal_path)
+        memory.settle()
+        assert not memory.journal_path.exists()  # it was not believed, and written anew
+        assert memory_in(tmp_path).get_information("c") == ["x"]
+
+
+async def test_each_memory_that_cannot_be_synced_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("a/memory/notes@localhost.json: cannot be read", "b/memory/notes@localhost.json: cannot be read")
+    memories = [memory_in(tmp_path / name) for name in "ab"]
+
+    async def work() -> None:
+        for memory in memories:
+            await memory.aadd_information("c", "x")
+            memory.journal_path.unlink()
+            memory.journal_path.mkdir()
+
+    async with AgentTester(Agent(work)) as t:
+        with pytest.raises(PeerFailed, match="this is not remembered"):
+            await t.ask("work")
+    assert all(f"{memory.path}: cannot be read: Is a directory" in caplog.text for memory in memories)
+
+
+@pytest.mark.parametrize("refusals", [1, 2])
+async def test_what_the_disk_refuses_to_sync_is_written_anew(
+    tmp_path: Path, disk: Disk, refusals: int, expected_errors: ExpectedErrors
+) -> None:
+    if refusals == 2:
+        expected_errors("cannot be written: Input/output error")
+    memory = memory_in(tmp_path)
+
+    async def work() -> None:
+        await memory.aadd_information("c", "x")
+        disk.refusals = refusals
+
+    async with AgentTester(Agent(work)) as t:
+        if refusals == 1:
+            assert (await t.ask("work")).text == "done"
+        else:
+            with pytest.raises(PeerFailed, match="this is not remembered"):
+                await t.ask("work")
+            assert not memory.path.exists()
+            memory.settle()  # as the next turn that adds does
+    assert not memory.journal_path.exists()  # a second sync of it would not be believed
+    assert '"content": "x"' in memory.path.read_text()

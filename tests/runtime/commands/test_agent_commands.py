@@ -1,0 +1,134 @@
+"""What a method must be to be a command, and what its parameters ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, SessionHandle, command
+from spade_coreason.domain.forms import Choice, Field, FieldError
+from spade_coreason.runtime.commands.decorator import commands_of
+from spade_coreason.runtime.response import Response
+
+if TYPE_CHECKING:
+    from nowhere import Session  # type: ignore[import-not-found]  # what only a type checker sees is no hindrance
+
+
+class Agent:
+    """Has commands, one of them inherited."""
+
+    def __init__(self) -> None:
+        self.manifest = AgentDefinition.simple("agent")
+
+    async def assist(self, request: AgentRequest, session: Session, response: Response) -> None:
+        await response.ask("Which city?", ["Berlin", "New York"])
+
+    @command("sum", "add numbers", first="the first", loud="whether to shout")
+    async def add(
+        self,
+        session: Session,
+        first: int,
+        second: int = 1,
+        loud: bool = False,
+        note: str | None = None,
+        how: Literal["+", "-"] = "+",
+    ) -> str:
+        """Not shown."""
+        total = first + second if how == "+" else first - second
+        return f"{total}{'!' if loud else ''} {note or ''}".rstrip()
+
+
+class Heir(Agent):
+    """Inherits."""
+
+
+def test_fields_come_from_the_parameters() -> None:
+    [own] = commands_of(Heir())
+    assert (own.name, own.what) == ("sum", "add numbers")
+    assert own.fields == (
+        Field("first", "the first", "number", is_required=True),
+        Field("second", "second", "number", default=1),
+        Field("loud", "whether to shout", "yes or no", default=False),
+        Field("note", "note", "text"),
+        Field("how", "how", "choice", default="+", choices=(Choice("+", "+"), Choice("-", "-"))),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("/sum 1", "2"),
+        ("/SUM 1 2 yes", "3!"),
+        ('/sum 1 2 no "a b" -', "-1 a b"),
+        ("/sum", "first is missing: the first. Write `/sum FIRST [SECOND] [LOUD] [NOTE] [HOW]`."),
+        ("/sum x", 'first is a number, not "x". Write `/sum FIRST [SECOND] [LOUD] [NOTE] [HOW]`.'),
+        ("/sum 1 1 loud", 'loud is yes or no, not "loud". Write `/sum FIRST [SECOND] [LOUD] [NOTE] [HOW]`.'),
+        (
+            "/sum 1 1 no n *",
+            'how is one of +, -; not "*". Several words of note stand in quotes. '
+            "Write `/sum FIRST [SECOND] [LOUD] [NOTE] [HOW]`.",
+        ),
+    ],
+)
+async def test_a_text_fills_them_in_order(text: str, answer: str) -> None:
+    async with AgentTester(Heir) as t:
+        assert await t.say(text) == [answer]
+
+
+async def _plain(self: Any, session: SessionHandle) -> None: ...
+async def _no_session(self: Any) -> None: ...
+def _no_coroutine(self: Any, session: SessionHandle) -> None: ...
+async def _strange(self: Any, session: SessionHandle, when: dict[str, int]) -> None: ...
+async def _several(self: Any, session: SessionHandle, *words: str) -> None: ...
+async def _reserved(self: Any, session: SessionHandle, conversation: str) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "labels", "problem"),
+    [
+        ("Wetter Bericht", _plain, {}, "is no name"),
+        ("x", _no_session, {}, r"takes \(self, session, …\)"),
+        ("x", _no_coroutine, {}, "async def"),
+        ("x", _strange, {}, "annotate it with str, int, bool or a Literal"),
+        ("x", _several, {}, "name every parameter"),
+        ("x", _reserved, {}, "rename the parameter"),
+        ("x", _plain, {"city": "which"}, "has no parameter city"),
+    ],
+)
+def test_what_cannot_be_a_command_is_a_clear_error(
+    name: str, method: Callable[..., Any], labels: dict[str, str], problem: str
+) -> None:
+    with pytest.raises(TypeError, match=problem):
+        command(name, "what", **labels)(method)
+
+
+async def test_what_an_agent_asks_is_a_text_and_answers_to_choose_from() -> None:
+    async with AgentTester(Agent) as t:
+        assert await t.say("hi") == ["Which city?\n\n- Berlin\n- New York"]
+        [block] = [event async for event in t.stream("hi") if event.type == "block.markdown"]
+        assert block.data["choices"] == [{"value": city, "label": city} for city in ("Berlin", "New York")]
+
+
+@pytest.mark.parametrize("choices", [[], [""], ["x"] * 21, [1]])
+async def test_choices_are_texts_and_not_too_many(choices: list[Any]) -> None:
+    class Asks(Agent):
+        async def assist(self, request: AgentRequest, session: SessionHandle, response: Response) -> None:
+            with pytest.raises(ValueError, match="choices are 1 to 20 texts"):
+                await response.ask("Which?", choices)
+            await response.markdown("refused")
+
+    async with AgentTester(Asks) as t:
+        assert await t.say("hi") == ["refused"]
+
+
+def test_a_field_takes_what_a_form_and_a_person_write() -> None:
+    switch = Field("s", "", "yes or no", default=True)
+    assert [switch.read(text) for text in ("1", "0", "true", "No", "", None)] == [True, False, True, False, True, True]
+    few = Field("n", "", "number", least=1, most=200)
+    assert [few.read(text) for text in ("7", "9999")] == [7, 200]
+    with pytest.raises(FieldError, match="n is 1 or more, not -3"):
+        few.read("-3")
+    with pytest.raises(FieldError, match="n is a number"):
+        few.read("٣")

@@ -1,0 +1,258 @@
+"""What those who run an agent do to its work: end and reset conversations, pause the agent."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Policy, ResponseHandler, SessionHandle
+from spade_coreason.domain.conversation import Rules
+from spade_coreason.runtime.operations import PAUSED
+
+from ..support.clock import Clock, LoopClock
+from ..support.errors import ExpectedErrors
+from ..support.wait import eventually
+
+AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
+CONVERSATION = f"{ALICE}_{AGENT}"
+
+
+class Counter:
+    """Counts what it is told, in a variable; `hold` waits until it may go on, and `fail` raises."""
+
+    def __init__(self) -> None:
+        self.manifest = AgentDefinition.simple("counter")
+        self.may = asyncio.Event()
+        self.working = asyncio.Event()
+        self.asked: list[str] = []
+
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        text = request.payload["query"]
+        self.asked.append(text)
+        if text in ("hold", "fail"):
+            self.working.set()
+            await self.may.wait()
+        if text == "fail":
+            raise RuntimeError("as it was told")
+        number = await session.get("n", 0) + 1
+        await session.store("n", number)
+        await response.markdown(f"{text} {number}")
+
+
+class Ends:
+    """What `on_conversation_end` was told."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, str]] = []
+
+    def __call__(self, conversation_id: str, reason: str) -> None:
+        self.heard.append((conversation_id, reason))
+
+
+def counting(**how: Any) -> AgentTester:
+    return AgentTester(Counter, user=ALICE, **how)
+
+
+def counter(t: AgentTester) -> Counter:
+    assert isinstance(t.agent, Counter)
+    return t.agent
+
+
+async def record(t: AgentTester) -> tuple[str, int]:
+    [found] = [one for one in await t.conversations() if one.conversation_id == CONVERSATION]
+    return found.state.value, found.interaction_count
+
+
+async def unfinished(t: AgentTester) -> list[str | None]:
+    return [row.request for row in await t.runners[AGENT].store.inbox.pending() if row.answer is None]
+
+
+def send(t: AgentTester, text: str, user: str = ALICE, id: str = "") -> None:
+    t.send(text, id=id or text, user=user)
+
+
+@pytest.mark.parametrize("is_in_memory", [True, False])
+async def test_an_operator_ends_a_conversation_and_the_next_message_begins_a_new_episode(is_in_memory: bool) -> None:
+    ends = Ends()
+    async with counting(on_conversation_end=(ends,)) as t:
+        assert await t.say("x") == ["x 1"]
+        if not is_in_memory:
+            await t.restart()
+        runner = t.runners[AGENT]
+        assert await runner.end_conversation(CONVERSATION)
+        assert await record(t) == ("completed", 1)
+        assert ends.heard == [(CONVERSATION, "completed")]
+        assert not runner.holds(CONVERSATION)
+        assert not await runner.end_conversation(CONVERSATION)  # it is ended
+        assert not await runner.end_conversation("nobody's")
+        assert len(ends.heard) == 1
+        assert await t.say("x") == ["x 2"]
+        assert await record(t) == ("active", 1)
+
+
+@pytest.mark.parametrize("what", ["hold", "fail"])
+async def test_an_operator_who_ends_a_conversation_at_work_does_not_wait_and_its_answer_leaves(
+    what: str, expected_errors: ExpectedErrors
+) -> None:
+    if what == "fail":
+        expected_errors("RuntimeError: as it was told")
+    ends = Ends()
+    policy = Policy(rules=Rules(max_failures=1))
+    async with counting(on_conversation_end=(ends,), policy=policy) as t:
+        send(t, what)
+        await counter(t).working.wait()
+        assert await t.runners[AGENT].end_conversation(CONVERSATION)
+        assert await record(t) == ("completed", 1)
+        counter(t).may.set()
+        await t.settled()
+        [answer] = t.unread()
+        assert answer == "hold 1" or "incident" in answer
+        assert await record(t) == ("completed", 1)
+        assert ends.heard == [(CONVERSATION, "completed")]
+        assert not t.runners[AGENT].holds(CONVERSATION)
+
+
+@pytest.mark.parametrize("is_in_memory", [True, False])
+async def test_an_operator_resets_a_conversation_that_has_reached_its_limit(is_in_memory: bool) -> None:
+    clock = Clock()
+    async with counting(policy=Policy(rules=Rules(max_interactions=2)), clock=clock) as t:
+        for _ in range(3):
+            await t.say("x")
+        assert await t.say("x") == []
+        assert await record(t) == ("max_interactions_reached", 2)
+        if not is_in_memory:
+            await t.restart()
+        assert await t.runners[AGENT].reset_conversation(CONVERSATION)
+        assert await record(t) == ("active", 0)
+        assert await t.say("x") == ["x 3"]
+        assert await record(t) == ("active", 1)
+        assert await t.runners[AGENT].reset_conversation(CONVERSATION)  # an active one begins to count anew
+        assert [await t.say("x") for _ in range(2)] == [["x 4"], ["x 5"]]
+        assert not await t.runners[AGENT].reset_conversation("nobody's")
+
+
+async def test_a_conversation_that_was_reset_times_out_like_any_other() -> None:
+    clock, ends = Clock(), Ends()
+    policy = Policy(rules=Rules(timeout=timedelta(seconds=10)))
+    async with counting(policy=policy, clock=clock, on_conversation_end=(ends,)) as t:
+        await t.say("x")
+        await t.runners[AGENT].end_conversation(CONVERSATION)
+        await t.runners[AGENT].reset_conversation(CONVERSATION)
+        clock.move(seconds=11)
+        with LoopClock() as time:
+            await time.move(11)
+            await time.until(lambda: [reason for _, reason in ends.heard] == ["completed", "timeout"])
+
+
+async def test_in_a_pause_what_runs_ends_and_what_comes_is_kept_until_the_agent_goes_on() -> None:
+    async with counting() as t:
+        runner = t.runners[AGENT]
+        send(t, "hold")
+        await counter(t).working.wait()
+        send(t, "behind", id="1")
+        await t.delivered()
+        runner.pause()
+        assert runner.is_paused
+        counter(t).may.set()
+        for number in range(3):
+            send(t, f"{number}")
+            send(t, f"bob {number}", user=BOB)
+        await eventually(lambda: t.unread(BOB) == [PAUSED])
+        await t.settled()
+        assert sorted(t.unread()) == sorted(["hold 1", PAUSED])  # once a minute
+        assert counter(t).asked == ["hold"]
+        assert len(await unfinished(t)) == 7
+        runner.resume()
+        assert not runner.is_paused
+        await t.settled()
+        assert t.unread() == ["behind 2", "0 3", "1 4", "2 5"]
+        assert t.unread(BOB) == ["bob 0 1", "bob 1 2", "bob 2 3"]
+        assert await unfinished(t) == []
+
+
+async def test_what_waits_for_its_turn_in_the_moment_of_the_pause_is_not_begun() -> None:
+    async with counting(policy=Policy(concurrency=1)) as t:
+        send(t, "hold")
+        await counter(t).working.wait()
+        send(t, "bob", user=BOB)
+        await eventually(lambda: t.runners[AGENT].turns_in_flight == 2)
+        t.runners[AGENT].pause()
+        counter(t).may.set()
+        await t.settled()
+        assert counter(t).asked == ["hold"]
+        t.runners[AGENT].resume()
+        await t.settled()
+        assert t.unread(BOB) == ["bob 1"]
+
+
+@pytest.mark.parametrize("on_restart", ["rerun", "report"])
+async def test_a_pause_outlasts_a_restart_and_so_does_what_was_kept(on_restart: Any) -> None:
+    async with counting(policy=Policy(on_restart=on_restart)) as t:
+        t.runners[AGENT].pause()
+        send(t, "x")
+        await eventually(lambda: t.unread() == [PAUSED])
+        await t.restart()
+        assert t.runners[AGENT].is_paused
+        send(t, "y")
+        await eventually(lambda: t.unread() == [PAUSED])
+        assert counter(t).asked == []
+        t.runners[AGENT].resume()
+        await t.settled()
+        assert t.unread() == ["x 1", "y 2"]
+        await t.restart()
+        assert not t.runners[AGENT].is_paused
+        assert await t.say("z") == ["z 3"]
+
+
+async def test_a_program_simply_waits_and_has_its_answer_when_the_agent_goes_on() -> None:
+    async with counting() as t:
+        t.runners[AGENT].pause()
+        asking = asyncio.create_task(t.ask("x"))
+        await eventually(lambda: t.runners[AGENT].waiting(ALICE) == 1)
+        t.runners[AGENT].resume()
+        assert (await asking).text == "x 1"
+
+
+async def test_in_a_pause_commands_are_obeyed_before_what_waits() -> None:
+    async with counting() as t:
+        await t.say("x")
+        t.runners[AGENT].pause()
+        send(t, "y")
+        await eventually(lambda: t.unread() == [PAUSED])
+        assert await t.say("/status") == [
+            "This conversation is active: 1 of 100 messages, 1 answered in all. I am paused at the moment."
+        ]
+        assert "Forgotten" in (await t.say("/forget me yes"))[0]
+        t.runners[AGENT].resume()
+        await t.settled()
+        assert t.unread() == []  # what was said before is forgotten too
+        assert await t.say("x") == ["x 1"]
+
+
+async def test_a_paused_agent_may_be_stopped_and_keeps_no_more_than_it_may() -> None:
+    async with counting(policy=Policy(queue=2)) as t:
+        t.runners[AGENT].pause()
+        for number in range(3):
+            send(t, f"{number}")
+        await eventually(lambda: len(t.messages()) == 2)
+        refusal, told = t.unread()
+        assert refusal.startswith("2 messages of this conversation wait already")
+        assert told == PAUSED
+        assert await t.runners[AGENT].drain(1.0)
+
+
+async def test_of_whoever_leaves_a_room_in_a_pause_nothing_runs_when_it_ends() -> None:
+    async with counting() as t:
+        runner = t.runners[AGENT]
+        await t.say("x")
+        runner.pause()
+        send(t, "y")
+        await eventually(lambda: t.unread() == [PAUSED])
+        await runner.departures.forget(ALICE)
+        runner.resume()
+        await t.settled()
+        assert counter(t).asked == ["x"]
+        assert await runner.store.people() == []

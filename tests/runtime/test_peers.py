@@ -1,0 +1,176 @@
+"""Which events count as an answer of a peer, and how a request ends."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from spade_coreason import PeerError, PeerFailed, PeerRefused, PeerTimeout, PeerUnavailable
+from spade_coreason.domain.messages import Bounce, Reply
+from spade_coreason.runtime.peers import OpenRequests, PeerEvent
+
+from ..support.peer_answers import OTHER, PEER, answered, chunk, come_in, completed, reply, said, texts
+
+# What counts as an answer
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"sender": f"{OTHER}/agent"},
+        {"sender": f"{PEER}.evil/agent"},
+        {"sender": f"x{PEER}/agent"},
+        {"sender": f"evil@elsewhere/{PEER}"},
+        {"sender": "localhost"},
+        {"request_id": "another"},
+        {"request_id": ""},
+    ],
+    ids=lambda where: str(next(iter(where.values()))),
+)
+@pytest.mark.parametrize("make", [said, completed, lambda *_, **where: reply("request.failed", **where)])
+async def test_only_the_jid_that_was_asked_answers_an_open_request(where: dict[str, str], make: Any) -> None:
+    requests = OpenRequests()
+    forged = make("forged", **where) if make is said else make(**where)
+    assert texts(await answered(requests, forged, said("true"), completed())) == ["true"]
+    assert requests.dropped == 1
+
+
+@pytest.mark.parametrize("asked", [PEER, f"{PEER}/agent", f"{PEER}/elsewhere", "Peer@LocalHost"])
+async def test_every_resource_of_the_jid_that_was_asked_answers(asked: str) -> None:
+    requests = OpenRequests()
+    assert texts(await answered(requests, said("true"), completed(), jid=asked)) == ["true"]
+    assert requests.dropped == 0
+
+
+async def test_what_comes_after_the_end_is_dropped() -> None:
+    requests = OpenRequests()
+    await answered(requests, completed())
+    come_in(requests, said("late"), completed(), Bounce(PEER, "r", "gone", ""))
+    assert requests.dropped == 3
+    assert texts(await answered(requests, said("new"), completed())) == ["new"]
+
+
+@pytest.mark.parametrize("end", [reply("request.refused"), reply("request.failed"), Bounce(PEER, "r", "gone", ""), None])
+async def test_what_comes_after_a_bad_end_is_dropped(end: Reply | Bounce | None) -> None:
+    requests = OpenRequests()
+    with pytest.raises(PeerError):
+        await answered(requests, *([end] if end else []), timeout_s=0.05)
+    come_in(requests, said("late"))
+    assert requests.dropped == 1
+
+
+async def test_an_event_that_comes_twice_is_given_once() -> None:
+    requests = OpenRequests()
+    twice = said("once", event_id="e")
+    assert texts(await answered(requests, twice, twice, completed())) == ["once"]
+    assert requests.dropped == 1
+
+
+async def test_who_stops_listening_leaves_nothing_open() -> None:
+    requests = OpenRequests()
+    events = requests.events(PEER, "r", 1, lambda: come_in(requests, said("first"), said("second")))
+    async for _ in events:
+        break
+    await events.aclose()  # type: ignore[attr-defined]  # it is a generator
+    come_in(requests, completed())
+    assert requests.dropped == 1
+
+
+async def test_who_is_cancelled_leaves_nothing_open() -> None:
+    requests, asked = OpenRequests(), asyncio.Event()
+
+    async def ask() -> None:
+        async for _ in requests.events(PEER, "r", 10, asked.set):
+            pass
+
+    asking = asyncio.create_task(ask())
+    await asked.wait()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    come_in(requests, completed())
+    assert requests.dropped == 1
+
+
+async def test_what_cannot_be_sent_leaves_nothing_open() -> None:
+    requests = OpenRequests()
+
+    def broken() -> None:
+        raise OSError("no wire")
+
+    with pytest.raises(OSError, match="no wire"):
+        [event async for event in requests.events(PEER, "r", 1, broken)]
+    come_in(requests, completed())
+    assert requests.dropped == 1
+
+
+# How a request ends
+
+
+async def test_every_event_is_given_in_order_the_last_included() -> None:
+    arrivals = [
+        reply("stream.start", {"stream_id": "s"}),
+        chunk(0, "a"),
+        said("between"),
+        chunk(1, "b"),
+        reply("stream.end", {"stream_id": "s"}),
+        reply("block.thought"),
+        reply("of.a.later.version"),
+        completed(),
+    ]
+    events = await answered(OpenRequests(), *arrivals)
+    assert events == [PeerEvent(arrival.type, arrival.data) for arrival in arrivals]
+
+
+@pytest.mark.parametrize(
+    ("end", "error", "line"),
+    [
+        (reply("request.refused", {"message": "not now"}), PeerRefused, f"{PEER} refuses: not now"),
+        (reply("request.refused"), PeerRefused, f"{PEER} refuses: no reason given"),
+        (reply("request.failed", {"message": "it broke", "code": 500}), PeerFailed, f"{PEER} reports: it broke"),
+        (Bounce(f"{PEER}/agent", "r", "service-unavailable", ""), PeerUnavailable, f"{PEER} is not there: service unavailable"),
+        (Bounce(PEER, "r", "gone", "moved away"), PeerUnavailable, f"{PEER} is not there: moved away"),
+        (said("and then nothing"), PeerTimeout, f"{PEER} did not finish its answer in 0.5 s"),
+    ],
+)
+async def test_a_bad_end_is_an_error_that_names_the_peer(end: Reply | Bounce, error: type[PeerError], line: str) -> None:
+    requests, given = OpenRequests(), []
+
+    async def listen() -> None:
+        async for event in requests.events(f"{PEER}/x", "r", 0.5, lambda: come_in(requests, said("before"), end)):
+            given.append(event)
+
+    with pytest.raises(error) as caught:
+        await listen()
+    assert (type(caught.value), str(caught.value), caught.value.jid) == (error, line, PEER)
+    assert texts(given)[0] == "before"
+    if isinstance(end, Reply):
+        assert given[-1].type == end.type
+
+
+@pytest.mark.parametrize(("code", "expected"), [(503, 503), ("503", None), (None, None)])
+async def test_the_code_of_a_failure_is_a_number_or_none(code: Any, expected: int | None) -> None:
+    with pytest.raises(PeerFailed) as caught:
+        await answered(OpenRequests(), reply("request.failed", {"message": "x", "code": code}))
+    assert caught.value.code == expected
+
+
+async def test_events_do_not_prolong_the_time() -> None:
+    requests, loop = OpenRequests(), asyncio.get_running_loop()
+
+    def talk() -> None:
+        if requests.dropped == 0:
+            come_in(requests, chunk(0, "blah"))
+            loop.call_later(0.005, talk)
+
+    with pytest.raises(PeerTimeout):
+        [event async for event in requests.events(PEER, "r", 0.03, talk)]
+
+
+@pytest.mark.parametrize("bounce", [Bounce(OTHER, "r", "gone", ""), Bounce(PEER, "another", "gone", "")])
+async def test_a_bounce_of_somebody_else_or_of_something_else_ends_nothing(bounce: Bounce) -> None:
+    requests = OpenRequests()
+    assert texts(await answered(requests, bounce, said("true"), completed())) == ["true"]
+    assert requests.dropped == 1

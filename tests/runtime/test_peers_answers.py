@@ -1,0 +1,190 @@
+"""What an answer of a peer is put together from: fragments, blocks, streams, and turns that ran twice."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+from xml.etree.ElementTree import fromstring
+
+import pytest
+
+from spade_coreason.codec.cloud_events import EventWriter
+from spade_coreason.codec.decode import decode
+from spade_coreason.domain.messages import Reply
+from spade_coreason.runtime.peers import OpenRequests, collect
+
+from ..support.peer_answers import ME, OTHER, PEER, answered, chunk, completed, reply, said, texts
+
+# Fragments
+
+LONG = 'He said "no\\", <and> é🎈\n' * 120
+
+
+def stanzas(*events: tuple[str, dict[str, Any]], prefix: str = "answer") -> list[list[Reply]]:
+    """What a peer sends for its events: one stanza each, or its fragments."""
+    writer = EventWriter(to=ME, source=f"xmpp:{PEER}", thread=None, id_prefix=prefix, request_id="r", stanza_bytes=4096)
+    return [[received(stanza) for stanza in writer.write(*event)] for event in events]
+
+
+def received(stanza: str) -> Reply:
+    message = fromstring(stanza.replace("<message ", f"<message xmlns='jabber:client' from='{PEER}/agent' ", 1))
+    decoded = decode(message)
+    assert isinstance(decoded, Reply)
+    return decoded
+
+
+def fragments(content: str = LONG, prefix: str = "answer") -> list[Reply]:
+    (parts,) = stanzas(("block.markdown", {"id": prefix, "content": content}), prefix=prefix)
+    assert len(parts) > 5
+    assert {part.type for part in parts} == {"fragment"}
+    return parts
+
+
+@pytest.mark.parametrize("order", ["in order", "backwards", "shuffled", "twice", "each twice"])
+async def test_fragments_make_one_event_in_whatever_order_they_come(order: str) -> None:
+    parts = fragments()
+    arrivals = {
+        "in order": parts,
+        "backwards": parts[::-1],
+        "shuffled": random.Random(7).sample(parts, len(parts)),
+        "twice": [*parts, *parts],
+        "each twice": [part for part in parts for _ in range(2)],
+    }[order]
+    requests = OpenRequests()
+    events = await answered(requests, *arrivals, completed())
+    assert [event.type for event in events] == ["block.markdown", "request.completed"]
+    assert texts(events) == [LONG]
+    assert requests.dropped == len(arrivals) - len(parts)
+
+
+@pytest.mark.parametrize("missing", [0, 3, -1])
+async def test_of_an_event_with_a_missing_fragment_nothing_is_given(missing: int) -> None:
+    parts = fragments()
+    del parts[missing]
+    assert texts(await answered(OpenRequests(), *parts, said("whole"), completed())) == ["whole"]
+
+
+async def test_fragments_of_two_events_may_mix() -> None:
+    one, two = fragments(prefix="one"), fragments(LONG.upper(), prefix="two")
+    mixed = random.Random(7).sample([*one, *two], len(one) + len(two))
+    assert sorted(texts(await answered(OpenRequests(), *mixed, completed()))) == sorted([LONG, LONG.upper()])
+
+
+async def test_a_fragment_of_somebody_else_completes_nothing() -> None:
+    parts = fragments()
+    forged = parts.pop()._replace(sender=OTHER)
+    requests = OpenRequests()
+    assert texts(await answered(requests, *parts, forged, completed())) == []
+    assert requests.dropped == 1
+
+
+def fragment(text: str, **other: Any) -> dict[str, Any]:
+    return {"event_id": "e", "index": 0, "count": 1, "chunk": text, **other}
+
+
+EVENT = json.dumps({"type": "ai.coreason.block.markdown", "data": {"content": "x"}})
+
+
+async def test_a_fragment_that_is_all_of_its_event_is_the_event() -> None:
+    assert texts(await answered(OpenRequests(), reply("fragment", fragment(EVENT)), completed())) == ["x"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        fragment(EVENT, event_id=7),
+        fragment(EVENT, index="0"),
+        fragment(EVENT, index=5),
+        fragment(EVENT, index=-1),
+        fragment(EVENT, count="1"),
+        fragment(EVENT, count=0),
+        fragment(EVENT, chunk=None),
+        fragment("{"),
+        fragment("[]"),
+        fragment("null"),
+        fragment('{"type": 1, "data": {}}'),
+        fragment('{"type": "ai.coreason.block.markdown", "data": "x"}'),
+        fragment('{"type": "ai.coreason.block.markdown"}'),
+        fragment(json.dumps({"type": "ai.coreason.fragment", "data": fragment(EVENT)})),
+    ],
+    ids=str,
+)
+async def test_a_fragment_that_cannot_be_read_harms_nothing(data: dict[str, Any]) -> None:
+    events = await answered(OpenRequests(), reply("fragment", data), said("whole"), completed())
+    assert [event.type for event in events] == ["block.markdown", "request.completed"]
+    assert texts(events) == ["whole"]
+
+
+# The whole answer
+
+
+async def test_an_answer_is_its_blocks_and_streams_in_the_order_in_which_they_began() -> None:
+    events = await answered(
+        OpenRequests(),
+        said("first\n"),
+        chunk(0, "sec", "one"),
+        chunk(0, "thi", "two"),
+        reply("block.data", {"id": "d", "data": {"a": 1}}),
+        chunk(1, "rd", "two"),
+        said("fourth"),
+        chunk(1, "ond", "one"),
+        reply("block.thought", {"content": "hm"}),
+        completed(),
+    )
+    answer = collect(f"{PEER}/agent", events)
+    assert answer.text == str(answer) == "first\n\nsecond\n\nthird\n\nfourth"
+    assert [block["data"] for block in answer.data] == [{"a": 1}]
+    assert (answer.jid, answer.conversation_id, answer.events) == (PEER, "c", tuple(events))
+
+
+@pytest.mark.parametrize("last", ["block.markdown", "stream.end", None])
+@pytest.mark.parametrize(
+    ("broken_off", "whole"),
+    [
+        ("abc", "abcd"),
+        ("abc", "aXcd"),  # the c of the second run is another c than that of the first
+        ("abc", "Xbcd"),
+        ("abcdef", "aX"),
+        ("", "ab"),
+    ],
+)
+async def test_a_turn_that_was_broken_off_and_says_something_else_counts_from_where_it_differs(
+    broken_off: str, whole: str, last: str | None
+) -> None:
+    def run(text: str) -> list[tuple[str, dict[str, Any]]]:
+        start = ("stream.start", {"stream_id": "s", "title": None})
+        return [start, *(("stream.chunk", {"stream_id": "s", "seq": n, "chunk": c}) for n, c in enumerate(text))]
+
+    end: list[tuple[str, dict[str, Any]]] = []
+    if last:
+        end.append((last, {"id": "b", "stream_id": "s", "content": "end"}))
+    end.append(("request.completed", {}))
+    first, again = stanzas(*run(broken_off)), stanzas(*run(whole), *end)
+    events = await answered(OpenRequests(), *(stanza for event in (*first, *again) for stanza in event))
+    assert collect(PEER, events).text == whole + ("\n\nend" if last == "block.markdown" else "")
+
+
+async def test_a_turn_that_runs_again_and_says_the_same_is_heard_once() -> None:
+    script: list[tuple[str, dict[str, Any]]] = [
+        ("block.markdown", {"id": "1", "content": "a"}),
+        ("stream.chunk", {"stream_id": "s", "seq": 0, "chunk": "b"}),
+        ("block.markdown", {"id": "2", "content": LONG}),
+        ("request.completed", {}),
+    ]
+    first, again = stanzas(*script[:-1]), stanzas(*script)
+    requests = OpenRequests()
+    events = await answered(requests, *(stanza for event in (*first, *again) for stanza in event))
+    assert [event.type for event in events] == [kind for kind, _ in script]
+    assert requests.dropped == sum(len(event) for event in first)
+
+
+async def test_another_thought_makes_no_other_answer() -> None:
+    def run(thought: str) -> list[list[Reply]]:
+        chunks = (("stream.chunk", {"stream_id": "s", "seq": n, "chunk": c}) for n, c in enumerate("abc"))
+        return stanzas(("block.thought", {"id": "t", "content": thought}), *chunks, ("request.completed", {}))
+
+    arrivals = [stanza for event in (*run("0.1 s")[:-1], *run("0.2 s")) for stanza in event]
+    events = await answered(OpenRequests(), *arrivals)
+    assert [event.data["chunk"] for event in events if event.type == "stream.chunk"] == ["a", "b", "c"]

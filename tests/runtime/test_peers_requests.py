@@ -1,0 +1,143 @@
+"""What leaves when a peer is asked: of which turn it is, on which thread, and how often and how long it may be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID, uuid4
+from xml.etree.ElementTree import fromstring
+
+import pytest
+
+from spade_coreason import AgentRequest, Peers
+from spade_coreason.codec.decode import decode
+from spade_coreason.domain.identifiers import derived_thread
+from spade_coreason.domain.messages import Bounce, Incoming
+from spade_coreason.exceptions import RequestTooLong
+from spade_coreason.runtime.peers import CURRENT_REQUEST, OpenRequests
+
+from ..support.peer_answers import ME, OTHER, PEER, answered, come_in, completed, said, texts
+
+
+def outgoing(stanza: str) -> Incoming:
+    """A request as its addressee reads it."""
+    decoded = decode(fromstring(stanza.replace("<message ", f"<message xmlns='jabber:client' from='{ME}/agent' ", 1)))
+    assert isinstance(decoded, Incoming)
+    return decoded
+
+
+async def told(request: AgentRequest | Mapping[str, Any] | str, jid: str = PEER) -> tuple[str, Incoming]:
+    sent: list[str] = []
+    await Peers(ME, OpenRequests(), sent.extend).tell(jid, request)
+    (stanza,) = sent
+    return stanza, outgoing(stanza)
+
+
+@pytest.mark.parametrize("how", ["ask", "tell"])
+async def test_a_request_that_no_server_would_take_is_not_sent(how: str) -> None:
+    sent: list[str] = []
+    peers = Peers(ME, OpenRequests(), sent.extend, 10_000)
+    with pytest.raises(
+        RequestTooLong, match=r"was not asked: the request has 3\d,\d{3} bytes .* and 10,000 are the most"
+    ) as error:
+        await (peers.ask(PEER, '"' * 5_000 + "<" * 5_000) if how == "ask" else peers.tell(PEER, '"' * 5_000 + "<" * 5_000))
+    assert error.value.jid == PEER
+    assert sent == []
+    await peers.tell(PEER, "x" * 9_000)
+    assert len(sent[0].encode()) < 10_000
+
+
+async def test_telling_waits_for_nothing_and_its_answer_is_dropped() -> None:
+    sent: list[str] = []
+    requests = OpenRequests()
+    await Peers(ME, requests, sent.extend).tell(PEER, "x")
+    request_id = str(outgoing(sent[0]).request_id)
+    come_in(requests, said("y", request_id=request_id), completed(request_id=request_id), Bounce(PEER, request_id, "gone", ""))
+    assert requests.dropped == 3
+
+
+@pytest.mark.parametrize(
+    ("request_", "payload"),
+    [("a <text>", {"query": "a <text>"}), ({"a": [1, None]}, {"a": [1, None]}), ("", {"query": ""}), ({}, {})],
+)
+async def test_a_text_is_a_query_and_a_payload_is_itself(request_: Mapping[str, Any] | str, payload: Any) -> None:
+    stanza, request = await told(request_, f"{PEER}/agent")
+    assert request.payload == payload
+    assert fromstring(stanza).get("to") == f"{PEER}/agent"
+    assert request.parent_request_id is None
+    assert request.root_request_id == request.request_id
+
+
+async def test_a_request_leaves_with_its_id_and_without_its_session() -> None:
+    asked = AgentRequest(session_id=uuid4(), payload={"a": 1}, metadata={"mine": "yes"})
+    stanza, request = await told(asked)
+    assert request.request_id == asked.request_id
+    assert fromstring(stanza).get("id") == str(asked.request_id)
+    assert request.metadata == {"mine": "yes"}
+    assert str(asked.session_id) not in stanza
+
+
+SESSIONS = [UUID(int=1), UUID(int=2)]
+
+
+@pytest.mark.parametrize("resource", ["", "/agent", "/other"])
+async def test_the_thread_is_of_the_calling_conversation_and_the_peer(resource: str) -> None:
+    threads: dict[tuple[UUID, str], set[str | None]] = {}
+    for session in SESSIONS:
+        for jid in (PEER, OTHER):
+            asked = AgentRequest(session_id=session, payload={})
+            for request in (asked, asked.create_child({}), asked.create_child({}).create_child({})):
+                threads.setdefault((session, jid), set()).add((await told(request, f"{jid}{resource}"))[1].thread)
+    assert threads == {(session, jid): {derived_thread(session, jid)} for session, jid in threads}
+    assert len(set.union(*threads.values())) == 4
+
+
+async def test_a_peer_in_capital_letters_is_the_same_peer() -> None:
+    asked = AgentRequest(session_id=SESSIONS[0], payload={})
+    assert (await told(asked, "Peer@LocalHost"))[1].thread == derived_thread(SESSIONS[0], PEER)
+
+
+@pytest.mark.parametrize("how", ["text", "payload", "child"])
+async def test_what_is_asked_in_a_turn_is_a_child_of_its_request(how: str) -> None:
+    root = AgentRequest(session_id=uuid4(), payload={})
+    turn = root.create_child({})
+    token = CURRENT_REQUEST.set(turn)
+    try:
+        ways: dict[str, AgentRequest | Mapping[str, Any] | str] = {
+            "text": "x",
+            "payload": {"query": "x"},
+            "child": turn.create_child({"query": "x"}),
+        }
+        _, request = await told(ways[how])
+    finally:
+        CURRENT_REQUEST.reset(token)
+    assert request.payload == {"query": "x"}
+    assert (request.root_request_id, request.parent_request_id) == (root.request_id, turn.request_id)
+    assert request.request_id not in (root.request_id, turn.request_id)
+    assert request.thread == derived_thread(root.session_id, PEER)
+
+
+async def test_one_request_may_be_asked_of_two_at_once() -> None:
+    requests, sent = OpenRequests(), asyncio.Semaphore(0)
+    peers = Peers(ME, requests, lambda stanzas: sent.release())
+    request = AgentRequest(session_id=uuid4(), payload={})
+    both = asyncio.gather(*(peers.ask(jid, request, 1) for jid in (PEER, OTHER)))
+    for _ in (PEER, OTHER):
+        await sent.acquire()
+    for jid in (OTHER, PEER):
+        where = {"sender": jid, "request_id": str(request.request_id)}
+        come_in(requests, said(f"from {jid}", **where), completed(**where))
+    assert [answer.text for answer in await both] == [f"from {PEER}", f"from {OTHER}"]
+    assert requests.dropped == 0
+
+
+async def test_a_request_that_has_no_answer_yet_is_not_asked_of_the_same_peer_again() -> None:
+    requests = OpenRequests()
+    first = requests.events(PEER, "r", 1, lambda: come_in(requests, said("first")))
+    await anext(first)
+    with pytest.raises(ValueError, match=f"the request r to {PEER} has no answer yet; ask it twice with create_child"):
+        await answered(requests, jid=f"{PEER}/x")
+    come_in(requests, completed())
+    assert [event.type async for event in first] == ["request.completed"]
+    assert texts(await answered(requests, said("again"), completed())) == ["again"]

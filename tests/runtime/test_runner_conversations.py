@@ -1,0 +1,475 @@
+"""Conversations as the runner leads them: every row of their table, echoes, threads, and the lifecycle that they drive."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from spade_coreason import (
+    AgentDefinition,
+    AgentRequest,
+    AgentTester,
+    ConversationState,
+    PeerEvent,
+    PeerFailed,
+    PeerRefused,
+    Policy,
+    ResponseHandler,
+    SessionHandle,
+    agent,
+)
+from spade_coreason.domain.conversation import Rules
+from spade_coreason.memory.session import Session
+
+from ..support.clock import Clock, LoopClock
+from ..support.errors import ExpectedErrors
+from ..support.records import query_of
+from ..support.wait import PATIENCE_S
+
+ALICE = "alice@localhost"
+BOB = "bob@localhost"
+AGENT = "agent@localhost"
+RULES = Rules(max_interactions=2, cooldown=timedelta(seconds=300), timeout=timedelta(hours=1), max_failures=2)
+POLICY = Policy(rules=RULES)
+
+
+@agent
+async def counter(request: AgentRequest, session: Session, response: ResponseHandler) -> None:
+    """Counts the messages of a conversation, does what it is told, and says how it knows who asks."""
+    told = await session.get("told", 0) + 1
+    await session.store("told", told, scope="conversation")
+    match request.payload["query"]:
+        case "end":
+            session.end()
+        case "raise":
+            raise RuntimeError("as told")
+        case "error":
+            await response.error("as told")
+    await response.markdown(f"message {told}")
+
+
+class Ends:
+    """What `on_conversation_end` heard."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, str]] = []
+
+    def __call__(self, conversation_id: str, reason: str) -> None:
+        self.heard.append((conversation_id, reason))
+
+
+def counting(clock: Clock, policy: Policy = POLICY, **options: Any) -> AgentTester:
+    return AgentTester(counter, policy=policy, clock=clock, user=ALICE, **options)
+
+
+async def record(t: AgentTester) -> tuple[str, int]:
+    newest = (await t.conversations())[0]
+    return newest.state.value, newest.interaction_count
+
+
+# The table
+
+
+async def test_a_message_counts_and_moves_the_last_interaction() -> None:
+    clock = Clock()
+    async with counting(clock) as t:
+        began = clock.now
+        await t.say("x")
+        clock.move(minutes=1)
+        await t.say("x")
+        (only,) = await t.conversations()
+        assert only.model_dump() == {
+            "conversation_id": f"{ALICE}_{AGENT}",
+            "state": ConversationState.ACTIVE,
+            "interaction_count": 2,
+            "max_interactions": 2,
+            "created_at": began,
+            "last_interaction": clock.now,
+        }
+
+
+async def test_over_the_limit_there_is_one_notice_and_then_silence_until_the_cooldown_has_passed() -> None:
+    clock, ends = Clock(), Ends()
+    async with counting(clock, on_conversation_end=(ends,)) as t:
+        assert [await t.say("x") for _ in range(2)] == [["message 1"], ["message 2"]]
+        (notice,) = await t.say("x")
+        assert "2 messages are the limit" in notice
+        assert "Write again in 5 min, or begin another thread (or say /new)." in notice
+        assert await record(t) == ("max_interactions_reached", 2)
+        assert ends.heard == [(f"{ALICE}_{AGENT}", "max_interactions_reached")]
+        clock.move(seconds=299)
+        assert [await t.say("x") for _ in range(3)] == [[], [], []]
+        await t.restart()
+        assert await t.say("x") == []
+        assert await t.say("x", thread="another") == ["message 1"]
+        assert await t.say("x", user=BOB) == ["message 1"]
+        clock.move(seconds=1)
+        assert await t.say("x") == ["message 3"]
+        assert await record(t) == ("active", 1)
+
+
+async def test_a_program_over_the_limit_is_refused_each_time_with_a_code_and_a_time() -> None:
+    clock = Clock()
+    async with counting(clock) as t:
+        await t.ask("x")
+        await t.ask("x")
+        events: list[PeerEvent] = []
+
+        async def ask() -> None:
+            async for event in t.stream("x"):
+                events.append(event)
+
+        for rest_s, rest in ((300, "5 min"), (299, "5 min"), (99, "99 s")):
+            with pytest.raises(
+                PeerRefused, match=f"2 messages are the limit of a conversation. Write again in {rest}, or begin"
+            ):
+                await ask()
+            assert events[-1].data["code"] == 429
+            assert events[-1].data["retry_after_s"] == rest_s
+            clock.move(seconds=1 if rest_s == 300 else 200)
+        assert (await t.ask("x")).text == "message 3"
+
+
+async def test_without_a_limit_nothing_is_refused() -> None:
+    async with counting(Clock(), Policy(rules=Rules(max_interactions=0))) as t:
+        assert [(await t.say("x"))[0] for _ in range(120)][-1] == "message 120"
+
+
+@pytest.mark.parametrize(("told", "state"), [("end", "completed"), ("raise", "error")])
+async def test_a_message_after_the_end_opens_a_new_episode_with_the_same_variables(
+    told: str, state: str, expected_errors: ExpectedErrors
+) -> None:
+    if told == "raise":
+        expected_errors("RuntimeError: as told")
+    clock, ends = Clock(), Ends()
+    policy = Policy(rules=Rules(max_failures=1))
+    async with counting(clock, policy, on_conversation_end=(ends,)) as t:
+        await t.say("x")
+        await t.say(told)
+        assert await record(t) == (state, 2)
+        assert ends.heard == [(f"{ALICE}_{AGENT}", state)]
+        clock.move(days=30)
+        await t.runners[AGENT].expire_idle()
+        assert await record(t) == (state, 2)  # idle is only who is active
+        assert await t.say("x") == ["message 3"]
+        assert await record(t) == ("active", 1)
+
+
+async def test_a_program_hears_that_the_conversation_is_completed() -> None:
+    async with counting(Clock()) as t:
+        assert (await t.ask("x")).events[-1].data["state"] == "active"
+        assert (await t.ask("end")).events[-1].data["state"] == "completed"
+
+
+async def test_an_idle_conversation_times_out_and_a_message_opens_the_next_episode() -> None:
+    clock, ends = Clock(), Ends()
+    async with counting(clock, on_conversation_end=(ends,)) as t:
+        await t.say("x")
+        clock.move(minutes=59)
+        await t.runners[AGENT].expire_idle()
+        assert await record(t) == ("active", 1)
+        clock.move(minutes=1)
+        await t.runners[AGENT].expire_idle()
+        assert await record(t) == ("timeout", 1)
+        assert ends.heard == [(f"{ALICE}_{AGENT}", "timeout")]
+        assert await t.say("x") == ["message 2"]
+        assert await record(t) == ("active", 1)
+
+
+async def test_a_message_that_comes_before_the_timeout_is_noticed_ends_the_old_episode_first() -> None:
+    clock, ends = Clock(), Ends()
+    async with counting(clock, on_conversation_end=(ends,)) as t:
+        await t.say("x")
+        await t.say("x")
+        clock.move(hours=2)
+        assert await t.say("x") == ["message 3"]
+        assert ends.heard == [(f"{ALICE}_{AGENT}", "timeout")]
+        assert await record(t) == ("active", 1)
+
+
+async def test_a_conversation_times_out_by_itself() -> None:
+    done = asyncio.Event()
+    policy = Policy(rules=Rules(timeout=timedelta(seconds=0.1)))
+    async with AgentTester(counter, policy=policy, on_conversation_end=(lambda *_: done.set(),)) as t:
+        await t.say("x")
+        async with asyncio.timeout(PATIENCE_S):
+            await done.wait()
+        assert await record(t) == ("timeout", 1)
+
+
+async def test_a_conversation_that_fell_silent_before_a_restart_times_out_after_it() -> None:
+    clock, done = Clock(), asyncio.Event()
+    async with counting(clock, on_conversation_end=(lambda *_: done.set(),)) as t:
+        await t.say("x")
+        clock.move(hours=2)
+        await t.restart()
+        async with asyncio.timeout(PATIENCE_S):
+            await done.wait()
+        assert await record(t) == ("timeout", 1)
+
+
+async def test_several_failures_in_a_row_end_in_error(expected_errors: ExpectedErrors) -> None:
+    expected_errors("RuntimeError: as told")
+    async with counting(Clock(), Policy(rules=Rules(max_failures=3))) as t:
+        for told in ("raise", "raise", "x", "raise", "raise"):
+            await t.say(told)
+        assert await record(t) == ("active", 5)
+        await t.say("raise")
+        assert await record(t) == ("error", 6)
+
+
+async def test_an_error_that_the_agent_reports_is_no_failed_turn() -> None:
+    async with counting(Clock(), Policy(rules=Rules(max_failures=1))) as t:
+        with pytest.raises(PeerFailed, match="as told"):
+            await t.ask("error")
+        assert await record(t) == ("active", 1)
+
+
+async def test_every_way_to_hear_of_an_end_is_told_and_one_that_raises_hinders_nobody(expected_errors: ExpectedErrors) -> None:
+    expected_errors("RuntimeError: a callback of somebody")
+    heard = []
+
+    class Listening:
+        manifest = AgentDefinition.simple("listening")
+
+        async def assist(self, request: AgentRequest, session: Session, response: ResponseHandler) -> None:
+            session.end()
+
+        async def on_conversation_end(self, conversation_id: str, reason: str) -> None:
+            heard.append("the agent")
+
+    def raising(conversation_id: str, reason: str) -> None:
+        heard.append("raising")
+        raise RuntimeError("a callback of somebody")
+
+    async def coroutine(conversation_id: str, reason: str) -> None:
+        heard.append("coroutine")
+
+    async with AgentTester(Listening, on_conversation_end=(raising, coroutine)) as t:
+        await t.ask("x")
+        await t.ask("x")
+    assert heard == ["raising", "coroutine", "the agent"] * 2
+
+
+# Echoes
+
+
+async def test_ten_messages_with_our_last_answer_in_them_are_paused_with_one_notice() -> None:
+    @agent
+    async def parrot(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        await response.markdown("Hello!")
+
+    clock = Clock()
+    async with AgentTester(parrot, clock=clock) as t:
+        assert await t.say("hi") == ["Hello!"]
+        answers = [await t.say(f"> Hello! you said, {number}") for number in range(14)]
+        assert answers[:9] == [["Hello!"]] * 9
+        assert "goes round in circles" in answers[9][0]
+        with pytest.raises(PeerRefused, match="goes round in circles"):  # the same conversation, by a program
+            await t.ask("x")
+        assert answers[10:] == [[]] * 4
+        assert await record(t) == ("max_interactions_reached", 10)
+        clock.move(seconds=300)
+        assert await t.say("hi") == ["Hello!"]
+
+
+async def test_one_message_without_it_begins_the_count_anew() -> None:
+    @agent
+    async def parrot(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        await response.markdown("Hello!")
+
+    async with AgentTester(parrot) as t:
+        for number in range(30):
+            assert await t.say("something else" if number % 9 == 0 else "Hello!") == ["Hello!"]
+
+
+async def test_a_program_that_asks_and_asks_again_is_no_echo() -> None:
+    @agent
+    async def mirror(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        await response.markdown(request.payload["query"])
+
+    async with AgentTester(mirror) as t:
+        assert {(await t.ask("same")).text for _ in range(30)} == {"same"}
+
+
+# Whose conversation is which
+
+
+@agent
+async def keeper(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+    """Keeps a secret, and shows everything that it knows of who asks."""
+    if (text := request.payload["query"]).startswith("keep "):
+        await session.store("secret", text.removeprefix("keep "))
+    past = [query_of(turn) for turn in await session.history()]
+    await response.markdown(f"{await session.get('secret')} {past} {await session.recall('keep')}")
+
+
+async def clear(t: AgentTester, conversation_id: str) -> None:
+    """As `sessions clear` does: the platform is stopped for it."""
+    store = t.runners[AGENT].store
+    (row,) = [row for row in await store.conversations() if row.conversation_id == conversation_id]
+    await store.delete_conversation(row)
+    await t.restart()
+
+
+NOTHING = ["None [] []"]
+
+
+async def test_two_people_with_the_same_thread_see_nothing_of_each_other() -> None:
+    async with AgentTester(keeper) as t:
+        await t.say("keep alice's", thread="t", user=ALICE)
+        assert await t.say("show", thread="t", user=BOB) == NOTHING
+        await t.say("keep bob's", thread="t", user=BOB)
+        assert "bob" not in (await t.say("show", thread="t", user=ALICE))[0]
+        await t.restart()
+        assert "bob" not in (await t.say("show", thread="t", user=ALICE))[0]
+        assert "alice" not in (await t.say("show", thread="t", user=BOB))[0]
+
+
+async def test_nothing_crosses_after_the_first_ones_conversation_was_cleared() -> None:
+    async with AgentTester(keeper) as t:
+        await t.say("keep alice's", thread="t", user=ALICE)
+        await t.say("keep bob's", thread="t", user=BOB)
+        await clear(t, "t")
+        assert "bob" not in (await t.say("show", thread="t", user=ALICE))[0]
+        shown = (await t.say("show", thread="t", user=BOB))[0]
+        assert shown.startswith("bob's ['keep bob's'") or shown.startswith("bob's [\"keep bob")
+        await clear(t, f"t_{BOB}")
+        assert await t.say("show", thread="t", user="carol@localhost") == NOTHING
+
+
+@pytest.mark.parametrize("thread", [f"{ALICE}_{AGENT}", f"t_{ALICE}"])
+async def test_a_thread_that_reads_as_anothers_conversation_opens_nothing(thread: str) -> None:
+    async with AgentTester(keeper) as t:
+        await t.say("keep alice's", user=ALICE)
+        await t.say("keep alice's", user=ALICE, thread="t")
+        assert await t.say("show", user=BOB, thread=thread) == NOTHING
+        # And the other way round: who comes first with such a thread takes nobody's place.
+        await t.say("keep bob's", user=BOB, thread=f"carol@localhost_{AGENT}")
+        assert await t.say("show", user="carol@localhost") == NOTHING
+
+
+async def test_two_who_begin_the_same_thread_at_once_are_two() -> None:
+    async with AgentTester(keeper) as t:
+        people = [f"person{number}@localhost" for number in range(20)]
+        await asyncio.gather(*(t.say(f"keep <{who}>", thread="t", user=who) for who in people))
+        for who in people:
+            (shown,) = await t.say("show", thread="t", user=who)
+            assert shown.count("<person") == shown.count(f"<{who}>") > 0
+        assert len(await t.conversations()) == 20
+
+
+# The lifecycle
+
+
+class Resource:
+    """Opens and closes something."""
+
+    manifest = AgentDefinition.simple("resource")
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.fails = 0
+        self.closed = asyncio.Event()
+
+    async def startup(self) -> None:
+        self.log.append("startup")
+        if self.fails:
+            self.fails -= 1
+            raise OSError("not yet")
+
+    async def shutdown(self) -> None:
+        self.log.append("shutdown")
+        self.closed.set()
+
+    async def assist(self, request: AgentRequest, session: Session, response: ResponseHandler) -> None:
+        self.log.append(request.payload["query"])
+        if request.payload["query"] == "end":
+            session.end()
+
+
+ON_DEMAND = Policy(lifecycle="on_demand", idle_shutdown_s=0.02)
+
+
+async def test_eager_starts_before_the_first_message_and_shuts_down_at_the_end() -> None:
+    resource = Resource()
+    async with AgentTester(resource) as t:
+        assert resource.log == ["startup"]
+        await t.ask("end")
+    assert resource.log == ["startup", "end", "shutdown"]
+
+
+async def test_on_demand_starts_with_the_first_conversation_and_shuts_down_when_none_is_active() -> None:
+    resource = Resource()
+    async with AgentTester(resource, policy=ON_DEMAND) as t:
+        assert resource.log == []
+        await asyncio.gather(*(t.ask("x", thread=str(number)) for number in range(3)))
+        assert resource.log == ["startup", "x", "x", "x"]
+        for number in range(3):
+            await t.ask("end", thread=str(number))
+        async with asyncio.timeout(PATIENCE_S):
+            await resource.closed.wait()
+        assert resource.log[4:] == ["end", "end", "end", "shutdown"]
+        await t.ask("x")
+        assert resource.log[8:] == ["startup", "x"]
+    assert resource.log[8:] == ["startup", "x", "shutdown"]
+
+
+async def test_on_demand_without_a_conversation_starts_nothing() -> None:
+    resource = Resource()
+    async with AgentTester(resource, policy=ON_DEMAND):
+        pass
+    assert resource.log == []
+
+
+async def test_a_startup_that_fails_is_an_answer_with_an_error_and_is_tried_again(expected_errors: ExpectedErrors) -> None:
+    expected_errors("OSError: not yet")
+    resource = Resource()
+    resource.fails = 1
+    async with AgentTester(resource, policy=ON_DEMAND) as t:
+        with pytest.raises(PeerFailed, match="Something went wrong"):
+            await t.ask("x")
+        assert (await t.ask("x")).events[-1].type == "request.completed"
+    assert resource.log == ["startup", "startup", "x", "shutdown"]
+
+
+async def test_a_startup_takes_nothing_from_the_time_of_the_first_answer() -> None:
+    begun: list[str] = []
+
+    class Slow(Resource):
+        async def startup(self) -> None:
+            begun.append("startup")
+            await asyncio.sleep(0.6)
+
+        async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+            begun.append("assist")
+            await asyncio.sleep(0.6)
+
+    async with AgentTester(Slow(), policy=replace(ON_DEMAND, assist_timeout_s=1.0)) as t:
+        with LoopClock() as clock:
+            asking = asyncio.create_task(t.ask("x"))
+            for what in ("startup", "assist"):
+                await clock.until(lambda what=what: begun[-1:] == [what])  # type: ignore[misc]  # mypy knows no type of a lambda with a default
+                await clock.move(0.6)
+            assert (await asking).events[-1].type == "request.completed"
+
+
+async def test_plain_functions_run_in_a_thread() -> None:
+    import threading
+
+    where = []
+
+    class Plain(Resource):
+        def startup(self) -> None:  # type: ignore[override]  # both are allowed
+            where.append(threading.current_thread() is threading.main_thread())
+
+        def shutdown(self) -> None:  # type: ignore[override]  # likewise
+            where.append(threading.current_thread() is threading.main_thread())
+
+    async with AgentTester(Plain):
+        pass
+    assert where == [False, False]

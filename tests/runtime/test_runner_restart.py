@@ -1,0 +1,133 @@
+"""What a restart finds: turns that were not finished."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from spade_coreason import (
+    AgentDefinition,
+    AgentRequest,
+    AgentTester,
+    ConversationState,
+    PeerFailed,
+    Policy,
+    ResponseHandler,
+    SessionHandle,
+    agent,
+)
+
+from ..support.stanzas import answers_to, message
+
+ALICE = "alice@localhost"
+BOB = "bob@localhost"
+
+
+class Working:
+    """Hangs the first time."""
+
+    manifest = AgentDefinition.simple("working")
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        if not request.metadata.get("redelivered"):
+            await response.thought("begun")
+            self.begun.set()
+            await asyncio.Event().wait()
+        await response.markdown(f"{request.payload['query']}, redelivered; {len(await session.history())} before")
+
+
+async def test_what_was_not_finished_runs_again_in_order_after_a_restart_marked_as_redelivered() -> None:
+    working = Working()
+    async with AgentTester(working, user=ALICE) as t:
+        t.send_stanza(message("one", "1"))
+        t.send_stanza(message("two", "2"))
+        await working.begun.wait()
+        await t.restart(grace_s=0)
+        await t.settled()
+        assert t.unread() == ["one, redelivered; 0 before", "two, redelivered; 1 before"]
+        await t.restart()
+        assert await answers_to(t, message("two", "2")) == []
+
+
+async def test_a_program_gets_its_answer_from_the_second_run_which_counts_once() -> None:
+    working = Working()
+    async with AgentTester(working) as t:
+        asking = asyncio.create_task(t.ask("one"))
+        await working.begun.wait()
+        await t.restart(grace_s=0)
+        assert (await asking).text == "one, redelivered; 0 before"
+        (only,) = await t.conversations()
+        assert only.interaction_count == 1
+
+
+@pytest.mark.parametrize("how", ["blocks", "a stream"])
+async def test_what_the_second_run_says_differently_counts(how: str) -> None:
+    class Fickle(Working):
+        async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+            again = bool(request.metadata.get("redelivered"))
+            words = ["the same, ", "but better"] if again else ["the same, ", "worse, ", "and worse"]
+            if how == "blocks":
+                for word in words:
+                    await response.markdown(word)
+                await response.thought("done")  # with which the last block leaves
+            else:
+                stream = await response.create_stream()
+                for word in words:
+                    await stream.write(word)
+            if not again:
+                self.begun.set()
+                await asyncio.Event().wait()
+
+    fickle = Fickle()
+    async with AgentTester(fickle) as t:
+        asking = asyncio.create_task(t.ask("one"))
+        await fickle.begun.wait()
+        await t.restart(grace_s=0)
+        answer = await asking
+        assert sum("the same, " in event.data.values() for event in answer.events) == 1
+        if how == "a stream":
+            assert answer.text == "the same, but better"
+        else:
+            assert answer.text == "the same,\n\nbut better\n\nand worse"  # a block that left cannot be taken back
+
+
+async def test_what_was_interrupted_is_reported_where_so_configured() -> None:
+    working = Working()
+    async with AgentTester(working, policy=Policy(on_restart="report")) as t:
+        t.send_stanza(message("one", "1"), user=ALICE)
+        asking = asyncio.create_task(t.ask("one", user=BOB))
+        await working.begun.wait()
+        await t.restart(grace_s=0)
+        with pytest.raises(PeerFailed, match="interrupted before I could answer this"):
+            await asking
+        await t.settled()
+        assert t.unread(ALICE) == ["I was interrupted before I could answer this. Please ask again."]
+        assert [record.interaction_count for record in await t.conversations()] == [0, 0]
+        await t.restart()
+        await t.settled()
+        assert t.unread(ALICE) == []
+
+
+async def test_within_the_grace_period_a_turn_is_finished() -> None:
+    begun, release = asyncio.Event(), asyncio.Event()
+
+    @agent
+    async def slow(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        begun.set()
+        await release.wait()
+        await response.markdown(f"finished {request.metadata.get('redelivered')}")
+
+    async with AgentTester(slow) as t:
+        asking = asyncio.create_task(t.ask("x"))
+        await begun.wait()
+        restarting = asyncio.create_task(t.restart(grace_s=5))
+        await asyncio.sleep(0)
+        release.set()
+        await restarting
+        assert (await asking).text == "finished None"
+        (only,) = await t.conversations()
+        assert (only.state, only.interaction_count) == (ConversationState.ACTIVE, 1)

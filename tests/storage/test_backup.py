@@ -1,0 +1,187 @@
+"""Backups: of one moment while turns are stored, from and to both databases, and nothing is overwritten."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import tarfile
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from spade_coreason import AgentInteractionMemory, StoreError
+from spade_coreason.storage import open_database
+from spade_coreason.storage.backup import back_up, restore
+from spade_coreason.storage.records import Variable
+from spade_coreason.storage.repository import AgentStore
+
+from ..support.databases import SQLITE, everything, execute
+from ..support.records import AGENT, ALICE, NOW, conversation, received, turn
+from ..support.servers.postgres import Postgres
+
+
+def silent(done: int, total: int) -> None:
+    """Nobody watches."""
+
+
+async def filled(url: str, memory_dir: Path, turns: int = 30) -> None:
+    database = await open_database(url, "off")
+    store = AgentStore(database, AGENT)
+    row = conversation(store)
+    for number in range(turns):
+        row = await turn(store, row, Variable("person", ALICE, "v", f'"{number} ☂"'), answer='["<message/>"]')
+    await received(store, key=b"k" * 16)
+    await database.close()
+    memory = AgentInteractionMemory(AGENT, memory_dir)
+    memory.add_information("t", "a plane on Friday ☂")
+
+
+async def test_what_is_backed_up_comes_back_in_either_database(database_url: str, postgres: Postgres, tmp_path: Path) -> None:
+    await filled(database_url, tmp_path / "memory")
+    kept = everything(database_url)
+    seen: list[tuple[int, int]] = []
+    database = await open_database(database_url, reads_only=True)
+    about = await back_up(database, tmp_path / "memory", tmp_path / "b.tar", "1", lambda *done: seen.append(done))
+    await database.close()
+    assert {table: count for table, count in about.rows.items() if count} == {
+        table: len(found) for table, found in kept.items()
+    }
+    assert (seen[0], seen[-1]) == ((0, sum(about.rows.values())), (sum(about.rows.values()),) * 2)
+    assert (tmp_path / "b.tar").stat().st_mode & 0o777 == 0o600
+    for target in (f"{SQLITE}{tmp_path}/restored.db", postgres.url()):
+        memory_dir = tmp_path / target.partition(":")[0] / "memory"
+        database = await open_database(target, "off")
+        assert await restore(database, memory_dir, tmp_path / "b.tar", silent) == about
+        await database.close()
+        assert everything(target) == kept
+        assert AgentInteractionMemory(AGENT, memory_dir).get_information("t") == ["a plane on Friday ☂"]
+        # What was known is known, and row ids go on.
+        database = await open_database(target, "off")
+        store = AgentStore(database, AGENT)
+        assert not await store.inbox.receive(b"k" * 16, ALICE, "{}", NOW)[1]
+        row = (await store.find_conversations(["t"]))["t"]
+        assert (await turn(store, row)).turns == 31
+        await database.close()
+
+
+async def test_a_backup_is_of_one_moment_while_turns_are_stored(database_url: str, tmp_path: Path) -> None:
+    database = await open_database(database_url, "off")
+    store = AgentStore(database, AGENT)
+    is_over = False
+
+    async def talks(name: str) -> None:
+        row = conversation(store, name)
+        while not is_over:
+            row = await turn(store, row, Variable("conversation", name, "turns", str(row.turns + 1)))
+
+    talking = [asyncio.create_task(talks(f"t{number}")) for number in range(4)]
+    for number in range(5):
+        beside = await open_database(database_url, reads_only=True)
+        await back_up(beside, tmp_path / "memory", tmp_path / f"{number}.tar", "1", silent)
+        await beside.close()
+    is_over = True
+    await asyncio.gather(*talking)
+    await database.close()
+    sizes = []
+    for number in range(5):
+        with tarfile.open(tmp_path / f"{number}.tar") as archive:
+            archive.extract("platform.db", tmp_path, filter="data")
+        with closing(sqlite3.connect(tmp_path / "platform.db")) as copy:
+            turns = dict(copy.execute("SELECT conversation_id, turns FROM conversations"))
+            stored = dict(
+                copy.execute(
+                    "SELECT conversation_id, max(number) FROM interactions"
+                    " JOIN conversations c ON c.id = conversation GROUP BY 1"
+                )
+            )
+            variables = {name: int(value) for name, value in copy.execute("SELECT holder, value FROM variables")}
+        assert turns == stored == variables
+        sizes.append(sum(turns.values()))
+    assert sizes == sorted(set(sizes))  # it was not the same moment
+
+
+async def test_nothing_is_overwritten(database_url: str, tmp_path: Path) -> None:
+    await filled(database_url, tmp_path / "memory", 1)
+    database = await open_database(database_url, "off")
+    await back_up(database, tmp_path / "memory", tmp_path / "b.tar", "1", silent)
+    before = everything(database_url)
+    with pytest.raises(StoreError, match=r"b\.tar: is there already; name another file, or remove it"):
+        await back_up(database, tmp_path / "memory", tmp_path / "b.tar", "1", silent)
+    with pytest.raises(StoreError, match="memory: is not empty; restore into a new data directory"):
+        await restore(database, tmp_path / "memory", tmp_path / "b.tar", silent)
+    with pytest.raises(StoreError, match=r"is not empty \(conversations\); restore into a new database"):
+        await restore(database, tmp_path / "another", tmp_path / "b.tar", silent)
+    await database.close()
+    assert everything(database_url) == before
+    assert not (tmp_path / "another").exists()
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (lambda directory: (directory / "b.tar").unlink(), r"b\.tar: there is no such file"),
+        (lambda directory: (directory / "b.tar").write_text("a letter"), r"b\.tar: is no backup of ours: "),
+        (lambda directory: cut(directory / "b.tar"), r"b\.tar: is no backup of ours: "),
+        (lambda directory: repacked(directory, about=None), r"b\.tar: is no backup of ours"),
+        (lambda directory: repacked(directory, about={"format": 2}), "was written by a newer version"),
+        (lambda directory: repacked(directory, newer=True), "was written by a newer version"),
+        (lambda directory: repacked(directory, {"rows": []}), "about.json is damaged"),
+        (lambda directory: repacked(directory, {"memories": 2}), r"does not hold all of what it says it does \(memory\)"),
+        (lambda directory: repacked(directory, {}, database=b""), r"does not hold all of what it says it does \(\w+\)"),
+        (lambda directory: added(directory, "../evil"), "'../evil' is nothing that a backup has"),
+        (lambda directory: added(directory, "memory/a/b"), "'memory/a/b' is nothing that a backup has"),
+        (lambda directory: added(directory, "memory/b", tarfile.SYMTYPE), "'memory/b' is nothing that a backup has"),
+        (lambda directory: added(directory, "memory/b", tarfile.LNKTYPE), "'memory/b' is nothing that a backup has"),
+        (lambda directory: added(directory, "memory/b", tarfile.FIFOTYPE), "'memory/b' is nothing that a backup has"),
+    ],
+)
+async def test_a_backup_that_cannot_be_read_is_one_line_and_changes_nothing(
+    tmp_path: Path, damage: Callable[[Path], object], problem: str
+) -> None:
+    await filled(f"{SQLITE}{tmp_path}/platform.db", tmp_path / "memory", 3)
+    database = await open_database(f"{SQLITE}{tmp_path}/platform.db", reads_only=True)
+    await back_up(database, tmp_path / "memory", tmp_path / "b.tar", "1", silent)
+    await database.close()
+    damage(tmp_path)
+    url = f"{SQLITE}{tmp_path}/new/platform.db"
+    database = await open_database(url, "off")
+    with pytest.raises(StoreError, match=problem) as caught:
+        await restore(database, tmp_path / "new" / "memory", tmp_path / "b.tar", silent)
+    assert "\n" not in str(caught.value)
+    await database.close()
+    assert not any(everything(url).values())
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["platform.db"]
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def added(directory: Path, name: str, kind: bytes = tarfile.REGTYPE) -> None:
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = kind, "about.json"
+    with tarfile.open(directory / "b.tar", "a") as archive:
+        archive.addfile(member)
+
+
+def repacked(
+    directory: Path, about: dict[str, object] | None = None, newer: bool = False, database: bytes | None = None
+) -> None:
+    inside = directory / "inside"
+    with tarfile.open(directory / "b.tar") as archive:
+        archive.extractall(inside, filter="data")
+    if database is not None:
+        (inside / "platform.db").write_bytes(database)
+    if newer:
+        execute(f"{SQLITE}{inside}/platform.db", "UPDATE alembic_version SET version_num = '9999'")
+    elif about is None:
+        (inside / "about.json").unlink()
+    else:
+        known = json.loads((inside / "about.json").read_text())
+        (inside / "about.json").write_text(json.dumps({**known, **about}))
+    with tarfile.open(directory / "b.tar", "w") as archive:
+        for path in inside.iterdir():
+            archive.add(path, path.name)

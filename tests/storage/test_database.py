@@ -1,0 +1,530 @@
+"""The database: what is durable, what fails alone, what is known again after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import NAMESPACE_URL, uuid5
+
+import pytest
+from sqlalchemy import Connection, text
+
+from spade_coreason import ConversationState, DataDirectoryInUse, StoreError
+from spade_coreason.domain.conversation import Life
+from spade_coreason.storage import open_database, schema
+from spade_coreason.storage.database import Database
+from spade_coreason.storage.dedup import KnownKeys
+from spade_coreason.storage.lock import lock_directory
+from spade_coreason.storage.records import ConversationRow, Turn, Variable
+from spade_coreason.storage.repository import AgentStore
+
+from ..support.databases import SQLITE, downgrade, everything, execute
+from ..support.errors import ExpectedErrors
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def url(directory: Path) -> str:
+    return f"sqlite+aiosqlite:///{directory}/platform.db"
+
+
+@pytest.fixture
+def store(database: Database) -> AgentStore:
+    return AgentStore(database, "echo@localhost")
+
+
+def conversation(store: AgentStore, name: str = "t", owner: str = "alice@localhost", turns: int = 0) -> ConversationRow:
+    life = Life(ConversationState.ACTIVE, turns, NOW, NOW)
+    return ConversationRow(store.new_conversation_row(), name, owner, f"session-{name}", life, 100, turns=turns)
+
+
+async def a_turn(store: AgentStore, row: ConversationRow, number: int, *variables: Variable) -> ConversationRow:
+    request, is_new, _ = store.inbox.receive(os.urandom(16), row.owner, "{}", NOW)
+    assert await is_new
+    row = ConversationRow(row.id, row.conversation_id, row.owner, row.session_id, row.life, 100, 1, number)
+    await store.inbox.finish(request, row, Turn(f"i{number}", NOW, f'{{"n": {number}}}'), '["<message/>"]', variables)
+    store.inbox.close(request)
+    return row
+
+
+async def test_a_request_is_kept_once(store: AgentStore) -> None:
+    first = store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
+    within_the_batch = store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
+    other = store.inbox.receive(b"o" * 16, "alice@localhost", "{}", NOW)[1]
+    assert [await first, await within_the_batch, await other] == [True, False, True]
+    assert not await store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
+
+
+async def test_the_json_of_a_request_is_made_only_where_it_is_written(store: AgentStore) -> None:
+    made: list[str] = []
+
+    def json_of(name: str) -> Callable[[], str]:
+        def make() -> str:
+            made.append(name)
+            return f'"{name}"'
+
+        return make
+
+    row, is_new, _ = store.inbox.receive(b"a" * 16, "alice@localhost", json_of("answered"), NOW)
+    answered = store.inbox.finish(row, conversation(store), None, '["<message/>"]')
+    waits = store.inbox.receive(b"w" * 16, "alice@localhost", json_of("waits"), NOW)[1]
+    again = store.inbox.receive(b"w" * 16, "alice@localhost", json_of("again"), NOW)[1]
+    assert [await is_new, await answered, await waits, await again] == [True, True, True, False]
+    assert sorted(made) == ["again", "waits"]
+    assert [(one.request, one.answer) for one in await store.inbox.pending()] == [(None, '["<message/>"]'), ('"waits"', None)]
+
+
+async def test_a_request_without_json_fails_alone(store: AgentStore) -> None:
+    def none() -> str:
+        raise ValueError("no JSON")
+
+    names = [b"a" * 16, b"b" * 16, b"c" * 16]
+    outcomes = [store.inbox.receive(name, "alice@localhost", none if name[0] == ord("b") else "{}", NOW)[1] for name in names]
+    assert await outcomes[0]
+    assert await outcomes[2]
+    with pytest.raises(ValueError, match="no JSON"):
+        await outcomes[1]
+    assert await store.inbox.receive(b"d" * 16, "alice@localhost", "{}", NOW)[1]
+    assert [one.key[:1] for one in await store.inbox.pending()] == [b"a", b"c", b"d"]
+
+
+async def test_the_same_key_of_another_agent_is_another_request(store: AgentStore, database: Database) -> None:
+    assert await store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
+    assert await AgentStore(database, "notes@localhost").inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
+
+
+async def test_a_duplicate_after_seven_days_is_a_new_message(store: AgentStore) -> None:
+    row, is_new, _ = store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)
+    assert await is_new
+    await store.inbox.finish(row, conversation(store), None, None)
+    assert not await store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW + timedelta(days=6))[1]
+    assert await store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW + timedelta(days=7, seconds=1))[1]
+
+
+async def test_of_two_that_come_at_once_after_seven_days_one_is_new(store: AgentStore) -> None:
+    talk = conversation(store)
+    for weeks in range(3):
+        now = NOW + timedelta(days=8 * weeks)
+        copies = [store.inbox.receive(b"k" * 16, "alice@localhost", "{}", now) for _ in range(3)]
+        assert [await is_new for _, is_new, _ in copies] == [True, False, False]
+        await store.inbox.finish(copies[0][0], talk, None, None)
+        assert not await store.inbox.receive(b"k" * 16, "alice@localhost", "{}", now)[1]
+    assert len(await store.inbox.received_from("alice@localhost")) == 1
+
+
+async def test_what_may_have_come_before_and_is_taken_back_while_it_is_stored_does_not_come_back(store: AgentStore) -> None:
+    for key, now in ((b"n" * 16, NOW), (b"n" * 16, NOW + timedelta(days=8))):
+        row, is_new, _ = store.inbox.receive(key, "alice@localhost", "{}", now)
+        store.inbox.close(row)
+        assert await is_new
+        assert not await store.inbox.pending()
+
+
+async def test_what_comes_again_and_again_takes_no_memory(store: AgentStore, database: Database) -> None:
+    for _ in range(5):
+        copies = [store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1] for _ in range(100)]
+        assert sum([await is_new for is_new in copies]) <= 1
+    assert len(database.known.rows(b"k" * 16)) == 1
+
+
+async def test_a_key_that_only_resembles_a_known_one_is_a_new_message(store: AgentStore, database: Database) -> None:
+    for row in range(1, 4):
+        database.known.add(b"k" * 16, row)  # rows that are not there, or have another key
+    assert await store.inbox.receive(b"o" * 16, "alice@localhost", "{}", NOW)[1]
+    _, is_new, is_surely_new = store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)
+    assert await is_new
+    assert not is_surely_new
+    assert not await store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
+
+
+async def test_old_requests_are_purged_and_those_of_the_week_stay_known(store: AgentStore, database: Database) -> None:
+    keys, talk = [number.to_bytes(16, "big") for number in range(3)], conversation(store)
+    for days, key in enumerate(keys):
+        row, is_new, _ = store.inbox.receive(key, "alice@localhost", "{}", NOW + timedelta(days=days))
+        assert await is_new
+        await store.inbox.finish(row, talk, None, None)
+    now = NOW + timedelta(days=8, hours=1)
+    await store.inbox.purge(now)
+    assert [row.received_at for row in await store.inbox.received_from("alice@localhost")] == [NOW + timedelta(days=2)]
+    assert [await store.inbox.receive(key, "alice@localhost", "{}", now)[1] for key in keys] == [True, True, False]
+
+
+async def test_what_is_not_closed_is_pending_in_order(store: AgentStore) -> None:
+    rows = []
+    for number in range(4):
+        row, is_new, _ = store.inbox.receive(bytes([number]) * 16, "alice@localhost", f'{{"n":{number}}}', NOW)
+        assert await is_new
+        rows.append(row)
+    talk = conversation(store)
+    await store.inbox.finish(rows[1], talk, None, '["<message/>"]')
+    await store.inbox.finish(rows[2], talk, None, None)
+    pending = await store.inbox.pending()
+    assert [(p.row, p.request, p.answer) for p in pending] == [
+        (rows[0], '{"n":0}', None),
+        (rows[1], None, '["<message/>"]'),
+        (rows[3], '{"n":3}', None),
+    ]
+
+
+async def test_a_closed_answer_is_not_sent_again(database_url: str) -> None:
+    database = await open_database(database_url, "off")
+    store = AgentStore(database, "echo@localhost")
+    await a_turn(store, conversation(store), 1)
+    await database.close()
+    database = await open_database(database_url, "off")
+    assert await AgentStore(database, "echo@localhost").inbox.pending() == []
+    await database.close()
+
+
+async def test_history_pages_back_from_the_newest(store: AgentStore) -> None:
+    row = conversation(store)
+    for number in range(1, 11):
+        row = await a_turn(store, row, number)
+    assert await store.history(row.id, 3) == ['{"n": 8}', '{"n": 9}', '{"n": 10}']
+    assert await store.history(row.id, 3, 8) == ['{"n": 1}', '{"n": 2}']
+    assert await store.history(row.id, 3, 10) == []
+
+
+async def test_a_turn_is_stored_whole_or_not_at_all(store: AgentStore, database: Database) -> None:
+    row = conversation(store)
+    request, is_new, _ = store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)
+    assert await is_new
+    broken = Variable("conversation", "t", "n", None)  # type: ignore[arg-type]  # what the table refuses
+    with pytest.raises(StoreError, match=r"(?i)not.null"):
+        await store.inbox.finish(request, row, Turn("i", NOW, "{}"), None, [broken])
+    assert await store.find_conversations(["t"]) == {}
+    assert await store.history(row.id, 10) == []
+    assert len(await store.inbox.pending()) == 1
+
+
+async def test_a_write_that_fails_harms_no_other_of_its_batch(store: AgentStore, database: Database) -> None:
+    def wrong(connection: Connection) -> None:
+        connection.execute(text("INSERT INTO nowhere VALUES (1)"))
+
+    requests = [store.inbox.receive(bytes([n]) * 16, "alice@localhost", "{}", NOW)[1] for n in range(20)]
+    failing = asyncio.ensure_future(database.write(wrong))
+    requests += [store.inbox.receive(bytes([n]) * 16, "alice@localhost", "{}", NOW)[1] for n in range(20, 40)]
+    assert all(await asyncio.gather(*requests))
+    with pytest.raises(StoreError, match="nowhere"):
+        await failing
+    assert len(await store.inbox.pending()) == 40
+
+
+async def test_a_waiter_that_is_cancelled_breaks_nothing(store: AgentStore) -> None:
+    first, second = (store.inbox.receive(bytes([n]) * 16, "alice@localhost", "{}", NOW)[1] for n in range(2))
+    first.cancel()
+    assert await second
+    assert len(await store.inbox.pending()) == 2
+
+
+async def test_reading_sees_what_was_written_and_is_not_held_up_by_writing(store: AgentStore) -> None:
+    row = conversation(store)
+    for number in range(1, 30):
+        row = await a_turn(store, row, number)
+        assert await store.history(row.id, 1) == [f'{{"n": {number}}}']
+
+
+async def test_variables_of_two_agents_and_scopes_are_apart(store: AgentStore, database: Database) -> None:
+    row = conversation(store)
+    await a_turn(
+        store,
+        row,
+        1,
+        Variable("conversation", "t", "city", '"Valencia"'),
+        Variable("person", "alice@localhost", "city", '"Berlin"'),
+    )
+    assert await store.variables("conversation", "t") == {"city": '"Valencia"'}
+    assert await store.variables("person", "alice@localhost") == {"city": '"Berlin"'}
+    assert await AgentStore(database, "notes@localhost").variables("conversation", "t") == {}
+
+
+async def test_forgetting_a_person_leaves_everybody_else(store: AgentStore) -> None:
+    for owner in ("alice@localhost", "bob@localhost"):
+        row = conversation(store, f"t-{owner}", owner)
+        await a_turn(
+            store,
+            row,
+            1,
+            Variable("conversation", f"t-{owner}", "n", "1"),
+            Variable("person", owner, "n", "1"),
+        )
+        assert await store.inbox.receive(owner.encode()[:3] + b"waiting.waits", owner, '{"secret": 1}', NOW)[1]
+    report = await store.forget("alice@localhost")
+    assert (report.conversation_ids, report.interactions, report.variables, report.requests) == (
+        ("t-alice@localhost",),
+        1,
+        2,
+        1,
+    )
+    assert [row.owner for row in await store.conversations()] == ["bob@localhost"]
+    assert await store.variables("person", "alice@localhost") == {}
+    assert await store.variables("person", "bob@localhost") == {"n": "1"}
+    assert [p.key[:3] for p in await store.inbox.pending()] == [b"bob"]
+
+
+async def test_deleting_a_conversation_takes_its_turns_and_variables(store: AgentStore) -> None:
+    row = await a_turn(store, conversation(store), 1, Variable("conversation", "t", "n", "1"))
+    report = await store.delete_conversation(row)
+    assert (report.interactions, report.variables) == (1, 1)
+    assert await store.conversations() == []
+    assert await store.history(row.id, 10) == []
+
+
+async def test_active_conversations_are_found_by_time(store: AgentStore) -> None:
+    for number in (1, 0, 2):
+        life = Life(ConversationState.ACTIVE, 1, NOW, NOW + timedelta(minutes=number))
+        row = ConversationRow(store.new_conversation_row(), f"t{number}", "alice@localhost", "s", life, 100)
+        await store.save_conversation(row)
+    assert list((await store.active()).items()) == [(f"t{number}", NOW + timedelta(minutes=number)) for number in range(3)]
+
+
+async def test_migrating_from_nothing_gives_the_schema_of_today(database_url: str) -> None:
+    await (await open_database(database_url, "off")).close()
+    made = _schema(database_url)
+    assert {"conversations", "interactions", "variables", "inbox"} <= made.keys()
+    for table in made:
+        if table.startswith("passage_words_"):
+            continue  # they go with the table of the full text
+        execute(database_url, f"DROP TABLE {table}{'' if database_url.startswith(SQLITE) else ' CASCADE'}")
+    execute(database_url, "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
+    await (await open_database(database_url, "off")).close()
+    assert _schema(database_url) == made
+    assert execute(database_url, "SELECT * FROM alembic_version") == [{"version_num": schema.REVISION}]
+
+
+@pytest.mark.parametrize("revision", ["0001", "0002", "0003", "0004"])
+async def test_migrating_keeps_what_is_stored_and_knows_it(database_url: str, revision: str) -> None:
+    database = await open_database(database_url, "off")
+    store = AgentStore(database, "echo@localhost")
+    row = await a_turn(store, conversation(store), 1)
+    request, is_new, _ = store.inbox.receive(b"k" * 16, "alice@localhost", '{"n":1}', NOW)
+    assert await is_new
+    stored = everything(database_url)
+    await database.write(lambda connection: downgrade(connection, revision))
+    await database.close()
+    assert execute(database_url, "SELECT * FROM alembic_version") == [{"version_num": revision}]
+    assert everything(database_url) == stored
+    database = await open_database(database_url, "off")
+    assert database.was_revision == revision
+    assert everything(database_url) == stored
+    store = AgentStore(database, "echo@localhost")
+    assert await store.history(row.id, 1) == ['{"n": 1}']
+    assert [pending.row for pending in await store.inbox.pending()] == [request]
+    assert not await store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
+    assert await store.inbox.receive(b"o" * 16, "alice@localhost", "{}", NOW)[1]
+    await database.close()
+
+
+def _schema(url: str) -> dict[str, list[object]]:
+    """The columns, keys and indexes of every table, as the database describes them."""
+    found: dict[str, list[object]] = {}
+    if not url.startswith(SQLITE):
+        for row in execute(
+            url,
+            "SELECT table_name AS t, column_name AS c, data_type, is_nullable, column_default FROM information_schema.columns"
+            " WHERE table_schema = current_schema() ORDER BY 1, 2",
+        ):
+            found.setdefault(row.pop("t"), []).append(row)
+        for row in execute(
+            url, "SELECT tablename AS t, indexdef AS c FROM pg_indexes WHERE schemaname = current_schema() ORDER BY indexname"
+        ) + execute(
+            url,
+            "SELECT conrelid::regclass::text AS t, pg_get_constraintdef(oid) AS c FROM pg_constraint"
+            " WHERE connamespace = current_schema()::regnamespace ORDER BY 1, 2",
+        ):
+            found[row["t"]].append(row["c"])
+        return found
+    with closing(sqlite3.connect(url.removeprefix(SQLITE))) as connection:
+        tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        for table in sorted(tables):
+            found[table] = [
+                connection.execute(f"PRAGMA table_info({table})").fetchall(),
+                connection.execute(f"PRAGMA foreign_key_list({table})").fetchall(),
+                sorted(
+                    (name, unique, origin, partial, tuple(connection.execute(f"PRAGMA index_info({name})").fetchall()))
+                    for _, name, unique, origin, partial in connection.execute(f"PRAGMA index_list({table})").fetchall()
+                ),
+            ]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("prepare", "problem"),
+    [
+        (
+            ("CREATE TABLE alembic_version (version_num TEXT)", "INSERT INTO alembic_version VALUES ('9999')"),
+            "newer version",
+        ),
+        (("CREATE TABLE songs (title TEXT)",), "another program"),
+    ],
+)
+@pytest.mark.parametrize("reads_only", [False, True])
+async def test_a_database_that_is_not_ours_is_one_clear_line(
+    database_url: str, prepare: tuple[str, ...], problem: str, reads_only: bool
+) -> None:
+    for statement in prepare:
+        execute(database_url, statement)
+    with pytest.raises(StoreError, match=problem) as caught:
+        await open_database(database_url, reads_only=reads_only)
+    assert "\n" not in str(caught.value)
+
+
+async def test_a_file_that_is_no_database_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "platform.db").write_text("this is a letter, and no database" * 100)
+    with pytest.raises(StoreError, match="not a database") as caught:
+        await open_database(url(tmp_path))
+    assert "\n" not in str(caught.value)
+    assert (tmp_path / "platform.db").read_text().startswith("this is a letter")
+
+
+WRITER = """
+import asyncio, os, sys
+from datetime import UTC, datetime
+from spade_coreason.stores import AgentStore, Database
+
+async def main(url, agent, durability):
+    store = AgentStore(await open_database(url, durability), agent)
+    async def one(n):
+        await store.inbox.receive(n.to_bytes(16, "big"), "a@localhost", "{}", datetime.now(UTC))[1]
+        os.write(1, f"{n}\\n".encode())
+    for base in range(0, 1_000_000, 50):
+        await asyncio.gather(*(one(base + n) for n in range(50)))
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def _start(program: str, *arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+async def test_what_was_confirmed_survives_kill_9(database_url: str) -> None:
+    for attempt, durability in enumerate(("full", "normal", "full")):
+        agent = f"echo{attempt}@localhost"
+        child = _start(WRITER, database_url, agent, durability)
+        assert child.stdout is not None
+        confirmed = [int(child.stdout.readline()) for _ in range(120 + attempt * 130)]
+        child.send_signal(signal.SIGKILL)
+        confirmed += [int(line) for line in child.stdout.read().splitlines() if line]
+        child.communicate()
+        database = await open_database(database_url)
+        stored = {int.from_bytes(p.key, "big") for p in await AgentStore(database, agent).inbox.pending()}
+        await database.close()
+        assert set(confirmed[:-1]) <= stored  # the last line may be cut in the middle of its number
+
+
+def test_a_data_directory_that_cannot_be_written_is_one_line_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError) as caught, lock_directory(tmp_path / "file"):
+        pass
+    remedy = "see to the directory, or name another one (data_dir)"
+    assert str(caught.value) == f"{tmp_path}/file: cannot be written: File exists; {remedy}"
+    with pytest.raises(OSError, match="of the block"), lock_directory(tmp_path / "data"):
+        raise OSError("of the block")
+
+
+async def test_one_process_owns_a_data_directory(tmp_path: Path) -> None:
+    hold = "import sys; from pathlib import Path; from spade_coreason.stores import lock_directory\n"
+    hold += "with lock_directory(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    child = _start(hold, str(tmp_path))
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"held\n"
+    with pytest.raises(DataDirectoryInUse, match=f"in use by process {child.pid}"), lock_directory(tmp_path):
+        pass
+    child.kill()
+    child.communicate()
+    with lock_directory(tmp_path):
+        pass
+
+
+async def test_reading_beside_a_writer_waits_for_nobody_and_changes_nothing(tmp_path: Path) -> None:
+    database = await open_database(url(tmp_path), "off")
+    await a_turn(AgentStore(database, "echo@localhost"), conversation(AgentStore(database, "echo@localhost")), 1)
+    with closing(sqlite3.connect(tmp_path / "platform.db", isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        waiting = asyncio.create_task(asyncio.to_thread(_wait_to_write, tmp_path / "platform.db"))
+        beside = await open_database(url(tmp_path), reads_only=True)
+        assert len(await AgentStore(beside, "echo@localhost").conversations()) == 1
+        assert not waiting.done()  # it waits as long as a reader would that waits for writers
+        await beside.close()
+        writer.execute("ROLLBACK")
+        await waiting
+    await database.close()
+
+
+def _wait_to_write(path: Path) -> None:
+    with closing(sqlite3.connect(path, timeout=5.0, isolation_level=None)) as another:  # the package waits as long
+        another.execute("BEGIN IMMEDIATE")
+
+
+async def test_what_is_opened_to_read_is_neither_made_nor_migrated(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "platform.db")) as other:
+        other.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
+        other.execute("INSERT INTO alembic_version VALUES ('')")
+        other.commit()
+    with pytest.raises(StoreError, match=r"is of an older version \(none\); the next start of the platform migrates it"):
+        await open_database(url(tmp_path), reads_only=True)
+
+
+async def test_writes_of_one_batch_hear_at_once_that_the_file_is_locked(
+    tmp_path: Path, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("database is locked; end the other program that has it open; it is tried again")
+    database = await open_database(url(tmp_path), "off")
+    store = AgentStore(database, "echo@localhost")
+    await database.write(lambda connection: connection.exec_driver_sql("PRAGMA busy_timeout = 300") and None)
+    loop = asyncio.get_running_loop()
+    waits_s = []
+    with closing(sqlite3.connect(tmp_path / "platform.db", isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        for count in (1, 20):
+            began = loop.time()
+            requests = [store.inbox.receive(bytes([n]) * 16, "alice@localhost", "{}", NOW)[1] for n in range(count)]
+            outcomes = await asyncio.gather(*requests, return_exceptions=True)
+            waits_s.append(loop.time() - began)
+            assert {str(outcome) for outcome in outcomes} == {
+                f"{tmp_path}/platform.db: database is locked; end the other program that has it open"
+            }
+        assert waits_s[1] < 10 * waits_s[0]  # one wait for the lock, not one each
+    await database.close()
+
+
+async def test_what_people_said_is_for_nobody_else_on_the_machine(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    database = await open_database(f"sqlite+aiosqlite:///{directory}/platform.db", "off")
+    await a_turn(AgentStore(database, "echo@localhost"), conversation(AgentStore(database, "echo@localhost")), 1)
+    files = sorted(directory.iterdir())
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (directory, *files)] == [0o700, *[0o600] * len(files)]
+    assert len(files) == 3  # with the write-ahead log
+    await database.close()
+
+
+def test_every_key_that_was_added_is_known_by_its_rows_and_hardly_any_other_is() -> None:
+    known = KnownKeys()
+    keys = [uuid5(NAMESPACE_URL, str(number)).bytes for number in range(60_000)]
+    for row, key in enumerate(keys[:30_000], start=2**33):
+        known.add(key, row)
+    known.renew(keys[0], 2**34)
+    assert known.rows(keys[0]) == [2**34, 2**33]
+    assert all(row in known.rows(key) for row, key in enumerate(keys[:30_000], start=2**33))
+    assert sum(len(known.rows(key)) for key in keys) < 30_010
+
+
+def test_keys_of_rows_that_are_gone_are_forgotten_in_time() -> None:
+    known = KnownKeys()
+    keys = [uuid5(NAMESPACE_URL, str(number)).bytes for number in range(30_000)]
+    for row, key in enumerate(keys, start=1):
+        known.add(key, row)
+    known.renew(keys[0], 1)
+    known.forget(before=29_000)
+    assert all(row in known.rows(key) for row, key in enumerate(keys[29_000:], start=29_001))
+    assert not any(known.rows(key) for key in keys[:8_000])

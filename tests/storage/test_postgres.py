@@ -1,0 +1,198 @@
+"""PostgreSQL alone: who owns it, what becomes of writes when it goes away, and what survives its crash."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from spade_coreason import ConversationState, StoreError
+from spade_coreason.domain.conversation import Life
+from spade_coreason.storage import open_database
+from spade_coreason.storage.records import ConversationRow, Turn
+from spade_coreason.storage.repository import AgentStore
+
+from ..support.databases import execute, rows
+from ..support.errors import ExpectedErrors
+from ..support.servers.postgres import Postgres
+from ..support.wait import eventually
+
+AGENT, ALICE = "echo@localhost", "alice@localhost"
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+async def received(store: AgentStore, number: int) -> bool:
+    return await store.inbox.receive(bytes([number]) * 16, ALICE, "{}", NOW)[1]
+
+
+async def test_a_second_platform_on_a_database_is_one_clear_line(postgres: Postgres) -> None:
+    url = postgres.url()
+    database = await open_database(url)
+    with pytest.raises(StoreError, match="another platform uses this database; stop that one, or name another database"):
+        await open_database(url)
+    beside = await open_database(url, reads_only=True)
+    assert await AgentStore(beside, AGENT).conversations() == []
+    await beside.close()
+    elsewhere = await open_database(postgres.url())
+    await elsewhere.close()
+    await database.close()
+    await (await open_database(url)).close()
+
+
+async def test_tables_are_made_all_or_none(postgres: Postgres) -> None:
+    url = postgres.url()
+    execute(url, "CREATE TYPE alembic_version AS (taken integer)")  # the last that is made
+    with pytest.raises(StoreError, match="alembic_version"):
+        await open_database(url)
+    assert execute(url, "SELECT 1 FROM pg_tables WHERE schemaname = current_schema()") == []
+    execute(url, "DROP TYPE alembic_version")
+    await (await open_database(url)).close()
+
+
+async def test_while_the_server_is_away_everything_fails_and_afterwards_it_works_again(
+    own_postgres: Postgres, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("it is tried again every 5 s")
+    database = await open_database(own_postgres.url())
+    store = AgentStore(database, AGENT)
+    assert await received(store, 1)
+    assert await store.load(["t"], ALICE, 5)
+    await asyncio.to_thread(own_postgres.stop)
+    outcomes = await asyncio.gather(
+        received(store, 2), received(store, 3), store.inbox.pending(), store.load(["t"], ALICE, 5), return_exceptions=True
+    )
+    assert [type(outcome) for outcome in outcomes] == [StoreError] * 4
+    assert all(str(outcome).startswith(f"{database.name}: ") for outcome in outcomes)
+    assert database.is_failing
+    await asyncio.to_thread(own_postgres.start)
+    assert await received(store, 2)
+    assert not database.is_failing
+    assert not await received(store, 1)
+    assert [pending.key[0] for pending in await store.inbox.pending()] == [1, 2]
+    assert await store.load(["t"], ALICE, 5)
+    await database.close()
+
+
+async def test_what_was_confirmed_survives_a_crash_of_the_server(
+    own_postgres: Postgres, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("it is tried again every 5 s")
+    database = await open_database(own_postgres.url())
+    store = AgentStore(database, AGENT)
+    confirmed: set[int] = set()
+    is_up = True
+
+    async def writes(number: int) -> None:
+        with suppress(StoreError):
+            while is_up:
+                if await store.inbox.receive(number.to_bytes(16, "big"), ALICE, "{}", NOW)[1]:
+                    confirmed.add(number)
+                number += 1
+
+    chains = [asyncio.create_task(writes(chain * 1_000_000)) for chain in range(8)]
+    await eventually(lambda: len(confirmed) > 500)
+    await asyncio.to_thread(own_postgres.kill)
+    is_up = False
+    await asyncio.to_thread(own_postgres.start)
+    await asyncio.gather(*chains)
+    stored = {int.from_bytes(pending.key, "big") for pending in await store.inbox.pending()}
+    assert confirmed <= stored
+    await database.close()
+
+
+@asynccontextmanager
+async def cut_at_commit(server: Postgres) -> AsyncIterator[tuple[int, list[bytes]]]:
+    """A port beside the server's, on which connections go lost between a commit and its confirmation, once it is armed."""
+    armed: list[bytes] = []
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def pump(source: asyncio.StreamReader, to: asyncio.StreamWriter, back: asyncio.StreamWriter, up: bool) -> None:
+        is_committed = False
+        while data := await source.read(65536):
+            if up and armed and b"COMMIT" in data:
+                committing.add(back)
+                armed.clear()
+            elif not up and to in committing:
+                is_committed = True
+            if is_committed:
+                break
+            to.write(data)
+        to.close()
+        back.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, further = await asyncio.open_connection("127.0.0.1", server.port)
+        for task in (pump(reader, further, writer, True), pump(there, writer, further, False)):
+            tasks.add(asyncio.create_task(task))
+
+    committing: set[asyncio.StreamWriter] = set()
+    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with listener:
+        yield listener.sockets[0].getsockname()[1], armed
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_commit_whose_confirmation_is_lost_is_looked_up(postgres: Postgres) -> None:
+    direct = postgres.url()
+    async with cut_at_commit(postgres) as (port, armed):
+        database = await open_database(direct.replace(f":{postgres.port}/", f":{port}/"))
+        store = AgentStore(database, AGENT)
+        assert await received(store, 1)
+        row, is_new, _ = store.inbox.receive(b"2" * 16, ALICE, "{}", NOW)
+        assert await is_new
+        life = Life(ConversationState.ACTIVE, 1, NOW, NOW)
+        talk = ConversationRow(store.new_conversation_row(), "t", ALICE, "s", life, 100, turns=1)
+        armed.append(b"now")
+        await store.inbox.finish(row, talk, Turn("i", NOW, "{}"), None)
+        assert not armed
+        assert len(rows(direct, "interactions")) == 1
+        armed.append(b"now")
+        assert await received(store, 3)
+        assert not armed
+        store.inbox.close(row)
+        _, is_new, _ = store.inbox.receive(b"2" * 16, ALICE, "{}", NOW + timedelta(days=8))  # it is looked whether it is new
+        armed.append(b"now")
+        assert await is_new
+        assert not armed
+        assert len(await store.inbox.pending()) == 3
+        await database.close()
+
+
+async def test_a_server_that_is_not_there_is_one_line_without_the_password(tmp_path: Path) -> None:
+    for url in (
+        f"postgresql+asyncpg://me:s3cret@/name?host={tmp_path}",
+        "postgresql+asyncpg://me:s3cret@127.0.0.1:1/name",
+    ):
+        with pytest.raises(StoreError) as caught:
+            await open_database(url)
+        text = str(caught.value)
+        assert text.startswith("postgresql://")
+        assert "/name: " in text
+        assert "\n" not in text
+        assert "s3cret" not in text
+
+
+async def test_a_wrong_password_is_one_line_without_it(postgres: Postgres) -> None:
+    login, address = postgres.url().rsplit("@", 1)
+    with pytest.raises(StoreError, match="password authentication failed") as caught:
+        await open_database(f"{login}wrong@{address}")
+    assert "wrong" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_without_the_driver_one_line_says_how_to_get_it() -> None:
+    program = (
+        "import asyncio, sys; sys.modules['asyncpg'] = None\n"
+        "from spade_coreason.stores import Database\n"
+        "try: asyncio.run(open_database('postgresql+asyncpg://h/d'))\n"
+        "except Exception as error: print(f'{type(error).__name__}: {error}')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    remedy = "pip install 'spade-coreason[postgres]'"
+    assert done.stdout.strip() == f"StoreError: PostgreSQL needs asyncpg, which is not installed: {remedy}"

@@ -1,0 +1,223 @@
+"""What is kept of an agent's sessions: conversations with their owners, variables in their scopes."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from spade_coreason import AgentDefinition, AgentRequest, ConversationState, Identity, ResponseHandler, StoreError
+from spade_coreason.domain.conversation import Life, begin
+from spade_coreason.memory.active import Variables
+from spade_coreason.memory.session import Session
+from spade_coreason.storage.database import Database
+from spade_coreason.storage.records import ConversationRow, Variable
+from spade_coreason.storage.repository import AgentStore
+
+from ..support.databases import opened
+from ..support.records import AGENT, ALICE, BOB, MALICE, NOW, OTHER_AGENT, conversation, turn
+from ..support.runner import Talk
+from ..support.wait import eventually
+
+# Conversations and their owners
+
+
+async def test_a_conversation_comes_back_as_it_was_stored(database_url: str) -> None:
+    life = Life(ConversationState.MAX_INTERACTIONS_REACHED, 7, NOW, NOW + timedelta(microseconds=1), 2, NOW + timedelta(1))
+    database = await opened(database_url)
+    store = AgentStore(database, AGENT)
+    row = conversation(store, "t <é> '", life=life, window_start=5, turns=9)
+    await store.save_conversation(row)
+    await database.close()
+    database = await opened(database_url)
+    store = AgentStore(database, AGENT)
+    assert await store.find_conversations([row.conversation_id, "another"]) == {row.conversation_id: row}
+    assert row.record.dump()["interaction_count"] == 7
+    assert store.new_conversation_row() > row.id
+    await database.close()
+
+
+async def test_an_id_that_is_anothers_cannot_be_stored(store: AgentStore, database: Database) -> None:
+    hers = conversation(store, "t", ALICE)
+    await store.save_conversation(hers)
+    with pytest.raises(StoreError, match=r"(?i)unique"):
+        await store.save_conversation(conversation(store, "t", BOB))
+    assert await store.find_conversations(["t"]) == {"t": hers}
+    # With another agent it is another conversation.
+    elsewhere = AgentStore(database, OTHER_AGENT)
+    await elsewhere.save_conversation(conversation(elsewhere, "t", BOB))
+    assert (await store.find_conversations(["t"]))["t"].owner == ALICE
+    assert (await elsewhere.find_conversations(["t"]))["t"].owner == BOB
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        ({}, ["c", "b", "a"]),
+        ({"owner": ALICE}, ["c", "a"]),
+        ({"owner": MALICE}, []),
+        ({"state": ConversationState.COMPLETED}, ["b"]),
+        ({"owner": ALICE, "state": ConversationState.COMPLETED}, []),
+        ({"limit": 2}, ["c", "b"]),
+    ],
+)
+async def test_conversations_are_listed_the_newest_first(
+    store: AgentStore, database: Database, arguments: dict[str, Any], names: list[str]
+) -> None:
+    for hours, (name, owner) in enumerate([("a", ALICE), ("b", BOB), ("c", ALICE)]):
+        state = ConversationState.COMPLETED if name == "b" else ConversationState.ACTIVE
+        await store.save_conversation(conversation(store, name, owner, life=Life(state, 1, NOW, NOW + timedelta(hours=hours))))
+    elsewhere = AgentStore(database, OTHER_AGENT)
+    await elsewhere.save_conversation(conversation(elsewhere, "d"))
+    assert [row.conversation_id for row in await store.conversations(**arguments)] == names
+
+
+async def test_only_the_agents_own_active_conversations_are_active(store: AgentStore, database: Database) -> None:
+    elsewhere = AgentStore(database, OTHER_AGENT)
+    await elsewhere.save_conversation(conversation(elsewhere, "elsewhere"))
+    ended = Life(ConversationState.COMPLETED, 1, NOW, NOW)
+    await store.save_conversation(conversation(store, "ended", life=ended))
+    assert await store.active() == {}
+    later = NOW + timedelta(seconds=1)
+    await store.save_conversation(conversation(store, "later", life=Life(ConversationState.ACTIVE, 1, NOW, later)))
+    assert await store.active() == {"later": later}
+    assert (await store.count_conversations(), await elsewhere.count_conversations()) == ((1, 2), (1, 1))
+    assert await AgentStore(database, "nobody@localhost").count_conversations() == (0, 0)
+
+
+# Variables
+
+HOLDERS = [
+    (agent, scope, holder) for agent in (AGENT, OTHER_AGENT) for scope in ("conversation", "person") for holder in (ALICE, BOB)
+]
+
+
+@pytest.mark.parametrize("written", HOLDERS)
+async def test_a_variable_is_of_one_agent_scope_and_holder(database: Database, written: tuple[str, str, str]) -> None:
+    """A conversation may have a JID as its name: whoever chose such a thread reads no variable of that person."""
+    agent, scope, holder = written
+    store = AgentStore(database, agent)
+    row = await turn(store, conversation(store), Variable(scope, holder, "v", "1"))
+    await turn(store, row, Variable(scope, holder, "v", "2"), Variable(scope, holder, "w\t", "3"))
+    for where in HOLDERS:
+        found = await AgentStore(database, where[0]).variables(*where[1:])
+        assert found == ({"v": "2", "w\t": "3"} if where == written else {})
+
+
+def session(store: AgentStore, owner: str, name: str, values: dict[str, str], of_person: dict[str, str]) -> Session:
+    row = ConversationRow(1, name, owner, name, begin(NOW), 0)
+    identity = Identity(id=owner, name=owner, role="user")
+    conversation, person = Variables("conversation", name, values), Variables("person", owner, of_person)
+    return Session(row, (), identity, store, conversation, person)
+
+
+async def loaded(store: AgentStore, owner: str, name: str) -> Session:
+    return session(store, owner, name, await store.variables("conversation", name), await store.variables("person", owner))
+
+
+@pytest.mark.parametrize(
+    ("scope", "same", "another_thread", "another_person"),
+    [("conversation", 1, None, None), ("person", 1, 1, None), (None, 1, 1, None)],
+)
+async def test_what_a_session_stores_is_read_in_its_scope_and_by_no_other_owner(
+    store: AgentStore, scope: Any, same: Any, another_thread: Any, another_person: Any
+) -> None:
+    told = await loaded(store, ALICE, "t")
+    await told.store("v", 1, scope=scope)
+    before = await loaded(store, ALICE, "t")
+    assert await before.get("v") is None  # it lasts from the end of the turn
+    await turn(store, conversation(store), *told.written())
+    assert await (await loaded(store, ALICE, "t")).get("v") == same
+    assert await (await loaded(store, ALICE, "u")).get("v") == another_thread
+    assert await (await loaded(store, BOB, f"t_{BOB}")).get("v") == another_person
+
+
+circle: list[Any] = []
+circle.append(circle)
+WRONG: dict[str, Any] = {
+    "an object": object(),
+    "a set": {1, 2},
+    "bytes": b"x",
+    "no number": float("nan"),
+    "infinity": [float("-inf")],
+    "half a character": "\ud800",
+    "half a character within": {"a": ["\udfff"]},
+    "a key that is none": {(1, 2): 3},
+    "a key that is a number": {1: "x"},
+    "a key within that is nothing": [{"a": ({None: "x"},)}],
+    "something deep": [{"a": [datetime.now(UTC)]}],
+    "itself": circle,
+    "something too deep": None,
+}
+deep: list[Any] = []
+for _ in range(100_000):
+    deep = [deep]
+WRONG["something too deep"] = deep
+
+
+@pytest.mark.parametrize("what", WRONG)
+@pytest.mark.parametrize("scope", ["conversation", "person", None])
+async def test_a_value_that_is_no_json_is_an_error_that_names_its_key_and_changes_nothing(
+    store: AgentStore, what: str, scope: Any
+) -> None:
+    before = session(store, ALICE, "t", {"the key": '"old"'}, {"the key": '"older"'})
+    await before.store("another", 1)
+    written = before.written()
+    with pytest.raises(ValueError, match=r'variable "the key": .*only JSON values can be kept'):
+        await before.store("the key", WRONG[what], scope=scope)
+    assert before.written() == written
+    assert await before.get("the key") == "old"
+    assert {row.name for row in written} == {"another"}
+
+
+async def test_a_key_that_cannot_be_stored_is_named(store: AgentStore) -> None:
+    told = session(store, ALICE, "t", {}, {})
+    with pytest.raises(ValueError, match="only JSON values can be kept"):
+        await told.store("\ud800", 1)
+    with pytest.raises(ValueError, match=r"'a\\x00b'"):  # for which PostgreSQL has no room
+        await told.store("a\0b", 1)
+    assert told.written() == []
+
+
+class Meeting:
+    """Two turns of a person in two conversations: each sees what was, then both store, in the order of the first to go on."""
+
+    def __init__(self) -> None:
+        self.manifest = AgentDefinition.simple("meeting")
+        self.go_on = {"one": asyncio.Event(), "two": asyncio.Event()}
+        self.there = 0
+        self.found: dict[str, Any] = {}
+
+    async def assist(self, request: AgentRequest, session: Session, response: ResponseHandler) -> None:
+        name = request.payload["query"]
+        if name == "look":
+            self.found = {key: await session.get(key) for key in ("one", "two", "both")}
+            return
+        assert await session.get("both") is None
+        self.there += 1
+        await self.go_on[name].wait()
+        await session.store(name, {"of": name}, scope="person")
+        await session.store("both", name, scope="person")
+
+
+@pytest.mark.parametrize("order", [("one", "two"), ("two", "one"), None])
+async def test_two_turns_at_once_lose_none_of_each_others_variables(database_url: str, order: tuple[str, str] | None) -> None:
+    agent = Meeting()
+    async with Talk(database_url, agent) as talk:
+        for name in agent.go_on:
+            talk.begin(name, thread=name)
+        await eventually(lambda: agent.there == 2)
+        for name in order or agent.go_on:
+            agent.go_on[name].set()
+            if order:  # else both are stored in one transaction
+                await talk.runner.settled(ALICE, name)
+        await talk.runner.settled()
+        await talk.say("look", "three")
+        in_memory = agent.found
+    async with Talk(database_url, agent) as talk:
+        await talk.say("look", "four")
+    assert agent.found == in_memory  # the last one counts, in memory as in the database
+    assert (agent.found["one"], agent.found["two"]) == ({"of": "one"}, {"of": "two"})
+    assert agent.found["both"] == (order[1] if order else "two")

@@ -1,0 +1,72 @@
+"""Clocks that tests set."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from .wait import PATIENCE_S
+
+_ROUNDS = 10  # of the loop: for an alarm, what it calls, and the write at the end of a round
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self, now: datetime = datetime(2025, 11, 20, 12, tzinfo=UTC)) -> None:
+        self.now = now
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def move(self, **by: float) -> None:
+        """Forward, by what a timedelta takes: `seconds=5`."""
+        self.now += timedelta(**by)
+
+
+class LoopClock:
+    """The time of the running event loop: it stands still until the test moves it.
+
+    `with LoopClock() as clock: await clock.move(0.2)`
+
+    Timers, sleeps, timeouts and alarms of the loop wait for the move, however busy the machine is. Sockets, threads and
+    processes go on as ever. So no test waits by `asyncio.sleep` meanwhile: `until` and what comes by a socket need no timer.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._now = 0.0
+
+    def __enter__(self) -> LoopClock:
+        self._now = self._loop.time()
+        self._loop.time = self.time  # type: ignore[method-assign]  # the loop asks itself for the time
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        # Time goes on from where it stands: timers that were set meanwhile are not late.
+        ahead = self._now - time.monotonic()
+        self._loop.time = lambda: time.monotonic() + ahead  # type: ignore[method-assign]  # as above
+
+    def time(self) -> float:
+        """What the loop takes for the time."""
+        return self._now
+
+    async def move(self, seconds: float) -> None:
+        """Let time pass, and what is due then be called; what it sends has left when this returns."""
+        await self._go_round()  # what is about to wait begins to
+        self._now += seconds
+        await self._go_round()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something that tells nobody when it happens, while the loop's time stands still."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            if time.monotonic() > deadline:
+                raise TimeoutError
+            await asyncio.to_thread(time.sleep, 0.005)
+
+    async def _go_round(self) -> None:
+        for _ in range(_ROUNDS):
+            await asyncio.sleep(0)

@@ -1,0 +1,128 @@
+"""Databases, SQLite or PostgreSQL: how tests open them, and what is in them as another program sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection
+
+from spade_coreason.storage import migrations, open_database
+from spade_coreason.storage.database import Database, Intercept
+
+SQLITE = "sqlite+aiosqlite:///"
+TABLES = ("conversations", "interactions", "variables", "inbox")
+RECEIVED, ANSWERED, CLOSED = range(3)
+"""The states of a row of the inbox."""
+
+
+class Writes:
+    """What stands between a database and its writer: `open_database(url, intercept=writes)`; `on_batch` may be set."""
+
+    def __init__(self) -> None:
+        self.on_batch: Intercept = lambda batch, write: write(batch)
+
+    def __call__(self, batch: list[Any], write: Callable[[list[Any]], None]) -> None:
+        self.on_batch(batch, write)
+
+    @contextmanager
+    def held(self) -> Iterator[list[list[Any]]]:
+        """The batches of the block, which the writer gets at its end."""
+        held: list[list[Any]] = []
+        writers: list[Callable[[list[Any]], None]] = []
+
+        def hold(batch: list[Any], write: Callable[[list[Any]], None]) -> None:
+            held.append(batch)
+            writers.append(write)
+
+        before, self.on_batch = self.on_batch, hold
+        try:
+            yield held
+        finally:
+            self.on_batch = before
+        for batch, write in zip(held, writers, strict=True):
+            write(batch)
+
+
+async def opened(url: str, intercept: Intercept | None = None) -> Database:
+    """What is at a URL, without syncs."""
+    return await open_database(url, "off", intercept=intercept)
+
+
+def rows(url: str, table: str) -> list[dict[str, Any]]:
+    """What a table holds, in the order of its first column."""
+    return execute(url, f"SELECT * FROM {table} ORDER BY 1, 2, 3, 4")
+
+
+def everything(url: str) -> dict[str, list[dict[str, Any]]]:
+    """What all tables hold."""
+    return {table: rows(url, table) for table in TABLES}
+
+
+def downgrade(connection: Connection, revision: str) -> None:
+    """Makes the tables as an older version left them."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    config.attributes["connection"] = connection
+    command.downgrade(config, revision)
+
+
+def execute(url: str, sql: str) -> list[dict[str, Any]]:
+    """The rows that a statement gives."""
+    if url.startswith(SQLITE):
+        with closing(sqlite3.connect(url.removeprefix(SQLITE), isolation_level=None)) as connection:
+            connection.row_factory = sqlite3.Row
+            return [dict(row) for row in connection.execute(sql)]
+    return _apart(url.replace("+asyncpg", ""), sql)
+
+
+def commits(url: str) -> int:
+    """How many commits there are: on SQLite in the log (WAL), on PostgreSQL behind the rows of conversations and the inbox."""
+    if not url.startswith(SQLITE):
+        transactions = "SELECT xmin::text AS x FROM interactions UNION SELECT xmin::text FROM inbox"
+        return len(execute(url, f"SELECT x FROM ({transactions}) AS found"))
+    log = Path(f"{url.removeprefix(SQLITE)}-wal").read_bytes()
+    if not log:
+        return 0
+    [page] = struct.unpack_from(">8xI", log)
+    # A frame whose header says how large the database is ends a transaction (SQLite, WAL file format).
+    return sum(struct.unpack_from(">4xI", log, frame) != (0,) for frame in range(32, len(log), 24 + page))
+
+
+def _apart(url: str, sql: str) -> list[dict[str, Any]]:
+    """Asks PostgreSQL from a thread of its own: the test's has an event loop already."""
+    found: list[dict[str, Any]] = []
+    problems: list[BaseException] = []
+
+    async def ask() -> None:
+        import asyncpg
+
+        connection = await asyncpg.connect(url)
+        try:
+            if sql.startswith("SELECT"):
+                found.extend(dict(row) for row in await connection.fetch(sql))
+            else:
+                await connection.execute(sql)
+        finally:
+            await connection.close()
+
+    def work() -> None:
+        try:
+            asyncio.run(ask())
+        except Exception as error:  # noqa: BLE001 - it is the caller's
+            problems.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    if problems:
+        raise problems[0]
+    return found

@@ -1,0 +1,462 @@
+"""Agents on the test servers: in this process with `hosted`, or in a child process that can be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+from xml.sax.saxutils import escape
+
+from spade_coreason import ResponseHandler, SessionHandle
+from spade_coreason.app.platform import Platform
+from spade_coreason.cli.logging import OneLine
+from spade_coreason.config.loader import load_settings
+from spade_coreason.contracts import AgentDefinition, AgentRequest
+from spade_coreason.contracts.base import utc_now
+from spade_coreason.domain.access import Access
+from spade_coreason.domain.avatar import Avatar
+from spade_coreason.domain.conversation import Rules
+from spade_coreason.domain.jid import bare
+from spade_coreason.memory.interaction.store import AgentInteractionMemory
+from spade_coreason.memory.session import Session
+from spade_coreason.runtime.expiry import OnConversationEnd
+from spade_coreason.runtime.files import Files
+from spade_coreason.runtime.gateway import Door
+from spade_coreason.runtime.peers import OpenRequests, Peers
+from spade_coreason.runtime.policy import Policy
+from spade_coreason.runtime.runner import Runner
+from spade_coreason.storage import open_database
+from spade_coreason.storage.database import Database, StoreTimings
+from spade_coreason.storage.repository import AgentStore
+from spade_coreason.xmpp.connection.endpoint import Endpoint
+from spade_coreason.xmpp.host import HostedAgent
+from spade_coreason.xmpp.muc.room import RoomPlan
+from spade_coreason.xmpp.timings import USUAL, ConnectionTimings
+
+from .errors import check_errors, errors_in
+from .records import query_of
+from .servers.server import XmppServer
+from .wait import PATIENCE_S
+
+PROJECT = Path(__file__).parents[2]
+UNLIMITED = Policy(rules=Rules(max_interactions=0))
+USUAL_OF_STORES = StoreTimings()
+
+Assist = Callable[[AgentRequest, Any, Any], Awaitable[None]]
+Make = Callable[[Peers], Any]
+
+
+class By:
+    """An agent of one coroutine: `By(assist)`."""
+
+    def __init__(self, assist: Assist, name: str = "by") -> None:
+        self.assist = assist
+        self.manifest = AgentDefinition.simple(name)
+
+
+class Echo:
+    """Says what it hears, and counts how often it ran."""
+
+    def __init__(self, name: str = "echo", prefix: str = "") -> None:
+        self.manifest = AgentDefinition.simple(name)
+        self.prefix = prefix
+        self.requests: list[AgentRequest] = []
+
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        self.requests.append(request)
+        await response.markdown(f"{self.prefix}{request.payload.get('query', '')}")
+
+
+@dataclass(eq=False)
+class Hosted:
+    """One agent that is online, and everything under it."""
+
+    account: tuple[str, str]
+    server: XmppServer
+    url: str
+    make: Make
+    policy: Policy
+    allow: Sequence[str] | None
+    on_end: tuple[OnConversationEnd, ...] = ()
+    prepare: Callable[[HostedAgent], None] = field(default=lambda host: None)
+    port: int | None = None
+    rooms: Sequence[RoomPlan] = ()
+    invited_by: Sequence[str] = ()
+    admission: Mapping[str, Any] = field(default_factory=dict)
+    clock: Callable[[], datetime] = utc_now
+    agent: Any = None
+    timings: ConnectionTimings = USUAL
+    store_timings: StoreTimings = USUAL_OF_STORES
+    avatar: Avatar | None = None
+
+    database: Database = field(init=False)
+    requests: OpenRequests = field(init=False)
+    runner: Runner = field(init=False)
+    door: Door = field(init=False)
+    host: HostedAgent = field(init=False)
+    peers: Peers = field(init=False)
+    files: Files = field(init=False)
+
+    @property
+    def jid(self) -> str:
+        """The bare JID."""
+        return bare(self.account[0])
+
+    @property
+    def store(self) -> AgentStore:
+        """What lasts of the agent."""
+        return AgentStore(self.database, self.jid)
+
+    async def start(self) -> None:
+        """Online; what a run before left is taken up."""
+        self.database = await open_database(self.url, "normal", timings=self.store_timings)
+        try:
+            endpoint = endpoint_of(self.server, self.port)
+            self.host = HostedAgent(*self.account, endpoint, avatar=self.avatar, rooms=self.rooms, timings=self.timings)
+            self.requests = OpenRequests()
+            self.peers = Peers(self.jid, self.requests, self.host.send)
+            self.agent = self.make(self.peers)
+            files = Files(self.host.uploads.put)
+            self.runner = Runner(
+                self.agent,
+                self.jid,
+                self.store,
+                self.policy,
+                clock=self.clock,
+                on_conversation_end=self.on_end,
+                files=files,
+            )
+            access = Access(self.jid, self.allow, self.invited_by, operators=self.policy.operators, **self.admission)
+            self.door = Door(self.runner, self.requests, access, self.host.send)
+            self.files = files
+            self.host.serve(self.runner, self.door)
+            self.prepare(self.host)
+            await self.host.start()
+        except BaseException:
+            await self.database.close()
+            raise
+
+    async def stop(self, grace_s: float = 5.0) -> None:
+        """A clean end."""
+        await self.host.stop(grace_s)
+        await self.database.close()
+
+    async def restart(self) -> None:
+        """A clean end and a new beginning on the same database; a factory makes a new agent."""
+        await self.stop()
+        await self.start()
+
+    async def vanish(self) -> None:
+        """The connection is cut and does not come back, and no turn ends: for the server it is as after a `kill -9`."""
+        connection = self.host.connection
+        connection.vanish()
+        await self.runner.drain(0)
+        await self.runner.close()
+        await connection.close()
+        await self.database.close()
+
+    def cut(self) -> None:
+        """The TCP connection ends without a word."""
+        self.host.connection.client.abort()
+
+    async def settled(self) -> None:
+        """The server has acknowledged everything, and the database knows."""
+        assert await self.host.connection.settle(5.0)
+        await self.database.write(lambda connection: None)
+
+
+@asynccontextmanager
+async def hosted(
+    agent: Any,
+    server: XmppServer,
+    tmp_path: Path,
+    *,
+    name: str | None = None,
+    policy: Policy = UNLIMITED,
+    access: Sequence[str] | None = None,
+    on_end: tuple[OnConversationEnd, ...] = (),
+    prepare: Callable[[HostedAgent], None] = lambda host: None,
+    port: int | None = None,
+    rooms: Sequence[RoomPlan] = (),
+    invited_by: Sequence[str] = (),
+    admission: Mapping[str, Any] | None = None,
+    timings: ConnectionTimings = USUAL,
+    store_timings: StoreTimings = USUAL_OF_STORES,
+    avatar: Avatar | None = None,
+    clock: Callable[[], datetime] = utc_now,
+) -> AsyncIterator[Hosted]:
+    """Puts `agent`, or what `agent(peers)` makes where it is no agent, on `server` with a fresh account.
+
+    `prepare` is called with the SPADE agent before it starts; `port` is that of a tunnel to the server. `rooms` are
+    joined; into those of `invited_by` the agent may be invited. `admission` are the other rules of its `Access`; `timings` are
+    those of its connection, `store_timings` those of its database.
+    `clock` is the time of its conversations.
+    """
+    make: Make = (lambda peers: agent) if hasattr(agent, "assist") else agent
+    account = await server.account(name)
+    url = f"sqlite+aiosqlite:///{tmp_path}/{bare(account[0])}.db"
+    one = Hosted(account, server, url, make, policy, access, on_end, prepare, port, rooms, invited_by, admission or {}, clock)
+    one.timings, one.store_timings, one.avatar = timings, store_timings, avatar
+    await one.start()
+    try:
+        yield one
+    finally:
+        await one.stop()
+
+
+def sent_by(agent: Hosted) -> list[str]:
+    """What the agent's connection sends from now on: stanzas, or several at once."""
+    client, sent = agent.host.connection.client, list[str]()
+    send_raw = client.send_raw
+
+    def watched(data: Any) -> None:
+        sent.append(str(data))
+        send_raw(data)
+
+    client.send_raw = watched
+    return sent
+
+
+def shown(sent: list[str]) -> int:
+    """How many texts there are among it."""
+    return sum(data.count("<body") for data in sent)
+
+
+def endpoint_of(server: XmppServer, port: int | None = None) -> Endpoint:
+    """Where a test server is; the embedded one needs more than one attempt now and then."""
+    if server.kind == "embedded":
+        return Endpoint(server.host, port or server.port, verify=False, timeout_s=PATIENCE_S / 5, attempts=5)
+    return Endpoint(server.host, port or server.port, ca_file=server.ca_file, timeout_s=PATIENCE_S)
+
+
+class Tunnel:
+    """A network between an agent and its server, which can fail: `async with Tunnel(server) as tunnel`."""
+
+    def __init__(self, server: XmppServer) -> None:
+        self._server = server
+        self._listener: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self.port = 0
+        self.is_open = True
+        """Whether new connections come through."""
+        self.swallows: Literal["", "to the server", "to the agent"] = ""
+        """In which direction everything gets lost, while the connection seems to stand."""
+
+    async def __aenter__(self) -> Tunnel:
+        self._listener = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self.port = self._listener.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        assert self._listener is not None
+        self._listener.close()
+        self.cut()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def cut(self) -> None:
+        """Ends every connection without a word."""
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not self.is_open:
+            writer.transport.abort()
+            return
+        up = await asyncio.open_connection(self._server.host, self._server.port)
+        self._writers |= {writer, up[1]}
+        for source, sink, name in ((reader, up[1], "to the server"), (up[0], writer, "to the agent")):
+            task = asyncio.create_task(self._pump(source, sink, name))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, name: str) -> None:
+        try:
+            while data := await source.read(65_536):
+                if self.swallows != name:
+                    sink.write(data)
+                    await sink.drain()
+        except ConnectionError:
+            pass
+        finally:
+            self._writers.discard(sink)
+            sink.close()
+
+
+def container(event: Any) -> str:
+    """A JSON container (XEP-0335) as anybody may write one; a text stands in it as it is."""
+    text = event if isinstance(event, str) else json.dumps(event)
+    return f"<json xmlns='urn:xmpp:json:0'>{escape(text)}</json>"
+
+
+def envelope(payload: Any = None, kind: str = "request", **data: Any) -> str:
+    """The container of a request by hand: `data` goes beside the payload, whatever it is."""
+    content = data if payload is None else {"payload": payload, **data}
+    return container({"specversion": "1.0", "type": f"ai.coreason.{kind}", "source": "by hand", "id": "1", "data": content})
+
+
+def event_in(message: Any) -> dict[str, Any]:
+    """The CloudEvent that a message carries."""
+    event: dict[str, Any] = json.loads(message.xml.findtext("{urn:xmpp:json:0}json"))
+    return event
+
+
+async def events_of_answer(client: Any) -> list[dict[str, Any]]:
+    """The events that a stock client gets, up to the last of a request."""
+    events = [event_in(await client.message())]
+    while not events[-1]["type"].startswith("ai.coreason.request."):
+        events.append(event_in(await client.message()))
+    return events
+
+
+# In a child process: the platform as users run it
+
+
+class Diary:
+    """Writes down every run; keeps each question in history, variables and interaction memory."""
+
+    def __init__(self, memory: AgentInteractionMemory, journal: str, delay_s: float = 0.0) -> None:
+        self.manifest = AgentDefinition.simple("diary")
+        self._memory = memory
+        self._journal = Path(journal)
+        self._delay_s = delay_s
+
+    def _note(self, what: str, request: AgentRequest) -> None:
+        line = json.dumps([what, request.payload["query"], bool(request.metadata.get("redelivered"))]) + "\n"
+        descriptor = os.open(self._journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.write(descriptor, line.encode())  # one system call: whole, whenever the process is killed
+        os.close(descriptor)
+
+    async def assist(self, request: AgentRequest, session: Session, response: ResponseHandler) -> None:
+        query = request.payload["query"]
+        self._note("begins", request)
+        if query == "what do you know?":
+            asked = [query_of(turn) for turn in await session.history(1000)]
+            count = await session.get("count", 0)
+            remembered = self._memory.get_information(request.metadata["conversation_id"])
+            await response.markdown(json.dumps({"history": asked, "count": count, "memory": remembered}))
+            return
+        if self._delay_s:
+            await asyncio.sleep(self._delay_s)
+        await session.store("count", await session.get("count", 0) + 1, scope="conversation")
+        self._memory.add_information(request.metadata["conversation_id"], query)
+        await response.markdown(f"noted: {query}")
+        self._note("ends", request)
+
+
+@dataclass(eq=False)
+class Child:
+    """A platform in a process of its own."""
+
+    configuration: Path
+    process: asyncio.subprocess.Process | None = None
+
+    @property
+    def error_log(self) -> Path:
+        """What it logs as an error, at all its starts."""
+        return _error_log(self.configuration)
+
+    async def start(self) -> None:
+        """Returns when its agents are online."""
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "tests.support.hosting",
+            str(self.configuration),
+            cwd=PROJECT,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert self.process.stdout is not None
+        line = await asyncio.wait_for(self.process.stdout.readline(), PATIENCE_S)
+        assert line == b"ready\n", f"the platform did not start: {line!r}"
+
+    async def signal(self, number: signal.Signals) -> int:
+        """Sends a signal and returns the exit code."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        code = await asyncio.wait_for(self.process.wait(), PATIENCE_S)
+        self.process = None
+        return code
+
+
+@asynccontextmanager
+async def platform(
+    server: XmppServer,
+    tmp_path: Path,
+    *,
+    agent: str = "tests.support.hosting:Diary",
+    options: dict[str, Any] | None = None,
+    conversation: dict[str, Any] | None = None,
+    grace_s: float = 10,
+    errors: Sequence[str] = (),
+) -> AsyncIterator[tuple[Child, str]]:
+    """A child process with one agent on `server`, and the JID of that agent. It is killed at the end, if it still runs.
+
+    It has to log these `errors`, and no others.
+    """
+    jid, password = await server.account()
+    configuration = tmp_path / "platform.yaml"
+    written = {
+        "server": {
+            "mode": "external",
+            "domain": server.domain,
+            "host": server.host,
+            "port": server.port,
+            "tls": {"ca_file": str(server.ca_file)},
+        },
+        "data_dir": str(tmp_path / "data"),
+        "conversation": {"max_interactions": 0, **(conversation or {})},
+        "limits": {"grace_s": grace_s},
+        "agents": [{"jid": jid, "agent": agent, "password": password, "options": options or {}}],
+    }
+    configuration.write_text(json.dumps(written))
+    configuration.chmod(0o600)
+    child = Child(configuration)
+    await child.start()
+    try:
+        yield child, jid
+    finally:
+        if child.process is not None:
+            await child.signal(signal.SIGKILL)
+    check_errors(errors_in(child.error_log.read_text()), errors)
+
+
+def journal_of(path: Path) -> list[tuple[str, str, bool]]:
+    """What a Diary wrote: ("begins" or "ends", question, whether it was redelivered)."""
+    if not path.exists():
+        return []
+    return [(what, query, again) for what, query, again in map(json.loads, path.read_text().splitlines())]
+
+
+def texts(messages: Iterable[Any]) -> list[str]:
+    """The bodies of messages."""
+    return [str(message["body"]) for message in messages]
+
+
+def _error_log(configuration: Path) -> Path:
+    return configuration.with_suffix(".errors")
+
+
+async def _serve(configuration: Path) -> None:
+    errors = logging.FileHandler(_error_log(configuration))
+    errors.setLevel(logging.ERROR)
+    errors.setFormatter(OneLine(quotes=True))
+    logging.basicConfig(handlers=[logging.StreamHandler(), errors])
+    async with Platform(load_settings(configuration, PROJECT, os.environ)) as running:
+        print("ready", flush=True)
+        await running.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(Path(sys.argv[1])))

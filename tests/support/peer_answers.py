@@ -1,0 +1,58 @@
+"""What a peer answers, and how it comes in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import uuid4
+
+from spade_coreason.domain.messages import Bounce, Reply
+from spade_coreason.runtime.peers import OpenRequests, PeerEvent
+
+from .wait import PATIENCE_S
+
+ME = "me@localhost"
+PEER = "peer@localhost"
+OTHER = "other@localhost"
+
+
+def reply(
+    kind: str,
+    data: Mapping[str, Any] | None = None,
+    *,
+    sender: str = f"{PEER}/agent",
+    request_id: str = "r",
+    event_id: str = "",
+) -> Reply:
+    return Reply(sender, request_id, kind, event_id or str(uuid4()), data or {})
+
+
+def said(content: str, block_id: str = "", **where: str) -> Reply:
+    return reply("block.markdown", {"id": block_id or str(uuid4()), "content": content}, **where)
+
+
+def chunk(seq: int, text: str, stream_id: str = "s") -> Reply:
+    return reply("stream.chunk", {"stream_id": stream_id, "seq": seq, "chunk": text})
+
+
+def completed(**where: str) -> Reply:
+    return reply("request.completed", {"conversation_id": "c", "state": "active"}, **where)
+
+
+async def answered(
+    requests: OpenRequests, *arrivals: Reply | Bounce, jid: str = PEER, request_id: str = "r", timeout_s: float = PATIENCE_S
+) -> list[PeerEvent]:
+    """Asks, and as soon as the request has left `arrivals` come in."""
+    return [event async for event in requests.events(jid, request_id, timeout_s, lambda: come_in(requests, *arrivals))]
+
+
+def come_in(requests: OpenRequests, *arrivals: Reply | Bounce) -> None:
+    for arrival in arrivals:
+        if isinstance(arrival, Bounce):
+            requests.bounce(arrival)
+        else:
+            requests.deliver(arrival)
+
+
+def texts(events: list[PeerEvent]) -> list[str]:
+    return [event.data["content"] for event in events if event.type == "block.markdown"]

@@ -1,0 +1,172 @@
+"""The program `spade-coreason` as a child process, and a platform that it runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import check_errors, errors_in
+from .wait import PATIENCE_S
+
+COMMAND = [sys.executable, "-c", "from spade_coreason.cli import main; main()"]
+TIMEOUT_S = PATIENCE_S
+
+# An agent for the difficult cases; the question says which.
+MOODY = '''\
+"""An agent with moods."""
+
+import asyncio
+
+
+class MoodyAgent:
+    """Does what the question says."""
+
+    def __init__(self, manifest, patience_s: float = 3600.0) -> None:
+        self.manifest = manifest
+        self._patience_s = patience_s
+
+    async def assist(self, request, session, response):
+        match request.payload["query"]:
+            case "fail":
+                await response.error("I am in a bad mood")
+            case "raise":
+                raise ValueError("a secret of the person")
+            case "sleep":
+                await asyncio.sleep(self._patience_s)
+            case "wonder":
+                await response.thought("Is it a long one? " * 9)
+                await asyncio.sleep(self._patience_s)
+            case "yawn":
+                stream = await response.create_stream()
+                await stream.write("Well, ")
+                await asyncio.sleep(self._patience_s)
+            case "escape":
+                await response.markdown("\\x1b[31mred\\x1b[0m and \\x9b5m blinking")
+            case "table":
+                rows = [{"city": "Berlin", "sun": "yes"}]
+                await response.data({"columns": ["city", "sun"], "rows": rows}, title="Weather", view_hint="TABLE")
+            case "choose":
+                await response.ask("Which colour?", ["red", "light green"])
+            case "hush":
+                pass
+            case "dawdle":
+                await asyncio.sleep(0.7)
+                await response.markdown("at last")
+            case "two":
+                await response.markdown("one")
+                stream = await response.create_stream()
+                await stream.write("two ")
+                await stream.write("three")
+            case text:
+                await response.markdown(f"You said {text} ({await session.get('last', 'nothing')} before).")
+                await session.store("last", text)
+'''
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment without settings of ours and of language models, plus `extra`."""
+    clean = {name: text for name, text in os.environ.items() if not name.startswith(("SPADE_COREASON_", "OPENAI_"))}
+    return {**clean, "NO_COLOR": "1", **(extra or {})}
+
+
+def call(
+    *arguments: str, cwd: Path, stdin: str = "", env: Mapping[str, str] | None = None, timeout_s: float = TIMEOUT_S
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end."""
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        cwd=cwd,
+        input=stdin,
+        env=environment(env),
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+@dataclass(eq=False)
+class Running:
+    """A command that runs until it is told to stop. `said` is what it printed until it was ready."""
+
+    process: subprocess.Popen[bytes]
+    cwd: Path
+    said: str = ""
+
+    def ask(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """Another command in the same directory, beside it."""
+        return call(*arguments, cwd=self.cwd, stdin=stdin)
+
+    def stop(self, number: signal.Signals = signal.SIGINT) -> tuple[int, str, str]:
+        """Signals it; its exit code and the rest of what it printed."""
+        self.process.send_signal(number)
+        out, err = self.process.communicate(timeout=TIMEOUT_S)
+        return self.process.returncode, out.decode(), err.decode()
+
+    def wait_for(self, pattern: str) -> None:
+        """Reads its output until it matches."""
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        while not re.search(pattern, self.said, re.MULTILINE):
+            ready, _, _ = select.select([self.process.stdout], [], [], TIMEOUT_S)
+            assert ready, f"nothing like {pattern} in {TIMEOUT_S} s; it said: {self.said}"
+            text = os.read(self.process.stdout.fileno(), 65536).decode()
+            assert text, f"it ended: {self.said} {self.process.stderr.read().decode()}"
+            self.said += text
+
+
+@contextmanager
+def running(
+    *arguments: str,
+    cwd: Path,
+    until: str,
+    env: Mapping[str, str] | None = None,
+    errors: Sequence[str] = (),
+    may_log: Sequence[str] = (),
+) -> Iterator[Running]:
+    """A command in the background, ready; killed at the end if it still runs.
+
+    It has to log these `errors`, and no others but those that it `may_log`.
+    """
+    process = subprocess.Popen(
+        [*COMMAND, *arguments],
+        cwd=cwd,
+        env=environment(env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+    )
+    found = Running(process, cwd)
+    try:
+        found.wait_for(until)
+        yield found
+    finally:
+        if process.poll() is None:
+            process.kill()
+        _, log = process.communicate(timeout=TIMEOUT_S)
+    check_errors(errors_in(log.decode()), errors, may_log)
+
+
+def write_project(directory: Path, mode: str) -> Path:
+    """A project with the agents echo, notes and moody."""
+    (directory / "config").mkdir(parents=True)
+    (directory / "moody.py").write_text(MOODY)
+    agents = [
+        {"jid": "echo@localhost", "agent": "spade_coreason.agents.echo:EchoAgent"},
+        {"jid": "notes@localhost", "agent": "spade_coreason.agents.notes:NotesAgent"},
+        {"jid": "moody@localhost", "agent": "moody:MoodyAgent"},
+    ]
+    # What sleeps when the platform stops is not waited for.
+    settings = {"server": {"mode": mode}, "agents": agents, "limits": {"grace_s": 0.2}}
+    (directory / "config" / "platform.yaml").write_text(json.dumps(settings))
+    return directory

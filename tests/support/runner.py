@@ -1,0 +1,88 @@
+"""A runner over a database, started and stopped as often as a test wants, and the agent that it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, ResponseHandler
+from spade_coreason.contracts.base import utc_now
+from spade_coreason.domain.messages import Incoming
+from spade_coreason.memory.session import Session
+from spade_coreason.runtime.policy import Policy
+from spade_coreason.runtime.runner import Runner
+from spade_coreason.storage.repository import AgentStore
+
+from .databases import opened
+from .records import AGENT, ALICE
+
+
+class Seen(NamedTuple):
+    """What an agent finds at the start of a turn: turns in its window, all turns, and texts of the interaction memory."""
+
+    window: int = 0
+    history: int = 0
+    known: tuple[str, ...] = ()
+
+
+class Remembers:
+    """Answers with what it sees of the conversation, records that in `seen`, and remembers everything in all ways."""
+
+    manifest = AgentDefinition.simple("notes")
+
+    def __init__(self, memory: AgentInteractionMemory | None = None, release: asyncio.Event | None = None) -> None:
+        self.memory = memory
+        self.release = release
+        self.at_work = asyncio.Event()
+        self.seen: list[Seen] = []
+
+    async def assist(self, request: AgentRequest, session: Session, response: ResponseHandler) -> None:
+        name = request.metadata["conversation_id"]
+        known = [] if self.memory is None else await self.memory.aget_information(name)
+        if self.memory is not None:
+            await self.memory.aadd_information(name, f"a secret of {session.identity.id}")
+        await session.store("v", f"a secret of {session.identity.id}")
+        self.at_work.set()
+        if self.release is not None:
+            await self.release.wait()
+        seen = Seen(len(await session.window()), len(await session.history(1000)), tuple(known))
+        await response.data(seen._asdict())
+        self.seen.append(seen)
+
+
+class Talk:
+    """A runner over the database at a URL, started and stopped as often as wanted."""
+
+    def __init__(
+        self, database_url: str, agent: Any = None, policy: Policy | None = None, clock: Callable[[], datetime] = utc_now
+    ) -> None:
+        self.url = database_url
+        self.clock = clock
+        self.agent: Any = agent or Remembers()
+        self.policy = policy or Policy()
+        self.sent: list[str] = []
+
+    async def __aenter__(self) -> Talk:
+        self.database = await opened(self.url)
+        self.store = AgentStore(self.database, AGENT)
+        self.runner = Runner(self.agent, AGENT, self.store, self.policy, clock=self.clock)
+        await self.runner.open(self.sent.extend)
+        self.runner.send_unsent()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.runner.drain(0)
+        await self.runner.close()
+        await self.database.close()
+
+    def begin(self, text: str, thread: str | None = "t", sender: str = ALICE) -> asyncio.Future[bool]:
+        taken = self.runner.receive(Incoming("person", f"{sender}/x", str(uuid4()), thread, {"query": text}, text))
+        assert taken is not None
+        return taken
+
+    async def say(self, text: str, thread: str | None = "t", sender: str = ALICE) -> None:
+        await self.begin(text, thread, sender)
+        await self.runner.settled()

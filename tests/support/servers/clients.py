@@ -1,0 +1,195 @@
+"""A stock XMPP client, slixmpp as it comes: none of the package's code is in it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import ssl
+from collections.abc import Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Protocol
+from xml.sax.saxutils import escape, quoteattr
+
+import slixmpp
+from slixmpp.xmlstream import ET
+from slixmpp.xmlstream.handler import Callback
+from slixmpp.xmlstream.matcher import MatchXPath
+
+from ..wait import PATIENCE_S
+
+ATTEMPTS = 3
+CONNECT_S = PATIENCE_S
+
+logging.getLogger("slixmpp").setLevel(logging.CRITICAL)  # connections are cut on purpose here
+
+
+class Server(Protocol):
+    """What a client has to know of a server: XmppServer has it, and the package's local servers."""
+
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def ca_file(self) -> Path | None: ...
+
+
+class StockClient:
+    """A person's client: `async with StockClient(jid, password, server) as alice: alice.send("hi", "echo@localhost")`.
+
+    Verifies the server's certificate where the server names a `ca_file`. Every message stanza goes into `messages`, whatever
+    its type and with or without a body; presences go into `presences`. `xmpp` is the slixmpp client.
+
+    plugins   slixmpp's names, such as "xep_0308"
+    smacks    stream management (XEP-0198), without reconnecting
+    resource  asked for; else the server's choice
+    priority  of the initial presence; None sends none (no messages to the bare JID then)
+    """
+
+    def __init__(
+        self,
+        jid: str,
+        password: str,
+        server: Server,
+        *,
+        resource: str | None = None,
+        plugins: Sequence[str] = (),
+        smacks: bool = False,
+        priority: int | None = 0,
+    ) -> None:
+        self._login = (f"{jid}/{resource}" if resource else jid, password)
+        self._server = server
+        self._plugins = (*plugins, *(("xep_0198",) if smacks else ()))
+        self._priority = priority
+        self.jid = jid
+        self.messages: asyncio.Queue[Any] = asyncio.Queue()
+        self.presences: asyncio.Queue[Any] = asyncio.Queue()
+        self.disconnected = asyncio.Event()
+        self.xmpp: Any = None
+
+    @property
+    def full_jid(self) -> str:
+        return str(self.xmpp.boundjid.full)
+
+    async def __aenter__(self) -> StockClient:
+        await self.connect()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def connect(self) -> None:
+        """Logs in; raises PermissionError where the account is refused, ConnectionError where nothing else helped."""
+        for _ in range(ATTEMPTS):  # a connection to the embedded server can hang; the others need one attempt
+            self.xmpp = self._client()
+            outcome: asyncio.Queue[bool] = asyncio.Queue()
+            for event, is_good in (("session_start", True), ("failed_all_auth", False)):
+                self.xmpp.add_event_handler(event, partial(_put, outcome, is_good))
+            self.xmpp.connect(self._server.host, self._server.port)
+            try:
+                async with asyncio.timeout(CONNECT_S):
+                    if not await outcome.get():
+                        raise PermissionError(f"{self.jid} cannot log in")
+            except TimeoutError:
+                await self._drop()
+                continue
+            except BaseException:
+                await self._drop()
+                raise
+            self.disconnected.clear()
+            self.xmpp.add_event_handler("disconnected", lambda _: self.disconnected.set())
+            if self._priority is not None:
+                self.xmpp.send_presence(ppriority=self._priority)
+            return
+        raise ConnectionError(f"{self.jid} cannot connect to {self._server.host}:{self._server.port}")
+
+    async def close(self) -> None:
+        """A polite end: unavailable presence and the end of the stream."""
+        if self.xmpp is not None and self.xmpp.transport is not None:
+            self.xmpp.send_presence(ptype="unavailable")
+            await asyncio.wait_for(self.xmpp.disconnect(wait=1.0), PATIENCE_S)
+        await self._drop()
+
+    def cut(self) -> None:
+        """The connection ends without a word, as in a tunnel."""
+        self.xmpp.abort()
+
+    def send(
+        self,
+        body: str | None,
+        to: str,
+        *,
+        thread: str | None = None,
+        id: str | None = None,
+        type: str = "chat",
+        extra_xml: str = "",
+    ) -> str:
+        """Sends a message and returns its id. Without a body (None) there is no element for it; `id=""` sends none.
+
+        `extra_xml` are further children of the message, as text, each with its namespace.
+        """
+        ident = secrets.token_hex(6) if id is None else id
+        attributes = f"to={quoteattr(to)} type={quoteattr(type)}" + (f" id={quoteattr(ident)}" if ident else "")
+        children = "" if body is None else f"<body>{escape(body)}</body>"
+        children += "" if thread is None else f"<thread>{escape(thread)}</thread>"
+        self.send_xml(f"<message xmlns='jabber:client' {attributes}>{children}{extra_xml}</message>")
+        return ident
+
+    def send_xml(self, stanza: str) -> None:
+        """Sends any stanza; it needs its namespace, `jabber:client`. Counted by stream management like any other."""
+        self.xmpp.send(slixmpp.xmlstream.StanzaBase(self.xmpp, ET.fromstring(stanza)), use_filters=False)
+
+    async def message(self, timeout_s: float = PATIENCE_S) -> Any:
+        """The next message stanza of any kind, as slixmpp has it (`["body"]`, `["thread"]`, `["from"]`, `.xml`)."""
+        return await asyncio.wait_for(self.messages.get(), timeout_s)
+
+    async def answer(self, timeout_s: float = PATIENCE_S) -> Any:
+        """The next message that says something: it has a body, or is an error. Others (typing, receipts) are passed over."""
+        async with asyncio.timeout(timeout_s):
+            while True:
+                message = await self.messages.get()
+                if message["type"] == "error" or message["body"]:
+                    return message
+
+    async def ask(self, body: str, to: str, *, timeout_s: float = PATIENCE_S, thread: str | None = None) -> str:
+        """Sends and returns the text of the next answer."""
+        self.send(body, to, thread=thread)
+        return str((await self.answer(timeout_s))["body"])
+
+    def _client(self) -> Any:
+        xmpp = slixmpp.ClientXMPP(*self._login)
+        xmpp.enable_direct_tls = False  # else the first attempt is one that a STARTTLS port cannot answer
+        xmpp.ssl_context = _tls(self._server.ca_file)
+        for plugin in self._plugins:
+            xmpp.register_plugin(plugin)
+        # slixmpp's event `message` is fired only for stanzas with a body.
+        for kind, queue in (("message", self.messages), ("presence", self.presences)):
+            xmpp.register_handler(Callback(f"every {kind}", MatchXPath(f"{{jabber:client}}{kind}"), queue.put_nowait))
+        return xmpp
+
+    async def _drop(self) -> None:
+        if self.xmpp is None:
+            return
+        self.xmpp.cancel_connection_attempt()
+        self.xmpp.abort()
+        filters = self.xmpp._run_out_filters  # a task that slixmpp leaves behind
+        if filters is not None:
+            filters.cancel()
+            await asyncio.gather(filters, return_exceptions=True)
+
+
+def _put(queue: asyncio.Queue[bool], value: bool, _event: object) -> None:
+    queue.put_nowait(value)
+
+
+@cache
+def _tls(ca_file: Path | None) -> ssl.SSLContext:
+    """One context for all clients of a server: a third of the memory of one each."""
+    if ca_file is not None:
+        return ssl.create_default_context(cafile=ca_file)
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context

@@ -1,0 +1,104 @@
+"""Many occupants of a chat room over one connection: a component (XEP-0114) whose addresses are people."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import secrets
+from dataclasses import dataclass, field
+from xml.sax.saxutils import quoteattr
+
+from spade_coreason.xmpp.servers.process import free_ports
+
+from ..wait import PATIENCE_S
+
+HOST = "crowd.localhost"
+MUC = "http://jabber.org/protocol/muc"
+_SELF = re.compile(rb"code=['\"]110['\"]")
+_LONGEST_STATUS = 16
+_GROUP = 50
+
+
+@dataclass(frozen=True)
+class Entrance:
+    """Where a server takes the crowd in."""
+
+    port: int = field(default_factory=lambda: free_ports(1)[0])
+    secret: str = field(default_factory=lambda: secrets.token_hex(8))
+    host: str = HOST
+
+
+class Crowd:
+    """`async with Crowd(entrance) as crowd: await crowd.join(room, 1000)`.
+
+    What comes in is counted, and not parsed: a thousand people hear of each other a million times.
+    """
+
+    def __init__(self, entrance: Entrance) -> None:
+        self._entrance = entrance
+        self._joined = 0
+        self._came = asyncio.Condition()
+
+    async def __aenter__(self) -> Crowd:
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._entrance.port)
+        self._writer.write(
+            b"<stream:stream xmlns='jabber:component:accept' xmlns:stream='http://etherx.jabber.org/streams' to='%s'>"
+            % self._entrance.host.encode()
+        )
+        header = b""
+        while (stream_id := re.search(rb"<stream:stream[^>]* id=['\"]([^'\"]+)['\"]", header)) is None:
+            header += await self._reader.read(4096)
+        proof = hashlib.sha1(stream_id[1] + self._entrance.secret.encode(), usedforsecurity=False).hexdigest()
+        self._writer.write(b"<handshake>%s</handshake>" % proof.encode())
+        assert b"<handshake" in await self._reader.read(4096)
+        self._counting = asyncio.create_task(self._count())
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self._counting.cancel()
+        await asyncio.gather(self._counting, return_exceptions=True)
+        self._writer.close()
+
+    def jid(self, number: int) -> str:
+        return f"person{number}@{self._entrance.host}/room"
+
+    async def join(self, room: str, count: int, timeout_s: float = PATIENCE_S) -> None:
+        """Returns when all of them are in. They come in groups: ejabberd does not get through a thousand wishes at once."""
+        wish = f"<x xmlns='{MUC}'><history maxstanzas='0'/></x>"
+        async with asyncio.timeout(timeout_s):
+            for number in range(count):
+                self._presence(room, number, wish)
+                if (number + 1) % _GROUP == 0 or number + 1 == count:
+                    async with self._came:
+                        await self._came.wait_for(lambda so_many=number + 1: self._joined >= so_many)  # type: ignore[misc]  # mypy knows no type of a lambda with a default
+
+    def leave(self, room: str, *numbers: int) -> None:
+        for number in numbers:
+            self._presence(room, number, "", " type='unavailable'")
+
+    def say(self, room: str, number: int, text: str) -> None:
+        self._send(f"<message from='{self.jid(number)}' to='{room}' type='groupchat'><body>{text}</body></message>")
+
+    def whisper(self, room: str, nick: str, number: int, text: str) -> None:
+        self._send(
+            f"<message from='{self.jid(number)}' to={quoteattr(f'{room}/{nick}')} type='chat'><body>{text}</body></message>"
+        )
+
+    def _presence(self, room: str, number: int, inner: str, kind: str = "") -> None:
+        self._send(f"<presence from='{self.jid(number)}' to='{room}/person{number}'{kind}>{inner}</presence>")
+
+    def _send(self, stanza: str) -> None:
+        self._writer.write(stanza.encode())
+
+    async def _count(self) -> None:
+        rest = b""
+        while data := await self._reader.read(1 << 20):
+            data = rest + data
+            found = [match.end() for match in _SELF.finditer(data)]
+            # What may be the beginning of one more is kept for the next time.
+            rest = data[max([len(data) - _LONGEST_STATUS, *found]) :]
+            if found:
+                async with self._came:
+                    self._joined += len(found)
+                    self._came.notify_all()

@@ -1,0 +1,137 @@
+"""An ejabberd for tests: without Erlang's distribution, so that nothing listens beyond loopback; Debian's stanza limit."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from spade_coreason.xmpp.servers.certificate import certificate_in
+from spade_coreason.xmpp.servers.process import free_ports
+
+from .crowd import Entrance
+from .server import DOMAIN, OTHER_DOMAIN, XmppServer
+
+DEBIAN_STANZA_BYTES = 262_144
+
+CONFIGURATION = """\
+hosts: ["{domain}", "{other}"]
+loglevel: warning
+certfiles: ["{pem}"]
+listen:
+  - {{port: {c2s}, ip: "127.0.0.1", module: ejabberd_c2s, starttls: true, starttls_required: true,
+     max_stanza_size: {stanza_bytes}, shaper: none, access: c2s}}
+  - {{port: {http}, ip: "127.0.0.1", module: ejabberd_http,
+     request_handlers: {{/ws: ejabberd_http_ws{upload_handler}}}}}
+{crowd}
+acl: {{local: {{user_regexp: ""}}}}
+access_rules: {{local: {{allow: local}}, c2s: {{allow: all}}, register: {{{registers}: all}}}}
+auth_method: internal
+auth_password_format: scram
+registration_timeout: infinity
+max_fsm_queue: 100000
+s2s_access: none
+default_db: mnesia
+modules:
+  mod_adhoc: {{}}
+  mod_blocking: {{}}
+  mod_caps: {{}}
+  mod_carboncopy: {{}}
+  mod_client_state: {{}}
+  mod_disco: {{}}
+  mod_last: {{}}
+  mod_muc: {{host: "muc.@HOST@", access: all, access_create: all, max_users: 2000, default_room_options: {{max_users: 2000}}}}
+  mod_ping: {{}}
+  mod_privacy: {{}}
+  mod_private: {{}}
+  mod_pubsub: {{host: "pubsub.@HOST@", access_createnode: all, plugins: [flat, pep]}}
+  mod_register: {{access: register, ip_access: all, password_strength: 0}}
+  mod_roster: {{versioning: true}}
+  mod_vcard: {{}}
+  mod_version: {{}}
+{modules}
+"""
+
+
+CROWD = """\
+  - {{port: {crowd.port}, ip: "127.0.0.1", module: ejabberd_service, access: all, shaper: none,
+     hosts: {{"{crowd.host}": {{password: "{crowd.secret}"}}}}}}
+"""
+
+
+def installed() -> bool:
+    return _program() is not None and shutil.which("erl") is not None
+
+
+def ejabberd(
+    directory: Path,
+    *,
+    stanza_bytes: int = DEBIAN_STANZA_BYTES,
+    archive: bool = False,
+    smacks: bool = True,
+    hibernation_s: int = 300,
+    uploads: int | None = None,
+    offline: bool = True,
+    crowd: Entrance | None = None,
+    registers: bool = True,
+) -> XmppServer:
+    """A server in `directory`, not started yet: `with ejabberd(tmp_path) as server: …`.
+
+    `uploads` are the bytes that an uploaded file may have (XEP-0363). Without `offline` no mail waits for who is away. A
+    `crowd` may connect. It `registers` accounts in-band (XEP-0077), or does not.
+    """
+    domains = [prefix + domain for domain in (DOMAIN, OTHER_DOMAIN) for prefix in ("", "muc.", "pubsub.", "upload.")]
+    certificate = certificate_in(directory / "certs", domains)
+    database = directory / "db"
+    database.mkdir(parents=True, exist_ok=True)
+    pem = directory / "ejabberd.pem"
+    pem.touch(mode=0o600)
+    pem.write_bytes(certificate.certificate.read_bytes() + certificate.key.read_bytes())
+    c2s, http = free_ports(2)
+    modules = []
+    if offline:
+        modules.append("  mod_offline: {access_max_user_messages: 5000}")
+    if smacks:
+        modules.append(f"  mod_stream_mgmt: {{resend_on_timeout: if_offline, resume_timeout: {hibernation_s}}}")
+    if archive:
+        modules.append("  mod_mam: {default: always, assume_mam_usage: true}")
+    if uploads:
+        files = f'put_url: "http://127.0.0.1:{http}/upload/@HOST@", docroot: "{directory}/upload/@HOST@", max_size: {uploads}'
+        modules.append(f"  mod_http_upload: {{{files}, access: local}}")
+    configuration = directory / "ejabberd.yml"
+    configuration.write_text(
+        CONFIGURATION.format(
+            domain=DOMAIN,
+            other=OTHER_DOMAIN,
+            pem=pem,
+            c2s=c2s,
+            http=http,
+            stanza_bytes=stanza_bytes,
+            registers="allow" if registers else "deny",
+            crowd=CROWD.format(crowd=crowd) if crowd else "",
+            upload_handler=", /upload: mod_http_upload" if uploads else "",
+            modules="\n".join(modules),
+        )
+    )
+    # `+K true` is epoll; without `-sname` there is no distribution, hence no epmd and no port of its own.
+    command = ("erl", "-noinput", "+K", "true", "+P", "250000", "-mnesia", "dir", f'"{database}"', "-s", "ejabberd")
+    return XmppServer(
+        kind="ejabberd",
+        port=c2s,
+        http_port=http,
+        directory=directory,
+        certificate=certificate,
+        command=command,
+        environment={
+            "EJABBERD_CONFIG_PATH": str(configuration),
+            "EJABBERD_LOG_PATH": str(directory / "ejabberd.log"),
+            "EJABBERD_PID_PATH": str(directory / "ejabberd.pid"),
+            "ERL_LIBS": os.pathsep.join(sorted({str(path.parent) for path in Path("/usr/lib").glob("*/ejabberd-*")})),
+            "ERL_CRASH_DUMP": str(directory / "crash.dump"),
+            "HOME": str(directory),
+        },
+    )
+
+
+def _program() -> str | None:
+    return shutil.which("ejabberdctl", path=os.environ.get("PATH", "") + os.pathsep + "/usr/sbin")

@@ -1,0 +1,28 @@
+"""The embedded server for tests: the same process that the package starts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import spade_coreason.xmpp.servers
+from spade_coreason.xmpp.servers.certificate import certificate_in
+from spade_coreason.xmpp.servers.process import free_ports
+
+from .server import DOMAIN, XmppServer
+
+PROGRAM = Path(spade_coreason.xmpp.servers.__file__).with_name("embedded_main.py")
+
+
+def embedded(directory: Path) -> XmppServer:
+    """A server in `directory`, not started yet: `with embedded(tmp_path) as server: …`."""
+    certs = directory / "certs"
+    certificate = certificate_in(certs, (DOMAIN,))
+    [port] = free_ports(1)
+    return XmppServer(
+        kind="embedded",
+        port=port,
+        directory=directory,
+        certificate=certificate,
+        command=(sys.executable, "-P", str(PROGRAM), str(certs), DOMAIN, str(port)),
+    )

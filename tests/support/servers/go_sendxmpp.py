@@ -1,0 +1,62 @@
+"""The command-line client go-sendxmpp, Debian's program, as a person at a shell uses it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from ..wait import PATIENCE_S
+from .clients import StockClient
+from .server import XmppServer
+
+
+class GoSendxmpp:
+    """One account of it on `server`; `home` holds what it keeps."""
+
+    def __init__(self, program: str, account: tuple[str, str], server: XmppServer, home: Path) -> None:
+        self._jid, self._server = account[0], server
+        self._command = (program, "-u", account[0], "-p", account[1], "-j", f"{server.host}:{server.port}")
+        self._environment = {**os.environ, "SSL_CERT_FILE": str(server.ca_file), "HOME": str(home)}
+
+    async def send(self, *arguments: str, text: str = "") -> None:
+        """Runs it to its end, with `text` as its input."""
+        process = await self._start(*arguments)
+        await asyncio.wait_for(process.communicate(text.encode()), PATIENCE_S)
+        assert process.returncode == 0, arguments
+
+    @asynccontextmanager
+    async def listening(self, *arguments: str) -> AsyncIterator[Listener]:
+        """It prints what comes in, meanwhile: of everybody, or with arguments what those say."""
+        process = await self._start("-l", *arguments)
+        assert process.stdout is not None
+        listener = Listener(process.stdout)
+        try:
+            if not arguments:
+                async with StockClient(*await self._server.account(), self._server) as other:
+                    other.send("are you there?", self._jid)  # kept by the server until it is
+                    await listener.hears("are you there?")
+            yield listener
+        finally:
+            process.terminate()
+            await process.wait()
+
+    async def _start(self, *arguments: str) -> asyncio.subprocess.Process:
+        pipe = asyncio.subprocess.PIPE
+        return await asyncio.create_subprocess_exec(*self._command, *arguments, env=self._environment, stdin=pipe, stdout=pipe)
+
+
+class Listener:
+    """The lines that it prints: a time, who, and what."""
+
+    def __init__(self, lines: asyncio.StreamReader) -> None:
+        self._lines = lines
+
+    async def hears(self, end: str) -> str:
+        """The next line that ends so."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not (line := (await self._lines.readline()).decode()).endswith(f"{end}\n"):
+                assert line, "it has ended"
+            return line

@@ -1,0 +1,153 @@
+"""A PostgreSQL for tests: a private cluster on a free loopback port, in a temporary directory; no fsync unless asked."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
+
+from ..databases import execute
+
+USER = "platform"
+PASSWORD = "s%3Acr@t"  # what stands in a URL has to be escaped
+_numbers = itertools.count(1)
+
+
+def installed() -> bool:
+    """Whether PostgreSQL's programs are there, and the driver."""
+    from importlib.util import find_spec
+
+    return _programs() is not None and find_spec("asyncpg") is not None
+
+
+@dataclass(slots=True)
+class Postgres:
+    """A running cluster. `start`, `stop` and `kill` block for less than a second."""
+
+    directory: Path
+    programs: Path
+    port: int
+    durable: bool = False
+    _process: subprocess.Popen[bytes] | None = field(default=None)
+
+    def url(self) -> str:
+        """The address of a new schema, and of the user who owns it."""
+        user = f"test_{next(_numbers)}"
+        # Who runs the tests comes in by the socket, which nobody else can reach; on the port everybody needs a password.
+        owner = f"postgresql+asyncpg://{USER}@/postgres?host={self.directory}&port={self.port}"
+        execute(owner, f"CREATE ROLE {user} LOGIN PASSWORD '{PASSWORD}'; CREATE SCHEMA AUTHORIZATION {user}")
+        return f"postgresql+asyncpg://{user}:{quote(PASSWORD, safe='')}@127.0.0.1:{self.port}/postgres"
+
+    def start(self) -> None:
+        """Until it answers."""
+        fsync = "on" if self.durable else "off"
+        settings = [
+            f"unix_socket_directories={self.directory}",
+            "listen_addresses=127.0.0.1",
+            f"port={self.port}",
+            f"fsync={fsync}",
+        ]
+        settings += [f"full_page_writes={fsync}", "max_connections=60", "shared_buffers=16MB", "autovacuum=off"]
+        options = [part for setting in settings for part in ("-c", setting)]
+        with (self.directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*_unprivileged(), str(self.programs / "postgres"), "-D", str(self.directory / "data"), *options],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        ready = [str(self.programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        for _ in range(600):
+            if self._process.poll() is not None:
+                raise AssertionError((self.directory / "log").read_text()[-2000:])
+            if subprocess.run(ready, check=False).returncode == 0:
+                return
+            threading.Event().wait(0.02)
+        raise AssertionError("PostgreSQL does not answer")
+
+    def stop(self) -> None:
+        """As an operator does who does not want to wait for clients."""
+        self._end("INT")
+
+    def kill(self) -> None:
+        """As a crash does: at once, without a checkpoint."""
+        self._end("QUIT")
+
+    def _end(self, signal: str) -> None:
+        if self._process is None:
+            return
+        # The postmaster itself, whatever stands before it.
+        pid = (self.directory / "data" / "postmaster.pid").read_text().splitlines()[0]
+        subprocess.run([*_unprivileged(), "kill", f"-{signal}", pid], check=True)
+        self._process.wait(20)
+        self._process = None
+
+
+@contextmanager
+def postgres(durable: bool = False) -> Iterator[Postgres]:
+    """A cluster of its own, started; gone afterwards."""
+    programs = _programs()
+    assert programs is not None
+    # Not pytest's directory: whoever PostgreSQL runs as, if we are root, may not look in there; a socket's path is short.
+    with tempfile.TemporaryDirectory(prefix="pg-") as name:
+        directory = Path(name)
+        if os.geteuid() == 0:
+            owner = pwd.getpwnam(_user())
+            os.chown(directory, owner.pw_uid, owner.pw_gid)
+        initdb = [
+            str(programs / "initdb"),
+            "-D",
+            str(directory / "data"),
+            "-U",
+            USER,
+            "--auth-local=trust",
+            "--auth-host=scram-sha-256",
+            "--no-sync",
+        ]
+        subprocess.run(
+            [*_unprivileged(), *initdb, "-E", "UTF8", "--locale=C"], check=True, stdout=subprocess.DEVNULL, cwd=directory
+        )
+        server = Postgres(directory, programs, _free_port(), durable)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.kill()
+
+
+def _free_port() -> int:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        return int(taken.getsockname()[1])
+
+
+def _programs() -> Path | None:
+    """Debian keeps them out of PATH; the newest version counts."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    if found:
+        return found[-1].parent
+    elsewhere = shutil.which("initdb")
+    return Path(elsewhere).resolve().parent if elsewhere else None
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwnam("postgres").pw_name
+    except KeyError:
+        return "nobody"
+
+
+def _unprivileged() -> list[str]:
+    """PostgreSQL refuses to run as root."""
+    if os.geteuid() != 0:
+        return []
+    return ["setpriv", f"--reuid={_user()}", f"--regid={pwd.getpwnam(_user()).pw_gid}", "--clear-groups", "--"]

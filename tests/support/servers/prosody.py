@@ -1,0 +1,136 @@
+"""A Prosody for tests, with the limits that it has by default, registration open, and no archive unless asked for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from spade_coreason.xmpp.servers.certificate import certificate_in
+from spade_coreason.xmpp.servers.process import free_ports
+
+from .crowd import Entrance
+from .server import DOMAIN, OTHER_DOMAIN, XmppServer
+
+CONFIGURATION = """\
+run_as_root = {as_root}
+daemonize = false
+pidfile = "{directory}/prosody.pid"
+data_path = "{directory}/data"
+certificates = "{directory}/certs"
+interfaces = {{ "127.0.0.1" }}
+local_interfaces = {{ "127.0.0.1" }}
+use_ipv6 = false
+c2s_ports = {{ {c2s} }}
+c2s_direct_tls_ports = {{ }}
+s2s_ports = {{ }}
+http_ports = {{ {http} }}
+http_interfaces = {{ "127.0.0.1" }}
+https_ports = {{ }}
+http_default_host = "localhost"
+consider_websocket_secure = true
+network_backend = "epoll"
+storage = {{ archive = "{archive_storage}"; muc_log = "{archive_storage}" }}
+sql = {{ driver = "SQLite3"; database = "{directory}/data/archive.sqlite" }}
+sqlite_tune = "fast"
+authentication = "internal_hashed"
+c2s_require_encryption = true
+allow_registration = {registers}
+log = {{ {{ levels = {{ min = "info" }}, to = "file", filename = "{directory}/prosody.log" }} }}
+ssl = {{ key = "{key}"; certificate = "{certificate}" }}
+modules_disabled = {{ "s2s"; {disabled} }}
+modules_enabled = {{
+  "disco"; "roster"; "saslauth"; "tls"; "carbons"; "pep"; "private"; "blocklist"; "vcard4"; "vcard_legacy"; "version";
+  "time"; "ping"; "register"; "csi_simple"; "offline"; "websocket"; "posix"; "bookmarks"; "adhoc"; {modules}
+}}
+{options}
+VirtualHost "{domain}"
+VirtualHost "{other}"
+Component "muc.{domain}" "muc"
+  restrict_room_creation = false
+  {room_modules}
+{uploads}
+{crowd}
+"""
+
+UPLOADS = """\
+Component "upload.{domain}" "http_file_share"
+  http_host = "{domain}"
+  http_external_url = "http://127.0.0.1:{http}/"
+  http_file_share_size_limit = {size}
+  http_file_share_daily_quota = {quota}
+"""
+
+CROWD = """\
+Component "{crowd.host}"
+  component_secret = "{crowd.secret}"
+"""
+
+
+def installed() -> bool:
+    return shutil.which("prosody") is not None
+
+
+def prosody(
+    directory: Path,
+    *,
+    stanza_bytes: int | None = None,
+    archive: bool = False,
+    smacks: bool = True,
+    hibernation_s: int | None = None,
+    queue: int | None = None,
+    unasked: int | None = None,
+    uploads: int | None = None,
+    offline: bool = True,
+    crowd: Entrance | None = None,
+    registers: bool = True,
+    other: str = OTHER_DOMAIN,
+) -> XmppServer:
+    """A server in `directory`, not started yet: `with prosody(tmp_path) as server: …`.
+
+    `stanza_bytes` raises the limit of 256 KiB a stanza; `hibernation_s` (600) and `queue` (500 stanzas) are what Prosody
+    keeps of a session for its resumption (XEP-0198), and so many stanzas (0) may be `unasked` before it asks whether they
+    have arrived; None is Prosody's own default. `uploads` are the bytes that an uploaded file may have (XEP-0363); ten such
+    are what one account may upload a day. Without `offline` no mail waits for who is away. A `crowd` may connect. It
+    `registers` accounts in-band (XEP-0077), or does not. It serves an `other` domain too.
+    """
+    certificate = certificate_in(directory / "certs", (DOMAIN, other, f"muc.{DOMAIN}"))
+    (directory / "data").mkdir(parents=True, exist_ok=True)
+    c2s, http = free_ports(2)
+    modules = [name for name, wanted in (("smacks", smacks), ("mam", archive)) if wanted]
+    settings = {
+        "c2s_stanza_size_limit": stanza_bytes,
+        "smacks_hibernation_time": hibernation_s,
+        "smacks_max_queue_size": queue,
+        "smacks_max_unacked_stanzas": unasked,
+        "component_ports": f"{{ {crowd.port} }}" if crowd else None,
+    }
+    configuration = directory / "prosody.cfg.lua"
+    configuration.write_text(
+        CONFIGURATION.format(
+            as_root=str(os.getuid() == 0).lower(),
+            registers=str(registers).lower(),
+            directory=directory,
+            c2s=c2s,
+            http=http,
+            archive_storage="sql" if archive else "memory",
+            key=certificate.key,
+            certificate=certificate.certificate,
+            modules=" ".join(f'"{name}";' for name in modules),
+            disabled="" if offline else '"offline";',
+            options="\n".join(f"{key} = {value}" for key, value in settings.items() if value is not None),
+            domain=DOMAIN,
+            other=other,
+            crowd=CROWD.format(crowd=crowd) if crowd else "",
+            uploads=UPLOADS.format(domain=DOMAIN, http=http, size=uploads, quota=10 * uploads) if uploads else "",
+            room_modules='modules_enabled = { "muc_mam" }' if archive else "",
+        )
+    )
+    return XmppServer(
+        kind="prosody",
+        port=c2s,
+        http_port=http,
+        directory=directory,
+        certificate=certificate,
+        command=("prosody", "--config", str(configuration), "-F"),
+    )

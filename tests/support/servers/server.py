@@ -1,0 +1,166 @@
+"""A private XMPP server for tests: started, waited for, stopped, killed, started again; with accounts in no time."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import secrets
+import signal
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from spade_coreason.xmpp.servers import lifeline
+from spade_coreason.xmpp.servers.certificate import Certificate
+from spade_coreason.xmpp.servers.stream import StreamError, bare_stream
+
+from ..wait import PATIENCE_S
+
+T = TypeVar("T")
+Kind = Literal["prosody", "ejabberd", "embedded"]
+
+LOOPBACK = "127.0.0.1"
+DOMAIN = "localhost"
+OTHER_DOMAIN = "other.localhost"
+"""A second domain of the same server: its accounts are strangers to agents of `localhost`. Not on the embedded server."""
+
+ATTEMPT_S = PATIENCE_S / 3
+"""About one connection in fifty to pyjabber hangs after STARTTLS."""
+
+_numbers = itertools.count(1)
+
+
+@dataclass(slots=True)
+class XmppServer:
+    """One server process. Everything but `pid` stays the same over restarts, accounts too (not on the embedded server).
+
+    `start`, `stop` and `kill` block (well under two seconds): beside clients in the same event loop, call them by
+    `asyncio.to_thread`.
+    """
+
+    kind: Kind
+    port: int
+    directory: Path
+    certificate: Certificate
+    command: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    http_port: int | None = None
+    """Prosody: `/xmpp-websocket`, ejabberd: `/ws`."""
+    host: str = LOOPBACK
+    domain: str = DOMAIN
+    pid: int = 0
+    _process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def ca_file(self) -> Path:
+        return self.certificate.ca_file
+
+    @property
+    def verify(self) -> bool:
+        """Whether a client of ours verifies the certificate there, as the package does."""
+        return self.kind != "embedded"
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "output.log"
+
+    def __enter__(self) -> XmppServer:
+        self.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
+    def start(self, timeout_s: float = PATIENCE_S) -> None:
+        """Starts the process and returns when it serves: it answers with the certificate that was made for it."""
+        assert self._process is None, "it is running"
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", lifeline.__file__, str(self.log), *self.command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            cwd=self.directory,
+            env={**os.environ, **self.environment},
+        )
+        assert self._process.stdout is not None
+        self.pid = int(self._process.stdout.readline() or 0)
+        try:
+            _blocking(self._wait(time.monotonic() + timeout_s))
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL after three seconds; does nothing when it is not running."""
+        if (process := self._process) is not None:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.close()  # the lifeline ends the server's whole process group
+            process.wait(PATIENCE_S)
+            process.stdout.close()
+            self._process = None
+
+    def kill(self) -> None:
+        """`kill -9`, as a crash of the server looks to its clients. ejabberd forgets the accounts of its last two seconds."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.stop()
+
+    async def account(self, name: str | None = None, *, domain: str | None = None) -> tuple[str, str]:
+        """A fresh account: (bare JID, password). Without a name, one that no other test has."""
+        user = name or f"user{next(_numbers)}-{secrets.token_hex(3)}"
+        password = secrets.token_urlsafe(9)
+        domain = domain or self.domain
+        for attempt in range(3):
+            try:
+                async with (
+                    asyncio.timeout(ATTEMPT_S if self.kind == "embedded" else PATIENCE_S),
+                    bare_stream(self.host, self.port, domain, self.tls_context()) as stream,
+                ):
+                    await stream.register(user, password)
+                break
+            except TimeoutError:
+                if self.kind != "embedded" or attempt == 2:
+                    raise
+        return f"{user}@{domain}", password
+
+    def tls_context(self) -> ssl.SSLContext:
+        """Verifies exactly this server."""
+        return ssl.create_default_context(cafile=self.ca_file)
+
+    async def _wait(self, deadline: float) -> None:
+        assert self._process is not None
+        problem: Exception | None = None
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                raise RuntimeError(f"{self.kind} ended with {self._process.returncode}: {self._tail()}")
+            try:
+                async with (
+                    asyncio.timeout(ATTEMPT_S),
+                    bare_stream(self.host, self.port, self.domain, self.tls_context()) as stream,
+                ):
+                    if stream.certificate_der == self.certificate.der:
+                        return
+            except ssl.SSLError as error:
+                raise RuntimeError(f"another server answers on port {self.port}: {error}") from error
+            except (OSError, StreamError) as error:  # TimeoutError is an OSError
+                problem = error
+            await asyncio.sleep(0.02)  # nothing tells when a port begins to listen
+        raise TimeoutError(f"{self.kind} does not serve: {problem!r}: {self._tail()}")
+
+    def _tail(self) -> str:
+        return "\n".join(path.read_text(errors="replace")[-2000:] for path in sorted(self.directory.glob("*.log")))
+
+
+def _blocking(work: Coroutine[object, object, T]) -> T:
+    """Runs it to its end in a loop of its own, also when this thread has one that runs."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()

@@ -1,0 +1,509 @@
+"""The short way to write an agent, and the short way to test one."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spade_coreason import (
+    AgentDefinition,
+    AgentInteractionMemory,
+    AgentInterface,
+    AgentRequest,
+    AgentTester,
+    ConfigError,
+    Files,
+    MemoryConfig,
+    MemoryStrategy,
+    PeerFailed,
+    PeerRefused,
+    Peers,
+    PeerTimeout,
+    PeerUnavailable,
+    Policy,
+    ResponseHandler,
+    SessionHandle,
+    UploadError,
+    agent,
+)
+
+from .support.clock import Clock, LoopClock
+from .support.errors import ExpectedErrors
+from .support.work import calls
+
+
+@agent(description="Knows the weather")
+async def weather(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+    city = request.payload["query"] or await session.get("city", "Valencia")
+    await session.store("city", city)
+    await response.thought("Looking out of the window…")
+    await response.markdown(f"It is sunny in **{city}**.")
+
+
+@agent
+async def echo(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+    """Repeats what you say.
+
+    And more.
+    """
+    await response.markdown(request.payload["query"])
+
+
+class Counting:
+    """Counts, in the agent object and in the session."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+
+    manifest = AgentDefinition.simple("counting")
+
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        self.turns += 1
+        told = await session.get("told", 0) + 1
+        await session.store("told", told)
+        await response.markdown(f"{self.turns} {told}")
+
+
+# The decorator
+
+
+def test_what_the_decorator_makes_is_an_agent() -> None:
+    for made in (weather, echo):
+        assert isinstance(made, AgentInterface)
+        assert not isinstance(made, type)
+
+
+def test_name_description_and_version_come_from_the_function_unless_given() -> None:
+    assert echo.manifest.metadata.name == "echo"
+    assert echo.manifest.capabilities[0].description == "Repeats what you say."
+    assert weather.manifest.capabilities[0].description == "Knows the weather"
+    policy = MemoryConfig(strategy=MemoryStrategy.ALL)
+
+    @agent(name="other", version="2.0.0", description="d", memory=policy)
+    async def named(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None: ...
+
+    assert (named.manifest.metadata.name, named.manifest.metadata.version) == ("other", "2.0.0")
+    assert named.manifest.config.memory == policy
+
+
+async def generator(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> Any:
+    yield 1
+
+
+async def positional(request: AgentRequest, session: SessionHandle, response: ResponseHandler, option: Any, /) -> None: ...
+
+
+async def manifested(request: AgentRequest, session: SessionHandle, response: ResponseHandler, manifest: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        (lambda request, session, response: None, "<lambda> must be a function written with `async def`"),
+        (Counting, "Counting is a class; one with `manifest` and `assist` is an agent without it"),
+        ("weather", "'weather' must be a function written with `async def`"),
+        (asyncio.sleep, "sleep must take (request, session, response) first"),
+        (generator, "generator is a generator; answer with `await response.markdown(...)`, not with `yield`"),
+        (echo, "echo is an agent already; write @agent once"),
+        (positional, "positional takes option by position only; it is filled by name: remove the `/`"),
+        (manifested, "manifested takes a manifest, and has one of its own; say it with name, version, description"),
+    ],
+)
+def test_what_is_no_coroutine_of_three_is_refused_in_one_line(wrong: Any, line: str) -> None:
+    with pytest.raises(TypeError) as error:
+        agent(wrong)
+    assert str(error.value) == f"@agent: {line}"
+
+
+async def test_a_partial_of_a_coroutine_will_do() -> None:
+    async def say(request: AgentRequest, session: SessionHandle, response: ResponseHandler, *, what: str) -> None:
+        await response.markdown(what)
+
+    async with AgentTester(agent(name="partial")(partial(say, what="hello"))) as t:
+        assert (await t.ask("")).text == "hello"
+
+
+async def test_further_parameters_are_filled_by_name() -> None:
+    @agent
+    async def parts(
+        request: AgentRequest,
+        session: SessionHandle,
+        response: ResponseHandler,
+        peers: Peers,
+        memory: AgentInteractionMemory,
+        greeting: str,
+        times: int = 2,
+    ) -> None:
+        await memory.aadd_information("c", str(await peers.ask("echo@localhost", greeting)))
+        await response.markdown(" ".join(await memory.aget_information("c") * times))
+
+    async with AgentTester(parts, peers={"echo@localhost": echo}, options={"greeting": "hello"}) as t:
+        assert (await t.ask("")).text == "hello hello"
+        assert isinstance(t.agent, AgentInterface)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({}, "options.greeting: is missing, and takes_one needs it; give it a value"),
+        ({"greting": 1}, 'options.greting: unknown option of takes_one; did you mean "greeting"?'),
+    ],
+)
+async def test_a_missing_or_unknown_option_is_named(options: dict[str, Any], line: str) -> None:
+    @agent
+    async def takes_one(request: AgentRequest, session: SessionHandle, response: ResponseHandler, greeting: str) -> None: ...
+
+    with pytest.raises(ConfigError) as error:
+        await AgentTester(takes_one, options=options).__aenter__()
+    assert str(error.value) == line
+
+
+async def test_a_function_of_three_takes_no_options() -> None:
+    with pytest.raises(ConfigError, match="takes no options"):
+        await AgentTester(echo, options={"x": 1}).__aenter__()
+
+
+async def test_a_coroutine_may_take_any_option() -> None:
+    @agent
+    async def any_option(
+        request: AgentRequest, session: SessionHandle, response: ResponseHandler, *args: Any, **options: Any
+    ) -> None:
+        await response.markdown(str(options))
+
+    async with AgentTester(any_option, options={"a": 1}) as t:
+        assert (await t.ask("")).text == "{'a': 1}"
+
+
+# The tester
+
+
+async def test_it_remembers_the_city() -> None:
+    async with AgentTester(weather) as t:
+        await t.ask("Berlin")
+        assert "Berlin" in (await t.ask("")).text
+
+
+async def test_an_answer_has_text_data_and_events() -> None:
+    @agent
+    async def table(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        await response.markdown("first")
+        await response.data({"a": 1}, title="t", view_hint="KEY_VALUE")
+        await response.markdown("second")
+
+    async with AgentTester(table) as t:
+        answer = await t.ask("x")
+        assert str(answer) == answer.text == "first\n\nsecond"
+        assert [block["data"] for block in answer.data] == [{"a": 1}]
+        assert [event.type for event in answer.events] == [
+            "block.markdown",
+            "block.data",
+            "block.markdown",
+            "request.completed",
+        ]
+        assert answer.conversation_id == "tester@localhost_agent@localhost"
+        assert await t.say("x") == ["first", "*t*\na: 1", "second"]
+
+
+async def test_a_class_a_factory_and_an_instance_are_agents() -> None:
+    for made in (Counting, Counting(), lambda: Counting()):
+        async with AgentTester(made) as t:
+            assert (await t.ask("")).text == "1 1"
+
+
+async def test_a_restart_makes_a_new_agent_of_a_class_and_keeps_an_instance() -> None:
+    for made, after in ((Counting, "1 2"), (Counting(), "2 2")):
+        async with AgentTester(made) as t:
+            await t.ask("")
+            await t.restart()
+            assert (await t.ask("")).text == after
+
+
+async def test_users_and_threads_are_conversations_of_their_own() -> None:
+    async with AgentTester(weather) as t:
+        await t.ask("Berlin", user="alice@localhost")
+        await t.ask("Rome", user="bob@localhost", thread="holidays")
+        assert "Valencia" in (await t.ask("", user="carol@localhost")).text
+        assert "Rome" in (await t.ask("", user="bob@localhost", thread="holidays")).text
+        assert {record.conversation_id for record in await t.conversations()} == {
+            "alice@localhost_agent@localhost",
+            "holidays",
+            "carol@localhost_agent@localhost",
+        }
+
+
+async def test_a_stream_is_given_as_it_comes() -> None:
+    more = asyncio.Event()
+
+    @agent
+    async def slow(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        stream = await response.create_stream()
+        await stream.write("one ")
+        await more.wait()
+        await stream.write("two")
+
+    async with AgentTester(slow) as t:
+        chunks = []
+        async for event in t.stream("go"):
+            if event.type == "stream.chunk":
+                chunks.append(event.data["chunk"])
+                more.set()
+        assert chunks == ["one ", "two"]
+
+
+async def test_what_goes_wrong_is_raised(expected_errors: ExpectedErrors) -> None:
+    expected_errors("ZeroDivisionError: a secret")
+
+    @agent
+    async def failing(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        match request.payload["query"]:
+            case "hang" if "redelivered" not in request.metadata:
+                await asyncio.Event().wait()
+            case "raise":
+                raise ZeroDivisionError("a secret")
+        await response.error("out of order")
+
+    async with AgentTester(failing) as t:
+        with pytest.raises(PeerFailed, match="agent@localhost reports: out of order"):
+            await t.ask("report")
+        with pytest.raises(PeerFailed, match="Something went wrong") as error:
+            await t.ask("raise")
+        assert "secret" not in str(error.value)
+        with pytest.raises(PeerTimeout, match=r"did not answer in 0\.05 s"):
+            await t.ask("hang", thread="t", timeout=0.05)
+        with pytest.raises(TimeoutError):
+            await t.say("hang", timeout=0.05)
+        with pytest.raises(PeerRefused):
+            await t.ask("x", user="stranger@elsewhere")
+        with pytest.raises(PeerUnavailable):
+            await t.ask("x", to="nobody@localhost")
+        await t.restart(grace_s=0)  # what hangs does not keep it from stopping
+
+
+async def test_a_person_reads_all_texts_of_an_answer_and_only_their_own() -> None:
+    release = asyncio.Event()
+
+    @agent
+    async def several(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        if request.payload["query"] == "later":
+            await release.wait()
+        for word in request.payload["query"].split():
+            await response.markdown(word)
+
+    async with AgentTester(several) as t:
+        waiting = asyncio.create_task(t.say("later"))
+        assert await t.say("one two", thread="t") == ["one", "two"]
+        assert await t.say("three", user="bob@localhost") == ["three"]
+        assert await t.say("  ", thread="u") == []
+        release.set()
+        assert await waiting == ["later"]
+        assert t.unread() == []
+
+
+async def test_what_nobody_waited_for_is_unread() -> None:
+    async with AgentTester(echo) as t:
+        t.send_stanza("<message to='agent@localhost' type='chat'><body>hi</body></message>")
+        await t.settled()
+        assert t.unread() == ["hi"]
+        assert t.unread() == []
+
+
+async def test_what_is_said_while_the_agents_restart_is_answered_after_it() -> None:
+    class Closing(Counting):
+        async def shutdown(self) -> None:
+            if not t.unread():
+                t.send_stanza("<message to='agent@localhost' type='chat'><body>hi</body></message>")
+
+    async with AgentTester(Closing) as t:
+        await t.restart()
+        await t.settled()
+        assert t.unread() == ["1 1"]
+
+
+async def test_a_manifests_memory_policy_holds() -> None:
+    @agent(memory=MemoryConfig(limit=1))
+    async def forgetful(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        await response.markdown(request.payload["query"])
+
+    async with AgentTester(forgetful) as t:
+        assert t.runners["agent@localhost"].policy.memory.limit == 1
+
+
+async def test_the_clock_is_the_time_of_requests_and_memories() -> None:
+    @agent
+    async def when(
+        request: AgentRequest, session: SessionHandle, response: ResponseHandler, memory: AgentInteractionMemory
+    ) -> None:
+        await memory.aadd_information("c", "x")
+        await memory.aflush()
+        await response.markdown(f"{request.created_at:%Y-%m-%d} {'2025-11-20T12:00' in memory.path.read_text()}")
+
+    async with AgentTester(when, clock=Clock()) as t:
+        assert (await t.ask("")).text == "2025-11-20 True"
+
+
+async def test_an_agents_memory_is_complete_in_its_file_after_a_stop() -> None:
+    found: list[AgentInteractionMemory] = []
+
+    @agent
+    async def keeper(
+        request: AgentRequest, session: SessionHandle, response: ResponseHandler, memory: AgentInteractionMemory
+    ) -> None:
+        found.append(memory)
+        await memory.aadd_information("c", request.payload["query"])
+
+    async with AgentTester(keeper) as t:
+        await t.ask("kept")
+        assert found[0].journal_path.exists()
+        await t.restart()
+        assert "kept" in found[0].path.read_text()
+        assert not found[0].journal_path.exists()
+
+
+async def test_an_agent_that_cannot_start_leaves_nothing_behind() -> None:
+    directories: list[Path] = []
+
+    class Broken(Counting):
+        def __init__(self, memory: AgentInteractionMemory) -> None:
+            directories.append(memory.path.parent.parent)
+
+        def startup(self) -> None:
+            assert directories[0].exists()
+            raise OSError("no coffee")
+
+    with pytest.raises(OSError, match="no coffee"):
+        await AgentTester(Broken).__aenter__()
+    assert not directories[0].exists()
+
+
+async def test_a_lone_tester_starts_quickly() -> None:
+    with LoopClock(), calls() as made:  # it waits for no time to pass
+        async with AgentTester(echo):
+            pass
+    assert made.total() < 100_000  # some 12,000, and 20,000 the first time; with migrations more than a million
+    assert made["fsync"] == made["fdatasync"] == 0
+
+
+def test_tests_of_agents_import_no_xmpp() -> None:
+    code = (
+        "import sys; from spade_coreason import AgentTester, agent; print({'spade', 'slixmpp', 'pyjabber'} & set(sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+async def test_what_is_settled_has_arrived_whenever_it_is_asked() -> None:
+    read: list[str] = []
+    async with AgentTester(echo) as t:
+
+        async def look() -> list[str]:
+            await t.settled()
+            read.extend(t.unread())
+            return read[:]
+
+        t.send_stanza(f"<message to='{t.jid}' type='chat'><body>hello</body></message>", user="tester@localhost")
+        looks = []
+        while not read:  # one begins to wait in every step of the loop until the answer is there
+            looks.append(asyncio.create_task(look()))
+            await asyncio.sleep(0)
+        assert all(seen == ["hello"] for seen in await asyncio.gather(*looks))
+
+
+@pytest.mark.parametrize("thoughts", [False, True], ids=["unheard", "heard"])
+@pytest.mark.parametrize("thought", [(7,), ("seven", "DONE")])
+async def test_a_thought_that_is_none_is_an_error_whoever_reads_it(
+    thoughts: bool, thought: tuple[Any, ...], expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("thought")
+
+    @agent
+    async def counts(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        await response.thought(*thought)
+        await response.markdown("seven")
+
+    async with AgentTester(counts, policy=Policy(thoughts=thoughts)) as t:
+        [said] = await t.say("think")
+        assert said.startswith("Something went wrong on my side (incident ")
+
+
+# What a person's client can do
+
+
+async def test_a_person_sends_without_waiting_and_reads_what_comes() -> None:
+    async with AgentTester(echo) as t:
+        assert t.send("one", id="q1", thread="t") == "q1"
+        t.send("two")
+        first, second = await t.message(), await t.message()
+        assert (first.text, first.thread, first.sender) == ("one", "t", "agent@localhost")
+        assert (second.text, second.thread, second.reply_to, second.corrects, second.link) == ("two", None, None, None, None)
+        assert [message.text for message in t.messages() if message.text] == ["one", "two"]
+        assert t.messages("bob@localhost") == []
+        assert t.unread() == []
+        with pytest.raises(TimeoutError):
+            await t.message(timeout=0.01)
+
+
+async def test_what_came_before_a_restart_can_still_be_read_after_it() -> None:
+    async with AgentTester(echo) as t:
+        await t.say("one")
+        await t.restart()
+        await t.say("two")
+        assert [message.text for message in t.messages()] == ["one", "two"]
+
+
+async def test_where_clients_show_corrections_and_replies_answers_grow_and_refer() -> None:
+    more = asyncio.Event()
+
+    @agent
+    async def slow(request: Any, session: Any, response: Any) -> None:
+        stream = await response.create_stream()
+        await stream.write("one ")
+        await more.wait()
+        await stream.write("two")
+
+    async with AgentTester(slow, client_features={"corrections", "replies"}) as t:
+        question = t.send("go", extra="<active xmlns='http://jabber.org/protocol/chatstates'/>")
+        growing = await t.message()
+        more.set()
+        await t.settled()
+        whole = t.messages()[-1]
+        assert (growing.text, growing.reply_to, growing.corrects) == ("one", question, None)
+        assert (whole.text, whole.reply_to, whole.corrects) == ("one two", question, growing.id)
+        assert "composing" in [message.state for message in t.messages()]
+        t.unread()
+        t.client_features = frozenset()
+        assert await t.say("go") == ["one two"]
+
+
+async def test_a_markable_message_is_displayed_when_the_agent_begins() -> None:
+    async with AgentTester(echo) as t:
+        sent = t.send("hi", extra="<markable xmlns='urn:xmpp:chat-markers:0'/>")
+        await t.settled()
+        assert sent in [message.displayed for message in t.messages()]
+
+
+async def test_an_upload_that_is_refused_is_an_error_in_the_agent() -> None:
+    async def full(name: str, data: bytes, type: str, progress: Any) -> str:
+        raise UploadError(name, "the server is full")
+
+    @agent
+    async def keeper(request: Any, session: Any, response: Any, files: Files) -> None:
+        try:
+            await files.upload("a.txt", b"x")
+        except UploadError as error:
+            await response.markdown(str(error))
+
+    async with AgentTester(keeper, upload=full) as t:
+        assert "the server is full" in (await t.ask("go")).text
+        assert t.uploaded == {}
+
+
+async def test_a_restart_may_bring_another_policy() -> None:
+    async with AgentTester(echo) as t:
+        await t.restart(policy=Policy(queue=7))
+        await t.restart()
+        assert t.runners[t.jid].policy.queue == 7

@@ -1,0 +1,378 @@
+"""Connecting ends in time and says what is wrong; what is connected is honest about it, and comes back by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
+from spade_coreason.domain.access import Access
+from spade_coreason.exceptions import ConnectError, LoginError
+from spade_coreason.runtime.gateway import Door
+from spade_coreason.runtime.peers import OpenRequests
+from spade_coreason.runtime.runner import Runner
+from spade_coreason.storage import open_database
+from spade_coreason.storage.repository import AgentStore
+from spade_coreason.xmpp.connection.endpoint import Endpoint
+from spade_coreason.xmpp.host import HostedAgent
+from spade_coreason.xmpp.servers.certificate import certificate_in
+from spade_coreason.xmpp.servers.process import free_ports
+from spade_coreason.xmpp.timings import ConnectionTimings
+
+from ...support.clock import LoopClock
+from ...support.hosting import UNLIMITED, By, Echo, Hosted, Tunnel, endpoint_of, hosted
+from ...support.servers import ejabberd as ejabberd_server, prosody as prosody_server
+from ...support.servers.clients import StockClient
+from ...support.servers.requirements import require
+from ...support.servers.server import XmppServer
+from ...support.wait import PATIENCE_S, eventually
+
+DTD = "<?xml version='1.0'?><!DOCTYPE l [<!ENTITY i 'ha'>]>"
+LOOK_AT = "is the server running, and are host and port right?"
+TLS = "urn:ietf:params:xml:ns:xmpp-tls"
+STREAM = (
+    "<stream:stream xmlns='jabber:client' xmlns:stream='http://etherx.jabber.org/streams' version='1.0' id='x'"
+    " from='localhost'>"
+)
+
+
+async def _start(jid: str, password: str, endpoint: Endpoint, tmp_path: Path, *, register: bool = False) -> HostedAgent:
+    database = await open_database(f"sqlite+aiosqlite:///{tmp_path}/connect.db", "normal")
+    try:
+        host = HostedAgent(jid, password, endpoint, register=register)
+        runner = Runner(Echo(), jid, AgentStore(database, jid))
+        host.serve(runner, Door(runner, OpenRequests(), Access(jid), host.send))
+        await host.start()
+        return host
+    finally:
+        await database.close()
+
+
+async def _fails(
+    endpoint: Endpoint,
+    tmp_path: Path,
+    account: tuple[str, str] = ("a@localhost", "x"),
+    *,
+    register: bool = False,
+    after: asyncio.Event | None = None,
+) -> str:
+    """The one line of the error. It came at once: no time had to pass; or, after the event, when the endpoint's had."""
+    with LoopClock() as clock:
+        starting = asyncio.create_task(_start(*account, endpoint, tmp_path, register=register))
+        if after is not None:
+            await after.wait()
+            await clock.move(0.9 * endpoint.timeout_s)
+            assert not starting.done()
+            await clock.move(0.1 * endpoint.timeout_s)
+        await clock.until(starting.done)
+    with pytest.raises(ConnectError) as failed:
+        await starting
+    text = str(failed.value)
+    assert text.startswith(account[0])
+    assert "\n" not in text
+    assert len(asyncio.all_tasks()) == 1  # nothing goes on behind our back
+    return text
+
+
+async def test_a_closed_port_is_refused_at_once(tmp_path: Path) -> None:
+    [port] = free_ports(1)
+    text = await _fails(Endpoint("127.0.0.1", port, timeout_s=5), tmp_path)
+    assert text == f"a@localhost/agent: cannot connect to 127.0.0.1:{port}: Connection refused; {LOOK_AT}"
+
+
+async def test_a_server_that_hangs_up_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with _listening(hang_up) as port:
+        text = await _fails(Endpoint("127.0.0.1", port, timeout_s=5), tmp_path)
+    assert text.startswith(f"a@localhost/agent: cannot connect to 127.0.0.1:{port}: ")
+    assert text.endswith(f"; {LOOK_AT}")
+
+
+@asynccontextmanager
+async def _listening(serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> AsyncIterator[int]:
+    writers: list[asyncio.StreamWriter] = []
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        await serve(reader, writer)
+
+    async with await asyncio.start_server(connected, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
+        for writer in writers:
+            writer.transport.abort()
+
+
+async def test_a_port_that_never_answers_ends_with_the_timeout(tmp_path: Path) -> None:
+    connected = asyncio.Event()
+
+    async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connected.set()
+
+    async with _listening(silence) as port:
+        text = await _fails(Endpoint("127.0.0.1", port, timeout_s=0.5), tmp_path, after=connected)
+    assert text.endswith(f"127.0.0.1:{port}: no answer within 0.5 s; is it the right host and port?")
+
+
+async def test_another_kind_of_server_is_an_error(tmp_path: Path) -> None:
+    async def http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async with _listening(http) as port:
+        text = await _fails(Endpoint("127.0.0.1", port, timeout_s=1), tmp_path)
+    assert f"cannot connect to 127.0.0.1:{port}" in text
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+@pytest.mark.parametrize("at_once", [1000, 1], ids=["in one piece", "byte by byte"])
+@pytest.mark.parametrize("first", [DTD + STREAM, STREAM + DTD], ids=["before the stream", "in the stream"])
+async def test_a_stream_with_xml_entities_is_ended_at_once(first: str, at_once: int, encoding: str, tmp_path: Path) -> None:
+    """Whoever stands between us and the server speaks before TLS."""
+    said = (first + "<message from='localhost'><body>&i;</body></message>").encode(encoding)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)
+        with suppress(ConnectionError):
+            for begin in range(0, len(said), at_once):
+                writer.write(said[begin : begin + at_once])
+                await writer.drain()
+                await asyncio.sleep(0)  # each piece comes in by itself
+
+    async with _listening(serve) as port:
+        text = await _fails(Endpoint("127.0.0.1", port, timeout_s=10), tmp_path)
+    assert f"cannot connect to 127.0.0.1:{port}" in text
+    assert "no answer" not in text
+
+
+async def test_a_server_that_says_what_is_no_xml_is_told_so_and_left_at_once(tmp_path: Path) -> None:
+    heard: list[str] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)
+        writer.write(f"{STREAM}<message></presence>".encode())
+        with suppress(ConnectionError):
+            heard.append((await reader.read()).decode())
+
+    async with _listening(serve) as port:
+        text = await _fails(Endpoint("127.0.0.1", port, timeout_s=10), tmp_path)
+        await eventually(lambda: bool(heard))
+    assert f"cannot connect to 127.0.0.1:{port}: its stream is no XML: mismatched tag" in text
+    assert "<not-well-formed xmlns='urn:ietf:params:xml:ns:xmpp-streams'/>" in heard[0]
+
+
+async def test_a_wrong_password_is_a_login_error(our_server: XmppServer, tmp_path: Path) -> None:
+    jid, _ = await our_server.account()
+    with pytest.raises(LoginError):
+        await _start(jid, "wrong", endpoint_of(our_server), tmp_path)
+    text = await _fails(endpoint_of(our_server), tmp_path, (jid, "wrong"))
+    assert text.endswith("refuses the login: wrong password, or no such account; correct the password, or make the account")
+
+
+async def test_an_account_that_is_not_there_is_a_login_error(real_server: XmppServer, tmp_path: Path) -> None:
+    text = await _fails(endpoint_of(real_server), tmp_path, ("nobody@localhost", "x"))
+    assert text.endswith("refuses the login: wrong password, or no such account; correct the password, or make the account")
+
+
+@pytest.mark.parametrize(
+    ("server", "why"),
+    [
+        (prosody_server.prosody, "the server takes no registrations"),
+        (ejabberd_server.ejabberd, "the server refuses to register it (Access denied by service policy)"),
+    ],
+)
+async def test_whose_account_could_not_be_made_hears_why(server: Callable[..., XmppServer], why: str, tmp_path: Path) -> None:
+    require("Prosody and ejabberd", prosody_server.installed() and ejabberd_server.installed())
+    with server(tmp_path / "server", registers=False) as closed:
+        text = await _fails(endpoint_of(closed), tmp_path, ("new@localhost", "secret"), register=True)
+    remedy = "correct the password, or make the account on the server"
+    assert text.endswith(f"refuses the login: wrong password, or no such account, and {why}; {remedy}")
+
+
+async def test_an_untrusted_certificate_is_refused_before_the_password_leaves(real_server: XmppServer, tmp_path: Path) -> None:
+    account = await real_server.account()
+    for ca_file in (None, certificate_in(tmp_path / "another", ("localhost",)).ca_file):
+        endpoint = Endpoint(real_server.host, real_server.port, ca_file=ca_file, timeout_s=5)
+        text = await _fails(endpoint, tmp_path, account)
+        assert "its certificate is not trusted" in text
+        assert "set server.tls.ca_file (--ca-file)" in text
+
+
+async def test_a_server_of_another_domain_says_so(real_server: XmppServer, tmp_path: Path) -> None:
+    account = ("echo@example.org", "x")
+    text = await _fails(endpoint_of(real_server), tmp_path, account)
+    assert "host-unknown" in text
+
+
+async def test_a_certificate_of_another_domain_is_refused(tmp_path: Path) -> None:
+    other = certificate_in(tmp_path / "certs", ("example.org",))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(other.certificate, other.key)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)
+        writer.write(f"{STREAM}<stream:features><starttls xmlns='{TLS}'><required/></starttls></stream:features>".encode())
+        await reader.read(1000)
+        writer.write(f"<proceed xmlns='{TLS}'/>".encode())
+        with suppress(ssl.SSLError, ConnectionError):
+            await writer.start_tls(context)
+
+    async with _listening(serve) as port:
+        text = await _fails(Endpoint("127.0.0.1", port, ca_file=other.ca_file, timeout_s=2), tmp_path)
+    assert "its certificate is not trusted (Hostname mismatch" in text
+    assert text.endswith("it must name the domain of the JID")
+
+
+async def test_an_agent_is_present_when_it_is_ready_and_not_before(prosody: XmppServer, tmp_path: Path) -> None:
+    """Messages that came while it was away, or starting, wait for it."""
+    begins, goes_on = asyncio.Event(), asyncio.Event()
+
+    class Slow(Echo):
+        async def startup(self) -> None:
+            begins.set()
+            await goes_on.wait()
+
+        async def shutdown(self) -> None: ...
+
+    agents: list[Any] = [Slow(), Echo()]
+    async with (
+        hosted(lambda peers: agents.pop(), prosody, tmp_path) as echo,
+        StockClient(*await prosody.account(), prosody) as alice,
+    ):
+        # Presence is for those who may see it: the agent lets alice.
+        asked = asyncio.Event()
+        echo.host.client.add_event_handler("presence_subscribe", lambda presence: asked.set())
+        alice.xmpp.send_presence(pto=echo.jid, ptype="subscribe")
+        await asyncio.wait_for(asked.wait(), PATIENCE_S)
+        echo.host.client.send_presence(pto=alice.jid, ptype="subscribed")
+        await _presence(alice, echo.jid, "available")
+        await echo.stop()
+        await _presence(alice, echo.jid, "unavailable")
+        alice.send("while it was away", echo.jid)
+        starting = asyncio.create_task(echo.start())
+        await asyncio.wait_for(begins.wait(), PATIENCE_S)
+        alice.send("while it starts", echo.jid)
+        goes_on.set()
+        await starting
+        await _presence(alice, echo.jid, "available")
+        assert [(await alice.answer())["body"] for _ in range(2)] == ["while it was away", "while it starts"]
+
+
+async def _presence(client: StockClient, jid: str, kind: str) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            presence = await client.presences.get()
+            if presence["from"].bare == jid and presence["type"] == kind:
+                return
+
+
+async def test_an_agent_always_binds_the_same_resource(real_server: XmppServer, tmp_path: Path) -> None:
+    async with hosted(Echo(), real_server, tmp_path) as echo, StockClient(*await real_server.account(), real_server) as alice:
+        for _ in range(2):
+            alice.send("hello", echo.jid)
+            assert str((await alice.answer())["from"]) == f"{echo.jid}/agent"
+            await echo.restart()
+
+
+async def test_a_cut_connection_comes_back_and_meanwhile_says_so(real_server: XmppServer, tmp_path: Path) -> None:
+    async with (
+        Tunnel(real_server) as tunnel,
+        hosted(Echo(), real_server, tmp_path, port=tunnel.port) as echo,
+        StockClient(*await real_server.account(), real_server) as alice,
+    ):
+        assert await alice.ask("one", echo.jid) == "one"
+        assert echo.host.is_alive()
+        tunnel.is_open = False
+        tunnel.cut()
+        await eventually(lambda: not echo.host.is_alive())
+        alice.send("two", echo.jid)
+        tunnel.is_open = True
+        assert (await alice.answer())["body"] == "two"
+        await eventually(echo.host.is_alive)
+        assert echo.host.connection.resumptions == 1
+
+
+@pytest.mark.parametrize("direction", ["to the server", "to the agent"])
+async def test_a_connection_that_carries_nothing_is_given_up_and_made_again(
+    real_server: XmppServer, tmp_path: Path, direction: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    timings = ConnectionTimings(pulse_s=0.3, silence_s=0.3)
+    async with (
+        Tunnel(real_server) as tunnel,
+        hosted(Echo(), real_server, tmp_path, port=tunnel.port, timings=timings) as echo,
+        StockClient(*await real_server.account(), real_server) as alice,
+    ):
+        assert await alice.ask("one", echo.jid) == "one"
+        tunnel.swallows = direction
+        await eventually(lambda: not echo.host.is_alive())
+        tunnel.swallows = ""
+        tunnel.cut()  # an attempt of meanwhile would last as long as an attempt may
+        await eventually(echo.host.is_alive)
+        assert "the server said nothing for 0.3 s" in caplog.text
+        alice.send("two", echo.jid)
+        assert (await alice.answer())["body"] == "two"
+
+
+async def test_two_programs_with_one_account_do_not_throw_each_other_out_for_ever(
+    real_server: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        hosted(Echo(), real_server, tmp_path) as echo,
+        StockClient(*await real_server.account(), real_server) as alice,
+    ):
+        assert await alice.ask("one", echo.jid) == "one"
+        url = f"sqlite+aiosqlite:///{tmp_path}/another.db"
+        another = Hosted(echo.account, real_server, url, lambda peers: Echo(prefix="another "), UNLIMITED, None)
+        await another.start()
+        try:
+            await eventually(lambda: not echo.host.is_alive())
+            await eventually(lambda: "reconnecting in" in caplog.text)
+            assert f"another program logged in as {echo.jid}/agent; stop one of the two" in caplog.text
+            assert float(caplog.text.rpartition("reconnecting in ")[2].partition(" s")[0]) > 20
+            assert await alice.ask("two", echo.jid) == "another two"
+            assert (another.host.connection.sessions, echo.host.connection.sessions) == (1, 1)
+        finally:
+            await another.stop()
+
+
+async def test_stopping_within_the_grace_period_lets_answers_leave(our_server: XmppServer, tmp_path: Path) -> None:
+    goes_on = asyncio.Event()
+
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        await goes_on.wait()
+        await response.markdown("just in time")
+
+    async with hosted(By(assist), our_server, tmp_path) as agent, StockClient(*await our_server.account(), our_server) as alice:
+        alice.send("quick", agent.jid)
+        await eventually(lambda: agent.runner.turns_in_flight == 1)
+        stopping = asyncio.create_task(agent.host.stop(5))
+        await asyncio.sleep(0)
+        assert not stopping.done()
+        goes_on.set()
+        assert (await alice.answer())["body"] == "just in time"
+        await stopping
+
+
+async def test_what_takes_longer_than_the_grace_period_runs_again_after_the_start(prosody: XmppServer, tmp_path: Path) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        if not request.metadata.get("redelivered"):
+            await asyncio.Event().wait()
+        await response.markdown("at last")
+
+    async with (
+        hosted(lambda peers: By(assist), prosody, tmp_path) as agent,
+        StockClient(*await prosody.account(), prosody) as alice,
+    ):
+        alice.send("slow", agent.jid)
+        alice.send("behind it", agent.jid)
+        await eventually(lambda: agent.runner.turns_in_flight == 1)
+        await agent.stop(grace_s=0.1)
+        await agent.start()
+        assert [(await alice.answer())["body"] for _ in range(2)] == ["at last", "at last"]

@@ -1,0 +1,83 @@
+"""How answers leave: those of the same moment in few writes, each once."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
+
+from ...support.hosting import By, Echo, Hosted, hosted
+from ...support.servers.clients import StockClient
+from ...support.servers.server import XmppServer
+from ...support.wait import eventually
+
+
+def watched(agent: Hosted) -> list[str]:
+    """What its connection writes from now on."""
+    client, written = agent.host.connection.client, list[str]()
+    send_raw = client.send_raw
+
+    def write(data: Any) -> None:
+        written.append(str(data))
+        send_raw(data)
+
+    client.send_raw = write
+    return written
+
+
+@pytest.mark.parametrize("at_once", [1, 40])
+async def test_answers_of_one_moment_leave_in_few_writes_and_each_once(
+    real_server: XmppServer, tmp_path: Path, at_once: int
+) -> None:
+    gate = asyncio.Event()
+    waiting = 0
+
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        nonlocal waiting
+        waiting += 1
+        if waiting == at_once:
+            gate.set()
+        await gate.wait()
+        await response.markdown(request.payload["query"])
+
+    async with (
+        hosted(By(assist), real_server, tmp_path) as agent,
+        StockClient(*await real_server.account(), real_server) as alice,
+    ):
+        written = watched(agent)
+        for _ in range(3):
+            gate.clear()
+            waiting = 0
+            for number in range(at_once):
+                alice.send(f"{number}", agent.jid, thread=f"t{number}")
+            answers = [str((await alice.answer())["body"]) for _ in range(at_once)]
+            assert sorted(answers, key=int) == [f"{number}" for number in range(at_once)]
+        writes = [number for text in written if (number := text.count("<body>"))]
+        assert sum(writes) == 3 * at_once
+        assert len(writes) <= (3 if at_once == 1 else 3 * at_once / 4), writes
+        assert max(writes) <= 32  # so that whoever reads them need not wait for the last
+
+
+async def test_what_the_server_asks_for_is_acknowledged_in_the_write_of_the_answer(
+    real_server: XmppServer, tmp_path: Path
+) -> None:
+    async with (
+        hosted(Echo(), real_server, tmp_path) as agent,
+        StockClient(*await real_server.account(), real_server) as alice,
+    ):
+        assert await alice.ask("hello", agent.jid) == "hello"
+        written = watched(agent)
+        with closing(sqlite3.connect(agent.url.partition(":///")[2], isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")  # nothing is durable before the server has asked
+            alice.send("hi", agent.jid)
+            await eventually(lambda: agent.host.connection.client.sm._is_asked)
+        assert (await alice.answer())["body"] == "hi"
+        [answer] = [text for text in written if "<body>" in text]
+        assert answer.startswith("<a xmlns='urn:xmpp:sm:3'"), written
+        assert [text for text in written if text.startswith("<a ")] == [answer]

@@ -1,0 +1,104 @@
+"""A stream is read stanza by stanza, however the bytes come in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from xml.etree.ElementTree import Element, tostring
+
+import pytest
+
+from spade_coreason.xmpp.connection.stream_parser import StreamReader
+
+HEADER = (
+    "<?xml version='1.0'?><stream:stream xmlns='jabber:client' xmlns:stream='http://etherx.jabber.org/streams' id='x'"
+    " xml:lang='de'>"
+)
+END = "</stream:stream>"
+MESSAGE = "{jabber:client}message"
+
+
+def _message(text: str) -> str:
+    return f"<message id='m'><body>{text}</body><x xmlns='urn:x'><y/>z</x></message>"
+
+
+def _read(reader: StreamReader, pieces: Iterable[bytes]) -> list[Element]:
+    return [stanza for piece in pieces for stanza in reader.read(piece)]
+
+
+def _texts(stanzas: list[Element]) -> list[str | None]:
+    return [stanza.findtext("{jabber:client}body") for stanza in stanzas]
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 7, 100, 10_000])
+def test_stanzas_are_the_same_in_whatever_pieces_they_come(at_once: int) -> None:
+    said = (HEADER + "\n" + _message("Grüße") + " \n " + _message("") + _message("&lt;b&gt;") + "<r xmlns='urn:sm'/>").encode()
+    reader = StreamReader()
+    stanzas = _read(reader, (said[begin : begin + at_once] for begin in range(0, len(said), at_once)))
+    assert [stanza.tag for stanza in stanzas] == [MESSAGE, MESSAGE, MESSAGE, "{urn:sm}r"]
+    assert _texts(stanzas[:3]) == ["Grüße", "", "<b>"]
+    extension = stanzas[0].find("{urn:x}x")
+    assert extension is not None
+    assert tostring(extension, "unicode") == '<ns0:x xmlns:ns0="urn:x"><ns0:y />z</ns0:x>'
+    assert reader.header is not None
+    assert reader.header.attrib == {"id": "x", "{http://www.w3.org/XML/1998/namespace}lang": "de"}
+    assert len(reader.header) == 0  # nothing is kept of what was read
+    assert reader.end == ""
+
+
+def test_a_stanza_is_read_when_it_is_complete_and_not_before() -> None:
+    reader = StreamReader()
+    assert reader.read(HEADER.encode()) == []
+    assert reader.read(b"<message><body>one") == []
+    assert reader.read(b" and") == []
+    assert reader.read(b" two</body>") == []
+    assert _texts(reader.read(b"</message><message><body>three</body></message><message>")) == ["one and two", "three"]
+    assert reader.read(b"") == []
+    assert _texts(reader.read(b"<body>four</body></message>\n")) == ["four"]
+    assert reader.read(b" ") == []
+
+
+def test_a_long_stanza_is_read_with_its_last_byte() -> None:
+    """From expat 2.6 on the parser waits for more after a long piece, if it is let."""
+    reader = StreamReader()
+    long = "w" * 100_000
+    said = (HEADER + _message(long)).encode()
+    assert _texts(_read(reader, (said[:70_000], said[70_000:-1]))) == []
+    assert _texts(reader.read(said[-1:])) == [long]
+
+
+@pytest.mark.parametrize("at_once", [1, 10_000])
+def test_what_was_said_before_the_stream_ends_is_read(at_once: int) -> None:
+    said = (HEADER + _message("a") + _message("b") + END).encode()
+    reader = StreamReader()
+    stanzas = _read(reader, (said[begin : begin + at_once] for begin in range(0, len(said), at_once)))
+    assert _texts(stanzas) == ["a", "b"]
+    assert reader.end == "End of stream"
+    assert reader.is_xml
+
+
+def test_what_comes_behind_the_end_of_a_stream_is_nothing() -> None:
+    reader = StreamReader()
+    assert _texts(reader.read((HEADER + _message("a") + END + "<x/>").encode())) == ["a"]
+    assert (reader.end, reader.is_xml) == ("End of stream", True)
+
+
+def test_what_was_said_before_what_is_no_xml_is_read() -> None:
+    reader = StreamReader()
+    stanzas = reader.read((HEADER + _message("a") + "<message><body>b</message>" + _message("c")).encode())
+    assert _texts(stanzas) == ["a"]
+    assert reader.end.startswith("its stream is no XML: mismatched tag")
+    assert not reader.is_xml
+
+
+@pytest.mark.parametrize("said", ["HTTP/1.1 400 Bad Request\r\n", "<?xml version='1.0'?>&"])
+def test_what_never_was_a_stream_is_none(said: str) -> None:
+    reader = StreamReader()
+    assert reader.read(said.encode()) == []
+    assert reader.header is None
+    assert not reader.is_xml
+
+
+def test_a_declared_encoding_changes_nothing() -> None:
+    reader = StreamReader()
+    said = HEADER.replace("?>", " encoding='iso-8859-1'?>") + _message("Grüße")
+    assert _texts(reader.read(said.encode())) == ["Grüße"]

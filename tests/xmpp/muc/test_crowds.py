@@ -1,0 +1,74 @@
+"""A room full of people on a real server: what it costs to be there, and that those who leave are forgotten.
+
+`make chaos` sets OCCUPANTS=998, with the agent and Alice a thousand; then it takes minutes, for everybody hears of everybody.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spade_coreason.xmpp.muc.room import RoomPlan
+
+from ...support.hosting import Echo, hosted
+from ...support.servers import ejabberd as ejabberd_server, prosody as prosody_server
+from ...support.servers.clients import StockClient
+from ...support.servers.crowd import HOST, Crowd, Entrance
+from ...support.servers.requirements import require
+from ...support.servers.server import XmppServer
+from ...support.wait import eventually
+from .test_rooms import Person
+
+OCCUPANTS = int(os.environ.get("OCCUPANTS", "120"))
+PATIENCE_S = 60 + OCCUPANTS
+BYTES_AN_OCCUPANT = 1_000
+
+
+@pytest.mark.timeout(60 + 4 * PATIENCE_S)
+@pytest.mark.parametrize("kind", ["prosody", "ejabberd"])
+async def test_in_a_crowd_it_answers_who_addresses_it_and_forgets_who_leaves(
+    kind: str, start_server: Callable[[XmppServer], XmppServer], tmp_path: Path
+) -> None:
+    module = {"prosody": prosody_server, "ejabberd": ejabberd_server}[kind]
+    require({"prosody": "Prosody", "ejabberd": "ejabberd"}[kind], module.installed())
+    entrance = Entrance()
+    make = prosody_server.prosody if kind == "prosody" else ejabberd_server.ejabberd
+    server = start_server(make(tmp_path / kind, crowd=entrance))
+    name, echo = f"room-{secrets.token_hex(3)}@muc.localhost", Echo()
+    async with (
+        StockClient(*await server.account(), server) as client,
+        Crowd(entrance) as crowd,
+        hosted(echo, server, tmp_path, rooms=[RoomPlan(name, "Echo")], access=(HOST, "localhost")) as agent,
+    ):
+        await eventually(lambda: agent.host.rooms.states.get(name) == "joined")
+        room = agent.host.rooms._rooms[name]
+
+        tracemalloc.start()
+        try:
+            await crowd.join(name, OCCUPANTS, PATIENCE_S)
+            await eventually(lambda: len(room.occupants) == OCCUPANTS, PATIENCE_S)
+            ours = [tracemalloc.Filter(True, "*/spade_coreason/*")]
+            kept = tracemalloc.take_snapshot().filter_traces(ours).statistics("filename")
+        finally:
+            tracemalloc.stop()
+        assert sum(entry.size for entry in kept) < OCCUPANTS * BYTES_AN_OCCUPANT + 20_000
+
+        alice = await Person(client, name, "Alice").enter()
+        for number in range(20):  # each comes to everybody
+            crowd.say(name, number, "what does Echo: say?")
+        alice.say("Echo: hello")
+        assert (await alice.hears("Echo"))["body"] == "Alice: hello"
+        crowd.whisper(name, "Echo", 7, "psst")
+        await eventually(lambda: [request.payload["query"] for request in echo.requests] == ["hello", "psst"])
+
+        crowd.leave(name, *range(OCCUPANTS))
+        await eventually(lambda: list(room.occupants) == ["Alice"], PATIENCE_S)
+        assert len(room._speakers) <= 1
+        assert agent.host.abilities._devices == {}
+        assert [jid for jid in agent.host.client.client_roster if HOST in jid or name in jid] == []
+        assert agent.host.connection.sessions == 1

@@ -1,0 +1,603 @@
+"""Agents in chat rooms (XEP-0045): what they answer there, whose it is, and how they come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import secrets
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import fromstring
+from xml.sax.saxutils import quoteattr
+
+import pytest
+
+from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
+from spade_coreason.app.platform import Platform
+from spade_coreason.config.loader import load_settings
+from spade_coreason.domain.conversation import Rules
+from spade_coreason.runtime.policy import Policy
+from spade_coreason.xmpp.muc.membership import RoomState
+from spade_coreason.xmpp.muc.room import RoomPlan
+
+from ...support.hosting import PROJECT, By, Echo, Hosted, Tunnel, hosted
+from ...support.servers.clients import StockClient
+from ...support.servers.server import XmppServer
+from ...support.wait import PATIENCE_S, eventually
+
+MUC = "http://jabber.org/protocol/muc"
+MARKER = "{urn:spade-coreason:answer:0}answer"
+MARK = "<answer xmlns='urn:spade-coreason:answer:0'/>"
+_numbers = itertools.count(1)
+
+
+def new_room() -> str:
+    return f"room{next(_numbers)}-{secrets.token_hex(3)}@muc.localhost"
+
+
+class Person:
+    """Somebody in a room with a stock client."""
+
+    def __init__(self, client: StockClient, room: str, nick: str) -> None:
+        self.client, self.room, self.nick = client, room, nick
+
+    async def enter(self, **settings: str) -> Person:
+        """Joins; the room is unlocked, with `settings` where it is new (Prosody locks it until then)."""
+        wish = f"<x xmlns='{MUC}'><history maxstanzas='0'/></x>"
+        self.client.send_xml(f"<presence xmlns='jabber:client' to={quoteattr(f'{self.room}/{self.nick}')}>{wish}</presence>")
+        own = await self.presence(self.nick)
+        assert own["type"] != "error", own
+        statuses = [status.get("code") for status in own.xml.iter(f"{{{MUC}#user}}status")]
+        if "201" in statuses:
+            await self.configure(**settings)
+        return self
+
+    async def configure(self, **settings: str) -> None:
+        fields = {"FORM_TYPE": f"{MUC}#roomconfig", **{name.replace("__", "#"): value for name, value in settings.items()}}
+        form = "".join(f"<field var='{name}'><value>{value}</value></field>" for name, value in fields.items())
+        await self.owner_query(f"<x xmlns='jabber:x:data' type='submit'>{form if settings else ''}</x>")
+
+    async def owner_query(self, inner: str, kind: str = "owner") -> None:
+        iq = self.client.xmpp.make_iq_set(ito=self.room)
+        query = f"<query xmlns='{MUC}#{kind}'>{inner}</query>"
+        iq.append(fromstring(query))
+        await iq.send(timeout=PATIENCE_S)
+
+    async def presence(self, nick: str, kind: str | None = None) -> Any:
+        """The next presence of an occupant."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                presence = await self.client.presences.get()
+                here = presence["from"].bare == self.room and presence["from"].resource == nick
+                if here and (kind is None or presence.xml.get("type", "available") == kind):
+                    return presence
+
+    def say(self, text: str, extra_xml: str = "") -> str:
+        return self.client.send(text, self.room, type="groupchat", extra_xml=extra_xml)
+
+    def whisper(self, nick: str, text: str) -> str:
+        return self.client.send(text, f"{self.room}/{nick}", extra_xml=f"<x xmlns='{MUC}#user'/>")
+
+    async def hears(self, nick: str) -> Any:
+        """The next thing that `nick` says."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                message = await self.client.messages.get()
+                if message["body"] and message["from"].resource == nick:
+                    return message
+
+    async def heard_until(self, marker: str) -> list[str]:
+        """What others said until somebody's `marker` came back, which is said here."""
+        self.say(marker)
+        said: list[str] = []
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                message = await self.client.messages.get()
+                if message["body"] == marker:
+                    return said
+                if message["body"] and message["from"].resource != self.nick:
+                    said.append(f"{message['from'].resource}| {message['body']}")
+
+
+async def is_in(agent: Hosted, room: str) -> None:
+    await eventually(lambda: agent.host.rooms.states.get(room) == "joined")
+
+
+def state(agent: Hosted, room: str) -> str:
+    return agent.host.rooms.states.get(room, "unknown")
+
+
+async def test_it_answers_who_addresses_it_and_nobody_else(real_server: XmppServer, tmp_path: Path) -> None:
+    room, echo = new_room(), Echo()
+    async with (
+        StockClient(*await real_server.account(), real_server) as client,
+        hosted(echo, real_server, tmp_path, rooms=[RoomPlan(room, "Echo")]) as agent,
+    ):
+        await is_in(agent, room)  # which made the room, and unlocked it for others
+        alice = await Person(client, room, "Alice").enter()
+        alice.say("hello everybody")
+        alice.say("what does Echo: say?")
+        alice.say("Echoes: none")
+        for text in ("Echo: one", "ECHO, two", "@echo three"):
+            alice.say(text)
+        for said in ("one", "two", "three"):
+            answer = await alice.hears("Echo")
+            assert (answer["type"], answer["from"].bare, answer["body"]) == ("groupchat", room, f"Alice: {said}")
+            assert answer.xml.find(MARKER) is not None
+        alice.say("and?", f"<reply xmlns='urn:xmpp:reply:0' to='{room}/Echo' id='{answer['id']}'/>")
+        assert (await alice.hears("Echo"))["body"] == "Alice: and?"
+        assert [request.payload["query"] for request in echo.requests] == ["one", "two", "three", "and?"]
+        about = echo.requests[0].metadata
+        assert (about["room"], about["nickname"], about["sender"]) == (room, "Alice", f"{room}/Alice")
+        assert [row.owner for row in await agent.store.conversations()] == [room]
+
+
+async def test_history_its_own_words_and_subjects_are_no_requests(real_server: XmppServer, tmp_path: Path) -> None:
+    room = new_room()
+
+    async def to_itself(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        await response.markdown(request.payload["query"])
+        await response.markdown("Echo: again")
+
+    async with StockClient(*await real_server.account(), real_server) as client:
+        alice = await Person(client, room, "Alice").enter()
+        await alice.heard_until("Echo: before you came")
+        async with hosted(By(to_itself), real_server, tmp_path, rooms=[RoomPlan(room, "Echo")]) as agent:
+            await is_in(agent, room)
+            client.send(None, room, type="groupchat", extra_xml="<subject>Echo: news</subject>")
+            alice.say("Echo: now")
+            assert (await alice.hears("Echo"))["body"] == "Alice: now"
+            assert (await alice.hears("Echo"))["body"] == "Echo: again"
+            assert await alice.heard_until("end") == []
+            assert [row.turns for row in await agent.store.conversations()] == [1]
+
+
+async def test_commands_and_everything_where_it_is_told_so(prosody: XmppServer, tmp_path: Path) -> None:
+    room, commands, everything = new_room(), Echo(), Echo()
+    async with (
+        StockClient(*await prosody.account(), prosody) as client,
+        hosted(commands, prosody, tmp_path, rooms=[RoomPlan(room, "cmd", answers="command")]) as one,
+        hosted(everything, prosody, tmp_path, rooms=[RoomPlan(room, "all", answers="all")]) as two,
+    ):
+        await is_in(one, room)
+        await is_in(two, room)
+        alice = await Person(client, room, "Alice").enter()
+        for text in ("hi", "/weather", "cmd: three"):
+            alice.say(text)
+        await eventually(lambda: len(everything.requests) == 3)
+        await eventually(lambda: len(commands.requests) == 2)
+        assert [request.payload["query"] for request in commands.requests] == ["/weather", "three"]
+
+
+async def test_two_agents_talk_to_each_other_up_to_a_limit(real_server: XmppServer, tmp_path: Path) -> None:
+    room = new_room()
+    plans = [RoomPlan(room, nick, agent_turns=3) for nick in ("One", "Two")]
+
+    async def go_on(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        await response.markdown("go on")
+
+    async with (
+        StockClient(*await real_server.account(), real_server) as client,
+        hosted(By(go_on), real_server, tmp_path, rooms=plans[:1]) as one,
+        hosted(By(go_on), real_server, tmp_path, rooms=plans[1:]) as two,
+    ):
+        await is_in(one, room)
+        await is_in(two, room)
+        alice = await Person(client, room, "Alice").enter()
+        for word in ("that's enough", "really"):  # when a person has spoken, they may go on
+            # One addresses Two; the answer to an agent addresses that agent, and so on.
+            one.host.send([f"<message to='{room}' type='groupchat'><body>Two: ping</body>{MARK}</message>"])
+            said = [str((await alice.hears("One"))["body"])]
+            for _ in range(3):
+                said.append(str((await alice.hears("Two"))["body"]))
+                said.append(str((await alice.hears("One"))["body"]))
+            assert said == ["Two: ping", *["One: go on", "Two: go on"] * 3]
+            assert await alice.heard_until(word) == []
+
+
+async def test_who_is_called_like_it_makes_it_take_another_name(real_server: XmppServer, tmp_path: Path) -> None:
+    room, echo = new_room(), Echo()
+    async with StockClient(*await real_server.account(), real_server) as client:
+        other = await Person(client, room, "Echo").enter()
+        async with hosted(echo, real_server, tmp_path, rooms=[RoomPlan(room, "Echo")]) as agent:
+            await is_in(agent, room)
+            assert agent.host.rooms.nick_in(room) == "Echo-2"
+            other.say("Echo: not you")
+            other.say("Echo-2: you")
+            assert (await other.hears("Echo-2"))["body"] == "Echo: you"
+            assert len(echo.requests) == 1
+
+
+async def test_a_private_message_is_its_occupants_and_nobody_else_sees_it(real_server: XmppServer, tmp_path: Path) -> None:
+    room = new_room()
+
+    async def note(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        said = await session.get("said", [])
+        await session.store("said", [*said, request.payload["query"]])
+        await response.markdown(f"{session.identity.name} said {', '.join(said) or 'nothing'}")
+
+    async with (
+        StockClient(*await real_server.account(), real_server) as a,
+        StockClient(*await real_server.account(), real_server) as b,
+        hosted(By(note), real_server, tmp_path, rooms=[RoomPlan(room, "Notes")]) as agent,
+    ):
+        await is_in(agent, room)
+        alice, bob = await Person(a, room, "Alice").enter(), await Person(b, room, "Bob").enter()
+        alice.whisper("Notes", "my secret")
+        answer = await alice.hears("Notes")
+        assert (answer["type"], answer["body"]) == ("chat", "Alice said nothing")
+        bob.whisper("Notes", "mine")
+        assert (await bob.hears("Notes"))["body"] == "Bob said nothing"
+        bob.say("Notes: and here?")
+        assert (await bob.hears("Notes"))["body"] == "Bob: Bob said nothing"
+        alice.whisper("Notes", "again")
+        assert (await alice.hears("Notes"))["body"] in ("Bob: Bob said nothing", "Alice said my secret")
+        assert await bob.heard_until("end") == []
+        owners = {row.owner for row in await agent.store.conversations()}
+        assert len(owners) == 3
+        assert room in owners
+
+
+async def test_the_next_who_has_the_nickname_is_another(real_server: XmppServer, tmp_path: Path) -> None:
+    room = new_room()
+    go_on = asyncio.Event()
+
+    async def slow(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        turns = len(await session.history())
+        if request.payload["query"] == "wait":
+            await go_on.wait()
+        await response.markdown(f"{request.payload['query']} after {turns}")
+
+    async with (
+        StockClient(*await real_server.account(), real_server) as a,
+        StockClient(*await real_server.account(), real_server) as b,
+        hosted(By(slow), real_server, tmp_path, rooms=[RoomPlan(room, "Notes")]) as agent,
+    ):
+        await is_in(agent, room)
+        alice = await Person(a, room, "Alice").enter()
+        alice.whisper("Notes", "hello")
+        assert (await alice.hears("Notes"))["body"] == "hello after 0"
+        alice.whisper("Notes", "wait")
+        await eventually(lambda: agent.runner.turns_in_flight == 1)
+        watcher = await Person(b, room, "Bob").enter()
+        a.send_xml(f"<presence xmlns='jabber:client' type='unavailable' to='{room}/Alice'/>")
+        await watcher.presence("Alice", "unavailable")
+        b.send_xml(f"<presence xmlns='jabber:client' to='{room}/Alice'/>")  # a new name for Bob
+        await watcher.presence("Alice", "available")
+        mallory = Person(b, room, "Alice")
+        mallory.whisper("Notes", "who am I?")
+        assert (await mallory.hears("Notes"))["body"] == "who am I? after 0"
+        go_on.set()
+        await agent.runner.settled()
+        assert await mallory.heard_until("end") == []
+
+
+async def test_a_kick_lets_it_come_again_once_and_a_ban_never(real_server: XmppServer, tmp_path: Path) -> None:
+    room = new_room()
+
+    def soon(host: Any) -> None:
+        host.rooms.kick_pause_s = 0.05
+
+    async with StockClient(*await real_server.account(), real_server) as client:
+        owner = await Person(client, room, "Owner").enter()
+        async with hosted(Echo(), real_server, tmp_path, rooms=[RoomPlan(room, "Echo")], prepare=soon) as agent:
+            await owner.presence("Echo", "available")
+            await owner.owner_query("<item nick='Echo' role='none'/>", "admin")
+            await owner.presence("Echo", "unavailable")
+            await owner.presence("Echo", "available")
+            await is_in(agent, room)
+            await owner.owner_query("<item nick='Echo' role='none'/>", "admin")
+            await eventually(lambda: state(agent, room) == "kicked")
+            await asyncio.sleep(0.2)
+            assert state(agent, room) == "kicked"
+            assert agent.host.is_alive()
+
+        async with hosted(Echo(), real_server, tmp_path, rooms=[RoomPlan(room, "Echo")], prepare=soon) as agent:
+            await is_in(agent, room)
+            await owner.owner_query(f"<item jid='{agent.jid}' affiliation='outcast'/>", "admin")
+            await eventually(lambda: state(agent, room) == "banned")
+            agent.cut()
+            await agent.restart()
+            await eventually(lambda: state(agent, room) == "banned")
+
+
+async def test_a_room_that_is_destroyed_or_closed_is_left_alone(real_server: XmppServer, tmp_path: Path) -> None:
+    gone, members, secret = new_room(), new_room(), new_room()
+    async with StockClient(*await real_server.account(), real_server) as client:
+        await Person(client, members, "Owner").enter(muc__roomconfig_membersonly="1")
+        protected = {"muc__roomconfig_passwordprotectedroom": "1", "muc__roomconfig_roomsecret": "sesame"}
+        await Person(client, secret, "Owner").enter(**protected)
+        owner = await Person(client, gone, "Owner").enter()
+        plans = [RoomPlan(gone, "Echo"), RoomPlan(members, "Echo"), RoomPlan(secret, "Echo", "wrong")]
+        async with hosted(Echo(), real_server, tmp_path, rooms=plans) as agent:
+            await is_in(agent, gone)
+            await eventually(lambda: state(agent, members) == "members only")
+            await eventually(lambda: state(agent, secret) == "wrong password")
+            await owner.owner_query("<destroy/>")
+            await eventually(lambda: state(agent, gone) == "destroyed")
+        async with hosted(Echo(), real_server, tmp_path, rooms=[RoomPlan(secret, "Echo", "sesame")]) as agent:
+            await is_in(agent, secret)
+
+
+async def test_it_comes_again_after_a_cut_and_says_what_it_owes(real_server: XmppServer, tmp_path: Path) -> None:
+    room = new_room()
+    go_on = asyncio.Event()
+
+    async def slow(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        await go_on.wait()
+        await response.markdown(request.payload["query"])
+
+    async with (
+        StockClient(*await real_server.account(), real_server) as client,
+        hosted(By(slow), real_server, tmp_path, rooms=[RoomPlan(room, "Echo")]) as agent,
+    ):
+        await is_in(agent, room)
+        alice = await Person(client, room, "Alice").enter()
+        alice.say("Echo: still there?")
+        await eventually(lambda: agent.runner.turns_in_flight == 1)
+        agent.host.connection.client.sm.sm_id = None  # no resumption: a new session
+        agent.cut()
+        await eventually(lambda: not agent.host.is_alive())
+        go_on.set()
+        await is_in(agent, room)
+        assert (await alice.hears("Echo"))["body"] == "Alice: still there?"
+        alice.say("Echo: and now?")
+        assert (await alice.hears("Echo"))["body"] == "Alice: and now?"
+        await agent.settled()
+
+
+async def test_it_follows_invitations_into_the_rooms_that_may_invite_it(real_server: XmppServer, tmp_path: Path) -> None:
+    direct, mediated, other = new_room(), new_room(), new_room()
+    async with (
+        StockClient(*await real_server.account("ida" + secrets.token_hex(3)), real_server) as client,
+        hosted(Echo(), real_server, tmp_path, name="echo" + secrets.token_hex(3), invited_by=[direct, mediated]) as agent,
+    ):
+        hosts = {room: await Person(client, room, "Ida").enter() for room in (direct, mediated, other)}
+        for room in (other, direct):
+            client.send(None, agent.jid, type="normal", extra_xml=f"<x xmlns='jabber:x:conference' jid='{room}'/>")
+        invite = f"<x xmlns='{MUC}#user'><invite to='{agent.jid}'/></x>"
+        client.send_xml(f"<message xmlns='jabber:client' to='{mediated}'>{invite}</message>")
+        nick = agent.jid.partition("@")[0]
+        for room in (direct, mediated):
+            await is_in(agent, room)
+            hosts[room].say(f"{nick}: hi")
+            assert (await hosts[room].hears(nick))["body"] == "Ida: hi"
+        assert state(agent, other) == "unknown"
+
+
+async def test_the_rooms_it_was_invited_to_are_joined_again_after_a_restart(real_server: XmppServer, tmp_path: Path) -> None:
+    kept, kicked, gone, _ = rooms = [new_room() for _ in range(4)]
+
+    def soon(host: Any) -> None:
+        host.rooms.kick_pause_s = 30
+
+    async with (
+        StockClient(*await real_server.account(), real_server) as client,
+        hosted(Echo(), real_server, tmp_path, name="echo" + secrets.token_hex(3), invited_by=rooms, prepare=soon) as agent,
+    ):
+        hosts = {room: await Person(client, room, "Ida").enter() for room in rooms}
+        for room in rooms:
+            client.send(None, agent.jid, type="normal", extra_xml=f"<x xmlns='jabber:x:conference' jid='{room}'/>")
+            await is_in(agent, room)
+        for end in (agent.stop, agent.vanish):
+            await end()
+            await agent.start()
+            for room in rooms:
+                await is_in(agent, room)
+        nick = agent.jid.partition("@")[0]
+        await hosts[kicked].owner_query(f"<item nick='{nick}' role='none'/>", "admin")
+        await hosts[gone].owner_query("<destroy/>")
+        await eventually(lambda: (state(agent, kicked), state(agent, gone)) == ("kicked", "destroyed"))
+        agent.invited_by = [kept, kicked, gone]
+        await agent.restart()
+        await is_in(agent, kept)
+        agent.invited_by = rooms
+        await agent.restart()
+        await is_in(agent, kept)
+        assert list(agent.host.rooms.states) == [kept]
+        hosts[kept].say(f"{nick}: hi")
+        assert (await hosts[kept].hears(nick))["body"] == "Ida: hi"
+
+
+async def lost(agent: Hosted, room: str, witness: Person) -> None:
+    """The room puts the agent out, and the agent never hears of it."""
+    seen = agent.host.rooms._rooms[room]
+    seen.state = RoomState.LEFT
+    agent.host.connection.send([f"<presence to='{room}/{seen.nick}' type='unavailable'/>"])
+    await witness.presence(seen.nick, "unavailable")
+    seen.state = RoomState.JOINED
+
+
+async def test_a_room_that_has_lost_it_without_a_word_is_joined_again(real_server: XmppServer, tmp_path: Path) -> None:
+    room = new_room()
+
+    def impatient(host: Any) -> None:
+        host.rooms.watch.silence_s = 0.2
+
+    async with StockClient(*await real_server.account(), real_server) as client:
+        alice = await Person(client, room, "Alice").enter()
+        async with hosted(Echo(), real_server, tmp_path, rooms=[RoomPlan(room, "Echo")], prepare=impatient) as agent:
+            await alice.presence("Echo", "available")
+            await is_in(agent, room)
+            await asyncio.sleep(0.5)  # it asks, and is told that it is there
+            assert client.presences.empty()
+            await lost(agent, room, alice)
+            await alice.presence("Echo", "available")
+        await alice.presence("Echo", "unavailable")
+        async with hosted(Echo(), real_server, tmp_path, rooms=[RoomPlan(room, "Echo")]) as agent:
+            await alice.presence("Echo", "available")
+            await is_in(agent, room)
+            await lost(agent, room, alice)
+            agent.cut()
+            await alice.presence("Echo", "available")
+            assert (agent.host.connection.resumptions, agent.host.connection.sessions) == (1, 1)
+            alice.say("Echo: still there?")
+            assert (await alice.hears("Echo"))["body"] == "Alice: still there?"
+
+
+async def test_the_limit_of_a_conversation_is_the_rooms(prosody: XmppServer, tmp_path: Path) -> None:
+    room = new_room()
+    policy = Policy(rules=Rules(max_interactions=1))
+    async with (
+        StockClient(*await prosody.account(), prosody) as client,
+        hosted(Echo(), prosody, tmp_path, rooms=[RoomPlan(room, "Echo")], policy=policy) as agent,
+    ):
+        await is_in(agent, room)
+        alice = await Person(client, room, "Alice").enter()
+        for number in range(4):
+            alice.say(f"Echo: {number}")
+        assert (await alice.hears("Echo"))["body"] == "Alice: 0"
+        assert "That is all for now" in (await alice.hears("Echo"))["body"]
+        assert await alice.heard_until("end") == []
+
+
+async def test_a_room_that_shows_who_is_there_answers_only_the_admitted(real_server: XmppServer, tmp_path: Path) -> None:
+    room, echo = new_room(), Echo()
+    async with (
+        StockClient(*await real_server.account(), real_server) as a,
+        StockClient(*await real_server.account(), real_server) as b,
+    ):
+        alice = await Person(a, room, "Alice").enter(muc__roomconfig_whois="anyone")
+        bob = await Person(b, room, "Bob").enter()
+        async with hosted(echo, real_server, tmp_path, rooms=[RoomPlan(room, "Echo")], access=[a.jid]) as agent:
+            await is_in(agent, room)
+            bob.say("Echo: me?")
+            bob.whisper("Echo", "me?")
+            alice.say("Echo: and me?")
+            assert (await alice.hears("Echo"))["body"] == "Alice: and me?"
+            alice.whisper("Echo", "in private")
+            assert (await alice.hears("Echo"))["body"] == "in private"
+            assert [request.metadata["occupant"] for request in echo.requests] == [a.jid, a.jid]
+            assert {row.owner for row in await agent.store.conversations()} == {room, a.jid}
+
+
+async def test_the_room_is_joined_again_when_the_network_was_away(prosody: XmppServer, tmp_path: Path) -> None:
+    room = new_room()
+    async with (
+        Tunnel(prosody) as tunnel,
+        StockClient(*await prosody.account(), prosody) as client,
+        hosted(Echo(), prosody, tmp_path, rooms=[RoomPlan(room, "Echo")], port=tunnel.port) as agent,
+    ):
+        await is_in(agent, room)
+        alice = await Person(client, room, "Alice").enter()
+        for number in range(3):
+            tunnel.cut()
+            await eventually(lambda: not agent.host.is_alive())
+            await eventually(agent.host.is_alive)
+            await is_in(agent, room)
+            alice.say(f"Echo: {number}")
+            assert (await alice.hears("Echo"))["body"] == f"Alice: {number}"
+
+
+async def test_a_private_answer_finds_its_occupant_after_a_restart(prosody: XmppServer, tmp_path: Path) -> None:
+    room, hurry = new_room(), asyncio.Event()
+
+    async def slow(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        await hurry.wait()
+        await response.markdown(request.payload["query"])
+
+    async with (
+        StockClient(*await prosody.account(), prosody) as client,
+        hosted(By(slow), prosody, tmp_path, rooms=[RoomPlan(room, "Echo")]) as agent,
+    ):
+        await is_in(agent, room)
+        alice = await Person(client, room, "Alice").enter()
+        alice.whisper("Echo", "still there?")
+        alice.say("Echo: and you?")
+        await eventually(lambda: agent.runner.turns_in_flight == 2)
+        await agent.settled()
+        await agent.vanish()
+        hurry.set()
+        await agent.start()
+        answers = [await alice.hears("Echo"), await alice.hears("Echo")]
+        assert {(m["type"], m["body"]) for m in answers} == {("chat", "still there?"), ("groupchat", "Alice: and you?")}
+
+
+async def test_what_is_being_answered_when_it_stops_is_still_said_in_the_room(real_server: XmppServer, tmp_path: Path) -> None:
+    room, hurry = new_room(), asyncio.Event()
+
+    async def slow(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        await hurry.wait()
+        await response.markdown(request.payload["query"])
+
+    async with (
+        StockClient(*await real_server.account(), real_server) as client,
+        hosted(By(slow), real_server, tmp_path, rooms=[RoomPlan(room, "Echo")]) as agent,
+    ):
+        await is_in(agent, room)
+        alice = await Person(client, room, "Alice").enter()
+        alice.say("Echo: wait for it")
+        await eventually(lambda: agent.runner.turns_in_flight == 1)
+        stopping = asyncio.create_task(agent.stop())
+        await asyncio.sleep(0.2)
+        hurry.set()
+        assert (await alice.hears("Echo"))["body"] == "Alice: wait for it"
+        await stopping
+        await alice.presence("Echo", "unavailable")
+        await agent.start()
+        await is_in(agent, room)
+        assert await alice.heard_until("end") == []
+
+
+async def test_what_an_occupant_without_a_name_has_told_goes_with_them(ejabberd: XmppServer, tmp_path: Path) -> None:
+    room = new_room()
+    async with (
+        StockClient(*await ejabberd.account(), ejabberd) as a,
+        StockClient(*await ejabberd.account(), ejabberd) as b,
+    ):
+        await Person(b, room, "Owner").enter()
+        async with hosted(Echo(), ejabberd, tmp_path, rooms=[RoomPlan(room, "Echo")]) as agent:
+            await is_in(agent, room)
+            alice = await Person(a, room, "Alice").enter()
+            alice.whisper("Echo", "hi")
+            assert (await alice.hears("Echo"))["body"] == "hi"
+            [row] = await agent.store.conversations()
+            assert row.owner.startswith(f"{room}/visit-")
+            a.send_xml(f"<presence xmlns='jabber:client' type='unavailable' to='{room}/Alice'/>")
+            async with asyncio.timeout(PATIENCE_S):
+                while await agent.store.people():  # noqa: ASYNC110 - it has no event
+                    await asyncio.sleep(0.01)
+
+
+async def test_a_platform_joins_the_rooms_of_its_configuration(prosody: XmppServer, tmp_path: Path) -> None:
+    room = new_room()
+    jid, password = await prosody.account()
+    file = tmp_path / "platform.yaml"
+    agent = {"jid": jid, "agent": "agents.echo:EchoAgent", "password": password, "rooms": [{"jid": room, "nick": "Parrot"}]}
+    tls = {"ca_file": str(prosody.ca_file)}
+    server = {"mode": "external", "domain": "localhost", "host": prosody.host, "port": prosody.port, "tls": tls}
+    file.write_text(json.dumps({"server": server, "data_dir": str(tmp_path / "data"), "agents": [agent]}))
+    async with (
+        StockClient(*await prosody.account(), prosody) as client,
+        Platform(load_settings(file, PROJECT, {})) as platform,
+    ):
+        await eventually(lambda: platform.agents[jid].rooms.states[room] == "joined")
+        alice = await Person(client, room, "Alice").enter()
+        alice.say("Parrot, hello")
+        assert (await alice.hears("Parrot"))["body"] == "Alice: hello"
+
+
+async def test_a_room_that_throws_it_out_again_and_again_is_not_joined_in_a_loop(
+    prosody: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    room = new_room()
+    caplog.set_level(logging.INFO)
+    async with (
+        StockClient(*await prosody.account(), prosody) as client,
+        hosted(Echo(), prosody, tmp_path, rooms=[RoomPlan(room, "Echo")]) as agent,
+    ):
+        await is_in(agent, room)
+        alice = await Person(client, room, "Alice").enter()
+        gone = f"<presence xmlns='jabber:client' from='{room}/Echo' type='unavailable'><x xmlns='{MUC}#user'>"
+        for attempt, again in enumerate(("1 s", "5 s", "30 s")):
+            agent.host.rooms.see(fromstring(f"{gone}<status code='110'/><status code='333'/></x></presence>"))
+            assert state(agent, room) == "away"
+            lines = [record.getMessage() for record in caplog.records if room in record.getMessage()]
+            assert len(lines) >= attempt + 1
+            assert lines[-1].endswith(f"it tries again in {again}")
+            agent.host.rooms.enter()  # as if that time had passed
+            await is_in(agent, room)
+        alice.say("Echo: still there?")
+        assert (await alice.hears("Echo"))["body"] == "Alice: still there?"

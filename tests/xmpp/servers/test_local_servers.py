@@ -1,0 +1,374 @@
+"""The servers that the package starts: what they offer, whom they let in, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import ssl
+import sys
+import textwrap
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import pytest
+
+from spade_coreason.exceptions import ServerError
+from spade_coreason.xmpp.servers.certificate import certificate_in
+from spade_coreason.xmpp.servers.embedded import PROGRAM, embedded_server
+from spade_coreason.xmpp.servers.process import LOOPBACK, AddressInUse, Start, is_free, server_process
+from spade_coreason.xmpp.servers.prosody import ProsodyServer, prosody_program, prosody_server
+from spade_coreason.xmpp.servers.selection import choose, local_server
+from spade_coreason.xmpp.servers.server import Kind
+from spade_coreason.xmpp.servers.stream import StreamError, bare_stream
+
+from ...support.servers.clients import StockClient
+from ...support.servers.processes import ended, group, listens_on
+from ...support.servers.requirements import require
+from ...support.wait import PATIENCE_S
+
+PASSWORD = "pässwörd ⅷ"
+"""With what SASLprep changes: Ⅷ becomes viii."""
+
+
+@pytest.fixture(params=["prosody", "embedded"])
+def kind(request: pytest.FixtureRequest) -> Kind:
+    if request.param == "embedded":
+        return "embedded"
+    require("Prosody", prosody_program() is not None)
+    return "prosody"
+
+
+@pytest.fixture
+def prosody(tmp_path: Path) -> AbstractAsyncContextManager[ProsodyServer]:
+    require("Prosody", prosody_program() is not None)
+    return prosody_server(tmp_path)
+
+
+async def test_a_stock_client_logs_in_and_the_server_ends_with_its_block(kind: Kind, tmp_path: Path) -> None:
+    async with local_server(kind, tmp_path) as server:
+        assert (server.kind, server.host, server.domain, server.verify) == (kind, LOOPBACK, "localhost", kind == "prosody")
+        await server.create_account("Änne.b@localhost", PASSWORD)
+        async with StockClient("änne.b@localhost", PASSWORD, server) as anne:
+            anne.send("to myself", "änne.b@localhost")
+            assert (await anne.answer())["body"] == "to myself"
+    assert group(server.process.pid) == []
+    assert is_free(server.port)
+
+
+async def test_nothing_but_loopback_can_reach_it(kind: Kind, tmp_path: Path) -> None:
+    async with local_server(kind, tmp_path) as server:
+        await server.create_account("a@localhost", "a")  # whatever is started late, is there now
+        reached = listens_on(server.process.pid)
+        assert (LOOPBACK, server.port) in reached
+        assert {address for address, _ in reached} == {LOOPBACK}
+        assert len(reached) == (2 if kind == "prosody" else 1)  # Prosody's second is the WebSocket
+
+
+async def test_it_keeps_its_port_over_restarts_while_nobody_else_takes_it(kind: Kind, tmp_path: Path) -> None:
+    async with local_server(kind, tmp_path) as first:
+        pass
+    async with local_server(kind, tmp_path) as second:
+        assert second.port == first.port
+    with socket.create_server((LOOPBACK, first.port)):
+        async with local_server(kind, tmp_path) as third:
+            assert third.port != first.port
+
+
+async def test_a_port_that_was_asked_for_and_is_taken_is_an_error_that_names_it(kind: Kind, tmp_path: Path) -> None:
+    with socket.create_server((LOOPBACK, 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(ServerError, match=f"port {port} on 127.0.0.1 is in use"):
+            async with local_server(kind, tmp_path, port=port):
+                pass
+    async with local_server(kind, tmp_path, port=port) as server:
+        assert server.port == port
+
+
+async def test_its_death_is_told(kind: Kind, tmp_path: Path) -> None:
+    async with local_server(kind, tmp_path) as server:
+        death = asyncio.create_task(server.died())
+        os.kill(server.process.pid, signal.SIGKILL)
+        told = await asyncio.wait_for(death, PATIENCE_S)
+    assert "ended by signal 9" in told
+    assert str(tmp_path) in told
+
+
+async def test_a_second_server_on_the_same_directory_says_so(kind: Kind, tmp_path: Path) -> None:
+    async with local_server(kind, tmp_path):
+        with pytest.raises(ServerError, match="an earlier one that still runs"):
+            async with local_server(kind, tmp_path, timeout_s=0.3):
+                pass
+
+
+STARTER = """
+    import asyncio, os, pathlib, sys
+    from spade_coreason.xmpp.servers import local_server
+
+    async def main():
+        async with local_server(sys.argv[1], pathlib.Path(sys.argv[2])) as server:
+            child = os.fork() if len(sys.argv) > 3 else -1
+            if child == 0:
+                os.close(1)
+                os.read(os.pipe()[0], 1)  # for ever
+            print(server.process.pid, child, flush=True)
+            await server.died()
+
+    asyncio.run(main())
+"""
+
+
+async def start_elsewhere(kind: Kind, directory: Path, *more: str) -> tuple[asyncio.subprocess.Process, int, int]:
+    """A Python process that runs a server: itself, the server's process id, and that of what it forked."""
+    starter = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", textwrap.dedent(STARTER), kind, str(directory), *more, stdout=asyncio.subprocess.PIPE
+    )
+    assert starter.stdout is not None
+    pid, child = (await asyncio.wait_for(starter.stdout.readline(), PATIENCE_S)).split()
+    return starter, int(pid), int(child)
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+async def test_it_ends_when_its_starter_is_killed_with_kill_9(kind: Kind, tmp_path: Path) -> None:
+    starter, pid, _ = await start_elsewhere(kind, tmp_path)
+    assert group(pid)
+    starter.kill()
+    await starter.wait()
+    assert await ended(pid, PATIENCE_S)
+    async with local_server(kind, tmp_path):  # waits for whatever is left of the first
+        assert group(pid) == []
+
+
+async def test_it_ends_when_what_watches_over_it_is_killed_too(kind: Kind, tmp_path: Path) -> None:
+    starter, pid, _ = await start_elsewhere(kind, tmp_path)
+    os.kill(parent_of(pid), signal.SIGKILL)
+    starter.kill()
+    await starter.wait()
+    assert await ended(pid, PATIENCE_S)
+
+
+async def test_it_ends_even_if_a_fork_of_its_starter_lives_on(tmp_path: Path) -> None:
+    starter, pid, child = await start_elsewhere("embedded", tmp_path, "fork")
+    try:
+        starter.kill()
+        await starter.wait()
+        assert await ended(pid, PATIENCE_S)
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+STUBBORN = """#!/bin/sh
+trap '' TERM
+sh -c 'trap "" TERM; while :; do sleep 60; done' &
+while :; do sleep 60; done
+"""
+
+
+def script(path: Path, text: str) -> str:
+    path.write_text(text)
+    path.chmod(0o755)
+    return str(path)
+
+
+async def test_a_program_that_hangs_is_an_error_in_time_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    program = script(tmp_path / "stubborn", STUBBORN.replace("trap", f"echo $$ >>{tmp_path}/pid; trap", 1))
+    with pytest.raises(ServerError, match=r"Prosody did not answer on 127.0.0.1:\d+ within 0.3 s"):
+        async with prosody_server(tmp_path / "server", program=program, timeout_s=0.3):
+            pass
+    assert group(int((tmp_path / "pid").read_text())) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("#!/bin/sh\necho 'error: no such thing as Lua'; echo bye; exit 3", "with status 3: error: no such thing as Lua"),
+        ("#!/bin/sh\nexit 1", "with status 1: it said nothing"),
+        ("#!/no/such/interpreter", "No such file or directory"),
+    ],
+)
+async def test_a_program_that_ends_at_once_is_an_error_that_says_why(text: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(ServerError, match=reason) as caught:
+        async with prosody_server(tmp_path / "server", program=script(tmp_path / "broken", text)):
+            pass
+    assert "\n" not in str(caught.value)
+
+
+async def test_another_server_that_answers_on_its_port_is_not_taken_for_it(kind: Kind, tmp_path: Path) -> None:
+    async with local_server(kind, tmp_path / "other") as other:
+        ours = Start(
+            name="Prosody",
+            command=("sleep", "60"),
+            directory=tmp_path,
+            log=tmp_path / "prosody.log",
+            port=other.port,
+            domain="localhost",
+            certificate=certificate_in(tmp_path / "certs", ("localhost",)),
+        )
+        with pytest.raises(AddressInUse, match=f"another server answers on port {other.port}"):
+            async with server_process(ours):
+                pass
+
+
+async def test_where_somebody_takes_the_port_meanwhile_it_tries_another(tmp_path: Path) -> None:
+    require("Prosody", prosody_program() is not None)
+    unlucky_once = script(
+        tmp_path / "unlucky",
+        f"""#!/bin/sh
+        [ -e {tmp_path}/tried ] && exec prosody "$@"
+        touch {tmp_path}/tried
+        echo "error: Failed to open server port on 127.0.0.1, Address already in use"
+        exec sleep 60
+        """,
+    )
+    async with prosody_server(tmp_path / "server", program=unlucky_once) as server:
+        assert (tmp_path / "tried").exists()
+        _, writer = await asyncio.open_connection(server.host, server.port)
+        writer.close()
+
+
+async def test_the_embedded_server_says_that_its_port_is_taken(tmp_path: Path) -> None:
+    with socket.create_server((LOOPBACK, 0)) as other:
+        certificate = certificate_in(tmp_path, ("localhost",))
+        port = str(other.getsockname()[1])
+        command = (sys.executable, "-P", str(PROGRAM), str(tmp_path), "localhost", port)
+        start = Start("it", command, tmp_path, tmp_path / "log", int(port), "localhost", certificate)
+        with pytest.raises(AddressInUse, match="address already in use"):
+            async with server_process(start):
+                pass
+
+
+# Prosody, managed
+
+
+async def test_prosody_takes_no_registrations(prosody: AbstractAsyncContextManager[ProsodyServer]) -> None:
+    async with prosody as server:
+        context = ssl.create_default_context(cafile=server.ca_file)
+        async with bare_stream(server.host, server.port, server.domain, context) as stream:
+            with pytest.raises(StreamError):
+                await stream.register("mallory", "m")
+        assert not await server.has_account("mallory@localhost")
+
+
+async def test_prosodys_accounts_can_be_given_another_password_and_be_deleted(
+    prosody: AbstractAsyncContextManager[ProsodyServer],
+) -> None:
+    async with prosody as server:
+        await server.create_account("bob@localhost", "old")
+        await server.create_account("bob@localhost", "new")
+        with pytest.raises(PermissionError):
+            await StockClient("bob@localhost", "old", server).connect()
+        async with StockClient("bob@localhost", "new", server):
+            assert await server.has_account("bob@localhost")
+        await server.delete_account("bob@localhost")
+        await server.delete_account("bob@localhost")
+        with pytest.raises(PermissionError):
+            await StockClient("bob@localhost", "new", server).connect()
+
+
+async def test_prosodys_accounts_and_offline_messages_last_over_a_restart(tmp_path: Path) -> None:
+    require("Prosody", prosody_program() is not None)
+    async with prosody_server(tmp_path) as server:
+        for user in ("a@localhost", "b@localhost"):
+            await server.create_account(user, "secret")
+        async with StockClient("a@localhost", "secret", server) as a:
+            a.send("for later", "b@localhost")
+            a.send("and for me", "a@localhost")
+            await a.answer()  # the server has both
+    async with prosody_server(tmp_path) as server, StockClient("b@localhost", "secret", server) as b:
+        assert (await b.answer())["body"] == "for later"
+
+
+async def test_prosody_has_rooms_commands_and_an_archive(prosody: AbstractAsyncContextManager[ProsodyServer]) -> None:
+    async with prosody as server:
+        await server.create_account("a@localhost", "secret")
+        async with StockClient("a@localhost", "secret", server, plugins=["xep_0030"], smacks=True) as a:
+            disco = a.xmpp.plugin["xep_0030"]
+            of_server = (await disco.get_info(jid="localhost", timeout=PATIENCE_S))["disco_info"]["features"]
+            of_account = (await disco.get_info(jid="a@localhost", timeout=PATIENCE_S))["disco_info"]["features"]
+            of_rooms = (await disco.get_info(jid=server.rooms, timeout=PATIENCE_S))["disco_info"]["features"]
+            assert {"http://jabber.org/protocol/commands", "urn:xmpp:carbons:2", "vcard-temp", "urn:xmpp:blocking"} <= of_server
+            assert {"urn:xmpp:mam:2", "http://jabber.org/protocol/pubsub#publish"} <= of_account
+            assert "http://jabber.org/protocol/muc" in of_rooms
+            assert a.xmpp.plugin["xep_0198"].sm_id
+
+
+async def test_prosody_answers_on_a_websocket(prosody: AbstractAsyncContextManager[ProsodyServer]) -> None:
+    async with prosody as server:
+        address, path = server.websocket_url.removeprefix("ws://").split("/", 1)
+        host, port = address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(
+            f"GET /{path} HTTP/1.1\r\nHost: {address}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+            "Sec-WebSocket-Protocol: xmpp\r\n\r\n".encode()
+        )
+        assert b" 101 " in await asyncio.wait_for(reader.readline(), PATIENCE_S)
+        writer.close()
+
+
+async def test_prosody_archives_without_sqlite_too(tmp_path: Path) -> None:
+    """Behind a wrapper it cannot be known which Lua runs; its own storage is always there."""
+    require("Prosody", prosody_program() is not None)
+    wrapper = script(tmp_path / "wrapper", f'#!/bin/sh\nexec {prosody_program()} "$@"')
+    async with prosody_server(tmp_path / 'a "quoted" \\ directory', program=wrapper) as server:
+        await server.create_account("a@localhost", "secret")
+        async with StockClient("a@localhost", "secret", server, plugins=["xep_0313"]) as a:
+            a.send("keep this", "a@localhost")
+            await a.answer()
+            archive = await a.xmpp.plugin["xep_0313"].retrieve(timeout=PATIENCE_S)
+            kept = [each["mam_result"]["forwarded"]["stanza"]["body"] for each in archive["mam"]["results"]]
+            assert "keep this" in kept
+
+
+async def test_only_jids_that_the_server_can_have_become_accounts(kind: Kind, tmp_path: Path) -> None:
+    async with local_server(kind, tmp_path) as server:
+        for jid in ("a@example.org", "localhost", "@localhost", "a b@localhost", "../a@localhost", "a\0@localhost"):
+            with pytest.raises(ServerError):
+                await server.create_account(jid, "secret")
+        for password in ("", "\0", "\N{SOFT HYPHEN}"):
+            with pytest.raises(ServerError, match="password"):
+                await server.create_account("a@localhost", password)
+
+
+# The embedded server
+
+
+async def test_a_quick_client_never_hangs_after_starttls(tmp_path: Path) -> None:
+    """pyjabber by itself loses about one connection in fifty to slixmpp, and nearly all to a client without its delays."""
+    async with embedded_server(tmp_path) as server:
+        context = ssl.create_default_context(cafile=server.ca_file)
+        for _ in range(100):
+            async with asyncio.timeout(PATIENCE_S), bare_stream(server.host, server.port, server.domain, context):
+                pass
+
+
+async def test_an_account_that_is_there_is_no_error_on_the_embedded_server(tmp_path: Path) -> None:
+    async with embedded_server(tmp_path) as server:
+        await server.create_account("a@localhost", "secret")
+        await server.create_account("a@localhost", "other")
+        async with StockClient("a@localhost", "secret", server):
+            pass
+
+
+# The choice
+
+
+def test_auto_takes_prosody_where_it_is_and_says_how_to_get_it_where_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    without = choose("auto")
+    assert without.kind == "embedded"
+    assert without.notice is not None
+    assert "apt install prosody" in without.notice
+    assert "forged" in without.notice
+    with pytest.raises(ServerError, match="apt install prosody"):
+        choose("prosody")
+    script(tmp_path / "prosody", "#!/bin/sh")
+    assert choose("auto").kind == choose("prosody").kind == "prosody"
+    assert choose("auto").notice is None
+    assert choose("embedded").kind == "embedded"

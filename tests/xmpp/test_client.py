@@ -1,0 +1,47 @@
+"""A program that asks gets its answer, also where its own session was lost meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from spade_coreason import AgentClient, AgentRequest, ResponseHandler, SessionHandle
+
+from ..support.hosting import By, Tunnel, endpoint_of, hosted
+from ..support.servers.server import XmppServer
+from ..support.wait import PATIENCE_S, eventually
+
+
+@pytest.mark.parametrize("answered", ["when it is there again", "while it is away"])
+async def test_an_answer_arrives_after_the_session_of_whoever_asked_was_lost(
+    real_server: XmppServer, tmp_path: Path, answered: str
+) -> None:
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        begun.set()
+        await gate.wait()
+        await response.markdown("here you are")
+
+    async with Tunnel(real_server) as tunnel, hosted(By(assist), real_server, tmp_path) as agent:
+        endpoint = endpoint_of(real_server, tunnel.port)
+        jid, password = await real_server.account()
+        async with AgentClient(jid, password, host=endpoint.host, port=endpoint.port, ca_file=endpoint.ca_file) as client:
+            asking = asyncio.create_task(client.ask(agent.jid, "please", timeout=PATIENCE_S))
+            await asyncio.wait_for(begun.wait(), PATIENCE_S)
+            connection = client._connection
+            assert connection is not None
+            connection.client.sm.sm_id = None  # no resumption: the server was started again, say
+            tunnel.is_open = False
+            tunnel.cut()
+            await eventually(lambda: not client.is_online)
+            if answered == "while it is away":
+                gate.set()
+                await agent.settled()
+            tunnel.is_open = True
+            await eventually(lambda: client.is_online)
+            gate.set()
+            assert (await asking).text == "here you are"
+            assert connection.sessions == 2

@@ -1,0 +1,273 @@
+"""An agent that is slow, raises, hangs, floods or breaks every rule fails alone, and answers the next question."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
+from spade_coreason.domain.conversation import Rules
+from spade_coreason.exceptions import PeerFailed
+from spade_coreason.runtime.policy import Policy
+from spade_coreason.runtime.response import Response
+from spade_coreason.xmpp.client import AgentClient
+
+from ..support.errors import ExpectedErrors
+from ..support.hosting import By, Echo, Hosted, endpoint_of, hosted
+from ..support.servers.clients import StockClient
+from ..support.servers.server import XmppServer
+from ..support.wait import PATIENCE_S, eventually
+
+MIB = 1024 * 1024
+
+
+async def asking(server: XmppServer) -> AgentClient:
+    """A program with an account of its own."""
+    jid, password = await server.account()
+    endpoint = endpoint_of(server)
+    return AgentClient(
+        jid,
+        password,
+        host=endpoint.host,
+        port=endpoint.port,
+        ca_file=endpoint.ca_file,
+        verify=endpoint.verify,
+        timeout_s=endpoint.timeout_s,
+        attempts=endpoint.attempts,
+    )
+
+
+async def test_a_sleeping_agent_delays_nobody_elses_conversation(our_server: XmppServer, tmp_path: Path) -> None:
+    wakes = asyncio.Event()
+
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        if request.payload["query"] == "sleep":
+            await wakes.wait()
+        await response.markdown(f"awake: {request.payload['query']}")
+
+    async with (
+        hosted(By(assist), our_server, tmp_path) as sleeper,
+        hosted(Echo(), our_server, tmp_path) as other,
+        StockClient(*await our_server.account(), our_server) as alice,
+        StockClient(*await our_server.account(), our_server) as bob,
+    ):
+        alice.send("sleep", sleeper.jid)
+        alice.send("queued behind it", sleeper.jid)
+        await eventually(lambda: sleeper.runner.turns_in_flight == 1)
+        async with asyncio.timeout(PATIENCE_S):
+            assert await bob.ask("now", sleeper.jid) == "awake: now"
+            assert await alice.ask("another thread", sleeper.jid, thread="t") == "awake: another thread"
+            assert await alice.ask("another agent", other.jid) == "another agent"
+        wakes.set()
+        assert (await alice.answer())["body"] == "awake: sleep"
+        assert (await alice.answer())["body"] == "awake: queued behind it"
+
+
+class Naughty:
+    """Does what it is told to, and should not."""
+
+    def __init__(self) -> None:
+        self.manifest = By(self.assist).manifest
+        self.after: asyncio.Future[BaseException | None] | None = None
+        self.stream: Any = None
+
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        await getattr(self, request.payload["query"].replace(" ", "_"))(response)
+
+    async def behave(self, response: ResponseHandler) -> None:
+        await response.markdown("all is well")
+
+    async def raise_an_error(self, response: ResponseHandler) -> None:
+        raise ValueError("a secret of the inside")
+
+    async def raise_in_a_stream(self, response: ResponseHandler) -> None:
+        stream = await response.create_stream()
+        await stream.write("half a sen")
+        raise KeyError("x")
+
+    async def hang(self, response: ResponseHandler) -> None:
+        await asyncio.Event().wait()
+
+    async def exit(self, response: ResponseHandler) -> None:
+        raise SystemExit("out")
+
+    async def emit_later(self, response: Response) -> None:
+        self.after = asyncio.get_running_loop().create_future()
+        self.emitting = asyncio.create_task(self._emit_after(response, self.after))
+
+    async def _emit_after(self, response: Response, after: asyncio.Future[BaseException | None]) -> None:
+        try:
+            while not response._is_over:  # noqa: ASYNC110 - until just after the turn
+                await asyncio.sleep(0)
+            await response.markdown("too late")
+        except RuntimeError as error:
+            after.set_result(error)
+        else:
+            after.set_result(None)
+
+    async def emit_5_MB(self, response: ResponseHandler) -> None:
+        await response.markdown("Ünd so & weiter. " * (5 * MIB // 18))
+
+    async def emit_control_characters(self, response: ResponseHandler) -> None:
+        await response.markdown("\x00\x1b[1mbold\x1b[0m \ufffe\udc80and \N{ROCKET}")
+
+    async def emit_only_control_characters(self, response: ResponseHandler) -> None:
+        await response.markdown("\x00\x1b")
+
+    async def never_close_a_stream(self, response: ResponseHandler) -> None:
+        self.stream = await response.create_stream()
+        await self.stream.write("never closed")
+
+    async def say_nothing(self, response: ResponseHandler) -> None: ...
+
+    async def emit_no_text(self, response: ResponseHandler) -> None:
+        no_text: Any = 7
+        await response.markdown(no_text)
+
+    async def emit_no_json(self, response: ResponseHandler) -> None:
+        await response.data({"x": object()})
+
+
+@pytest.fixture
+def short() -> Policy:
+    return Policy(rules=Rules(max_interactions=0, max_failures=100), assist_timeout_s=0.5)
+
+
+async def _still_well(client: StockClient, agent: Hosted) -> None:
+    assert agent.host.is_alive()
+    assert await client.ask("behave", agent.jid) == "all is well"
+    assert client.messages.empty()
+
+
+@pytest.mark.parametrize("what", ["raise an error", "exit", "emit no text", "emit no json"])
+async def test_raising_is_one_error_with_an_incident(
+    what: str,
+    our_server: XmppServer,
+    tmp_path: Path,
+    short: Policy,
+    caplog: pytest.LogCaptureFixture,
+    expected_errors: ExpectedErrors,
+) -> None:
+    expected_errors(": incident ")
+    async with (
+        hosted(Naughty(), our_server, tmp_path, policy=short) as agent,
+        StockClient(*await our_server.account(), our_server) as alice,
+    ):
+        answer = await alice.ask(what, agent.jid)
+        found = re.fullmatch(r"Something went wrong on my side \(incident ([0-9a-f]{8})\)\.", answer)
+        assert found is not None, answer
+        assert found[1] in caplog.text  # the operator finds it there, with its traceback
+        await _still_well(alice, agent)
+        async with await asking(our_server) as program:
+            with pytest.raises(PeerFailed, match="Something went wrong") as failed:
+                await program.ask(agent.jid, what)
+            assert failed.value.code == 500
+            assert "secret" not in str(failed.value)
+
+
+async def test_raising_in_a_stream_aborts_it(
+    our_server: XmppServer, tmp_path: Path, short: Policy, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("KeyError: 'x'")
+    async with (
+        hosted(Naughty(), our_server, tmp_path, policy=short) as agent,
+        StockClient(*await our_server.account(), our_server) as alice,
+    ):
+        assert (await alice.ask("raise in a stream", agent.jid)).startswith("half a sen… (interrupted")
+        assert "Something went wrong" in (await alice.answer())["body"]
+        await _still_well(alice, agent)
+        async with await asking(our_server) as program:
+            events: list[str] = []
+
+            async def collect() -> None:
+                async for event in program.stream(agent.jid, "raise in a stream"):
+                    events.append(event.type)
+
+            with pytest.raises(PeerFailed):
+                await collect()
+            assert events == [
+                "stream.start",
+                "stream.chunk",
+                "stream.abort",
+                "block.error",
+                "request.failed",
+            ]
+
+
+async def test_hanging_ends_with_the_assist_timeout(
+    our_server: XmppServer, tmp_path: Path, short: Policy, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("assist took longer than 0.5 s")
+    async with (
+        hosted(Naughty(), our_server, tmp_path, policy=short) as agent,
+        StockClient(*await our_server.account(), our_server) as alice,
+    ):
+        assert (await alice.ask("hang", agent.jid)).startswith("I could not finish this within 0.5 s")
+        await _still_well(alice, agent)
+
+
+async def test_what_is_emitted_after_the_turn_is_an_error_of_the_agent(our_server: XmppServer, tmp_path: Path) -> None:
+    async with hosted(Naughty(), our_server, tmp_path) as agent, StockClient(*await our_server.account(), our_server) as alice:
+        alice.send("emit later", agent.jid)
+        await eventually(lambda: agent.agent.after is not None)
+        assert isinstance(await asyncio.wait_for(agent.agent.after, PATIENCE_S), RuntimeError)
+        await _still_well(alice, agent)
+
+
+async def test_a_stream_that_is_never_closed_is_closed(our_server: XmppServer, tmp_path: Path) -> None:
+    async with hosted(Naughty(), our_server, tmp_path) as agent, StockClient(*await our_server.account(), our_server) as alice:
+        assert await alice.ask("never close a stream", agent.jid) == "never closed"
+        assert not agent.agent.stream.is_active
+        with pytest.raises(RuntimeError):
+            await agent.agent.stream.write("more")
+        await _still_well(alice, agent)
+
+
+async def test_saying_nothing_is_silence_to_a_person_and_an_end_to_a_program(our_server: XmppServer, tmp_path: Path) -> None:
+    async with hosted(Naughty(), our_server, tmp_path) as agent, StockClient(*await our_server.account(), our_server) as alice:
+        alice.send("say nothing", agent.jid)
+        await _still_well(alice, agent)
+        async with await asking(our_server) as program:
+            assert [event.type for event in (await program.ask(agent.jid, "say nothing")).events] == ["request.completed"]
+
+
+async def test_characters_that_xml_forbids_are_removed(our_server: XmppServer, tmp_path: Path) -> None:
+    async with hosted(Naughty(), our_server, tmp_path) as agent, StockClient(*await our_server.account(), our_server) as alice:
+        assert await alice.ask("emit control characters", agent.jid) == "[1mbold[0m and \N{ROCKET}"
+        alice.send("emit only control characters", agent.jid)
+        await _still_well(alice, agent)
+        async with await asking(our_server) as program:
+            assert "bold" in (await program.ask(agent.jid, "emit control characters")).text
+            await program.ask(agent.jid, "emit only control characters")
+
+
+async def test_an_answer_of_5_mb_arrives_in_parts(our_server: XmppServer, tmp_path: Path) -> None:
+    """On Prosody with its default limits, which ends the stream at a stanza of 256 KiB."""
+    sent: list[int] = []
+
+    async with hosted(Naughty(), our_server, tmp_path) as agent, StockClient(*await our_server.account(), our_server) as alice:
+        whole = ("Ünd so & weiter. " * (5 * MIB // 18)).split()
+        agent.host.connection.client.add_event_handler("stanza_acked", lambda stanza: sent.append(len(str(stanza).encode())))
+        alice.send("emit 5 MB", agent.jid)
+        words: list[str] = []
+        parts = 0
+        while len(words) < len(whole):
+            body = (await alice.answer())["body"]
+            assert len(body.encode()) <= 65_536
+            words += body.split()
+            parts += 1
+        assert words == whole
+        assert parts >= 5 * MIB // 65_536
+        await _still_well(alice, agent)
+        async with await asking(our_server) as program:
+            answer = await program.ask(agent.jid, "emit 5 MB")
+            assert answer.text.split() == whole
+        if our_server.kind == "prosody":  # the embedded server acknowledges nothing
+            await agent.settled()
+            assert len(sent) >= 2 * parts
+            assert max(sent) <= 65_536
+        assert agent.host.connection.sessions == 1

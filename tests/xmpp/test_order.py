@@ -1,0 +1,119 @@
+"""Every message is answered exactly once, in order within its thread, however many there are and whatever their ids."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from ..support.hosting import Echo, hosted, texts
+from ..support.servers.clients import StockClient
+from ..support.servers.server import XmppServer
+from ..support.wait import PATIENCE_S
+
+MESSAGES = 3_000
+IN_FLIGHT = 64
+THREADS = 50
+
+
+async def _ask_all(client: StockClient, to: str, bodies: list[tuple[str, str]], in_flight: int) -> list[tuple[str, str]]:
+    """Asks (thread, body) after the other, so many at once; the answers in the order in which they came."""
+    free = asyncio.Semaphore(in_flight)
+    answers: list[tuple[str, str]] = []
+
+    async def listen() -> None:
+        while len(answers) < len(bodies):
+            message = await client.answer()
+            answers.append((str(message["thread"]), str(message["body"])))
+            free.release()
+
+    listener = asyncio.create_task(listen())
+    for number, (thread, body) in enumerate(bodies):
+        await free.acquire()
+        client.send(body, to, thread=thread, id=f"m{number}")
+    await asyncio.wait_for(listener, PATIENCE_S)
+    return answers
+
+
+async def _nothing_more(client: StockClient, to: str) -> None:
+    """What was asked last is the next that is answered: there was no answer too many."""
+    assert await client.ask("the last", to, thread="last") == "the last"
+    assert client.messages.empty()
+
+
+async def test_3000_messages_of_one_client_are_each_answered_once_and_in_order(real_server: XmppServer, tmp_path: Path) -> None:
+    async with hosted(Echo(), real_server, tmp_path) as echo, StockClient(*await real_server.account(), real_server) as alice:
+        asked = [(f"t{number % THREADS}", f"{number}.") for number in range(MESSAGES)]
+        answers = await _ask_all(alice, echo.jid, asked, IN_FLIGHT)
+        assert Counter(answers) == Counter(asked)
+        by_thread: dict[str, list[str]] = defaultdict(list)
+        for thread, body in answers:
+            by_thread[thread].append(body)
+        assert all(bodies == sorted(bodies, key=lambda body: int(body[:-1])) for bodies in by_thread.values())
+        await _nothing_more(alice, echo.jid)
+        assert len(echo.agent.requests) == MESSAGES + 1
+
+
+@asynccontextmanager
+async def _clients(server: XmppServer, count: int) -> AsyncIterator[list[StockClient]]:
+    logging_in = asyncio.Semaphore(10)  # each login has its time; all at once, a busy machine would not keep it
+
+    clients: list[StockClient] = []
+
+    async def log_in() -> None:
+        async with logging_in:
+            client = StockClient(*await server.account(), server)
+            await client.connect()
+            clients.append(client)
+
+    try:
+        await asyncio.gather(*(log_in() for _ in range(count)))
+        yield clients
+    finally:
+        await asyncio.gather(*(client.close() for client in clients))
+
+
+async def test_3000_messages_of_50_clients_are_each_answered_once_and_to_whom_asked(
+    real_server: XmppServer, tmp_path: Path
+) -> None:
+    async with hosted(Echo(), real_server, tmp_path) as echo, _clients(real_server, 50) as clients:
+        asked = [[("", f"{client}: {number}.") for number in range(60)] for client in range(50)]
+        # Without threads, and with the same ids in every client.
+        answers = await asyncio.gather(
+            *(_ask_all(client, echo.jid, mine, 8) for client, mine in zip(clients, asked, strict=True))
+        )
+        assert list(answers) == asked
+        for client in clients:
+            await _nothing_more(client, echo.jid)
+        assert len(echo.agent.requests) == 50 * 60 + 50  # the last of each asks whether there is more
+
+
+async def test_repeated_ids_with_other_content_are_all_answered(our_server: XmppServer, tmp_path: Path) -> None:
+    async with hosted(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
+        for number in range(20):
+            alice.send(f"number {number}.", echo.jid, id="1")
+        alice.send("number 0.", echo.jid, id="1", thread="another thread is other content")
+        answers = [await alice.answer() for _ in range(21)]
+        assert Counter(texts(answers)) == Counter([*(f"number {number}." for number in range(20)), "number 0."])
+
+
+async def test_the_same_message_twice_is_answered_once_also_after_a_restart(prosody: XmppServer, tmp_path: Path) -> None:
+    async with hosted(lambda peers: Echo(), prosody, tmp_path) as echo, StockClient(*await prosody.account(), prosody) as alice:
+        alice.send("once", echo.jid, id="same")
+        alice.send("once", echo.jid, id="same")
+        assert (await alice.answer())["body"] == "once"
+        await _nothing_more(alice, echo.jid)
+        await echo.restart()
+        alice.send("once", echo.jid, id="same")
+        alice.send("new", echo.jid, id="new")
+        assert (await alice.answer())["body"] == "new"
+        assert alice.messages.empty()
+
+
+async def test_the_same_message_without_an_id_is_no_duplicate(prosody: XmppServer, tmp_path: Path) -> None:
+    async with hosted(Echo(), prosody, tmp_path) as echo, StockClient(*await prosody.account(), prosody) as alice:
+        alice.send("again", echo.jid, id="")
+        alice.send("again", echo.jid, id="")
+        assert texts([await alice.answer(), await alice.answer()]) == ["again", "again"]

@@ -1,0 +1,179 @@
+"""Stock clients ask and are answered: with and without threads, with receipts and typing where they use them."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, SessionHandle
+
+from ..support.clock import LoopClock
+from ..support.hosting import By, Echo, envelope, event_in, events_of_answer, hosted, sent_by
+from ..support.seed_echo import EchoAgent
+from ..support.servers.clients import StockClient
+from ..support.servers.server import XmppServer
+from ..support.wait import PATIENCE_S
+
+ACTIVE = "<active xmlns='http://jabber.org/protocol/chatstates'/>"
+COMPOSING = "{http://jabber.org/protocol/chatstates}composing"
+RECEIPT = "{urn:xmpp:receipts}received"
+ORIGIN_ID = "{urn:xmpp:sid:0}origin-id"
+
+
+async def test_a_stock_client_asks_and_is_answered(any_server: XmppServer, tmp_path: Path) -> None:
+    async with hosted(Echo(), any_server, tmp_path) as echo, StockClient(*await any_server.account(), any_server) as alice:
+        alice.send("no thread", echo.jid)
+        plain = await alice.answer()
+        assert (plain["body"], plain["thread"], plain["type"]) == ("no thread", "", "chat")
+        assert plain["from"].bare == echo.jid
+        if any_server.kind != "embedded":  # it gives no agent the resource that it asks for
+            assert plain["from"].resource == "agent"
+        origin = plain.xml.find(ORIGIN_ID)
+        assert origin is not None
+        assert origin.get("id") == plain["id"]
+        alice.send("a thread", echo.jid, thread="t <&> 1")
+        threaded = await alice.answer()
+        assert (threaded["body"], threaded["thread"]) == ("a thread", "t <&> 1")
+        alice.send("a branch", echo.jid, extra_xml="<thread parent='t &lt;&amp;&gt; 1'>twig</thread>")
+        branch = (await alice.answer()).xml.find("{jabber:client}thread")
+        assert branch is not None
+        assert (branch.text, branch.get("parent")) == ("twig", "t <&> 1")
+        alice.send("a normal message", echo.jid, type="normal")
+        assert (await alice.answer())["type"] == "normal"
+
+
+async def test_the_answer_reaches_the_device_that_came_after_the_question(prosody: XmppServer, tmp_path: Path) -> None:
+    account = await prosody.account()
+    goes_on = asyncio.Event()
+
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        await goes_on.wait()
+        await response.markdown("here you are")
+
+    async with hosted(By(assist), prosody, tmp_path) as agent:
+        async with StockClient(*account, prosody, resource="phone") as phone:
+            phone.send("where are you?", agent.jid)
+        async with StockClient(*account, prosody, resource="desk") as desk:
+            goes_on.set()
+            assert (await desk.answer())["body"] == "here you are"
+
+
+async def test_a_receipt_comes_to_who_asks_for_one_and_only_then(our_server: XmppServer, tmp_path: Path) -> None:
+    async with hosted(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
+        ident = alice.send("got it?", echo.jid, extra_xml="<request xmlns='urn:xmpp:receipts'/>")
+        first, second = await alice.message(), await alice.message()
+        receipts = [message.xml.find(RECEIPT) for message in (first, second)]
+        assert [receipt.get("id") for receipt in receipts if receipt is not None] == [ident]
+        alice.send("no receipt", echo.jid)
+        message = await alice.message()
+        assert message["body"] == "no receipt"
+        assert message.xml.find(RECEIPT) is None
+        # A receipt, a marker or a typing state asks nothing.
+        displayed = "<displayed xmlns='urn:xmpp:chat-markers:0' id='x'/>"
+        for extra in ("<received xmlns='urn:xmpp:receipts' id='x'/>", ACTIVE, displayed):
+            alice.send(None, echo.jid, extra_xml=extra)
+        assert await alice.ask("still there?", echo.jid) == "still there?"
+
+
+async def test_a_receipt_comes_when_the_message_is_on_disk_and_not_before(real_server: XmppServer, tmp_path: Path) -> None:
+    async with (
+        hosted(Echo(), real_server, tmp_path) as echo,
+        StockClient(*await real_server.account(), real_server, plugins=("xep_0199",)) as alice,
+    ):
+        assert await alice.ask("hello", echo.jid) == "hello"
+        with closing(sqlite3.connect(echo.url.partition(":///")[2], isolation_level=None)) as database:
+            database.execute("BEGIN IMMEDIATE")
+            ident = alice.send("got it?", echo.jid, extra_xml="<request xmlns='urn:xmpp:receipts'/>")
+            for _ in range(2):  # what came before a ping is read before its answer leaves
+                await alice.xmpp.plugin["xep_0199"].ping(f"{echo.jid}/agent", timeout=PATIENCE_S)
+            await asyncio.sleep(0.1)
+            assert alice.messages.empty()
+        received = (await alice.message()).xml.find(RECEIPT)
+        assert received is not None
+        assert received.get("id") == ident
+        assert (await alice.answer())["body"] == "got it?"
+
+
+async def test_typing_is_shown_to_those_who_use_it_when_the_work_lasts(our_server: XmppServer, tmp_path: Path) -> None:
+    begun, thought = asyncio.Event(), asyncio.Event()
+
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        if request.payload["query"] == "think":
+            begun.set()
+            await thought.wait()
+            thought.clear()
+        await response.markdown("done")
+
+    async with hosted(By(assist), our_server, tmp_path) as agent, StockClient(*await our_server.account(), our_server) as alice:
+        sent = sent_by(agent)
+        with LoopClock() as clock:
+            alice.send("think", agent.jid, thread="t", extra_xml=ACTIVE)
+            await begun.wait()
+            await clock.move(0.19)
+            assert not [data for data in sent if "composing" in data]
+            await clock.move(0.02)
+            typing = await alice.message()
+            assert typing.xml.find(COMPOSING) is not None
+            assert typing["thread"] == "t"
+        thought.set()
+        answer = await alice.message()
+        assert answer["body"] == "done"
+        assert answer.xml.find("{http://jabber.org/protocol/chatstates}active") is not None
+        # Quick work shows nothing; neither does slow work to a client that does not use chat states.
+        with LoopClock() as clock:
+            alice.send("quick", agent.jid, extra_xml=ACTIVE)
+            assert (await alice.message())["body"] == "done"
+            begun.clear()
+            alice.send("think", agent.jid)
+            await begun.wait()
+            await clock.move(0.4)
+            thought.set()
+            message = await alice.message()
+        assert message["body"] == "done"
+        assert message.xml.find(COMPOSING) is None
+
+
+async def test_a_stream_reaches_a_person_as_one_message(our_server: XmppServer, tmp_path: Path) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        await response.thought("hm")
+        stream = await response.create_stream(title="words")
+        for word in ("one", "two", "three"):
+            await stream.write(word + " ")
+        await stream.close()
+
+    async with hosted(By(assist), our_server, tmp_path) as agent, StockClient(*await our_server.account(), our_server) as alice:
+        alice.send("count", agent.jid)
+        assert (await alice.message())["body"] == "one two three"
+        assert await alice.ask("again", agent.jid) == "one two three"
+
+
+async def test_the_echo_agent_of_the_seed_answers_people_and_programs(our_server: XmppServer, tmp_path: Path) -> None:
+    agent = EchoAgent(manifest=AgentDefinition.simple("echo"))
+    async with hosted(agent, our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
+        assert await alice.ask("one two", echo.jid) == "one two"
+        alice.send(None, echo.jid, extra_xml=envelope({"query": "three four"}))
+        events = await events_of_answer(alice)
+        kinds = ["block.thought", "stream.start", "stream.chunk", "stream.chunk", "stream.end", "request.completed"]
+        assert [event["type"] for event in events] == [f"ai.coreason.{kind}" for kind in kinds]
+
+
+async def test_a_table_reaches_a_program_as_an_event_and_as_a_form(real_server: XmppServer, tmp_path: Path) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        rows = [{"city": "Berlin", "degrees": 7}, {"city": "Rome", "degrees": 15}]
+        await response.data({"columns": ["city", "degrees"], "rows": rows}, title="Weather", view_hint="TABLE")
+
+    async with (
+        hosted(By(assist), real_server, tmp_path) as agent,
+        StockClient(*await real_server.account(), real_server, plugins=("xep_0004",)) as program,
+    ):
+        program.send(None, agent.jid, type="normal", extra_xml=envelope({"query": "weather"}))
+        message = await program.message()
+        assert event_in(message)["type"] == "ai.coreason.block.data"
+        form = message["form"]
+        assert (form["type"], form["title"], list(form.get_reported())) == ("result", "Weather", ["city", "degrees"])
+        assert [dict(row) for row in form.get_items()] == [
+            {"city": "Berlin", "degrees": "7"},
+            {"city": "Rome", "degrees": "15"},
+        ]

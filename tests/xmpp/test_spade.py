@@ -1,0 +1,186 @@
+"""Plain SPADE agents talk with hosted ones in their own form, and SPADE's behaviours work beside ours."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from spade.agent import Agent
+from spade.behaviour import CyclicBehaviour, OneShotBehaviour
+from spade.message import Message
+from spade.template import Template
+
+from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
+from spade_coreason.domain.jid import bare
+
+from ..support.errors import ExpectedErrors
+from ..support.hosting import Echo, hosted
+from ..support.servers.clients import StockClient
+from ..support.servers.server import XmppServer
+from ..support.wait import PATIENCE_S
+
+
+@asynccontextmanager
+async def plain_spade(server: XmppServer, behaviour: Any, template: Template | None = None) -> AsyncIterator[Agent]:
+    """A SPADE agent as anybody writes it, none of our code in it."""
+    jid, password = await server.account()
+    agent = Agent(jid, password, port=server.port, verify_security=False)
+    agent.add_behaviour(behaviour, template)
+    await asyncio.wait_for(agent.start(auto_register=False), PATIENCE_S)
+    try:
+        yield agent
+    finally:
+        behaviour.kill()
+        await agent.stop()
+        agent.client._run_out_filters.cancel()
+
+
+class Asks(OneShotBehaviour):  # type: ignore[misc]  # SPADE comes without types
+    """Sends one message and waits for what matches its template."""
+
+    def __init__(self, message: Message) -> None:
+        super().__init__()
+        self._message = message
+        self.answer: Message | None = None
+
+    async def run(self) -> None:
+        await self.send(self._message)
+        self.answer = await self.receive(timeout=PATIENCE_S)
+
+
+async def test_a_plain_spade_agent_is_answered_so_that_its_template_matches(our_server: XmppServer, tmp_path: Path) -> None:
+    async with hosted(Echo(), our_server, tmp_path) as echo:
+        asked = {"performative": "request", "reply-with": "order-7", "ontology": "trade", "protocol": "fipa-request"}
+        asks = Asks(Message(to=echo.jid, body="a price, please", thread="deal-1", metadata=asked))
+        told = {"performative": "inform", "in-reply-to": "order-7", "ontology": "trade"}
+        # The embedded server gives no agent the resource that it asks for.
+        sender = f"{echo.jid}/agent" if our_server.kind == "prosody" else None
+        template = Template(sender=sender, thread="deal-1", metadata=told)
+        async with plain_spade(our_server, asks, template) as plain:
+            await asyncio.wait_for(asks.join(), PATIENCE_S)
+            assert asks.answer is not None
+            assert asks.answer.body == "a price, please"
+            assert asks.answer.get_metadata("protocol") == "fipa-request"
+            [request] = echo.agent.requests
+            assert request.metadata["conversation_id"] == "deal-1"
+            assert request.metadata["performative"] == "request"
+            assert request.metadata["language"] == "spade"
+            assert bare(request.metadata["sender"]) == plain.jid.bare
+
+
+async def test_a_failure_says_so_by_its_performative(
+    prosody: XmppServer, tmp_path: Path, expected_errors: ExpectedErrors
+) -> None:
+    expected_errors("ValueError: no price")
+
+    class Fails(Echo):
+        async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+            raise ValueError("no price")
+
+    async with hosted(Fails(), prosody, tmp_path) as agent:
+        asks = Asks(Message(to=agent.jid, body="a price, please", metadata={"performative": "request"}))
+        async with plain_spade(prosody, asks, Template(metadata={"performative": "failure"})):
+            await asyncio.wait_for(asks.join(), PATIENCE_S)
+            assert asks.answer is not None
+            assert "Something went wrong" in asks.answer.body
+
+
+class Uploads(OneShotBehaviour):  # type: ignore[misc]  # as above
+    """A behaviour that a user adds to a hosted agent."""
+
+    link: str | None = None
+
+    async def run(self) -> None:
+        self.link = await self.upload_file("prices.txt", io.BytesIO(b"bread 3"))
+
+
+async def test_a_behaviour_of_a_hosted_agent_uploads_as_in_spade(keeper: XmppServer, tmp_path: Path) -> None:
+    async with hosted(Echo(), keeper, tmp_path) as agent:
+        uploads = Uploads()
+        agent.host.add_behaviour(uploads)
+        await asyncio.wait_for(uploads.join(), PATIENCE_S)
+        assert uploads.link is not None
+        assert uploads.link.endswith("/prices.txt")
+
+
+class Serves(CyclicBehaviour):  # type: ignore[misc]  # SPADE comes without types
+    """A behaviour that a user adds to a hosted agent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: asyncio.Queue[Message] = asyncio.Queue()
+
+    async def run(self) -> None:
+        message = await self.receive(timeout=PATIENCE_S)
+        if message is not None:
+            self.heard.put_nowait(message)
+            reply = message.make_reply()
+            reply.set_metadata("performative", "agree")
+            reply.body = "from the behaviour"
+            await self.send(reply)
+
+
+async def test_a_behaviour_with_a_template_beside_ours(our_server: XmppServer, tmp_path: Path) -> None:
+    serves = Serves()
+
+    def add(host: Agent) -> None:
+        host.add_behaviour(serves, Template(metadata={"performative": "cfp"}))
+
+    async with (
+        hosted(Echo(), our_server, tmp_path, prepare=add) as echo,
+        StockClient(*await our_server.account(), our_server) as alice,
+    ):
+        asks = Asks(Message(to=echo.jid, body="who offers?", thread="t1", metadata={"performative": "cfp"}))
+        async with plain_spade(our_server, asks, Template(metadata={"performative": "agree"})):
+            await asyncio.wait_for(asks.join(), PATIENCE_S)
+            assert asks.answer is not None
+            assert asks.answer.body == "from the behaviour"
+        assert (await asyncio.wait_for(serves.heard.get(), PATIENCE_S)).thread == "t1"
+        # What matches no template is answered by the agent, and what matches one is not answered twice.
+        assert await alice.ask("and me?", echo.jid) == "and me?"
+        assert [request.payload["query"] for request in echo.agent.requests] == ["and me?"]
+        assert echo.door.dropped["claimed by a behaviour"] == 1
+
+
+async def test_a_behaviour_without_a_template_hears_everything_beside_the_agent(prosody: XmppServer, tmp_path: Path) -> None:
+    heard: asyncio.Queue[str] = asyncio.Queue()
+
+    class Hears(CyclicBehaviour):  # type: ignore[misc]  # SPADE comes without types
+        async def run(self) -> None:
+            message = await self.receive(timeout=PATIENCE_S)
+            if message is not None:
+                heard.put_nowait(message.body)
+
+    async with (
+        hosted(Echo(), prosody, tmp_path) as echo,
+        StockClient(*await prosody.account(), prosody) as alice,
+    ):
+        echo.host.add_behaviour(Hears())  # to a running agent
+        assert await alice.ask("hello", echo.jid, thread="t") == "hello"
+        assert await asyncio.wait_for(heard.get(), PATIENCE_S) == "hello"
+
+
+async def test_a_behaviour_that_fails_hurts_nobody(prosody: XmppServer, tmp_path: Path) -> None:
+    class Breaks(CyclicBehaviour):  # type: ignore[misc]  # SPADE comes without types
+        async def run(self) -> None:
+            if await self.receive(timeout=PATIENCE_S):
+                raise ValueError("broken")
+
+    class Matches(Template):  # type: ignore[misc]  # SPADE comes without types
+        def match(self, message: Message) -> bool:
+            raise ValueError("broken too")
+
+    async with (
+        hosted(Echo(), prosody, tmp_path) as echo,
+        StockClient(*await prosody.account(), prosody) as alice,
+    ):
+        echo.host.add_behaviour(Breaks())
+        assert await alice.ask("one", echo.jid) == "one"
+        echo.host.add_behaviour(Breaks(), Matches())
+        assert await alice.ask("two", echo.jid) == "two"
+        assert echo.host.is_alive()
+        assert echo.host.connection.resumptions == 0

@@ -1,0 +1,202 @@
+"""Agents upload through their own server, and people get the link; a server that cannot, or will not, says so clearly."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import Element
+
+import pytest
+
+from spade_coreason import AgentDefinition, AgentRequest, Files, ResponseHandler, SessionHandle, UploadError, fetch
+from spade_coreason.runtime.policy import Policy
+from spade_coreason.xmpp.connection.connection import Connection
+from spade_coreason.xmpp.uploads import Uploads
+
+from ..support.clock import LoopClock
+from ..support.hosting import By, endpoint_of, hosted, platform
+from ..support.servers import prosody as prosody_server
+from ..support.servers.clients import StockClient
+from ..support.servers.requirements import require
+from ..support.servers.server import XmppServer
+from .conftest import MOST
+
+
+class Keeping:
+    """An agent that keeps what it is told as a file."""
+
+    def __init__(self, manifest: AgentDefinition, files: Files) -> None:
+        self.manifest = manifest
+        self.files = files
+
+    async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        await response.markdown(await self.files.upload("kept.txt", request.payload["query"].encode()))
+
+
+class Online:
+    """A session with a way to files: `async with Online(server) as files`."""
+
+    def __init__(self, server: XmppServer, arriving: Callable[[Any], Any] | None = None) -> None:
+        self._server = server
+        self._arriving = arriving
+        """What becomes of each stanza that comes in."""
+        self._connection: Connection | None = None
+
+    async def __aenter__(self) -> Files:
+        jid, password = await self._server.account()
+        endpoint = endpoint_of(self._server)
+        self._connection = Connection(jid, password, endpoint, on_message=lambda stanza: None)
+        if self._arriving is not None:
+            self._connection.client.add_filter("in", self._arriving)
+        await self._connection.open()
+        return Files(Uploads(self._connection.client, endpoint.context).put)
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        assert self._connection is not None
+        await self._connection.close()
+
+
+async def test_a_file_is_uploaded_with_progress_and_fetched_as_it_was(keeper: XmppServer) -> None:
+    data, told = bytes(range(256)) * 700, []
+    async with Online(keeper) as files:
+        url = await files.upload("Grüße & <b>.png", data, progress=lambda sent, total: told.append((sent, total)))
+        fetched = await files.fetch(url, allow_private=True, types=("image/png",))
+    assert fetched.data == data
+    assert fetched.type == "image/png"
+    assert told == [(65_536, 179_200), (131_072, 179_200), (179_200, 179_200)]
+
+
+async def test_a_file_too_large_is_refused_before_it_is_sent(keeper: XmppServer) -> None:
+    async with Online(keeper) as files:
+        with pytest.raises(UploadError, match="it has 200,001 bytes, and the server takes 200,000"):
+            await files.upload("a.txt", b"x" * (MOST + 1))
+        assert await files.upload("a.txt", b"x")
+
+
+async def test_what_the_service_itself_refuses_is_said_in_its_words(keeper: XmppServer) -> None:
+    def tells_no_limit(stanza: Any) -> Any:
+        for form in stanza.xml.iter("{jabber:x:data}x"):
+            for field in form.findall("{jabber:x:data}field[@var='max-file-size']"):
+                form.remove(field)
+                removed.append(field)
+        return stanza
+
+    removed: list[Element] = []
+    async with Online(keeper, tells_no_limit) as files:
+        with pytest.raises(UploadError, match="it has 200,001 bytes, and the server takes 200,000"):
+            await files.upload("a.txt", b"x" * (MOST + 1))
+        assert removed
+
+
+async def test_a_quota_that_is_used_up_is_named(tmp_path: Path) -> None:
+    require("Prosody", prosody_server.installed())
+    with prosody_server.prosody(tmp_path, uploads=1000) as server:
+        async with Online(server) as files:
+            for _ in range(10):
+                await files.upload("a.bin", b"x" * 1000)
+            with pytest.raises(UploadError, match=r"refuses: resource-constraint \(Daily quota reached\)"):
+                await files.upload("a.bin", b"x" * 1000)
+
+
+async def test_a_server_without_the_service_is_named_with_the_remedy(real_server: XmppServer) -> None:
+    async with Online(real_server) as files:
+        with pytest.raises(UploadError, match=r"localhost has no service for files \(XEP-0363\)"):
+            await files.upload("a.txt", b"x")
+
+
+async def test_the_embedded_server_which_says_nothing_about_itself_is_not_asked(embedded: XmppServer) -> None:
+    async with Online(embedded) as files:
+        with LoopClock(), pytest.raises(UploadError, match="the embedded server has none"):  # it waits for no answer
+            await files.upload("a.txt", b"x")
+
+
+async def test_an_upload_that_the_caller_stops_is_an_error_and_the_next_one_works(keeper: XmppServer) -> None:
+    def stop(sent: int, total: int) -> None:
+        raise InterruptedError
+
+    async with Online(keeper) as files:
+        with pytest.raises(UploadError):
+            await files.upload("a.txt", b"x" * MOST, progress=stop)
+        assert await files.upload("a.txt", b"x")
+
+
+async def test_a_person_sends_a_link_and_gets_one_back(keeper: XmppServer, tmp_path: Path) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        [one] = request.payload["attachments"]
+        fetched = await agent.files.fetch(one["url"], allow_private=True)
+        url = await agent.files.upload(f"copy of {one['name']}", fetched.data.upper(), one["type"])
+        await response.markdown(f"Here: {url}")
+
+    agent: Any = By(assist)
+    async with (
+        hosted(agent, keeper, tmp_path, prepare=lambda host: setattr(agent, "files", Files(host.uploads.put))) as one,
+        StockClient(*await keeper.account(), keeper) as alice,
+        Online(keeper) as hers,
+    ):
+        url = await hers.upload("note.txt", b"hello")
+        alice.send(url, one.jid, extra_xml=f"<x xmlns='jabber:x:oob'><url>{url}</url></x>")
+        said = (await alice.answer())["body"]
+        assert (await hers.fetch(said.removeprefix("Here: "), allow_private=True)).data == b"HELLO"
+
+
+async def test_an_answer_too_long_for_the_server_comes_as_its_beginning_and_a_file(keeper: XmppServer, tmp_path: Path) -> None:
+    text = "\n\n".join(["What there is to say:", *(f"Paragraph {number}." for number in range(2000))])
+
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        await response.markdown(text)
+
+    policy = Policy(file_over_bytes=20_000, stanza_bytes=10_000)
+    async with (
+        hosted(By(assist), keeper, tmp_path, policy=policy) as agent,
+        StockClient(*await keeper.account(), keeper, plugins=("xep_0066",)) as alice,
+    ):
+        begins = await alice.ask("tell me", agent.jid)
+        assert begins.startswith("What there is to say:\n\nParagraph 0.\n\n")
+        assert begins.endswith(f"…\n\nThe whole answer ({len(text) / 1000:.0f} kB) is in this file:")
+        file = await alice.answer()
+        assert file["oob"]["url"] == file["body"]
+        assert (await fetch(file["body"], allow_private=True)).data.decode() == text
+
+
+async def test_where_the_server_keeps_no_files_a_long_answer_comes_in_several_messages(
+    real_server: XmppServer, tmp_path: Path
+) -> None:
+    async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
+        await response.markdown("```\n" + "code of some kind\n" * 1500 + "```")
+
+    policy = Policy(file_over_bytes=20_000, stanza_bytes=10_000)
+    async with (
+        hosted(By(assist), real_server, tmp_path, policy=policy) as agent,
+        StockClient(*await real_server.account(), real_server) as alice,
+    ):
+        alice.send("tell me", agent.jid)
+        parts = [(await alice.answer())["body"] for _ in range(4)]
+        assert all(part.startswith("```\n") and part.endswith("\n```") for part in parts)
+        assert sum(part.count("code of some kind") for part in parts) == 1500
+
+
+async def test_an_agent_of_a_configuration_gets_its_way_to_files_by_name(keeper: XmppServer, tmp_path: Path) -> None:
+    async with (
+        platform(keeper, tmp_path, agent="tests.xmpp.test_uploads:Keeping") as (_, jid),
+        StockClient(*await keeper.account(), keeper) as alice,
+    ):
+        url = await alice.ask("remember the milk", jid)
+        assert (await fetch(url, allow_private=True)).data == b"remember the milk"
+
+
+async def test_what_is_kept_about_a_person_is_a_file_for_them(keeper: XmppServer, tmp_path: Path) -> None:
+    async with (
+        platform(keeper, tmp_path, agent="tests.xmpp.test_uploads:Keeping") as (_, jid),
+        StockClient(*await keeper.account(), keeper, plugins=["xep_0050"]) as alice,
+    ):
+        await alice.ask("remember the milk", jid)
+        stage = (await alice.xmpp.plugin["xep_0050"].send_command(f"{jid}/agent", "export"))["command"]
+        link = stage["form"].get_fields()["link"]["value"]
+        everything = json.loads((await fetch(link, allow_private=True)).data)
+        assert everything["person"] == alice.jid
+        assert everything["conversations"][0]["turns"][0]["input"] == {"query": "remember the milk"}
+        line, link = (await alice.ask("/export", jid)).splitlines()
+        assert "Whoever has the link can read it" in line
+        assert json.loads((await fetch(link, allow_private=True)).data)["person"] == alice.jid
