@@ -23,7 +23,7 @@ _QUESTION = re.compile(
 _LIST = re.compile(r"(list|show|notes|what (do you know|did i (say|tell you))|what have i told you)\W*$", re.I)
 _FORGET = re.compile(r"forget\s+(?P<what>.+?)\W*$", re.I)
 # Words that say nothing about what a note is about.
-_IGNORED = frozenset(
+_STOP_WORDS = frozenset(
     "a about am an and are at be call called can could did do does for from has have how i in is it know me my of on or our "
     "remember say should tell that the there they this to was we were what when where which who whom whose why will with would "
     "you your".split(" ")
@@ -76,20 +76,20 @@ class NotesAgent:
         await session.store("dates", {**own, text: now.isoformat(timespec="minutes")})
 
     async def _look_up(self, question: str, notes: list[str], session: SessionHandle) -> str:
-        wanted = _words(question)
-        found = [(len(wanted & _words(note)), number, note) for number, note in enumerate(notes)]
+        wanted = _significant_words(question)
+        found = [(len(wanted & _significant_words(note)), number, note) for number, note in enumerate(notes)]
         best = max(found, default=(0, 0, ""))
         if best[0] == 0:
             return "I don't know; you did not tell me."
         dates = await session.get("dates", {})
         told = dates.get(best[2])
-        when = f" on {_day(datetime.fromisoformat(told))}" if told else ""
+        when = f" on {_format_day(datetime.fromisoformat(told))}" if told else ""
         return f'You told me{when}: "{best[2]}".'
 
     async def _forget(self, conversation_id: str, notes: list[str], what: str, session: SessionHandle) -> str:
-        wanted = _words(what)
+        wanted = _significant_words(what)
         everything = what.lower() in ("everything", "all", "it all", "me")
-        gone = [note for note in notes if everything or wanted & _words(note)]
+        gone = [note for note in notes if everything or wanted & _significant_words(note)]
         if not gone:
             return f'I know nothing about "{what}".'
         await self._memory.aremove_information(conversation_id, *gone)
@@ -98,11 +98,11 @@ class NotesAgent:
         return "Forgotten:\n" + "\n".join(f"- {note}" for note in gone)
 
 
-def _words(text: str) -> set[str]:
-    found = {word.casefold() for word in re.findall(r"\w+", text)} - _IGNORED
+def _significant_words(text: str) -> set[str]:
+    found = {word.casefold() for word in re.findall(r"\w+", text)} - _STOP_WORDS
     return {word[:-1] if len(word) > 3 and word.endswith("s") else word for word in found}
 
 
-def _day(moment: datetime) -> str:
+def _format_day(moment: datetime) -> str:
     local = moment.astimezone()
     return f"{local.day} {local:%B}"

@@ -18,7 +18,7 @@ class RelayAgent:
             raise ValueError('the option "ask" is a list of agents, such as ["echo@localhost", "notes@localhost"]')
         self._manifest = manifest
         self._peers = peers
-        self._ask = ask
+        self._peer_jids = ask
         self._timeout_s = timeout_s
 
     @property
@@ -28,11 +28,11 @@ class RelayAgent:
 
     async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         """Asks all of them at once; one that is away, refuses or fails is a line of its own."""
-        await response.thought(f"Asking {' and '.join(self._ask)}…")
-        answers = await asyncio.gather(*(self._answer(jid, request) for jid in self._ask))
+        await response.thought(f"Asking {' and '.join(self._peer_jids)}…")
+        answers = await asyncio.gather(*(self._ask_peer(jid, request) for jid in self._peer_jids))
         await response.markdown("\n\n".join(answers))  # one line break would join them in a paragraph
 
-    async def _answer(self, jid: str, request: AgentRequest) -> str:
+    async def _ask_peer(self, jid: str, request: AgentRequest) -> str:
         name = self._name(jid)
         try:
             answer = await self._peers.ask(jid, request.create_child(request.payload), self._timeout_s)
@@ -43,4 +43,4 @@ class RelayAgent:
     def _name(self, jid: str) -> str:
         """Its local part; the whole JID where two that are asked would have the same name."""
         local = jid.partition("@")[0]
-        return local if sum(other.partition("@")[0] == local for other in self._ask) == 1 else jid
+        return local if sum(other.partition("@")[0] == local for other in self._peer_jids) == 1 else jid

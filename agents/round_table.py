@@ -20,7 +20,7 @@ class RoundTableAgent:
             raise ValueError('the option "turns" is a number from 1 on: how often somebody speaks, all together')
         self._manifest = manifest
         self._peers = peers
-        self._ask = ask
+        self._peer_jids = ask
         self._turns = turns
         self._timeout_s = timeout_s
 
@@ -35,14 +35,14 @@ class RoundTableAgent:
         if not topic:
             await response.markdown("What shall we talk about?")
             return
-        present = list(self._ask)
+        present = list(self._peer_jids)
         said: list[str] = []
         for _ in range(self._turns):
             if not present:
                 break
             speaker = present.pop(0)
             await response.thought(f"{_name(speaker)} has the floor…")
-            contribution = await self._contribution(speaker, request, "\n\n".join([topic, *said]))
+            contribution = await self._ask_speaker(speaker, request, "\n\n".join([topic, *said]))
             if contribution is None:
                 await response.markdown(f"**{_name(speaker)}** is not here.")
                 continue
@@ -51,9 +51,9 @@ class RoundTableAgent:
             await response.markdown(f"**{_name(speaker)}**: {contribution}")
         await response.markdown(f"That was our round table: {len(said)} contributions.")
 
-    async def _contribution(self, speaker: str, request: AgentRequest, heard: str) -> str | None:
+    async def _ask_speaker(self, speaker: str, request: AgentRequest, discussion: str) -> str | None:
         try:
-            answer = await self._peers.ask(speaker, request.create_child({"query": heard}), self._timeout_s)
+            answer = await self._peers.ask(speaker, request.create_child({"query": discussion}), self._timeout_s)
         except PeerError:
             return None
         return answer.text or "(nothing)"

@@ -107,27 +107,27 @@ async def hosted(place: Place, durability: Literal["full", "normal"] = "full") -
     """Ours: stream management, on disk before it is acknowledged, one transaction a turn. One endpoint and one database."""
     from spade_coreason import AgentDefinition, Policy, Runner
     from spade_coreason.agents.echo import EchoAgent
-    from spade_coreason.app.gc import settle_collector
-    from spade_coreason.domain.access import Access
+    from spade_coreason.app.gc import tune_gc
+    from spade_coreason.domain.access import AccessPolicy
     from spade_coreason.domain.conversation import Rules
-    from spade_coreason.runtime.gateway import Door
+    from spade_coreason.runtime.gateway import InboundGateway
     from spade_coreason.runtime.peers import OpenRequests
-    from spade_coreason.storage.repository import AgentStore
-    from spade_coreason.xmpp.connection.endpoint import Endpoint
+    from spade_coreason.storage.repository import AgentRepository
+    from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
     from spade_coreason.xmpp.host import HostedAgent
 
-    endpoint = Endpoint(place.host, place.port, ca_file=place.ca_file)
+    endpoint = ServerEndpoint(place.host, place.port, ca_file=place.ca_file)
     database = await open_database(f"sqlite+aiosqlite:///{place.directory}/platform.db", durability)
     agents: list[HostedAgent] = []
 
     async def start(jid: str, password: str) -> None:
         agent = HostedAgent(jid, password, endpoint)
         policy = Policy(rules=Rules(max_interactions=0))
-        runner = Runner(EchoAgent(AgentDefinition.simple("echo")), jid, AgentStore(database, jid), policy)
-        agent.serve(runner, Door(runner, OpenRequests(), Access(jid), agent.send))
+        runner = Runner(EchoAgent(AgentDefinition.simple("echo")), jid, AgentRepository(database, jid), policy)
+        agent.serve(runner, InboundGateway(runner, OpenRequests(), AccessPolicy(jid), agent.send))
         await agent.start()
         agents.append(agent)
-        settle_collector()  # as `up` does
+        tune_gc()  # as `up` does
 
     try:
         yield start

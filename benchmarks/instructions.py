@@ -19,14 +19,14 @@ from xml.etree.ElementTree import Element
 
 from spade_coreason import AgentDefinition, Policy, Runner
 from spade_coreason.agents.echo import EchoAgent
-from spade_coreason.app.gc import settle_collector
-from spade_coreason.domain.access import Access
+from spade_coreason.app.gc import tune_gc
+from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.domain.conversation import Rules
-from spade_coreason.runtime.gateway import Door
-from spade_coreason.runtime.outbound import Tracked
+from spade_coreason.runtime.gateway import InboundGateway
+from spade_coreason.runtime.outbound import OutboundStanza
 from spade_coreason.runtime.peers import OpenRequests
 from spade_coreason.storage import open_database
-from spade_coreason.storage.repository import AgentStore
+from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.xmpp.connection.stream_parser import StreamReader
 
 from .speed import IN_FLIGHT, THREADS
@@ -46,27 +46,27 @@ class _Client:
         self._reader = StreamReader()
         self._reader.read(b"<stream:stream xmlns='jabber:client' xmlns:stream='http://etherx.jabber.org/streams'>")
         self._room = asyncio.Semaphore(IN_FLIGHT)
-        self._unacknowledged: list[Tracked] = []
+        self._unacknowledged: list[OutboundStanza] = []
         self._said = 0
 
     def take(self, stanzas: list[str]) -> None:
         """What the agent sends."""
         for stanza in stanzas:
             self._room.release()
-            if isinstance(stanza, Tracked):
+            if isinstance(stanza, OutboundStanza):
                 self._unacknowledged.append(stanza)
         if len(self._unacknowledged) >= _ACKNOWLEDGED_AT_ONCE:
             for answered in self._unacknowledged:
                 answered.acknowledge()
             self._unacknowledged.clear()
 
-    async def talk(self, door: Door, messages: int) -> None:
+    async def talk(self, door: InboundGateway, messages: int) -> None:
         """Ends when all are answered."""
         for _ in range(messages // AT_ONCE):
             for _ in range(AT_ONCE):
                 await self._room.acquire()
             for stanza in self._messages():
-                door.deliver(stanza)
+                door.receive_stanza(stanza)
             await asyncio.sleep(0)
         for _ in range(IN_FLIGHT):
             await self._room.acquire()
@@ -89,12 +89,12 @@ async def _main(messages: int) -> None:
     with tempfile.TemporaryDirectory(prefix="benchmark-") as directory:
         database = await open_database(f"sqlite+aiosqlite:///{directory}/platform.db")
         policy = Policy(rules=Rules(max_interactions=0))
-        runner = Runner(EchoAgent(AgentDefinition.simple("echo")), AGENT, AgentStore(database, AGENT), policy)
+        runner = Runner(EchoAgent(AgentDefinition.simple("echo")), AGENT, AgentRepository(database, AGENT), policy)
         client = _Client()
-        door = Door(runner, OpenRequests(), Access(AGENT), client.take)
+        door = InboundGateway(runner, OpenRequests(), AccessPolicy(AGENT), client.take)
         await runner.open(client.take)
         await client.talk(door, WARM_UP)
-        settle_collector()
+        tune_gc()
         _control("--instr=on")
         await client.talk(door, IN_FLIGHT)
         _control("--zero")

@@ -17,9 +17,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal, get_args
 
-from spade_coreason.memory.interaction.format import file_name, spade_llm_name, timestamp
+from spade_coreason.memory.interaction.format import file_name, format_timestamp, spade_llm_file_name
 from spade_coreason.memory.interaction.store import AgentInteractionMemory
-from spade_coreason.memory.interaction.turn_sync import Syncs
+from spade_coreason.memory.interaction.turn_sync import DeferredSyncs
 
 from .peer import environment
 
@@ -118,7 +118,7 @@ def write(directory: Path, size: int) -> None:
     """A memory file with so many entries."""
     directory.mkdir()
     begin, said = datetime(2025, 1, 9, tzinfo=UTC), texts()
-    entries = [{"content": next(said), "timestamp": timestamp(begin + timedelta(seconds=n))} for n in range(size)]
+    entries = [{"content": next(said), "timestamp": format_timestamp(begin + timedelta(seconds=n))} for n in range(size)]
     interactions = {
         f"person{number}@example.org_{AGENT}": entries[number : number + ENTRIES_EACH]
         for number in range(0, size, ENTRIES_EACH)
@@ -174,8 +174,8 @@ async def _added_in_turns(way: Way, memory: AgentInteractionMemory, names: list[
     durations, turns, said = [], [], texts()
     for number in range(0, additions, each):
         began = time.perf_counter()
-        syncs = Syncs()
-        syncs.begin()
+        syncs = DeferredSyncs()
+        syncs.activate()
         for name in (names[(number + other) % len(names)] for other in range(each)):
             begin = time.perf_counter()
             if way == "full, in a turn, awaited":
@@ -183,8 +183,8 @@ async def _added_in_turns(way: Way, memory: AgentInteractionMemory, names: list[
             else:
                 memory.add_information(name, next(said))
             durations.append(time.perf_counter() - begin)
-        syncs.end()
-        await syncs.carry_out()
+        syncs.close()
+        await syncs.run()
         turns.append((time.perf_counter() - began) / each)
     return turns if way.endswith("and a sync") else durations
 
@@ -207,7 +207,7 @@ def _added_by_peer(python: Path, directory: Path) -> list[float]:
         ours.close()
         theirs = Path(name) / "peer"
         theirs.mkdir()
-        shutil.copy(ours.path, theirs / str(spade_llm_name(AGENT)))
+        shutil.copy(ours.path, theirs / str(spade_llm_file_name(AGENT)))
         script = Path(__file__).with_name("peer_memory.py")
         command = [str(python), str(script), AGENT, str(theirs), str(PEER_ENTRIES + 1)]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)

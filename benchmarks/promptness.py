@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spade_coreason.app.gc import settle_collector
+from spade_coreason.app.gc import tune_gc
 from spade_coreason.domain.conversation import Rules
 from spade_coreason.runtime.policy import Policy
 from tests.support.hosting import By, Hosted, hosted
@@ -77,7 +77,7 @@ async def first_words_waits(server: XmppServer, directory: Path) -> Waits:
     async with busy(assist, server, directory, *CORRECTS) as (agent, people), _Lateness() as lateness:
         for person in people:
             person.xmpp.send_presence(pto=agent.jid)
-        await eventually(lambda: all(agent.host.abilities.corrects(person.jid) for person in people))
+        await eventually(lambda: all(agent.host.peer_features.has_corrections(person.jid) for person in people))
         seen = asyncio.gather(*(_first_words(person, said) for person in people))
         for number in range(THREADS):
             for person in people:
@@ -115,7 +115,7 @@ async def busy(
     async with hosted(By(assist), server, directory, policy=ROOMY) as agent:
         try:
             await asyncio.gather(*(person.connect() for person in people))
-            settle_collector()  # as `up` does
+            tune_gc()  # as `up` does
             yield agent, people
         finally:
             await asyncio.gather(*(person.close() for person in people))

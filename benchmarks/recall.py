@@ -15,14 +15,14 @@ import numpy as np
 
 from spade_coreason import ConversationState, Identity, Knowledge
 from spade_coreason.contracts.base import utc_now
-from spade_coreason.domain.conversation import Life
+from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.memory.active import Variables
 from spade_coreason.memory.session import Session
 from spade_coreason.storage import open_database
 from spade_coreason.storage.database import Database
-from spade_coreason.storage.knowledge import KnowledgeStore, Lacking, NewDocument, Shelf, VectorRow
-from spade_coreason.storage.records import ConversationRow
-from spade_coreason.storage.repository import AgentStore
+from spade_coreason.storage.knowledge import KnowledgeRepository, MissingVectors, NewDocument, Shelf, VectorRecord
+from spade_coreason.storage.records import StoredConversation
+from spade_coreason.storage.repository import AgentRepository
 
 AGENT, PERSON = "bench@localhost", "alice@localhost"
 DIMENSION = 384  # of all-MiniLM-L6-v2
@@ -62,12 +62,12 @@ async def recall(documents: int, rounds: int) -> Recall:
         database = await open_database(f"sqlite+aiosqlite:///{directory}/platform.db", "normal")
         await _fill(database, documents, chance)
         questions = [" ".join(_text(chance, 6, _UNCOMMON)) for _ in range(rounds)]
-        by_meaning = _session(database, Knowledge(KnowledgeStore(database, AGENT), _Instant()))
+        by_meaning = _session(database, Knowledge(KnowledgeRepository(database, AGENT), _Instant()))
         begin = time.perf_counter()
         await by_meaning.recall("the first", 5, 0.5)
         first_s = time.perf_counter() - begin
         meant = await _asked(by_meaning, questions)
-        said = await _asked(_session(database, Knowledge(KnowledgeStore(database, AGENT))), questions)
+        said = await _asked(_session(database, Knowledge(KnowledgeRepository(database, AGENT))), questions)
         await database.close()
     return Recall(
         documents, statistics.median(meant), statistics.quantiles(meant, n=100)[98], statistics.median(said), first_s * 1e3
@@ -85,14 +85,14 @@ async def _asked(session: Session, questions: list[str]) -> list[float]:
 
 def _session(database: Database, knowledge: Knowledge) -> Session:
     now = utc_now()
-    row = ConversationRow(1, "one", PERSON, str(uuid4()), Life(ConversationState.ACTIVE, 0, now, now), 0)
+    row = StoredConversation(1, "one", PERSON, str(uuid4()), ConversationStatus(ConversationState.ACTIVE, 0, now, now), 0)
     identity = Identity(id=PERSON, name="alice", role="user")
     variables = Variables("conversation", "one", {}), Variables("person", PERSON, {})
-    return Session(row, (), identity, AgentStore(database, AGENT), *variables, knowledge=knowledge)
+    return Session(row, (), identity, AgentRepository(database, AGENT), *variables, knowledge=knowledge)
 
 
 async def _fill(database: Database, documents: int, chance: random.Random) -> None:
-    store = KnowledgeStore(database, AGENT)
+    store = KnowledgeRepository(database, AGENT)
     vectors = np.random.default_rng(1).normal(size=(documents, DIMENSION)).astype("<f4")
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     for begin in range(0, documents, _AT_ONCE):
@@ -101,17 +101,17 @@ async def _fill(database: Database, documents: int, chance: random.Random) -> No
             NewDocument(f"document {number}", number.to_bytes(4, "big"), [" ".join(_text(chance, 80))])
             for number in range(begin, begin + count)
         ]
-        await store.put(Shelf(), new, utc_now())
-    rows = await store.lacking(Lacking(), 0, documents)
+        await store.save_documents(Shelf(), new, utc_now())
+    rows = await store.find_missing(MissingVectors(), 0, documents)
     for begin in range(0, documents, _AT_ONCE):
         part = rows[begin : begin + _AT_ONCE]
         await store.save_vectors(
-            [VectorRow(id_, "instant", DIMENSION, vectors[begin + n].tobytes()) for n, (id_, _) in enumerate(part)]
+            [VectorRecord(id_, "instant", DIMENSION, vectors[begin + n].tobytes()) for n, (id_, _) in enumerate(part)]
         )
 
 
 def _text(chance: random.Random, words: int, least: int = 1) -> list[str]:
-    """Words as seldom and as common as those of a language (Zipf), from the rank `least` on."""
+    """Words as seldom and as common as those of a language (Zipf), from the rank `minimum` on."""
     return [_word(int(least * (_WORDS / least) ** chance.random())) for _ in range(words)]
 
 

@@ -18,17 +18,17 @@ from typing import Any
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
 from spade_coreason import AgentDefinition, ConversationState
-from spade_coreason.domain.conversation import Life, Rules
-from spade_coreason.domain.identifiers import possible_ids, session_id
-from spade_coreason.domain.messages import Incoming
+from spade_coreason.domain.conversation import ConversationStatus, Rules
+from spade_coreason.domain.identifiers import candidate_conversation_ids, derive_session_id
+from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.domain.value import replace
 from spade_coreason.runtime.policy import Policy
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import open_database
-from spade_coreason.storage.database import Database, micros
-from spade_coreason.storage.records import ConversationRow, Turn
-from spade_coreason.storage.repository import AgentStore
-from spade_coreason.storage.statements import ADD_INTERACTION, ANSWER, RECEIVE, SAVE_CONVERSATION, sql
+from spade_coreason.storage.database import Database, to_micros
+from spade_coreason.storage.records import StoredConversation, TurnRecord
+from spade_coreason.storage.repository import AgentRepository
+from spade_coreason.storage.statements import ADD_INTERACTION, ANSWER, RECEIVE, SAVE_CONVERSATION, sqlite_sql
 
 from .report import Target
 
@@ -101,21 +101,21 @@ class _Echo:
         await response.markdown(request.payload["query"])
 
 
-def _thread_row(turns: int) -> ConversationRow:
-    name = possible_ids("t", PERSON, AGENT)[0]
-    life = Life(ConversationState.ACTIVE, 0, NOW, NOW)
-    return ConversationRow(1, name, PERSON, str(session_id(AGENT, PERSON, name)), life, 0, max(1, turns - 19), turns)
+def _thread_row(turns: int) -> StoredConversation:
+    name = candidate_conversation_ids("t", PERSON, AGENT)[0]
+    life = ConversationStatus(ConversationState.ACTIVE, 0, NOW, NOW)
+    return StoredConversation(1, name, PERSON, str(derive_session_id(AGENT, PERSON, name)), life, 0, max(1, turns - 19), turns)
 
 
 async def _fill(path: Path, turns: int) -> None:
     database = await open_database(f"sqlite+aiosqlite:///{path}", "off")
-    await AgentStore(database, AGENT).save_conversation(_thread_row(turns))
+    await AgentRepository(database, AGENT).save_conversation(_thread_row(turns))
     await database.close()
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA synchronous=OFF")
         connection.executemany(
             "INSERT INTO interactions VALUES (?, 1, ?, ?, ?, ?)",
-            ((n, n, str(uuid5(NAMESPACE_URL, str(n))), micros(NOW) + n, json.dumps(BODY)) for n in range(1, turns + 1)),
+            ((n, n, str(uuid5(NAMESPACE_URL, str(n))), to_micros(NOW) + n, json.dumps(BODY)) for n in range(1, turns + 1)),
         )
         connection.commit()
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -140,13 +140,13 @@ async def _side_by_side(paths: list[Path], load: SessionLoad) -> dict[str, tuple
 class _Session:
     """One session in a runner of its own."""
 
-    def __init__(self, database: Database, store: AgentStore, runner: Runner, size: int) -> None:
+    def __init__(self, database: Database, store: AgentRepository, runner: Runner, size: int) -> None:
         self.database, self.store, self.runner, self.size = database, store, runner, size
 
     @classmethod
     async def open(cls, path: Path, size: int) -> _Session:
         database = await open_database(f"sqlite+aiosqlite:///{path}", "full")
-        store = AgentStore(database, AGENT)
+        store = AgentRepository(database, AGENT)
         runner = Runner(_Echo(), AGENT, store, Policy(rules=Rules(max_interactions=0)))
         await runner.open(lambda stanzas: None)
         return cls(database, store, runner, size)
@@ -155,15 +155,15 @@ class _Session:
         # Each time somewhere else, so that nothing is compared that is in a cache of one and not of the other.
         offset = number * 7919 % (self.size - 5)
         return {
-            "history(5)": lambda: self.store.history(1, 5),
-            "history(5, somewhere)": lambda: self.store.history(1, 5, offset),
-            "loading": lambda: self.store.load(possible_ids("t", PERSON, AGENT), PERSON, 20),
+            "history(5)": lambda: self.store.load_history(1, 5),
+            "history(5, somewhere)": lambda: self.store.load_history(1, 5, offset),
+            "loading": lambda: self.store.load(candidate_conversation_ids("t", PERSON, AGENT), PERSON, 20),
             "a turn": self._turn,
         }
 
     async def _turn(self) -> None:
-        self.runner.receive(Incoming("person", f"{PERSON}/x", str(uuid4()), "t", {"query": "hello"}, "hello"))
-        await self.runner.settled()
+        self.runner.receive(InboundRequest("person", f"{PERSON}/x", str(uuid4()), "t", {"query": "hello"}, "hello"))
+        await self.runner.wait_until_idle()
 
     async def close(self) -> None:
         await self.runner.drain(1)
@@ -176,16 +176,16 @@ class _Session:
 
 async def _grouped(path: Path, turns: int) -> float:
     database = await open_database(f"sqlite+aiosqlite:///{path}", "full")
-    store = AgentStore(database, AGENT)
+    store = AgentRepository(database, AGENT)
     numbers = iter(range(turns))
 
     async def talk(name: str) -> None:
-        row = replace(_thread_row(0), id=store.new_conversation_row(), conversation_id=name)
+        row = replace(_thread_row(0), id=store.next_conversation_row_id(), conversation_id=name)
         for _ in numbers:
             row = replace(row, turns=row.turns + 1)
             request, is_new, _ = store.inbox.receive(uuid4().bytes, PERSON, json.dumps(BODY["input"]), NOW)
             # As the runner does with a request that is surely new and an agent that waits for nothing.
-            await store.inbox.finish(request, row, Turn(str(uuid4()), NOW, json.dumps(BODY)), '["<message/>"]')
+            await store.inbox.finish(request, row, TurnRecord(str(uuid4()), NOW, json.dumps(BODY)), '["<message/>"]')
             await is_new
 
     begin = time.perf_counter()
@@ -203,12 +203,14 @@ def _one_by_one(path: Path, turns: int) -> float:
         connection.execute("PRAGMA synchronous=FULL")
         begin = time.perf_counter()
         for number in itertools.islice(itertools.count(1), turns):
-            request = (number, AGENT, uuid4().bytes, PERSON, micros(NOW), 0, json.dumps(BODY["input"]))
-            row = (1, AGENT, "t", PERSON, "s", "active", 0, 0, micros(NOW), micros(NOW), 0, None, 1, number)
+            request = (number, AGENT, uuid4().bytes, PERSON, to_micros(NOW), 0, json.dumps(BODY["input"]))
+            row = (1, AGENT, "t", PERSON, "s", "active", 0, 0, to_micros(NOW), to_micros(NOW), 0, None, 1, number)
             connection.execute("BEGIN IMMEDIATE")
-            connection.execute(sql(RECEIVE, 1), request)
-            connection.execute(sql(SAVE_CONVERSATION, 1), row)
-            connection.execute(sql(ADD_INTERACTION, 1), (number, 1, number, str(uuid4()), micros(NOW), json.dumps(BODY)))
-            connection.execute(sql(ANSWER, 1), (number, 1, '["<message/>"]'))
+            connection.execute(sqlite_sql(RECEIVE, 1), request)
+            connection.execute(sqlite_sql(SAVE_CONVERSATION, 1), row)
+            connection.execute(
+                sqlite_sql(ADD_INTERACTION, 1), (number, 1, number, str(uuid4()), to_micros(NOW), json.dumps(BODY))
+            )
+            connection.execute(sqlite_sql(ANSWER, 1), (number, 1, '["<message/>"]'))
             connection.execute("COMMIT")
         return turns / (time.perf_counter() - begin)

@@ -61,14 +61,14 @@ class ConfigError(CoReasonError):
         self.others: tuple[ConfigError, ...] = ()
 
     @staticmethod
-    def of(mistakes: Iterable[ConfigError]) -> ConfigError:
+    def combine(mistakes: Iterable[ConfigError]) -> ConfigError:
         """The first of them, with the others beside it."""
         first, *others = mistakes
         first.others = tuple(others)
         return first
 
 
-class DataDirectoryInUse(ConfigError):
+class DataDirectoryInUseError(ConfigError):
     """Another running process owns the data directory, or the file of the database."""
 
     def __init__(self, directory: Path, pid: int | None = None, key: str = "data_dir") -> None:
@@ -79,9 +79,9 @@ class DataDirectoryInUse(ConfigError):
         self.pid = pid
         self.key = key
 
-    def named_at(self, place: str) -> DataDirectoryInUse:
+    def with_place(self, place: str) -> DataDirectoryInUseError:
         """The same, where a configuration names the directory there."""
-        named = DataDirectoryInUse(self.directory, self.pid, self.key)
+        named = DataDirectoryInUseError(self.directory, self.pid, self.key)
         named.place, named.problem = place, f"{self.directory}: {self.problem}"
         named.args = (named.problem,)
         return named
@@ -117,7 +117,7 @@ class StoreError(CoReasonError):
     """What lasts cannot be read or written."""
 
 
-class DatabaseEmpty(StoreError):
+class DatabaseEmptyError(StoreError):
     """Nothing was ever stored in the database called `name`: it has no tables."""
 
     def __init__(self, name: str) -> None:
@@ -152,17 +152,23 @@ class KnowledgeError(CoReasonError):
 class ModelError(CoReasonError):
     """A model did not answer as it should; `where` is its address or its name.
 
-    `may_pass`: asking again may help, after `retry_after_s` where the server said so. `said` are the server's own words, for
+    `is_transient`: asking again may help, after `retry_after_s` where the server said so. `server_message` are the server's own words, for
     whoever asked: they may quote what it was asked, and so are for no log.
     """
 
     def __init__(
-        self, where: str, problem: str, *, said: str = "", may_pass: bool = False, retry_after_s: float | None = None
+        self,
+        where: str,
+        problem: str,
+        *,
+        server_message: str = "",
+        is_transient: bool = False,
+        retry_after_s: float | None = None,
     ) -> None:
-        super().__init__(f"{where}: {problem}{f'; its words: {said}' if said else ''}")
+        super().__init__(f"{where}: {problem}{f'; its words: {server_message}' if server_message else ''}")
         self.where = where
         self.problem = problem
-        self.may_pass = may_pass
+        self.is_transient = is_transient
         self.retry_after_s = retry_after_s
 
 
@@ -210,19 +216,19 @@ class PeerError(CoReasonError):
         self.problem = problem
 
 
-class PeerTimeout(PeerError):
+class PeerTimeoutError(PeerError):
     """No complete answer within the time given."""
 
-    def __init__(self, jid: str, timeout_s: float, *, has_begun: bool = False) -> None:
-        super().__init__(jid, f"did not {'finish its answer' if has_begun else 'answer'} in {timeout_s:g} s")
+    def __init__(self, jid: str, timeout_s: float, *, has_started: bool = False) -> None:
+        super().__init__(jid, f"did not {'finish its answer' if has_started else 'answer'} in {timeout_s:g} s")
         self.timeout_s = timeout_s
 
 
-class PeerUnavailable(PeerError):
+class PeerUnavailableError(PeerError):
     """The server says that nobody is there."""
 
 
-class PeerRefused(PeerError):
+class PeerRefusedError(PeerError):
     """The agent will not talk with us now; its notice says why. What is asked within `retry_after_s` is refused again."""
 
     def __init__(self, jid: str, problem: str, retry_after_s: float | None = None) -> None:
@@ -230,7 +236,7 @@ class PeerRefused(PeerError):
         self.retry_after_s = retry_after_s
 
 
-class RequestTooLong(PeerError):
+class RequestTooLongError(PeerError):
     """The request was not sent: servers end the connection of whoever sends so much at once."""
 
     exit_code = 2
@@ -242,7 +248,7 @@ class RequestTooLong(PeerError):
         self.limit = limit
 
 
-class PeerFailed(PeerError):
+class PeerFailedError(PeerError):
     """The agent answered with an error. `code` is its code, if it gave one (contracts, error codes)."""
 
     def __init__(self, jid: str, problem: str, code: int | None = None) -> None:
@@ -250,7 +256,7 @@ class PeerFailed(PeerError):
         self.code = code
 
 
-def unquoted(error: BaseException) -> str:
+def describe_for_log(error: BaseException) -> str:
     """An error as a log has it: without the words of a server or of somebody's own code, which may quote a person's."""
     if isinstance(error, ModelError):
         return f"{error.where}: {error.problem}"

@@ -44,41 +44,41 @@ from .codec import (
     REPLACE,
     REPLY,
     REPLY_NAMESPACE,
-    RETRACT,
+    RETRACT_NAMESPACE,
     THREAD,
-    attribute,
     decode,
     escape,
+    escape_attribute,
 )
 from .contracts import AgentInterface, AgentRequest, ConversationRecord
 from .contracts.base import utc_now
-from .domain.access import Access
-from .domain.jid import bare
-from .domain.messages import Bounce, Reply
+from .domain.access import AccessPolicy
+from .domain.jid import bare_jid
+from .domain.messages import Bounce, ReplyEvent
 from .memory import AgentInteractionMemory, Embedder, Knowledge, Summariser, TokenCounter, Usage
 from .runtime import (
-    AgentParts,
-    Answer,
-    Door,
-    Fetched,
+    FetchedFile,
     Files,
+    InboundGateway,
+    Injectables,
     OnConversationEnd,
     OpenRequests,
+    OutboundStanza,
+    PeerAnswer,
     PeerEvent,
     Peers,
     Policy,
     Progress,
-    Put,
     Runner,
-    Tracked,
-    UnknownDevices,
+    UnknownClientFeatures,
+    UploadFile,
     as_request,
     build_agent,
     collect,
+    encode_request,
     fetch,
-    write_request,
 )
-from .storage import AgentStore, Database, KnowledgeStore, open_database
+from .storage import AgentRepository, Database, KnowledgeRepository, open_database
 
 
 class LocalNetwork:
@@ -86,49 +86,49 @@ class LocalNetwork:
 
     def __init__(self) -> None:
         self._receivers: dict[str, Callable[[Element], object]] = {}
-        self._away: dict[str, list[Element]] = {}
-        self.under_way = 0
+        self._undelivered: dict[str, list[Element]] = {}
+        self.in_flight_count = 0
         """How many stanzas were sent and have not arrived."""
 
     def attach(self, jid: str, receive: Callable[[Element], object]) -> None:
         """From now on `receive` gets what is sent to the bare JID, and first what came while it was away."""
         self._receivers[jid] = receive
-        for message in self._away.pop(jid, []):
+        for message in self._undelivered.pop(jid, []):
             receive(message)
 
     def detach(self, jid: str) -> None:
         """Keeps what is sent to the bare JID until it is attached again."""
         self._receivers.pop(jid, None)
-        self._away.setdefault(jid, [])
+        self._undelivered.setdefault(jid, [])
 
-    def sender(self, jid: str) -> Callable[[list[str]], None]:
+    def build_sender(self, jid: str) -> Callable[[list[str]], None]:
         """What the full JID sends through."""
 
         def send(stanzas: list[str]) -> None:
             for stanza in stanzas:
-                self.under_way += 1
-                asyncio.get_running_loop().call_soon(self._carry, jid, str(stanza))
-                if isinstance(stanza, Tracked):
+                self.in_flight_count += 1
+                asyncio.get_running_loop().call_soon(self._deliver, jid, str(stanza))
+                if isinstance(stanza, OutboundStanza):
                     stanza.acknowledge()
 
         return send
 
-    async def carried(self) -> None:
+    async def wait_until_delivered(self) -> None:
         """Waits until everything that was sent before has arrived."""
         loop = asyncio.get_running_loop()
         arrived = loop.create_future()
         loop.call_soon(arrived.set_result, None)  # stanzas are carried in the order in which they were sent
         await arrived
 
-    def _carry(self, sender: str, stanza: str) -> None:
-        self.under_way -= 1
+    def _deliver(self, sender: str, stanza: str) -> None:
+        self.in_flight_count -= 1
         message = fromstring(stanza.replace("<message ", "<message xmlns='jabber:client' ", 1))
         message.set("from", sender)
-        to = bare(message.get("to", ""))
+        to = bare_jid(message.get("to", ""))
         if (receive := self._receivers.get(to)) is not None:
             receive(message)
-        elif to in self._away:
-            self._away[to].append(message)
+        elif to in self._undelivered:
+            self._undelivered[to].append(message)
         elif message.get("type") != "error":
             self._bounce(message)
 
@@ -140,7 +140,7 @@ class LocalNetwork:
         bounce = fromstring(error)
         bounce.set("from", message.get("to", ""))
         bounce.set("id", message.get("id", ""))
-        receive = self._receivers.get(bare(message.get("from", "")))
+        receive = self._receivers.get(bare_jid(message.get("from", "")))
         if receive is not None:
             receive(bounce)
 
@@ -150,7 +150,7 @@ ClientFeature: TypeAlias = Literal["corrections", "replies"]
 """What a person's client shows: corrections (XEP-0308), so that a streamed answer grows; replies (XEP-0461)."""
 
 
-class LocalDevices(UnknownDevices):
+class LocalDevices(UnknownClientFeatures):
     """The devices of all people: they show `features`, which may change."""
 
     def __init__(self, features: Set[ClientFeature]) -> None:
@@ -193,7 +193,7 @@ class ReceivedMessage:
         reply, replaced, displayed = (xml.find(tag) for tag in (REPLY, REPLACE, DISPLAYED))
         return cls(
             id=xml.get("id", ""),
-            sender=bare(xml.get("from", "")),
+            sender=bare_jid(xml.get("from", "")),
             thread=xml.findtext(THREAD),
             text=xml.findtext(BODY),
             reply_to=reply.get("id") if reply is not None else None,
@@ -211,16 +211,16 @@ class LocalUser:
     def __init__(self, jid: str, network: LocalNetwork) -> None:
         self.jid = jid
         self.requests = OpenRequests()
-        self.send = network.sender(f"{jid}/test")
+        self.send = network.build_sender(f"{jid}/test")
         self.messages: list[ReceivedMessage] = []
         """All that came, in the order of its arrival."""
         self._unread: list[ReceivedMessage] = []
         self._arrival = asyncio.Event()
         network.attach(jid, self._receive)
 
-    def take(self, *of: str | None) -> list[str]:
-        """The texts that nobody took: all, or those `of` a sender and a thread."""
-        taken = [one for one in self._unread if not of or of == (one.sender, one.thread)]
+    def pop_texts(self, *source: str | None) -> list[str]:
+        """The texts that nobody took: all, or those `source` a sender and a thread."""
+        taken = [one for one in self._unread if not source or source == (one.sender, one.thread)]
         self._unread = [one for one in self._unread if one not in taken]
         return [one.text for one in taken if one.text is not None]
 
@@ -235,10 +235,10 @@ class LocalUser:
         received = ReceivedMessage.read(stanza)
         self.messages.append(received)
         message = decode(stanza)
-        if isinstance(message, Reply):
-            self.requests.deliver(message)
+        if isinstance(message, ReplyEvent):
+            self.requests.receive(message)
         elif isinstance(message, Bounce):
-            self.requests.bounce(message)
+            self.requests.receive_bounce(message)
         elif received.text is not None:
             self._unread.append(received)
             self._arrival.set()
@@ -248,24 +248,24 @@ class LocalFiles:
     """What agents uploaded, by link. Such a link is fetched from here, every other from where it leads."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, Fetched] = {}
+        self.files: dict[str, FetchedFile] = {}
 
-    async def put(self, name: str, data: bytes, type: str, progress: Progress | None) -> str:
+    async def upload(self, name: str, data: bytes, type: str, progress: Progress | None) -> str:
         """Keeps it."""
-        url = f"https://files.localhost/{len(self.kept) + 1}/{quote(name, safe='')}"
-        self.kept[url] = Fetched(url, name, type, data)
+        url = f"https://files.localhost/{len(self.files) + 1}/{quote(name, safe='')}"
+        self.files[url] = FetchedFile(url, name, type, data)
         if progress is not None:
             progress(len(data), len(data))
         return url
 
-    async def get(self, url: str, **limits: Any) -> Fetched:
+    async def fetch(self, url: str, **limits: Any) -> FetchedFile:
         """As `fetch`."""
-        return self.kept[url] if url in self.kept else await fetch(url, **limits)
+        return self.files[url] if url in self.files else await fetch(url, **limits)
 
 
 __all__ = ["AgentTester", "ClientFeature", "ReceivedMessage"]
 
-_RESOURCE = "agent"
+_AGENT_RESOURCE = "agent"
 
 
 class AgentTester:
@@ -302,32 +302,32 @@ class AgentTester:
         count: TokenCounter | None = None,
         database: str | None = None,
         client_features: Set[ClientFeature] = frozenset(),
-        upload: Put | None = None,
+        upload: UploadFile | None = None,
     ) -> None:
         self.jid = jid
-        self._url = database
-        self._embedder, self._summariser, self._count = embedder, summariser, count
+        self._database_url = database
+        self._embedder, self._summariser, self._count_tokens = embedder, summariser, count
         own_domain = jid.rpartition("@")[2]
         named = {peer if "@" in peer else f"{peer}@{own_domain}": there for peer, there in (peers or {}).items()}
-        self._agents = {jid: agent, **named}
+        self._agent_specs = {jid: agent, **named}
         self._options = {jid: dict(options or {})}
         self._policy = policy or Policy()
         self._user = user
         self._allow = allow
         self._clock = clock
-        self._on_end = on_conversation_end
+        self._on_conversation_end = on_conversation_end
         self._users: dict[str, LocalUser] = {}
         self._stack = AsyncExitStack()
         self._directory = Path()
         self._network = LocalNetwork()
         self._files = LocalFiles()
-        self._put = upload or self._files.put
+        self._put = upload or self._files.upload
         self._devices = LocalDevices(client_features)
         self._database: Database | None = None
         self._memories: dict[str, AgentInteractionMemory] = {}
         self.runners: dict[str, Runner] = {}
-        self.doors: dict[str, Door] = {}
-        self.built: dict[str, AgentInterface] = {}
+        self.gateways: dict[str, InboundGateway] = {}
+        self.built_agents: dict[str, AgentInterface] = {}
 
     async def __aenter__(self) -> AgentTester:
         self._directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="agent-tester-")))
@@ -349,7 +349,7 @@ class AgentTester:
     @property
     def agent(self) -> AgentInterface:
         """The agent under test."""
-        return self.built[self.jid]
+        return self.built_agents[self.jid]
 
     async def ask(
         self,
@@ -359,7 +359,7 @@ class AgentTester:
         user: str | None = None,
         to: str | None = None,
         timeout: float = 10.0,
-    ) -> Answer:
+    ) -> PeerAnswer:
         """Asks as a program, and waits for the whole answer. Raises PeerTimeout, PeerRefused or PeerFailed."""
         to = to or self.jid
         return collect(to, [e async for e in self.stream(request, thread=thread, user=user, to=to, timeout=timeout)])
@@ -374,9 +374,9 @@ class AgentTester:
         timeout: float = 10.0,
     ) -> AsyncIterator[PeerEvent]:
         """Asks as a program, and gives the events of the answer as they come. Raises as `ask` does."""
-        asker = self._as(user)
+        asker = self._local_user(user)
         asked = as_request(request)
-        stanza = write_request(asker.jid, to or self.jid, asked, thread)
+        stanza = encode_request(asker.jid, to or self.jid, asked, thread)
         waiting = asker.requests.events(to or self.jid, str(asked.request_id), timeout, lambda: asker.send([stanza]))
         async for event in waiting:
             yield event
@@ -388,14 +388,14 @@ class AgentTester:
 
         TimeoutError after `timeout` seconds.
         """
-        person, to = self._as(user), to or self.jid
+        person, to = self._local_user(user), to or self.jid
         self.send(text, thread=thread, user=user, to=to)
         async with asyncio.timeout(timeout):
-            await self._network.carried()
+            await self._network.wait_until_delivered()
             if to in self.runners:
-                await self.runners[to].settled(person.jid, thread)
-            await self._network.carried()
-        return person.take(to, thread)
+                await self.runners[to].wait_until_idle(person.jid, thread)
+            await self._network.wait_until_delivered()
+        return person.pop_texts(to, thread)
 
     def send(
         self,
@@ -419,66 +419,68 @@ class AgentTester:
         if thread:
             inner += f"<thread>{escape(thread)}</thread>"
         if reply_to is not None:
-            inner += f"<reply xmlns='{REPLY_NAMESPACE}' to='{attribute(to)}' id='{attribute(reply_to)}'/>"
+            inner += f"<reply xmlns='{REPLY_NAMESPACE}' to='{escape_attribute(to)}' id='{escape_attribute(reply_to)}'/>"
         if corrects is not None:
-            inner += f"<replace xmlns='{CORRECTION_NAMESPACE}' id='{attribute(corrects)}'/>"
+            inner += f"<replace xmlns='{CORRECTION_NAMESPACE}' id='{escape_attribute(corrects)}'/>"
         self._send(f"{inner}{extra}", id, user, to)
         return id
 
     def retract(self, id: str, *, user: str | None = None, to: str | None = None) -> None:
         """Takes back the person's message of that id (XEP-0424)."""
         # Clients put a text beside it for those that do not know what it is.
-        retracted = f"<retract xmlns='{RETRACT}' id='{attribute(id)}'/><body>This person took a message back</body>"
+        retracted = (
+            f"<retract xmlns='{RETRACT_NAMESPACE}' id='{escape_attribute(id)}'/><body>This person took a message back</body>"
+        )
         self._send(retracted, str(uuid4()), user, to)
 
     def react(self, id: str, *emojis: str, user: str | None = None, to: str | None = None) -> None:
         """Reacts to the agent's message of that id (XEP-0444); none takes earlier reactions back."""
         felt = "".join(f"<reaction>{escape(emoji)}</reaction>" for emoji in emojis)
-        reacted = f"<reactions xmlns='{REACTIONS_NAMESPACE}' id='{attribute(id)}'>{felt}</reactions>"
+        reacted = f"<reactions xmlns='{REACTIONS_NAMESPACE}' id='{escape_attribute(id)}'>{felt}</reactions>"
         self._send(reacted, str(uuid4()), user, to)
 
     def _send(self, inner: str, id: str, user: str | None, to: str | None) -> None:
-        named = f" id='{attribute(id)}'" if id else ""
-        self.send_stanza(f"<message to='{attribute(to or self.jid)}' type='chat'{named}>{inner}</message>", user=user)
+        named = f" id='{escape_attribute(id)}'" if id else ""
+        self.send_stanza(f"<message to='{escape_attribute(to or self.jid)}' type='chat'{named}>{inner}</message>", user=user)
 
     def send_stanza(self, stanza: str, *, user: str | None = None) -> None:
         """Sends any `<message/>`, as it is, from a user."""
-        self._as(user).send([stanza])
+        self._local_user(user).send([stanza])
 
     def unread(self, user: str | None = None) -> list[str]:
         """The texts that came to a person and that no `say` has given, in the order of their arrival."""
-        return self._as(user).take()
+        return self._local_user(user).pop_texts()
 
     async def message(self, user: str | None = None, *, timeout: float = 10.0) -> ReceivedMessage:
         """Waits for the next message with a text that came to a person; it is read then. TimeoutError after `timeout`."""
         async with asyncio.timeout(timeout):
-            return await self._as(user).next()
+            return await self._local_user(user).next()
 
     def messages(self, user: str | None = None) -> list[ReceivedMessage]:
         """Everything that came to a person until now, read or not, typing and corrections included; the oldest first."""
-        return list(self._as(user).messages)
+        return list(self._local_user(user).messages)
 
     async def delivered(self) -> None:
         """Waits until everything that was sent before has arrived; turns may still run."""
-        await self._network.carried()
+        await self._network.wait_until_delivered()
 
     async def settled(self) -> None:
         """Waits until no turn runs or waits, everything that was said has arrived, and what left a window is taken in."""
-        while self._network.under_way or any(runner.turns_in_flight for runner in self.runners.values()):
+        while self._network.in_flight_count or any(runner.turns_in_flight for runner in self.runners.values()):
             for runner in self.runners.values():
-                await runner.settled()
-            await self._network.carried()
+                await runner.wait_until_idle()
+            await self._network.wait_until_delivered()
         for runner in self.runners.values():
-            await runner.governance.settled()
+            await runner.history_window.wait_until_idle()
 
     @property
-    def uploaded(self) -> dict[str, Fetched]:
+    def uploaded(self) -> dict[str, FetchedFile]:
         """What the agents uploaded, by link."""
-        return self._files.kept
+        return self._files.files
 
     async def conversations(self) -> list[ConversationRecord]:
         """The conversations of the agent, the newest first."""
-        return [row.record for row in await self.runners[self.jid].store.conversations()]
+        return [row.contract_record for row in await self.runners[self.jid].store.list_conversations()]
 
     @property
     def client_features(self) -> Set[ClientFeature]:
@@ -498,42 +500,42 @@ class AgentTester:
         self._policy = policy or self._policy
         await self._open()
 
-    def _as(self, user: str | None) -> LocalUser:
+    def _local_user(self, user: str | None) -> LocalUser:
         jid = user or self._user
         if jid not in self._users:
             self._users[jid] = LocalUser(jid, self._network)
         return self._users[jid]
 
     async def _open(self) -> None:
-        url = self._url or f"sqlite+aiosqlite:///{self._directory}/platform.db"
+        url = self._database_url or f"sqlite+aiosqlite:///{self._directory}/platform.db"
         self._database = await open_database(url, "off")
-        for jid, what in self._agents.items():
-            self._make(jid, what, self._database)
+        for jid, what in self._agent_specs.items():
+            self._build_runner(jid, what, self._database)
         for jid, runner in self.runners.items():
-            await self.doors[jid].admissions.load()
-            await runner.open(self._network.sender(f"{jid}/{_RESOURCE}"), self._devices)
+            await self.gateways[jid].access_requests.load()
+            await runner.open(self._network.build_sender(f"{jid}/{_AGENT_RESOURCE}"), self._devices)
         for jid, runner in self.runners.items():
-            self._network.attach(jid, self.doors[jid].deliver)
+            self._network.attach(jid, self.gateways[jid].receive_stanza)
             runner.send_unsent()
 
-    def _make(self, jid: str, what: Any, database: Database) -> None:
-        send = self._network.sender(f"{jid}/{_RESOURCE}")
+    def _build_runner(self, jid: str, agent_spec: Any, database: Database) -> None:
+        send = self._network.build_sender(f"{jid}/{_AGENT_RESOURCE}")
         requests = OpenRequests()
-        files = Files(self._put, self._files.get)
+        files = Files(self._put, self._files.fetch)
         peers = Peers(jid, requests, send, self._policy.stanza_bytes)
-        knowledge = Knowledge(KnowledgeStore(database, jid), self._embedder, clock=self._clock)
-        store = AgentStore(database, jid)
+        knowledge = Knowledge(KnowledgeRepository(database, jid), self._embedder, clock=self._clock)
+        store = AgentRepository(database, jid)
         usage = Usage(store, self._clock)
-        parts = AgentParts(
+        parts = Injectables(
             peers=lambda: peers,
-            memory=partial(self._memory, jid),
+            memory=partial(self._get_memory, jid),
             knowledge=lambda: knowledge,
             files=lambda: files,
             usage=lambda: usage,
         )
-        agent = self.built[jid] = build_agent(what, parts=parts, options=self._options.get(jid, {}))
+        agent = self.built_agents[jid] = build_agent(agent_spec, injectables=parts, options=self._options.get(jid, {}))
         policy = replace(self._policy, memory=agent.manifest.config.memory or self._policy.memory)
-        ends = self._on_end if jid == self.jid else ()
+        ends = self._on_conversation_end if jid == self.jid else ()
         self.runners[jid] = Runner(
             agent,
             jid,
@@ -541,18 +543,18 @@ class AgentTester:
             policy,
             clock=self._clock,
             on_conversation_end=ends,
-            memory=partial(self._memory, jid),
+            interaction_memory=partial(self._get_memory, jid),
             files=files,
             knowledge=knowledge,
             summariser=self._summariser,
-            count=self._count,
+            count_tokens=self._count_tokens,
             usage=usage,
         )
-        access = Access(jid, self._allow, operators=policy.operators)
-        self.doors[jid] = Door(self.runners[jid], requests, access, send)
+        access = AccessPolicy(jid, self._allow, operators=policy.operators)
+        self.gateways[jid] = InboundGateway(self.runners[jid], requests, access, send)
         self._network.detach(jid)
 
-    def _memory(self, jid: str) -> AgentInteractionMemory:
+    def _get_memory(self, jid: str) -> AgentInteractionMemory:
         if jid not in self._memories:
             directory = self._directory / "memory"
             self._memories[jid] = AgentInteractionMemory(jid, directory, clock=self._clock, durability="normal")

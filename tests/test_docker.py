@@ -17,7 +17,7 @@ import yaml
 from spade_coreason import AgentClient, Platform, load_settings
 from spade_coreason.config.runfile import RunFile, write_run_file
 from spade_coreason.storage.lock import lock_directory
-from spade_coreason.xmpp.servers.process import free_ports
+from spade_coreason.xmpp.servers.process import find_free_ports
 
 from .support.servers.requirements import require
 from .support.wait import PATIENCE_S
@@ -84,7 +84,7 @@ def test_compose_names_files_volumes_and_services_that_are_there() -> None:
 
 async def test_the_platform_of_compose_runs_on_the_prosody_of_compose(tmp_path: Path) -> None:
     require("Prosody", shutil.which("prosody") is not None)
-    [port] = free_ports(1)
+    [port] = find_free_ports(1)
     for name in ("certs", "data"):
         (tmp_path / name).mkdir()
     environment = {

@@ -17,9 +17,9 @@ import pytest
 
 from spade_coreason import AgentTester
 from spade_coreason.runtime.commands.builtin import EVERYBODY, OPERATORS
-from spade_coreason.runtime.commands.parser import find
+from spade_coreason.runtime.commands.parser import find_command
 from spade_coreason.storage import open_database
-from spade_coreason.storage.repository import AgentStore
+from spade_coreason.storage.repository import AgentRepository
 
 from .support.records import AGENT, conversation, turn
 from .support.servers import prosody as prosody_server
@@ -93,7 +93,7 @@ def test_every_other_command_is_run_below() -> None:
 def test_the_commands_for_the_storage_work_one_after_the_other(tmp_path: Path) -> None:
     async def fill() -> None:
         database = await open_database(f"sqlite+aiosqlite:///{tmp_path}/data/platform.db")
-        store = AgentStore(database, AGENT)
+        store = AgentRepository(database, AGENT)
         await turn(store, conversation(store))
         await database.close()
 
@@ -131,7 +131,7 @@ def test_the_commands_for_people_are_all_there_are() -> None:
     section = (
         (ROOT / "README.md").read_text(encoding="utf-8").partition("## Commands for people")[2].partition("An agent adds")[0]
     )
-    named = {find(text, (*EVERYBODY, *OPERATORS)) for text in re.findall(r"`(/[^`]+)`", section)}
+    named = {find_command(text, (*EVERYBODY, *OPERATORS)) for text in re.findall(r"`(/[^`]+)`", section)}
     assert {found[0] for found in named if found is not None} == {*EVERYBODY, *OPERATORS}
 
 

@@ -21,11 +21,11 @@ from spade_coreason import (
     Files,
     MemoryConfig,
     MemoryStrategy,
-    PeerFailed,
-    PeerRefused,
+    PeerFailedError,
+    PeerRefusedError,
     Peers,
-    PeerTimeout,
-    PeerUnavailable,
+    PeerTimeoutError,
+    PeerUnavailableError,
     Policy,
     ResponseHandler,
     SessionHandle,
@@ -269,18 +269,18 @@ async def test_what_goes_wrong_is_raised(expected_errors: ExpectedErrors) -> Non
         await response.error("out of order")
 
     async with AgentTester(failing) as t:
-        with pytest.raises(PeerFailed, match="agent@localhost reports: out of order"):
+        with pytest.raises(PeerFailedError, match="agent@localhost reports: out of order"):
             await t.ask("report")
-        with pytest.raises(PeerFailed, match="Something went wrong") as error:
+        with pytest.raises(PeerFailedError, match="Something went wrong") as error:
             await t.ask("raise")
         assert "secret" not in str(error.value)
-        with pytest.raises(PeerTimeout, match=r"did not answer in 0\.05 s"):
+        with pytest.raises(PeerTimeoutError, match=r"did not answer in 0\.05 s"):
             await t.ask("hang", thread="t", timeout=0.05)
         with pytest.raises(TimeoutError):
             await t.say("hang", timeout=0.05)
-        with pytest.raises(PeerRefused):
+        with pytest.raises(PeerRefusedError):
             await t.ask("x", user="stranger@elsewhere")
-        with pytest.raises(PeerUnavailable):
+        with pytest.raises(PeerUnavailableError):
             await t.ask("x", to="nobody@localhost")
         await t.restart(grace_s=0)  # what hangs does not keep it from stopping
 

@@ -6,9 +6,9 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "factories": ["counter_of", "embedder_of", "memory_limits"],
-        "gc": ["settle_collector"],
-        "knowledge_socket": ["Librarian", "SOCKET"],
+        "factories": ["build_embedder", "build_memory_limits", "build_token_counter"],
+        "gc": ["tune_gc"],
+        "knowledge_socket": ["KNOWLEDGE_SOCKET", "RemoteKnowledge"],
         "platform": ["Platform"],
         "status_socket": ["read_status"],
     },

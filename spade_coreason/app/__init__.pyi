@@ -1,14 +1,14 @@
 from .factories import (
-    counter_of as counter_of,
-    embedder_of as embedder_of,
-    memory_limits as memory_limits,
+    build_embedder as build_embedder,
+    build_memory_limits as build_memory_limits,
+    build_token_counter as build_token_counter,
 )
 from .gc import (
-    settle_collector as settle_collector,
+    tune_gc as tune_gc,
 )
 from .knowledge_socket import (
-    SOCKET as SOCKET,
-    Librarian as Librarian,
+    KNOWLEDGE_SOCKET as KNOWLEDGE_SOCKET,
+    RemoteKnowledge as RemoteKnowledge,
 )
 from .platform import (
     Platform as Platform,

@@ -7,7 +7,7 @@ from typing import Any, cast, get_args
 
 from pydantic import SecretStr
 
-from ..config import MemorySettings, Settings, describe, find_attribute
+from ..config import MemorySettings, Settings, describe_error, load_attribute
 from ..contracts import MemoryConfig, MemoryStrategy
 from ..exceptions import ConfigError
 from ..memory import (
@@ -16,36 +16,36 @@ from ..memory import (
     LocalEmbedder,
     MemoryLimits,
     ModelSummariser,
+    OpenAIApi,
     OpenAIEmbedder,
     Summariser,
     TokenCounter,
     Tokenizer,
-    WebApi,
-    counter,
-    trusted,
+    counter_for,
+    guard_counter,
 )
 
 
-def embedder_of(settings: Settings) -> Embedder | None:
+def build_embedder(settings: Settings) -> Embedder | None:
     """The embedder of all agents, or none."""
     knowledge = settings.knowledge
     if knowledge.embedder == "openai" and knowledge.url and knowledge.model:
-        api = WebApi(knowledge.url, _plain(knowledge.api_key), knowledge.timeout_s)
+        api = OpenAIApi(knowledge.url, _reveal_secret(knowledge.api_key), knowledge.timeout_s)
         return OpenAIEmbedder(api, knowledge.model, batch=knowledge.batch)
     if knowledge.embedder == "local" and knowledge.model:
         return LocalEmbedder(knowledge.model)
     return None
 
 
-def summariser_of(memory: MemorySettings) -> Summariser:
+def build_summariser(memory: MemorySettings) -> Summariser:
     """A language model where one is named, else the sentences themselves."""
     model = memory.summariser
     if model.url and model.model:
-        return ModelSummariser(WebApi(model.url, _plain(model.api_key), model.timeout_s), model.model)
+        return ModelSummariser(OpenAIApi(model.url, _reveal_secret(model.api_key), model.timeout_s), model.model)
     return ExtractiveSummariser()
 
 
-def memory_policy(common: MemorySettings, own: MemorySettings | None, manifest: MemoryConfig | None) -> MemoryConfig:
+def build_memory_config(common: MemorySettings, own: MemorySettings | None, manifest: MemoryConfig | None) -> MemoryConfig:
     """What an agent's own settings say, else its manifest, else the common settings."""
     policy = manifest or MemoryConfig(
         strategy=MemoryStrategy(common.strategy), limit=common.limit, summary_prompt=common.summary_prompt
@@ -58,31 +58,31 @@ def memory_policy(common: MemorySettings, own: MemorySettings | None, manifest: 
     return MemoryConfig.model_validate(said)
 
 
-def memory_limits(settings: Settings) -> MemoryLimits:
+def build_memory_limits(settings: Settings) -> MemoryLimits:
     """How much the interaction memory of each agent may hold."""
     limits = settings.limits
     return MemoryLimits(limits.memory_entry_bytes, limits.memory_conversation_bytes, limits.memory_journal_bytes)
 
 
-def counter_of(memory: MemorySettings, project: Path, place: str) -> TokenCounter:
+def build_token_counter(memory: MemorySettings, project: Path, place: str) -> TokenCounter:
     """The counter of tokens that is named, or a function of somebody's own. ConfigError at `place` where it is none."""
     name = memory.tokenizer
     try:
         if name in get_args(Tokenizer):
-            return counter(cast(Tokenizer, name))
+            return counter_for(cast(Tokenizer, name))
     except ConfigError as error:
         raise ConfigError(place, error.problem) from error
-    count = find_attribute(name, project, place)
+    count = load_attribute(name, project, place)
     try:
         found = count("How many tokens has this?")
     except Exception as error:  # it is somebody else's code
-        raise ConfigError(place, f"{name} cannot count a text: {describe(error, project)}; correct it there") from error
+        raise ConfigError(place, f"{name} cannot count a text: {describe_error(error, project)}; correct it there") from error
     if not isinstance(found, int) or found < 1:
         raise ConfigError(
             place, f"{name} says that a text has {found!r} tokens; a function is needed that gives a whole number"
         )
-    return trusted(count, name)
+    return guard_counter(count, name)
 
 
-def _plain(secret: SecretStr | None) -> str | None:
+def _reveal_secret(secret: SecretStr | None) -> str | None:
     return None if secret is None else secret.get_secret_value()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gc
 
-_YOUNG = 10_000
+_GENERATION_0_THRESHOLD = 10_000
 
 
-def settle_collector() -> None:
+def tune_gc() -> None:
     """Once everything is imported and built: what there is now is not looked through again, and new things less often.
 
     A turn makes some hundred objects, nearly all of which are gone with it; looking through them 14 times less often saves a
@@ -15,4 +15,4 @@ def settle_collector() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_YOUNG, 20, 20)
+    gc.set_threshold(_GENERATION_0_THRESHOLD, 20, 20)

@@ -18,18 +18,18 @@ from typing import Any
 
 import aiofiles
 
-from ..config import AgentSettings, KeepSettings, RetentionSettings, RunFile, Settings, write_private, write_run_file
+from ..config import AgentSettings, RetentionLimits, RetentionSettings, RunFile, Settings, write_private_json, write_run_file
 from ..contracts import ConversationState, MemoryConfig
-from ..domain.access import Access
+from ..domain.access import AccessPolicy
 from ..domain.avatar import Avatar, read_avatar
 from ..domain.conversation import Rules
-from ..domain.jid import bare, local_part
-from ..exceptions import ConfigError, ConnectError, CoReasonError, DataDirectoryInUse, ServerError, StoreError
+from ..domain.jid import bare_jid, local_part
+from ..exceptions import ConfigError, ConnectError, CoReasonError, DataDirectoryInUseError, ServerError, StoreError
 from ..memory import AgentInteractionMemory, Embedder, Knowledge, Usage
 from ..runtime import (
-    AgentParts,
-    Door,
     Files,
+    InboundGateway,
+    Injectables,
     Keep,
     OnConversationEnd,
     OpenRequests,
@@ -41,16 +41,16 @@ from ..runtime import (
     find_agents,
     load_agent,
 )
-from ..storage import AgentStore, Database, KnowledgeStore, lock_database, lock_directory, open_database
-from ..xmpp import AddressInUse, Endpoint, HostedAgent, LocalServer, RoomPlan, choose, local_server
-from .factories import counter_of, embedder_of, memory_limits, memory_policy, summariser_of
-from .knowledge_socket import answer_librarians
-from .status_socket import answer_status
+from ..storage import AgentRepository, Database, KnowledgeRepository, lock_database, lock_directory, open_database
+from ..xmpp import AddressInUseError, HostedAgent, LocalServer, RoomConfig, ServerEndpoint, run_local_server, select_server
+from .factories import build_embedder, build_memory_config, build_memory_limits, build_summariser, build_token_counter
+from .knowledge_socket import serve_knowledge_socket
+from .status_socket import serve_status
 
 log = logging.getLogger(__name__)
 
-GUEST = "guest"
-_CONNECTING_AT_ONCE = 8
+GUEST_USER = "guest"
+_MAX_CONCURRENT_STARTS = 8
 
 
 class Platform:
@@ -73,12 +73,12 @@ class Platform:
         self.notice: str | None = None
         self.agents: dict[str, HostedAgent] = {}
         self.runners: dict[str, Runner] = {}
-        self.agents_described: list[tuple[str, str]] = []
+        self.agent_descriptions: list[tuple[str, str]] = []
         self.guest: tuple[str, str] | None = None
-        self.endpoint = Endpoint()
+        self.endpoint = ServerEndpoint()
         self.database: Database | None = None
-        self._say = on_status or (lambda line: None)
-        self._on_end = on_conversation_end
+        self._report_status = on_status or (lambda line: None)
+        self._on_conversation_end = on_conversation_end
         self._stack = AsyncExitStack()
         self._passwords: dict[str, str] = {}
         self._memories: dict[str, AgentInteractionMemory] = {}
@@ -107,7 +107,7 @@ class Platform:
         waiting: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
         try:
             if self.server is not None:
-                waiting.append(asyncio.create_task(self._server_died(self.server)))
+                waiting.append(asyncio.create_task(self._raise_when_server_ended(self.server)))
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
@@ -121,8 +121,8 @@ class Platform:
         """How the platform and its agents are at this moment."""
         return PlatformStatus(os.getpid(), self.server_line, tuple([await host.status() for host in self.agents.values()]))
 
-    async def _server_died(self, server: LocalServer) -> None:
-        raise ServerError(f"the {server.kind} server ended: {await server.died()}")
+    async def _raise_when_server_ended(self, server: LocalServer) -> None:
+        raise ServerError(f"the {server.kind} server ended: {await server.wait_until_ended()}")
 
     # Opening, in this order; closing goes the other way
 
@@ -132,15 +132,15 @@ class Platform:
         find_agents([(place, agent.agent) for place, agent in placed], settings.project)  # a slip there costs no server's start
         try:
             self._stack.enter_context(lock_directory(settings.data_dir))
-        except DataDirectoryInUse as error:
-            raise error.named_at(settings.place("data_dir")) from None
+        except DataDirectoryInUseError as error:
+            raise error.with_place(settings.place("data_dir")) from None
         except StoreError as error:
             raise ConfigError(settings.place("data_dir"), str(error)) from error
         try:
             self._stack.enter_context(lock_database(settings.storage.url))
             self.database = await open_database(settings.storage.url, settings.storage.durability)
-        except DataDirectoryInUse as error:
-            raise error.named_at(settings.place("storage.url")) from None
+        except DataDirectoryInUseError as error:
+            raise error.with_place(settings.place("storage.url")) from None
         except StoreError as error:
             raise ConfigError(settings.place("storage.url"), str(error)) from error
         self._stack.push_async_callback(self.database.close)
@@ -150,29 +150,29 @@ class Platform:
             problem = f"{settings.storage.memory_dir}: cannot be made: {error.strerror}; see to the directory, or name another"
             raise ConfigError(settings.place("storage.memory_dir"), problem) from error
         self._stack.push_async_callback(self._close_memories)
-        self._embedder = embedder_of(settings)
+        self._embedder = build_embedder(settings)
         if self._embedder is not None:
             self._stack.push_async_callback(self._embedder.close)
         await self._open_server()
         for place, agent in placed:
-            self._build(place, agent)
-        await self._make_accounts()
-        await self._stack.enter_async_context(answer_status(settings.data_dir, self.status))
-        await self._stack.enter_async_context(answer_librarians(settings.data_dir, self._knowledge))
-        await self._bring_online()
+            self._assemble(place, agent)
+        await self._create_accounts()
+        await self._stack.enter_async_context(serve_status(settings.data_dir, self.status))
+        await self._stack.enter_async_context(serve_knowledge_socket(settings.data_dir, self._knowledge))
+        await self._start_agents()
         await self._write_run_file()
 
     async def _open_server(self) -> None:
         server = self.settings.server
         if server.mode == "external":
-            self.endpoint = Endpoint(server.host, server.port, server.tls.verify, server.tls.ca_file)
+            self.endpoint = ServerEndpoint(server.host, server.port, server.tls.verify, server.tls.ca_file)
             self.server_line = f"external, {self.endpoint.address(server.domain)}"
             return
-        with _placed(ServerError, self.settings.place("server.mode")):
-            choice = choose(server.mode)
-        with _placed(AddressInUse, self.settings.place("server.port")):
+        with _place_errors(ServerError, self.settings.place("server.mode")):
+            choice = select_server(server.mode)
+        with _place_errors(AddressInUseError, self.settings.place("server.port")):
             local = await self._stack.enter_async_context(
-                local_server(choice.kind, self.settings.data_dir / "server", port=server.port)
+                run_local_server(choice.kind, self.settings.data_dir / "server", port=server.port)
             )
         self.server = local
         self.server_line = f"{choice.kind}, {local.host}:{local.port}"
@@ -181,20 +181,20 @@ class Platform:
             self.server_line += " (for demonstrations: senders can be forged; `apt install prosody` gives you a real one)"
         # About one connection in fifty to the embedded server hangs in its beginning.
         timeout_s, attempts = (3.0, 5) if local.kind == "embedded" else (10.0, 1)
-        self.endpoint = Endpoint(local.host, local.port, local.verify, local.ca_file, timeout_s, attempts)
-        guest = f"{GUEST}@{local.domain}"
-        kept = await self._kept_passwords()
+        self.endpoint = ServerEndpoint(local.host, local.port, local.verify, local.ca_file, timeout_s, attempts)
+        guest = f"{GUEST_USER}@{local.domain}"
+        kept = await self._load_passwords()
         for agent in self.settings.agents:
             given = agent.password.get_secret_value() if agent.password is not None else None
-            self._passwords[bare(agent.jid)] = given or kept.get(bare(agent.jid)) or secrets.token_urlsafe(24)
+            self._passwords[bare_jid(agent.jid)] = given or kept.get(bare_jid(agent.jid)) or secrets.token_urlsafe(24)
         self._passwords.setdefault(guest, kept.get(guest) or secrets.token_urlsafe(24))
         self.guest = (guest, self._passwords[guest])
 
-    async def _make_accounts(self) -> None:
+    async def _create_accounts(self) -> None:
         """Makes the accounts of a local server and keeps their passwords (0600), for agents that there are."""
         if self.server is None:
             return
-        await write_private(self._accounts_file, {**await self._kept_passwords(), **self._passwords})
+        await write_private_json(self._accounts_file, {**await self._load_passwords(), **self._passwords})
         for jid, password in self._passwords.items():
             await self.server.create_account(jid, password)
 
@@ -202,7 +202,7 @@ class Platform:
     def _accounts_file(self) -> Path:
         return self.settings.data_dir / "accounts.json"
 
-    async def _kept_passwords(self) -> dict[str, str]:
+    async def _load_passwords(self) -> dict[str, str]:
         """The passwords that were made up for a local server's accounts."""
         path = self._accounts_file
         try:
@@ -216,46 +216,48 @@ class Platform:
             raise ConfigError(str(path), "holds no accounts; remove it, and new passwords are made up")
         return kept
 
-    def _build(self, place: str, settings: AgentSettings) -> None:
-        jid = bare(settings.jid)
+    def _assemble(self, place: str, settings: AgentSettings) -> None:
+        jid = bare_jid(settings.jid)
         if self.database is None:
             raise CoReasonError("the database is opened before the agents")
         given = settings.password.get_secret_value() if settings.password is not None else None
         password = given or self._passwords.get(jid, "")
         is_registered_here = settings.register_account and self.server is None
-        avatar, rooms = _avatar(settings.avatar, place), _rooms_of(settings)
+        avatar, rooms = _load_avatar(settings.avatar, place), _build_room_configs(settings)
         host = HostedAgent(settings.jid, password, self.endpoint, register=is_registered_here, avatar=avatar, rooms=rooms)
         requests = OpenRequests()
         peers = Peers(jid, requests, host.send, self.settings.limits.stanza_bytes)
-        files = Files(host.uploads.put)
-        knowledge = self._knowledge[jid] = Knowledge(KnowledgeStore(self.database, jid), self._embedder)
-        store = AgentStore(self.database, jid)
+        files = Files(host.uploads.upload)
+        knowledge = self._knowledge[jid] = Knowledge(KnowledgeRepository(self.database, jid), self._embedder)
+        store = AgentRepository(self.database, jid)
         usage = Usage(store)
-        parts = AgentParts(
+        parts = Injectables(
             manifest_file=settings.manifest,
             peers=lambda: peers,
-            memory=partial(self._memory, jid),
+            memory=partial(self._get_memory, jid),
             knowledge=lambda: knowledge,
             files=lambda: files,
             usage=lambda: usage,
         )
-        agent = load_agent(settings.agent, place=place, project=self.settings.project, parts=parts, options=settings.options)
+        agent = load_agent(
+            settings.agent, place=place, project=self.settings.project, injectables=parts, options=settings.options
+        )
         own = self.settings.memory_of(settings)
         runner = Runner(
             agent,
             jid,
             store,
-            policy_of(self.settings, settings, agent.manifest.config.memory),
-            on_conversation_end=self._on_end,
-            memory=partial(self._memory, jid),
+            build_policy(self.settings, settings, agent.manifest.config.memory),
+            on_conversation_end=self._on_conversation_end,
+            interaction_memory=partial(self._get_memory, jid),
             files=files,
             knowledge=knowledge,
-            summariser=summariser_of(own),
-            count=counter_of(own, self.settings.project, f"{place}.memory.tokenizer"),
+            summariser=build_summariser(own),
+            count_tokens=build_token_counter(own, self.settings.project, f"{place}.memory.tokenizer"),
             usage=usage,
         )
         admitted = self.settings.access_of(settings)
-        access = Access(
+        access = AccessPolicy(
             jid,
             admitted.allow,
             admitted.rooms,
@@ -263,15 +265,15 @@ class Platform:
             roster=admitted.roster,
             ask=admitted.ask,
         )
-        host.serve(runner, Door(runner, requests, access, host.send))
+        host.serve(runner, InboundGateway(runner, requests, access, host.send))
         self.agents[jid] = host
         self.runners[jid] = runner
-        self.agents_described.append((jid, agent.manifest.capabilities[0].description or agent.manifest.metadata.name))
+        self.agent_descriptions.append((jid, agent.manifest.capabilities[0].description or agent.manifest.metadata.name))
 
-    def _memory(self, jid: str) -> AgentInteractionMemory:
+    def _get_memory(self, jid: str) -> AgentInteractionMemory:
         if jid not in self._memories:
             storage = self.settings.storage
-            limits = memory_limits(self.settings)
+            limits = build_memory_limits(self.settings)
             self._memories[jid] = AgentInteractionMemory(jid, storage.memory_dir, limits=limits, durability=storage.durability)
         return self._memories[jid]
 
@@ -282,21 +284,21 @@ class Platform:
             except StoreError as error:  # nothing is lost: what could not be folded in is in the journal
                 log.error("%s", error)
 
-    async def _bring_online(self) -> None:
-        at_once = asyncio.Semaphore(_CONNECTING_AT_ONCE)
+    async def _start_agents(self) -> None:
+        at_once = asyncio.Semaphore(_MAX_CONCURRENT_STARTS)
 
         async def start(jid: str, host: HostedAgent) -> None:
             async with at_once:
                 try:
-                    with _placed(ConnectError, places[jid]):
+                    with _place_errors(ConnectError, places[jid]):
                         await host.start()
                 except CoReasonError:
                     raise
                 except (Exception, SystemExit) as error:  # sys.exit() would end the process past the others
                     raise CoReasonError(f"{jid}: does not start: {type(error).__name__}: {error}") from error
-            self._say(f"{jid} is online")
+            self._report_status(f"{jid} is online")
 
-        places = {bare(agent.jid): self.settings.place(f"agents[{n}]") for n, agent in enumerate(self.settings.agents)}
+        places = {bare_jid(agent.jid): self.settings.place(f"agents[{n}]") for n, agent in enumerate(self.settings.agents)}
         self._stack.push_async_callback(self._stop_agents)
         tasks = [asyncio.create_task(start(jid, host)) for jid, host in self.agents.items()]
         try:
@@ -325,14 +327,14 @@ class Platform:
             verify=self.endpoint.verify,
             ca_file=str(self.endpoint.ca_file) if self.endpoint.ca_file else None,
             guest=guest,
-            agents=[{"jid": jid, "description": description} for jid, description in self.agents_described],
+            agents=[{"jid": jid, "description": description} for jid, description in self.agent_descriptions],
         )
         path = await write_run_file(self.settings.data_dir, run)
-        self._stack.callback(_remove, path)
+        self._stack.callback(_delete_file, path)
 
 
 @contextmanager
-def _placed(kind: type[CoReasonError], place: str) -> Iterator[None]:
+def _place_errors(kind: type[CoReasonError], place: str) -> Iterator[None]:
     """Says where to correct what an error of that kind is about."""
     try:
         yield
@@ -341,20 +343,20 @@ def _placed(kind: type[CoReasonError], place: str) -> Iterator[None]:
         raise
 
 
-def _avatar(path: Path | None, place: str) -> Avatar | None:
+def _load_avatar(path: Path | None, place: str) -> Avatar | None:
     try:
         return None if path is None else read_avatar(path)
     except ValueError as error:  # it was there when the settings were read
         raise ConfigError(f"{place}.avatar", str(error)) from error
 
 
-def _remove(path: Path) -> None:
+def _delete_file(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def _rooms_of(agent: AgentSettings) -> list[RoomPlan]:
+def _build_room_configs(agent: AgentSettings) -> list[RoomConfig]:
     return [
-        RoomPlan(
+        RoomConfig(
             room.jid,
             room.nick or local_part(agent.jid),
             room.password.get_secret_value() if room.password is not None else None,
@@ -365,15 +367,15 @@ def _rooms_of(agent: AgentSettings) -> list[RoomPlan]:
     ]
 
 
-def _retention_of(settings: RetentionSettings) -> Retention:
-    def keep(rule: KeepSettings) -> Keep:
+def _build_retention(settings: RetentionSettings) -> Retention:
+    def keep(rule: RetentionLimits) -> Keep:
         return Keep(timedelta(days=rule.days) if rule.days else None, rule.turns or None)
 
     own = {ConversationState(state): keep(rule) for state, rule in settings.states if rule is not None}
     return Retention(keep(settings), own)
 
 
-def policy_of(settings: Settings, agent: AgentSettings, memory: MemoryConfig | None) -> Policy:
+def build_policy(settings: Settings, agent: AgentSettings, memory: MemoryConfig | None) -> Policy:
     """How an agent is run: its own keys where it has some, the common ones elsewhere; of memory what its manifest says."""
     rules = settings.conversation_of(agent)
     return Policy(
@@ -383,8 +385,8 @@ def policy_of(settings: Settings, agent: AgentSettings, memory: MemoryConfig | N
             timeout=timedelta(seconds=rules.timeout_s),
             max_failures=rules.max_failures,
         ),
-        memory=memory_policy(settings.memory, agent.memory, memory),
-        retention=_retention_of(rules.retention),
+        memory=build_memory_config(settings.memory, agent.memory, memory),
+        retention=_build_retention(rules.retention),
         assist_timeout_s=rules.assist_timeout_s,
         lifecycle=rules.lifecycle,
         idle_shutdown_s=rules.idle_shutdown_s,

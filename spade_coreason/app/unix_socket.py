@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
-Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+ConnectionHandler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @contextmanager
-def address_of(data_dir: Path, name: str) -> Iterator[str]:
+def socket_address(data_dir: Path, name: str) -> Iterator[str]:
     """The address of a socket, whatever the length of the path to it: the kernel takes 107 bytes."""
     directory = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -24,27 +24,27 @@ def address_of(data_dir: Path, name: str) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def answering(data_dir: Path, name: str, answer: Answer) -> AsyncIterator[None]:
+async def serve_socket(data_dir: Path, name: str, handle: ConnectionHandler) -> AsyncIterator[None]:
     """Answers each connection to a socket (0600), for the time of the block, which cancels what is not answered then.
 
     Whoever has gone before the answer misses it. To be called by the process that owns the directory.
     """
     working: set[asyncio.Task[None]] = set()
 
-    async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         working.add(task)
         try:
             with suppress(ConnectionError):
-                await answer(reader, writer)
+                await handle(reader, writer)
                 await writer.drain()
         finally:
             working.discard(task)
             writer.close()
 
-    with _bound(data_dir, name) as listener:
-        server = await asyncio.start_unix_server(answered, sock=listener)
+    with _bind(data_dir, name) as listener:
+        server = await asyncio.start_unix_server(handle_connection, sock=listener)
         try:
             yield
         finally:
@@ -55,10 +55,10 @@ async def answering(data_dir: Path, name: str, answer: Answer) -> AsyncIterator[
 
 
 @contextmanager
-def _bound(data_dir: Path, name: str) -> Iterator[socket.socket]:
+def _bind(data_dir: Path, name: str) -> Iterator[socket.socket]:
     """A socket to listen at, gone afterwards."""
-    with address_of(data_dir, name) as address:
-        _remove(address)  # that of a platform that was killed
+    with socket_address(data_dir, name) as address:
+        _delete_socket(address)  # that of a platform that was killed
         listener = socket.socket(socket.AF_UNIX)
         try:
             listener.bind(address)
@@ -66,9 +66,9 @@ def _bound(data_dir: Path, name: str) -> Iterator[socket.socket]:
             yield listener
         finally:
             listener.close()
-            _remove(address)
+            _delete_socket(address)
 
 
-def _remove(address: str) -> None:
+def _delete_socket(address: str) -> None:
     with suppress(FileNotFoundError):
         os.unlink(address)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..config import RunFile, is_owned, read_run_file
-from ..domain.jid import bare, domain
-from ..exceptions import ConfigError, PeerUnavailable, ServerError
-from .console import shown_path
-from .context import options
-from .settings import config_option, data_directories
+from ..config import RunFile, is_platform_running, read_run_file
+from ..domain.jid import bare_jid, jid_domain
+from ..exceptions import ConfigError, PeerUnavailableError, ServerError
+from .console import format_path
+from .context import current_options
+from .settings import config_option, find_data_directories
 
 if TYPE_CHECKING:
     from ..xmpp import AgentClient
@@ -36,7 +36,7 @@ def data_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
-def reach_options(function: Callable[..., Any]) -> Callable[..., Any]:
+def account_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options of the commands that ask agents."""
     for option in reversed(
         (
@@ -59,7 +59,7 @@ def reach_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """An account on a server. `agents` are those that are known there, and what they do; `are_all` if there are no others."""
+    """An account on a server. `agents` are those that are known there, and what they do; `is_complete` if there are no others."""
 
     jid: str
     password: str = field(repr=False)
@@ -69,9 +69,9 @@ class Account:
     verify: bool = True
     is_embedded: bool = False
     agents: Mapping[str, str] = field(default_factory=dict)
-    are_all: bool = False
+    is_complete: bool = False
 
-    def client(self, timeout_s: float = 10.0) -> AgentClient:
+    def build_client(self, timeout_s: float = 10.0) -> AgentClient:
         """A client with this account, to be used in `async with`; it connects within that time."""
         from ..xmpp import AgentClient
 
@@ -88,7 +88,7 @@ class Account:
             attempts=attempts,
         )
 
-    def address_of(self, agent: str) -> str:
+    def resolve_jid(self, agent: str) -> str:
         """The JID of an agent; a name alone is one of the account's own domain.
 
         PeerUnavailable at once where it is known that no such agent is there.
@@ -96,22 +96,22 @@ class Account:
         from ..domain.jid import parse_jid
 
         try:
-            jid = parse_jid(agent if "@" in agent else f"{agent}@{domain(self.jid)}")
+            jid = parse_jid(agent if "@" in agent else f"{agent}@{jid_domain(self.jid)}")
         except ValueError as error:
             raise ConfigError("JID", str(error)) from error
-        if self.are_all and domain(jid) == domain(self.jid) and bare(jid) not in self.agents:
-            raise PeerUnavailable(jid, f"is not there; {those_there(tuple(self.agents))}")
+        if self.is_complete and jid_domain(jid) == jid_domain(self.jid) and bare_jid(jid) not in self.agents:
+            raise PeerUnavailableError(jid, f"is not there; {describe_agents(tuple(self.agents))}")
         return jid
 
 
-def those_there(agents: Sequence[str]) -> str:
+def describe_agents(agents: Sequence[str]) -> str:
     """The half of a sentence that lists agents."""
     if len(agents) == 1:
         return f"there is only {agents[0]}"
     return f"there are {', '.join(agents) or 'no agents'}"
 
 
-def account(
+def resolve_account(
     file: Path | None,
     data: Path | None,
     own_jid: str | None,
@@ -122,7 +122,7 @@ def account(
     password_file: Path | None,
 ) -> Account:
     """The account that the options name; without `--jid` the guest of the platform that runs on the data directory."""
-    directory = running_directory(file, data)
+    directory = find_running_directory(file, data)
     running = read_run_file(directory)
     if own_jid is None:
         given = {
@@ -136,7 +136,7 @@ def account(
             raise ConfigError(
                 vain[0], "needs --jid JID, an account of your own; without it you are the guest of the platform here"
             )
-        return _guest(running, directory)
+        return _guest_account(running, directory)
     from ..domain.jid import parse_jid
 
     try:
@@ -144,28 +144,28 @@ def account(
     except ValueError as error:
         raise ConfigError("--jid", str(error)) from error
     agents: Mapping[str, str] = {}
-    if running is not None and host is None and domain(jid) == running.domain:
-        agents = _described(running)
+    if running is not None and host is None and jid_domain(jid) == running.domain:
+        agents = _agent_descriptions(running)
         host, port = running.host, port or running.port
         ca_file = ca_file or (Path(running.ca_file) if running.ca_file else None)
         no_verify = no_verify or not running.verify
-    return Account(jid, password_of(jid, password_file), host, port, ca_file, not no_verify, agents=agents)
+    return Account(jid, read_password(jid, password_file), host, port, ca_file, not no_verify, agents=agents)
 
 
-def running_directory(file: Path | None, data: Path | None) -> Path:
+def find_running_directory(file: Path | None, data: Path | None) -> Path:
     """The data directory of the platform that runs; where none does, the first on which one might."""
-    directories = data_directories(options().project, file, data)
-    return next(filter(is_owned, directories), directories[0])
+    directories = find_data_directories(current_options().project, file, data)
+    return next(filter(is_platform_running, directories), directories[0])
 
 
-def _guest(running: RunFile | None, directory: Path) -> Account:
-    shown = shown_path(directory)
-    if running is None and is_owned(directory):
+def _guest_account(running: RunFile | None, directory: Path) -> Account:
+    shown = format_path(directory)
+    if running is None and is_platform_running(directory):
         raise ServerError(f"{shown} is in use, and nobody there can be asked: it is just starting or stopping; try again")
     if running is None:
         remedy = "start one (`spade-coreason up`), or name your account with --jid, or another data directory"
         remedy += " with -c, --project or --data"
-        raise no_platform(directory, remedy)
+        raise no_platform_error(directory, remedy)
     if running.guest is None:
         raise ConfigError("--jid", f"is missing; the platform on {shown} uses {running.domain}, which has no guest account")
     ca_file = Path(running.ca_file) if running.ca_file else None
@@ -177,14 +177,14 @@ def _guest(running: RunFile | None, directory: Path) -> Account:
         ca_file,
         running.verify,
         running.mode == "embedded",
-        _described(running),
-        are_all=True,
+        _agent_descriptions(running),
+        is_complete=True,
     )
 
 
-def no_platform(directory: Path, remedy: str) -> ServerError:
+def no_platform_error(directory: Path, remedy: str) -> ServerError:
     """That none runs on a data directory, or that this user cannot know."""
-    shown = shown_path(directory)
+    shown = format_path(directory)
     if not directory.is_dir():
         return ServerError(f"no platform is running on {shown} (there is no directory {directory.absolute()}); {remedy}")
     if not os.access(directory, os.R_OK | os.X_OK):
@@ -192,14 +192,14 @@ def no_platform(directory: Path, remedy: str) -> ServerError:
     return ServerError(f"no platform is running on {shown}; {remedy}")
 
 
-def _described(running: RunFile) -> dict[str, str]:
+def _agent_descriptions(running: RunFile) -> dict[str, str]:
     return {agent["jid"]: agent.get("description", "") for agent in running.agents}
 
 
-def password_of(jid: str, password_file: Path | None) -> str:
+def read_password(jid: str, password_file: Path | None) -> str:
     """A password from a file, the environment, or the person at the terminal."""
     if password_file is not None:
-        return password_in(password_file, "--password-file")
+        return read_password_file(password_file, "--password-file")
     if password := os.environ.get(PASSWORD_VARIABLE):
         return password
     if sys.stdin.isatty():
@@ -207,7 +207,7 @@ def password_of(jid: str, password_file: Path | None) -> str:
     raise ConfigError(PASSWORD_VARIABLE, f"is not set; set it to the password of {jid}, or use --password-file")
 
 
-def password_in(file: Path, place: str) -> str:
+def read_password_file(file: Path, place: str) -> str:
     """The password that stands alone in a file."""
     try:
         password = file.read_text("utf-8").strip("\r\n")

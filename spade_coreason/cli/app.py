@@ -14,8 +14,8 @@ import click
 from .._version import __version__
 from ..exceptions import CoReasonError
 from . import errors
-from .console import never_fail
-from .context import PROGRAM, Group, Options
+from .console import replace_unencodable
+from .context import PROGRAM, CLIGroup, GlobalOptions
 from .logging import configure_logging
 
 # What `--help` lists, so that it need not import them. A test holds the sentences to those of the commands.
@@ -39,7 +39,7 @@ COMMANDS = {
 }
 
 
-class Root(Group):
+class RootGroup(CLIGroup):
     """The group of all commands; its errors are one line each, and never a traceback without -vv."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -62,7 +62,7 @@ class Root(Group):
             sys.stdout.flush()
         except BrokenPipeError:  # before click, which makes an exit code 1 of it
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python would complain when it flushes at its end
-            return errors.PIPE_CLOSED
+            return errors.EXIT_PIPE_CLOSED
         return result
 
     def main(
@@ -76,17 +76,17 @@ class Root(Group):
         try:
             code = super().main(args, prog_name or PROGRAM, complete_var, standalone_mode=False, **extra)
         except (click.exceptions.Abort, KeyboardInterrupt):
-            code = errors.INTERRUPTED
+            code = errors.EXIT_INTERRUPTED
         except (click.ClickException, CoReasonError, OSError) as error:
-            code = errors.report(error)
+            code = errors.report_error(error)
         except Exception as error:  # noqa: BLE001 - the last place that can turn it into a line
-            code = errors.report(error)
+            code = errors.report_error(error)
         sys.exit(code if isinstance(code, int) else 0)
 
 
 @click.group(
     PROGRAM,
-    cls=Root,
+    cls=RootGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Every command explains itself: spade-coreason ask --help",
 )
@@ -100,11 +100,11 @@ class Root(Group):
 @click.pass_context
 def cli(ctx: click.Context, project: Path | None, verbose: int) -> None:
     """Put Python agents on any XMPP server, and talk to them."""
-    ctx.obj = Options(project=(project or Path.cwd()).absolute(), verbosity=verbose)
+    ctx.obj = GlobalOptions(project=(project or Path.cwd()).absolute(), verbosity=verbose)
     configure_logging(verbose)
 
 
 def main() -> NoReturn:
     """The entry point of the program."""
-    never_fail(sys.stdout)
+    replace_unencodable(sys.stdout)
     cli.main()

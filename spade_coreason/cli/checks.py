@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ..config import read_run_file
-from ..domain.jid import bare, domain
+from ..domain.jid import bare_jid, jid_domain
 from ..exceptions import (
     ConfigError,
     ConnectError,
     CoReasonError,
-    DatabaseEmpty,
+    DatabaseEmptyError,
     LoginError,
     ModelError,
     ServerError,
@@ -23,15 +23,15 @@ from ..exceptions import (
 )
 from ..storage import open_database
 from . import errors
-from .dry_run import UsesModels, UsesServers, configured_agent
-from .settings import database_file
+from .dry_run import HasMCPServers, HasModels, build_unstarted_agent
+from .settings import sqlite_file
 
 if TYPE_CHECKING:
     from ..config import AgentSettings, Settings
-    from ..xmpp import Endpoint
+    from ..xmpp import ServerEndpoint
 
 # What an agent on a server profits from (XEP: what it is good for).
-FEATURES = {
+FEATURE_NAMES = {
     "urn:xmpp:carbons:2": "carbons",
     "urn:xmpp:mam:2": "archive",
     "urn:xmpp:blocking": "blocking",
@@ -49,53 +49,57 @@ FEATURES = {
 class Finding:
     """One line of the report. `exit_code` is what a bad one ends the command with."""
 
-    what: str
+    subject: str
     verdict: Literal["good", "note", "bad"]
     text: str
     exit_code: int = 0
 
 
-def bad(what: str, error: CoReasonError) -> Finding:
+def error_finding(subject: str, error: CoReasonError) -> Finding:
     """The finding that an error is."""
-    return Finding(what, "bad", _unnamed(error), errors.exit_code(error))
+    return Finding(subject, "bad", _error_text(error), errors.exit_code(error))
 
 
-def _unnamed(error: CoReasonError) -> str:
+def _error_text(error: CoReasonError) -> str:
     """The line of an error, without the account that the finding names already."""
-    text = errors.line(error)
+    text = errors.format_error(error)
     return text.removeprefix(f"{error.jid}: ") if isinstance(error, ConnectError) else text
 
 
-async def examine(settings: Settings) -> list[Finding]:
+async def check_settings(settings: Settings) -> list[Finding]:
     """Everything, in the order in which it would go wrong at a start."""
-    configured = Finding("configuration", "good" if settings.agents else "note", _described(settings))
-    findings = [configured, *_installation(), *[found async for found in _storage(settings)]]
-    findings += [found async for found in _agents(settings)]
-    findings += _local_server(settings) if settings.server.is_local else [found async for found in _accounts(settings)]
+    configured = Finding("configuration", "good" if settings.agents else "note", _describe_settings(settings))
+    findings = [configured, *_check_installation(), *[found async for found in _check_storage(settings)]]
+    findings += [found async for found in _check_agents(settings)]
+    findings += (
+        _check_local_server(settings) if settings.server.is_local else [found async for found in _check_accounts(settings)]
+    )
     return findings
 
 
-def _described(settings: Settings) -> str:
+def _describe_settings(settings: Settings) -> str:
     count = len(settings.agents)
     if not count:
         return f"there are no agents; add one under {settings.place('agents')}"
     return f"{count} agent{'' if count == 1 else 's'}, server mode {settings.server.mode}, data in {settings.data_dir}"
 
 
-def _installation() -> Iterator[Finding]:
+def _check_installation() -> Iterator[Finding]:
     """SPADE's build of slixmpp and the distribution `slixmpp` are the same package: the one unpacked last has won."""
-    spade = installed("spade")
+    spade = installed_version("spade")
     yield Finding(
         "spade", "good" if spade else "bad", spade or "is not installed; pip install spade-coreason", 0 if spade else 2
     )
-    problem = mixed_slixmpp(installed("slixmpp"), installed("slixmpp-multiplatform"))
+    problem = slixmpp_problem(installed_version("slixmpp"), installed_version("slixmpp-multiplatform"))
     if problem:
         yield Finding("slixmpp", "bad", problem, 2)
     else:
-        yield Finding("slixmpp", "good", f"slixmpp-multiplatform {installed('slixmpp-multiplatform')}, as SPADE wants it")
+        yield Finding(
+            "slixmpp", "good", f"slixmpp-multiplatform {installed_version('slixmpp-multiplatform')}, as SPADE wants it"
+        )
 
 
-def installed(distribution: str) -> str | None:
+def installed_version(distribution: str) -> str | None:
     """The version of an installed distribution."""
     try:
         return version(distribution)
@@ -103,39 +107,39 @@ def installed(distribution: str) -> str | None:
         return None
 
 
-def mixed_slixmpp(plain: str | None, multiplatform: str | None) -> str | None:
+def slixmpp_problem(plain_version: str | None, multiplatform_version: str | None) -> str | None:
     """What is wrong with these versions of `slixmpp` and `slixmpp-multiplatform`, and how to mend it; None if nothing."""
-    if plain is None and multiplatform is not None:
+    if plain_version is None and multiplatform_version is not None:
         return None
-    wanted = f"slixmpp-multiplatform=={multiplatform}" if multiplatform else "slixmpp-multiplatform"
+    wanted = f"slixmpp-multiplatform=={multiplatform_version}" if multiplatform_version else "slixmpp-multiplatform"
     mend = f"pip uninstall -y slixmpp slixmpp-multiplatform && pip install --force-reinstall --no-deps {wanted}"
-    if multiplatform is None:
+    if multiplatform_version is None:
         return f"slixmpp-multiplatform, which SPADE needs, is not installed; mend it: {mend}"
-    return f"slixmpp {plain} and slixmpp-multiplatform {multiplatform} have overwritten each other's files; mend it: {mend}"
+    return f"slixmpp {plain_version} and slixmpp-multiplatform {multiplatform_version} have overwritten each other's files; mend it: {mend}"
 
 
-async def _storage(settings: Settings) -> AsyncIterator[Finding]:
+async def _check_storage(settings: Settings) -> AsyncIterator[Finding]:
     directory = settings.data_dir
     running = read_run_file(directory)
     if running is not None:
         yield Finding(
             "data directory", "note", f"in use: a platform is running (process {running.pid}); spade-coreason status shows it"
         )
-    elif not _is_ours(directory):
+    elif not _is_writable(directory):
         yield Finding(
             "data directory", "bad", f"{directory}: this user may not write there; give it to them, or name another", 2
         )
         return
     memories = settings.storage.memory_dir
-    if not _is_ours(memories):
+    if not _is_writable(memories):
         yield Finding("memory_dir", "bad", f"{memories}: this user may not write there; give it to them, or name another", 2)
-    file = database_file(settings)
-    if file is not None and not _is_there(file):
+    file = sqlite_file(settings)
+    if file is not None and not _file_exists(file):
         return
 
     try:
         database = await open_database(settings.storage.url, reads_only=True)
-    except DatabaseEmpty:
+    except DatabaseEmptyError:
         yield Finding("database", "good", "is reached, and empty: the first start makes its tables")
     except StoreError as error:
         yield Finding("database", "bad", str(error) if file else f"{error}; see to the server, or to storage.url", 2)
@@ -143,91 +147,91 @@ async def _storage(settings: Settings) -> AsyncIterator[Finding]:
         await database.close()
 
 
-def _is_ours(directory: Path) -> bool:
+def _is_writable(directory: Path) -> bool:
     """Whether it can be written, or made."""
     there = next(one for one in (directory, *directory.absolute().parents) if one.exists())
     return there.is_dir() and os.access(there, os.R_OK | os.W_OK | os.X_OK)
 
 
-def _is_there(file: Path) -> bool:
+def _file_exists(file: Path) -> bool:
     return file.exists()
 
 
-async def _agents(settings: Settings) -> AsyncIterator[Finding]:
-    from ..app import counter_of
+async def _check_agents(settings: Settings) -> AsyncIterator[Finding]:
+    from ..app import build_token_counter
 
     for number, agent in enumerate(settings.agents):
-        jid = bare(agent.jid)
+        jid = bare_jid(agent.jid)
         try:
-            found = configured_agent(settings, number)
+            found = build_unstarted_agent(settings, number)
             place = settings.place(f"agents[{number}]")
-            counter_of(settings.memory_of(agent), settings.project, f"{place}.memory.tokenizer")
+            build_token_counter(settings.memory_of(agent), settings.project, f"{place}.memory.tokenizer")
         except CoReasonError as error:
-            yield bad(jid, error)
+            yield error_finding(jid, error)
             continue
         metadata = found.manifest.metadata
         yield Finding(jid, "good", f"{agent.agent} ({metadata.name} {metadata.version})")
-        if isinstance(found, UsesModels):
+        if isinstance(found, HasModels):
             for problem in await found.examine_models():
                 # A server that is away, or a name that it does not list, may be right when somebody asks.
-                is_certain = not (isinstance(problem, ModelError) and problem.may_pass)
-                yield bad(jid, problem) if is_certain else Finding(jid, "note", str(problem))
-        if isinstance(found, UsesServers):
+                is_certain = not (isinstance(problem, ModelError) and problem.is_transient)
+                yield error_finding(jid, problem) if is_certain else Finding(jid, "note", str(problem))
+        if isinstance(found, HasMCPServers):
             _, problems = await found.examine_mcp_servers()
             for problem in problems:
-                yield bad(jid, problem) if isinstance(problem, ConfigError) else Finding(jid, "note", str(problem))
+                yield error_finding(jid, problem) if isinstance(problem, ConfigError) else Finding(jid, "note", str(problem))
 
 
-def _local_server(settings: Settings) -> Iterator[Finding]:
-    from ..xmpp import choose, require_free
+def _check_local_server(settings: Settings) -> Iterator[Finding]:
+    from ..xmpp import require_free_port, select_server
 
     mode, port = settings.server.mode, settings.server.port
     if mode == "external":
         return
     try:
         key = "server.mode"
-        choice = choose(mode)
+        choice = select_server(mode)
         key = "server.port"
         if port is not None and read_run_file(settings.data_dir) is None:  # else it is that platform which has it
-            require_free(port)
+            require_free_port(port)
     except ServerError as error:
         error.place = settings.place(key)
-        yield bad("server", error)
+        yield error_finding("server", error)
         return
     yield Finding("server", "note" if choice.notice else "good", choice.notice or f"a private {choice.kind} would be started")
 
 
-async def _accounts(settings: Settings) -> AsyncIterator[Finding]:
+async def _check_accounts(settings: Settings) -> AsyncIterator[Finding]:
     """Logs in with each account."""
-    from ..xmpp import Endpoint
+    from ..xmpp import ServerEndpoint
 
     server = settings.server
-    endpoint = Endpoint(server.host, server.port, server.tls.verify, server.tls.ca_file)
+    endpoint = ServerEndpoint(server.host, server.port, server.tls.verify, server.tls.ca_file)
     is_described = False
     for agent in settings.agents:
         try:
             abilities = await _log_in(agent, endpoint)
         except LoginError as error:
             if not agent.register_account:
-                yield bad(bare(agent.jid), error)
+                yield error_finding(bare_jid(agent.jid), error)
                 continue
             refused = "refuses the login; if there is no such account, it is made at the start (register: true)"
-            yield Finding(bare(agent.jid), "note", f"{error.address} {refused}")
+            yield Finding(bare_jid(agent.jid), "note", f"{error.address} {refused}")
         except CoReasonError as error:
-            yield bad(bare(agent.jid), error)
+            yield error_finding(bare_jid(agent.jid), error)
             return  # the others would wait in vain as long
         else:
-            yield Finding(bare(agent.jid), "good", "logs in")
+            yield Finding(bare_jid(agent.jid), "good", "logs in")
             if not is_described:
                 is_described = True
-                yield Finding("server", "good", f"{endpoint.address(domain(agent.jid))}: {abilities}")
+                yield Finding("server", "good", f"{endpoint.address(jid_domain(agent.jid))}: {abilities}")
 
 
-async def _log_in(agent: AgentSettings, endpoint: Endpoint) -> str:
+async def _log_in(agent: AgentSettings, endpoint: ServerEndpoint) -> str:
     from ..xmpp import probe
 
     password = agent.password.get_secret_value() if agent.password is not None else ""
     has_management, features = await probe(agent.jid, password, endpoint)
-    known = [name for feature, name in FEATURES.items() if feature in features]
+    known = [name for feature, name in FEATURE_NAMES.items() if feature in features]
     management = "stream management" if has_management else "no stream management (a cut connection can lose messages)"
     return ", ".join([management, *known])

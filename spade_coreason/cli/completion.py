@@ -10,78 +10,78 @@ from typing import TYPE_CHECKING
 import click
 
 from ..config import read_run_file
-from ..domain.jid import bare
+from ..domain.jid import bare_jid
 from ..exceptions import CoReasonError
 from ..storage import open_database
-from .settings import data_directories, database_file, quiet_storage_settings
+from .settings import find_data_directories, load_storage_settings_quietly, sqlite_file
 
 if TYPE_CHECKING:
     from ..config import Settings
 
-MOST = 100
-_GUEST = "guest"  # the account for people on a local server; no agent
-_NEWEST = (
+MAX_COMPLETIONS = 100
+_GUEST_USER = "guest"  # the account for people on a local server; no agent
+_NEWEST_QUERY = (
     "SELECT conversation_id FROM conversations WHERE substr(conversation_id, 1, ?) = ?"
     " GROUP BY conversation_id ORDER BY max(last_interaction) DESC LIMIT ?"
 )
 
 
-def local_accounts(data_dir: Path) -> list[str]:
+def read_local_accounts(data_dir: Path) -> list[str]:
     """The agents that a platform with a local server ever had on this data directory (`run`, `demo`)."""
     try:
         accounts = json.loads((data_dir / "accounts.json").read_text("utf-8"))
     except (FileNotFoundError, ValueError):
         return []
-    return [jid for jid in accounts if not jid.startswith(f"{_GUEST}@")]
+    return [jid for jid in accounts if not jid.startswith(f"{_GUEST_USER}@")]
 
 
-def agents(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+def complete_agents(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Agents whose JIDs begin so: those of the platform that runs, and those that had an account there."""
     found: dict[str, None] = {}
     with suppress(OSError, CoReasonError):
-        for directory in data_directories(_project(ctx), ctx.params.get("file"), ctx.params.get("data")):
+        for directory in find_data_directories(_project(ctx), ctx.params.get("file"), ctx.params.get("data")):
             running = read_run_file(directory)
             found |= dict.fromkeys(agent["jid"] for agent in (running.agents if running else ()))
-            found |= dict.fromkeys(local_accounts(directory))
+            found |= dict.fromkeys(read_local_accounts(directory))
     return [jid for jid in found if jid.startswith(incomplete)]
 
 
-def conversations(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+def complete_conversations(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Ids of conversations that begin so, the newest first; none where the configuration, or the server, has a fault."""
     with suppress(CoReasonError):
-        settings = quiet_storage_settings(_project(ctx), ctx.params.get("file"), ctx.params.get("data"))
-        if (file := database_file(settings)) is not None:
-            return _in_file(file, incomplete)
+        settings = load_storage_settings_quietly(_project(ctx), ctx.params.get("file"), ctx.params.get("data"))
+        if (file := sqlite_file(settings)) is not None:
+            return _find_in_file(file, incomplete)
         import asyncio
 
-        return asyncio.run(_on_server(settings, incomplete))
+        return asyncio.run(_find_on_server(settings, incomplete))
     return []
 
 
-def _in_file(database: Path, incomplete: str) -> list[str]:
+def _find_in_file(database: Path, incomplete: str) -> list[str]:
     import sqlite3
 
     # The stores are not opened. Where no log is, nobody writes; SQLite would make one even to read, and leave it behind.
     mode = "mode=ro" if database.with_name(f"{database.name}-wal").exists() else "mode=ro&immutable=1"
     with suppress(sqlite3.Error), closing(sqlite3.connect(f"{database.as_uri()}?{mode}", uri=True, timeout=0.5)) as reader:
-        return [name for (name,) in reader.execute(_NEWEST, (len(incomplete), incomplete, MOST))]
+        return [name for (name,) in reader.execute(_NEWEST_QUERY, (len(incomplete), incomplete, MAX_COMPLETIONS))]
     return []
 
 
-async def _on_server(settings: Settings, incomplete: str) -> list[str]:
-    from ..storage import AgentStore
+async def _find_on_server(settings: Settings, incomplete: str) -> list[str]:
+    from ..storage import AgentRepository
 
     database = await open_database(settings.storage.url, reads_only=True)
     try:
-        stores = [AgentStore(database, bare(agent.jid)) for agent in settings.agents]
-        found = [row for store in stores for row in await store.conversations(begin=incomplete, limit=MOST)]
+        stores = [AgentRepository(database, bare_jid(agent.jid)) for agent in settings.agents]
+        found = [row for store in stores for row in await store.list_conversations(id_prefix=incomplete, limit=MAX_COMPLETIONS)]
     finally:
         await database.close()
-    found.sort(key=lambda row: row.life.last_interaction, reverse=True)
-    return list(dict.fromkeys(row.conversation_id for row in found))[:MOST]
+    found.sort(key=lambda row: row.status.last_interaction, reverse=True)
+    return list(dict.fromkeys(row.conversation_id for row in found))[:MAX_COMPLETIONS]
 
 
 def _project(ctx: click.Context) -> Path:
-    # While a shell completes, no command runs that would have made `Options` of it.
+    # While a shell completes, no command runs that would have made `GlobalOptions` of it.
     project: Path = ctx.find_root().params.get("project") or Path.cwd()
     return project

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 
-_CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "blue": 34, "cyan": 36}
+_STYLE_CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "blue": 34, "cyan": 36}
 
 # Of what comes from others, a terminal gets no control characters (C0 and C1): they could do anything to it.
-_CONTROL = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+_CONTROL_CHARACTERS = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
 
 # What is good, worth a note, or bad, and the same where standard output has no such signs.
 _MARKS = {"good": ("✓", "+", "green"), "note": ("•", "-", "yellow"), "bad": ("✗", "x", "red")}
 
 
-def mark(verdict: str) -> str:
+def verdict_sign(verdict: str) -> str:
     """The sign of a verdict (good, note, bad) for standard output."""
     sign, plain, colour = _MARKS[verdict]
     return paint(sign if _is_unicode() else plain, colour)
@@ -39,7 +39,7 @@ def has_colours(stream: IO[str]) -> bool:
 
 def paint(text: str, style: str, stream: IO[str] | None = None) -> str:
     """The text in a style, for a stream (standard output) that shows it."""
-    return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if has_colours(stream or sys.stdout) else text
+    return f"\x1b[{_STYLE_CODES[style]}m{text}\x1b[0m" if has_colours(stream or sys.stdout) else text
 
 
 def terminal_width() -> int | None:
@@ -50,18 +50,18 @@ def terminal_width() -> int | None:
         return None
 
 
-def printable(text: str) -> str:
+def strip_control_characters(text: str) -> str:
     """The text without control characters, line breaks and tabs excepted."""
-    return text.translate(_CONTROL)
+    return text.translate(_CONTROL_CHARACTERS)
 
 
 def one_line(text: str, width: int = 60) -> str:
     """The beginning of a text, in one line."""
-    line = " ".join(printable(text).split())
+    line = " ".join(strip_control_characters(text).split())
     return line if len(line) <= width else f"{line[: width - 1]}…"
 
 
-def shown_path(path: Path) -> str:
+def format_path(path: Path) -> str:
     """A path as people would write it: from where they are, unless that goes upwards."""
     absolute, here = path.absolute(), Path.cwd()
     return str(absolute.relative_to(here) if absolute.is_relative_to(here) else absolute)
@@ -91,7 +91,7 @@ def end_line() -> None:
         write("\n")
 
 
-def json_text(value: Any, indent: int | None = None) -> str:
+def encode_json(value: Any, indent: int | None = None) -> str:
     """JSON, with escapes for what standard output cannot show."""
     return json.dumps(value, indent=indent, ensure_ascii=not _is_unicode(), default=str)
 
@@ -100,13 +100,13 @@ def _is_unicode() -> bool:
     return (sys.stdout.encoding or "").lower().startswith("utf")
 
 
-def never_fail(stream: IO[str]) -> None:
+def replace_unencodable(stream: IO[str]) -> None:
     """What the stream cannot encode is written as "?", if nobody chose otherwise (PYTHONIOENCODING)."""
     if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
         stream.reconfigure(errors="replace")
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """A table. Every row is one whole line, also where a terminal is narrower: what is in it can be copied."""
     from rich.console import Console
     from rich.table import Table
@@ -124,12 +124,12 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     print("\n".join(line.rstrip() for line in lines.get().splitlines()))
 
 
-def when(moment: Any) -> str:
+def format_time(moment: Any) -> str:
     """A time of day for people, in their own time zone."""
     return str(moment.astimezone().strftime("%Y-%m-%d %H:%M"))
 
 
-def duration(milliseconds: float | None) -> str:
+def format_milliseconds(milliseconds: float | None) -> str:
     """A duration for people, to two digits; a dash for none."""
     if milliseconds is None:
         return "-"
@@ -137,7 +137,7 @@ def duration(milliseconds: float | None) -> str:
     return f"{rounded:g} ms" if rounded < 1000 else f"{rounded / 1000:,g} s"
 
 
-def lasting(time: timedelta) -> str:
+def format_timedelta(time: timedelta) -> str:
     """How long something lasts, for people, in whole units: two of them from an hour on."""
     minutes, seconds = divmod(max(0, int(time.total_seconds())), 60)
     hours, minutes = divmod(minutes, 60)
@@ -147,8 +147,8 @@ def lasting(time: timedelta) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min" if minutes else f"{seconds} s"
 
 
-class PassingLine:
-    """At most one line, where the cursor is. Whoever writes anything else clears it, or writes `aside`."""
+class StatusLine:
+    """At most one line, where the cursor is. Whoever writes anything else clears it, or writes `suspend`."""
 
     def __init__(self) -> None:
         self._text = ""
@@ -168,7 +168,7 @@ class PassingLine:
                 write(CLEAR_LINE)
 
     @contextlib.contextmanager
-    def aside(self) -> Iterator[None]:
+    def suspend(self) -> Iterator[None]:
         """Whole lines may be written in the block; they stand above."""
         text = self._text
         self.clear()
@@ -181,35 +181,35 @@ class PassingLine:
                 self.show(text)
 
 
-passing = PassingLine()
+status_line = StatusLine()
 
 """That of standard output."""
 
 
-class Bar:
-    """So many pieces of work, one after the other; `part` says how far the present one is."""
+class ProgressBar:
+    """So many pieces of work, one after the other; `update_item` says how far the present one is."""
 
     def __init__(self, progress: Progress, task: TaskID) -> None:
         self._progress = progress
         self._task = task
-        self._done = 0
+        self._done_count = 0
 
-    def begin(self, name: str) -> None:
+    def start_item(self, name: str) -> None:
         """The next piece."""
         self._progress.update(self._task, description=one_line(name, 40))
 
-    def part(self, done: int, total: int) -> None:
+    def update_item(self, done: int, total: int) -> None:
         """How much of it is done."""
-        self._progress.update(self._task, completed=self._done + done / max(total, 1))
+        self._progress.update(self._task, completed=self._done_count + done / max(total, 1))
 
-    def end(self) -> None:
+    def finish_item(self) -> None:
         """It is done."""
-        self._done += 1
-        self._progress.update(self._task, completed=self._done)
+        self._done_count += 1
+        self._progress.update(self._task, completed=self._done_count)
 
 
 @contextmanager
-def bar(total: int) -> Iterator[Bar]:
+def progress_bar(total: int) -> Iterator[ProgressBar]:
     """A bar for so many pieces; it is gone at the end."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -217,4 +217,4 @@ def bar(total: int) -> Iterator[Bar]:
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     console = Console(file=sys.stderr)
     with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as progress:
-        yield Bar(progress, progress.add_task("", total=total))
+        yield ProgressBar(progress, progress.add_task("", total=total))

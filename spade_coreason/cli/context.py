@@ -19,20 +19,20 @@ PROGRAM = "spade-coreason"
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class GlobalOptions:
     """The options that stand before the command. `project` is absolute."""
 
     project: Path
     verbosity: int = 0
 
 
-def options() -> Options:
+def current_options() -> GlobalOptions:
     """Those of the running command."""
-    found: Options = click.get_current_context().find_object(Options) or Options(Path.cwd())
+    found: GlobalOptions = click.get_current_context().find_object(GlobalOptions) or GlobalOptions(Path.cwd())
     return found
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
+def run_async(work: Coroutine[Any, Any, T]) -> T:
     """Runs a command's work in an event loop. A signal that cancels it is an interruption."""
     import asyncio
 
@@ -42,33 +42,33 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         raise click.Abort from None
 
 
-class Command(click.Command):
+class CLICommand(click.Command):
     """A command that knows -v and --project also behind its name, and keeps the layout of its examples."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
         self.params += [
-            click.Option(["-v", "--verbose"], count=True, hidden=True, expose_value=False, callback=_verbose),
+            click.Option(["-v", "--verbose"], count=True, hidden=True, expose_value=False, callback=_on_verbose),
             click.Option(
                 ["--project"],
                 type=click.Path(exists=True, file_okay=False, path_type=Path),
                 hidden=True,
                 expose_value=False,
-                callback=_project,
+                callback=_on_project,
             ),
         ]
 
 
-class Group(click.Group):
+class CLIGroup(click.Group):
     """A group of such commands."""
 
-    command_class = Command
+    command_class = CLICommand
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Shows the help where no command is named."""
         if not args and not ctx.resilient_parsing:  # click before 8.2 would call this a success
             click.echo(ctx.get_help(), err=True)
-            ctx.exit(errors.USAGE)
+            ctx.exit(errors.EXIT_USAGE)
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
@@ -87,19 +87,19 @@ class Group(click.Group):
             formatter.write_dl([(name, found.get_short_help_str(200)) for name, found in commands if found is not None])
 
 
-def _verbose(ctx: click.Context, _parameter: click.Parameter, value: int) -> None:
-    known = ctx.find_object(Options)
+def _on_verbose(ctx: click.Context, _parameter: click.Parameter, value: int) -> None:
+    known = ctx.find_object(GlobalOptions)
     if value and known is not None:
         ctx.obj = replace(known, verbosity=known.verbosity + value)
         configure_logging(ctx.obj.verbosity)
 
 
-def _project(ctx: click.Context, _parameter: click.Parameter, value: Path | None) -> None:
-    known = ctx.find_object(Options)
+def _on_project(ctx: click.Context, _parameter: click.Parameter, value: Path | None) -> None:
+    known = ctx.find_object(GlobalOptions)
     if value is not None and known is not None:
         ctx.obj = replace(known, project=value.absolute())
 
 
-def command(name: str, **keywords: Any) -> Callable[[Callable[..., Any]], click.Command]:
-    """A `click.command` of our kind."""
-    return click.command(name, cls=Command, **keywords)
+def define_command(name: str, **keywords: Any) -> Callable[[Callable[..., Any]], click.Command]:
+    """A `click.define_command` of our kind."""
+    return click.command(name, cls=CLICommand, **keywords)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
-from ..domain.jid import bare
+from ..domain.jid import bare_jid
 from ..exceptions import CoReasonError
 
 if TYPE_CHECKING:
@@ -18,39 +18,39 @@ if TYPE_CHECKING:
 
 
 @runtime_checkable
-class UsesServers(Protocol):
+class HasMCPServers(Protocol):
     """An agent that uses MCP servers: what they offer, and what is wrong with them."""
 
     async def examine_mcp_servers(self) -> tuple[Sequence[Offer], Sequence[CoReasonError]]: ...
 
 
 @runtime_checkable
-class UsesModels(Protocol):
+class HasModels(Protocol):
     """An agent with language models: what is wrong with them."""
 
     async def examine_models(self) -> Sequence[CoReasonError]: ...
 
 
-def configured_agent(settings: Settings, number: int) -> AgentInterface:
+def build_unstarted_agent(settings: Settings, number: int) -> AgentInterface:
     """The agent that is configured, made and never started. ConfigError as for `load_agent`."""
     from ..memory import AgentInteractionMemory
-    from ..runtime import AgentParts, load_agent
+    from ..runtime import Injectables, load_agent
 
     agent = settings.agents[number]
-    jid = bare(agent.jid)
-    parts = AgentParts(
+    jid = bare_jid(agent.jid)
+    parts = Injectables(
         manifest_file=agent.manifest,
-        peers=lambda: _peers(jid),
+        peers=lambda: _offline_peers(jid),
         memory=lambda: AgentInteractionMemory(jid, settings.storage.memory_dir),
-        knowledge=lambda: _knowledge(jid),
-        files=lambda: _files(jid),
-        usage=lambda: _usage(jid),
+        knowledge=lambda: _offline_knowledge(jid),
+        files=lambda: _offline_files(jid),
+        usage=lambda: _offline_usage(jid),
     )
     place = settings.place(f"agents[{number}]")
-    return load_agent(agent.agent, place=place, project=settings.project, parts=parts, options=agent.options)
+    return load_agent(agent.agent, place=place, project=settings.project, injectables=parts, options=agent.options)
 
 
-def _peers(jid: str) -> Peers:
+def _offline_peers(jid: str) -> Peers:
     """An agent's way to others, for an agent that is never started."""
     from ..runtime import OpenRequests, Peers
 
@@ -60,23 +60,23 @@ def _peers(jid: str) -> Peers:
     return Peers(jid, OpenRequests(), send)
 
 
-def _knowledge(jid: str) -> Knowledge:
+def _offline_knowledge(jid: str) -> Knowledge:
     """An agent's knowledge, for an agent that is never started."""
     from ..memory import Knowledge
-    from ..storage import KnowledgeStore
+    from ..storage import KnowledgeRepository
 
-    return Knowledge(KnowledgeStore(_no_database(jid), jid))
+    return Knowledge(KnowledgeRepository(_unavailable_database(jid), jid))
 
 
-def _usage(jid: str) -> Usage:
+def _offline_usage(jid: str) -> Usage:
     """What an agent's models used, for an agent that is never started."""
     from ..memory import Usage
-    from ..storage import AgentStore
+    from ..storage import AgentRepository
 
-    return Usage(AgentStore(_no_database(jid), jid))
+    return Usage(AgentRepository(_unavailable_database(jid), jid))
 
 
-def _no_database(jid: str) -> Database:
+def _unavailable_database(jid: str) -> Database:
     class NoDatabase:
         def __getattr__(self, name: str) -> Any:
             raise CoReasonError(f"{jid} is only checked: nothing is stored, and nothing known")
@@ -84,7 +84,7 @@ def _no_database(jid: str) -> Database:
     return cast("Database", NoDatabase())
 
 
-def _files(jid: str) -> Files:
+def _offline_files(jid: str) -> Files:
     """An agent's way to files, for an agent that is never started."""
     from ..runtime import Files
 

@@ -11,28 +11,28 @@ import traceback
 
 import click
 
-from ..exceptions import ConfigError, CoReasonError, PeerTimeout, PeerUnavailable
+from ..exceptions import ConfigError, CoReasonError, PeerTimeoutError, PeerUnavailableError
 from .console import paint
 
-USAGE = 2
-INTERRUPTED = 130
-PIPE_CLOSED = 141
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+EXIT_PIPE_CLOSED = 141
 
-_WRONG_PATHS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
-_CODES: dict[type[Exception], int] = {PeerTimeout: 3, PeerUnavailable: 4}
+_PATH_ERRORS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
+_EXIT_CODES: dict[type[Exception], int] = {PeerTimeoutError: 3, PeerUnavailableError: 4}
 
 
 def exit_code(error: BaseException) -> int:
     """The exit code that an error ends a command with."""
-    for kind, code in _CODES.items():
+    for kind, code in _EXIT_CODES.items():
         if isinstance(error, kind):
             return code
     if isinstance(error, CoReasonError | click.ClickException):
         return error.exit_code
-    return USAGE if isinstance(error, _WRONG_PATHS) else 1
+    return EXIT_USAGE if isinstance(error, _PATH_ERRORS) else 1
 
 
-def line(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """An error in one line."""
     if isinstance(error, click.UsageError) and error.ctx is not None:
         problem = error.format_message().strip()
@@ -48,17 +48,17 @@ def line(error: BaseException) -> str:
     return " ".join(text.split())
 
 
-def say(error: BaseException) -> None:
+def print_error(error: BaseException) -> None:
     """Writes the line of an error, and those of what else is wrong."""
     for one in (error, *(error.others if isinstance(error, ConfigError) else ())):
-        print(paint("error:", "red", sys.stderr), line(one), file=sys.stderr, flush=True)
+        print(paint("error:", "red", sys.stderr), format_error(one), file=sys.stderr, flush=True)
 
 
-def report(error: BaseException) -> int:
+def report_error(error: BaseException) -> int:
     """Writes the line of the error that ends a command, with -vv its traceback before, and gives the exit code."""
     import logging
 
     if logging.getLogger(__package__).isEnabledFor(logging.DEBUG):
         traceback.print_exception(error)
-    say(error)
+    print_error(error)
     return exit_code(error)

@@ -6,25 +6,25 @@ import sys
 
 from ..exceptions import ConfigError
 
-PLACE = "standard input"
+STANDARD_INPUT = "standard input"
 
 
-def as_given(text: str, place: str) -> str:
+def check_encoding(text: str, place: str) -> str:
     """An argument; ConfigError if what was typed is not in the encoding of the terminal."""
     try:
         text.encode()
     except UnicodeEncodeError as error:  # Python keeps such bytes as surrogates
-        raise _unreadable(place, sys.getfilesystemencoding()) from error
+        raise _encoding_error(place, sys.getfilesystemencoding()) from error
     return text
 
 
-def decoded(raw: bytes, place: str = PLACE) -> str:
+def decode_input(raw: bytes, place: str = STANDARD_INPUT) -> str:
     """What was read from standard input, without white space around it; ConfigError if it is not in its encoding."""
     try:
         return raw.decode(sys.stdin.encoding).strip()
     except UnicodeDecodeError as error:
-        raise _unreadable(place, sys.stdin.encoding) from error
+        raise _encoding_error(place, sys.stdin.encoding) from error
 
 
-def _unreadable(place: str, encoding: str) -> ConfigError:
+def _encoding_error(place: str, encoding: str) -> ConfigError:
     return ConfigError(place, f"is not {encoding.upper()}; convert it before (iconv -t {encoding.upper()})")

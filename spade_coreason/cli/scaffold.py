@@ -18,7 +18,7 @@ async def $name(request, session, response):
     await response.markdown(f"It is sunny in **{city}**.")
 ''')
 
-THINKING_AGENT = Template('''\
+MODEL_AGENT = Template('''\
 """An agent with a language model, which remembers what matters to you."""
 
 from spade_coreason.llm import LLMAgent
@@ -40,7 +40,7 @@ class $class_name(LLMAgent):
     default_tools = (forecast,)
 ''')
 
-THINKING_TEST = Template("""\
+MODEL_TEST = Template("""\
 from $name import $class_name, forecast
 
 from spade_coreason import AgentTester
@@ -112,7 +112,7 @@ Where there is none, a script plays one, and says what to export; it remembers w
     python -m spade_coreason.llm.scripted
 """
 
-MODEL_FIRST = """
+MODEL_SETUP = """
   export OPENAI_API_KEY=…   (or OPENAI_BASE_URL and OPENAI_MODEL; `python -m spade_coreason.llm.scripted` plays one)"""
 
 README = Template("""\
@@ -136,7 +136,7 @@ $model
 - `data/` comes with the first run: what was said and remembered.
 """)
 
-PYTEST = """\
+PYTEST_INI = """\
 [pytest]
 testpaths = tests
 pythonpath = .
@@ -144,7 +144,7 @@ asyncio_mode = auto
 asyncio_default_fixture_loop_scope = function
 """
 
-IGNORED = """\
+GITIGNORE = """\
 data/
 __pycache__/
 .pytest_cache/
@@ -152,26 +152,26 @@ __pycache__/
 """
 
 
-QUESTION, THINKING_QUESTION = "Berlin", "How is the weather in Berlin?"
+QUESTION, MODEL_QUESTION = "Berlin", "How is the weather in Berlin?"
 
 
-def files_of(name: str, *, thinks: bool = False) -> dict[str, str]:
+def build_files(name: str, *, uses_model: bool = False) -> dict[str, str]:
     """The text of every file of a project whose agent has this name, by its path; one that thinks has a language model."""
     class_name = "".join(part.capitalize() for part in name.split("_")) or name
     values = {
         "name": name,
         "class_name": class_name,
-        "attribute": class_name if thinks else name,
+        "attribute": class_name if uses_model else name,
         "variable": name.upper(),
-        "options": MODEL_OPTIONS if thinks else "",
-        "model": MODEL_README if thinks else "",
-        "question": THINKING_QUESTION if thinks else QUESTION,
+        "options": MODEL_OPTIONS if uses_model else "",
+        "model": MODEL_README if uses_model else "",
+        "question": MODEL_QUESTION if uses_model else QUESTION,
     }
     return {
-        f"{name}.py": (THINKING_AGENT if thinks else AGENT).substitute(values),
-        f"tests/test_{name}.py": (THINKING_TEST if thinks else TEST).substitute(values),
+        f"{name}.py": (MODEL_AGENT if uses_model else AGENT).substitute(values),
+        f"tests/test_{name}.py": (MODEL_TEST if uses_model else TEST).substitute(values),
         "config/platform.yaml": CONFIGURATION.substitute(values),
         "README.md": README.substitute(values),
-        "pytest.ini": PYTEST,
-        ".gitignore": IGNORED,
+        "pytest.ini": PYTEST_INI,
+        ".gitignore": GITIGNORE,
     }

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from ..domain.jid import bare
-from ..exceptions import ConfigError, DatabaseEmpty
+from ..domain.jid import bare_jid
+from ..exceptions import ConfigError, DatabaseEmptyError
 from ..storage import open_database
-from .account import data_option, those_there
-from .completion import agents as known_agents, local_accounts
-from .settings import config_option, database_file, storage_settings
+from .account import data_option, describe_agents
+from .completion import complete_agents as known_agents, read_local_accounts
+from .settings import config_option, load_storage_settings, sqlite_file
 
 if TYPE_CHECKING:
     from ..config import Settings
     from ..memory import AgentInteractionMemory
-    from ..storage import AgentStore, Database
+    from ..storage import AgentRepository, Database
 
-EVERY = "*"
+ALL_AGENTS = "*"
 
 
 def storage_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,18 +46,18 @@ class Storage:
     agents: tuple[str, ...]
     database: Database | None
 
-    def store(self, agent: str) -> AgentStore | None:
+    def repository(self, agent: str) -> AgentRepository | None:
         """The sessions of an agent; None where nothing was ever stored."""
-        from ..storage import AgentStore
+        from ..storage import AgentRepository
 
-        return AgentStore(self.database, agent) if self.database is not None else None
+        return AgentRepository(self.database, agent) if self.database is not None else None
 
     def memory(self, agent: str) -> AgentInteractionMemory:
         """The interaction memory of an agent."""
-        from ..app import memory_limits
+        from ..app import build_memory_limits
         from ..memory import AgentInteractionMemory
 
-        return AgentInteractionMemory(agent, self.settings.storage.memory_dir, limits=memory_limits(self.settings))
+        return AgentInteractionMemory(agent, self.settings.storage.memory_dir, limits=build_memory_limits(self.settings))
 
     @property
     def only_agent(self) -> str:
@@ -69,75 +69,75 @@ class Storage:
 
 
 @asynccontextmanager
-async def opened(
-    file: Path | None, data: Path | None, agent: str | None, *, alone: bool = False, makes: bool = False
+async def open_storage(
+    file: Path | None, data: Path | None, agent: str | None, *, is_exclusive: bool = False, creates_directory: bool = False
 ) -> AsyncIterator[Storage]:
-    """Opens what is stored; `alone`: as the only process, or DataDirectoryInUse.
+    """Opens what is stored; `is_exclusive`: as the only process, or DataDirectoryInUse.
 
-    Unless it `makes` one, no directory is made that is not there.
+    Unless it `creates_directory` one, no directory is made that is not there.
     """
-    settings = storage_settings(file, data)
-    if makes:
+    settings = load_storage_settings(file, data)
+    if creates_directory:
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if _is_typed("data") and not settings.data_dir.is_dir():
+    if _is_given_on_command_line("data") and not settings.data_dir.is_dir():
         raise ConfigError("--data", f"there is no directory {settings.data_dir}; name the one that a platform ran on")
     with ExitStack() as stack:
-        if alone and settings.data_dir.is_dir():
+        if is_exclusive and settings.data_dir.is_dir():
             from ..storage import lock_database, lock_directory
 
             stack.enter_context(lock_directory(settings.data_dir))
-            if (stored := database_file(settings)) is not None and stored.is_file():
+            if (stored := sqlite_file(settings)) is not None and stored.is_file():
                 stack.enter_context(lock_database(settings.storage.url))
-        database = await _database(settings, alone)
+        database = await _open_database(settings, is_exclusive)
         try:
-            yield Storage(settings, await _agents(settings, agent, database), database)
+            yield Storage(settings, await _select_agents(settings, agent, database), database)
         finally:
             if database is not None:
                 await database.close()
 
 
-async def _database(settings: Settings, alone: bool) -> Database | None:
-    file = database_file(settings)
-    if file is not None and not file.is_file() and not (alone and settings.data_dir.is_dir()):
+async def _open_database(settings: Settings, is_exclusive: bool) -> Database | None:
+    file = sqlite_file(settings)
+    if file is not None and not file.is_file() and not (is_exclusive and settings.data_dir.is_dir()):
         return None
 
     try:
-        return await open_database(settings.storage.url, settings.storage.durability, reads_only=not alone)
-    except DatabaseEmpty:
+        return await open_database(settings.storage.url, settings.storage.durability, reads_only=not is_exclusive)
+    except DatabaseEmptyError:
         return None
 
 
-def _parameters() -> list[click.Parameter]:
+def _command_parameters() -> list[click.Parameter]:
     return click.get_current_context().command.params
 
 
-def _is_typed(option: str) -> bool:
+def _is_given_on_command_line(option: str) -> bool:
     return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
-async def _agents(settings: Settings, wanted: str | None, database: Database | None) -> tuple[str, ...]:
-    from ..storage import stored_agents
+async def _select_agents(settings: Settings, name: str | None, database: Database | None) -> tuple[str, ...]:
+    from ..storage import list_stored_agents
 
     # What a backup brought here, or a configuration names no longer, is in the database alone.
-    stored = await stored_agents(database) if database is not None else []
-    configured = (bare(agent.jid) for agent in settings.agents)
-    known = tuple(dict.fromkeys([*configured, *local_accounts(settings.data_dir), *stored]))
-    if wanted is None or wanted == EVERY:
+    stored = await list_stored_agents(database) if database is not None else []
+    configured = (bare_jid(agent.jid) for agent in settings.agents)
+    known = tuple(dict.fromkeys([*configured, *read_local_accounts(settings.data_dir), *stored]))
+    if name is None or name == ALL_AGENTS:
         return known
-    found = [jid for jid in known if wanted in (jid, jid.partition("@")[0])]
-    if not found and "@" in wanted:
+    found = [jid for jid in known if name in (jid, jid.partition("@")[0])]
+    if not found and "@" in name:
         # Of an agent that is configured no longer, what it stored may still be there.
-        return (bare(wanted).lower(),)
+        return (bare_jid(name).lower(),)
     if len(found) != 1:
-        is_argument = any(one.name == "agent" and one.param_type_name == "argument" for one in _parameters())
-        raise ConfigError("AGENT" if is_argument else "--agent", f'there is no agent "{wanted}"; {those_there(known)}')
+        is_argument = any(one.name == "agent" and one.param_type_name == "argument" for one in _command_parameters())
+        raise ConfigError("AGENT" if is_argument else "--agent", f'there is no agent "{name}"; {describe_agents(known)}')
     return tuple(found)
 
 
-def confirm(deed: str, is_certain: bool) -> None:
+def confirm(action: str, is_confirmed: bool) -> None:
     """Asks the person at the terminal whether to do it; without one, `--yes` has to be given."""
-    if is_certain:
+    if is_confirmed:
         return
     if not sys.stdin.isatty():
-        raise ConfigError("--yes", f"is missing; it is needed to {deed} where nobody can be asked")
-    click.confirm(f"{deed[:1].upper()}{deed[1:]}?", abort=True, err=True)
+        raise ConfigError("--yes", f"is missing; it is needed to {action} where nobody can be asked")
+    click.confirm(f"{action[:1].upper()}{action[1:]}?", abort=True, err=True)

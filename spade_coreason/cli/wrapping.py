@@ -7,15 +7,15 @@ from collections.abc import Callable
 
 from prompt_toolkit.utils import get_cwidth
 
-_TAB = 8
+_TAB_COLUMNS = 8
 # A word that is not yet complete waits to be written if it stands this near to the end of the line.
-_NEAR = 16
+_LOOKAHEAD_COLUMNS = 16
 # Beside less room than this for its text, a column is not worth keeping.
-_NARROW = 20
+_MIN_TEXT_COLUMNS = 20
 _PIECE = re.compile(r"\n|[ \t]+|[^ \t\n]+")
 
 
-def fitting(line: str, columns: int) -> str:
+def truncate(line: str, columns: int) -> str:
     """As much of a line as so many columns of a terminal hold."""
     if get_cwidth(line) <= columns:
         return line
@@ -25,7 +25,7 @@ def fitting(line: str, columns: int) -> str:
     return f"{line}…"
 
 
-class Wrapped:
+class IncrementalWrapper:
     """A text that comes in pieces: what to write for each, so that lines fit in `width()` and begin with `indent`.
 
     Breaks are inserted and nothing is taken away. `width` is asked at every piece, for a terminal changes it; None wraps
@@ -37,7 +37,7 @@ class Wrapped:
         self._width = width
         self._indent = indent
         self._column: int | None = None  # None before the first text
-        self._waiting = ""
+        self._pending_word = ""
         self._is_in_word = False
 
     def feed(self, text: str) -> str:
@@ -49,65 +49,65 @@ class Wrapped:
         return self._write("", is_end=True)
 
     def _write(self, text: str, is_end: bool) -> str:
-        pieces = _PIECE.findall(self._waiting + text)
-        self._waiting = ""
+        pieces = _PIECE.findall(self._pending_word + text)
+        self._pending_word = ""
         width = self._width()
         # The last column stays free for the blank behind a word: many terminals go on in the next line once it is written.
         limit = None if width is None else max(width - 1, get_cwidth(self._indent) + 2)
         written = ""
         for number, piece in enumerate(pieces):
             if self._column is None:
-                written += self._line()
+                written += self._start_line()
             if piece == "\n":
-                written += f"\n{self._line()}"
+                written += f"\n{self._start_line()}"
                 self._is_in_word = False
             elif piece[0] in " \t":
-                written += self._fitting(piece, None if limit is None else limit + 1)
+                written += self._break_text(piece, None if limit is None else limit + 1)
                 self._is_in_word = False
             elif not is_end and number == len(pieces) - 1 and self._may_not_fit(piece, limit):
-                self._waiting = piece
+                self._pending_word = piece
             else:
-                written += self._word(piece, limit)
+                written += self._place_word(piece, limit)
                 self._is_in_word = True
         return written
 
-    def _line(self) -> str:
+    def _start_line(self) -> str:
         self._column = get_cwidth(self._indent)
         return self._indent
 
     def _may_not_fit(self, word: str, limit: int | None) -> bool:
         end = (self._column or 0) + get_cwidth(word)
-        return limit is not None and not self._is_in_word and limit - _NEAR < end <= limit
+        return limit is not None and not self._is_in_word and limit - _LOOKAHEAD_COLUMNS < end <= limit
 
-    def _word(self, word: str, limit: int | None) -> str:
+    def _place_word(self, word: str, limit: int | None) -> str:
         width = get_cwidth(word)
         fits_here = limit is None or (self._column or 0) + width <= limit
         fits_below = limit is None or get_cwidth(self._indent) + width <= limit
         if self._is_in_word or fits_here or not fits_below:
-            return self._fitting(word, limit)
-        return f"\n{self._line()}{self._fitting(word, limit)}"
+            return self._break_text(word, limit)
+        return f"\n{self._start_line()}{self._break_text(word, limit)}"
 
-    def _fitting(self, text: str, limit: int | None) -> str:
+    def _break_text(self, text: str, limit: int | None) -> str:
         """The text, cut where a line ends."""
         written = ""
         for character in text:
             column = self._column or 0
             if character == "\t":  # goes no further than to the last column
-                stop = (column // _TAB + 1) * _TAB
+                stop = (column // _TAB_COLUMNS + 1) * _TAB_COLUMNS
                 self._column = stop if limit is None else min(stop, limit)
             else:
                 size = get_cwidth(character)
                 if limit is not None and size and column + size > limit:
-                    written += f"\n{self._line()}"
+                    written += f"\n{self._start_line()}"
                 self._column = (self._column or 0) + size
             written += character
         return written
 
 
-def hanging(head: str, text: str, width: int | None) -> str:
+def wrap_hanging(head: str, text: str, width: int | None) -> str:
     """A text beside its head; its further lines begin below its first."""
     indent = get_cwidth(head)
-    if width is None or width < indent + _NARROW:
+    if width is None or width < indent + _MIN_TEXT_COLUMNS:
         return (head + text).rstrip()
-    wrapped = Wrapped(lambda: width, " " * indent)
+    wrapped = IncrementalWrapper(lambda: width, " " * indent)
     return (head + (wrapped.feed(text) + wrapped.end())[indent:]).rstrip()

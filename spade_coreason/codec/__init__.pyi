@@ -4,14 +4,14 @@ from .adhoc import (
     CommandForm as CommandForm,
     CommandProblem as CommandProblem,
     CommandStage as CommandStage,
-    fitting as fitting,
     problem_stanza as problem_stanza,
     read_call as read_call,
+    split_to_fit as split_to_fit,
     stage_stanza as stage_stanza,
 )
 from .archive import (
-    Archived as Archived,
-    Page as Page,
+    ArchivedMessage as ArchivedMessage,
+    ArchivePage as ArchivePage,
     archive_id as archive_id,
     archive_query as archive_query,
     is_sent_to as is_sent_to,
@@ -20,9 +20,9 @@ from .archive import (
     read_page as read_page,
 )
 from .attachments import (
+    file_name_of as file_name_of,
     is_link as is_link,
-    name_in as name_in,
-    plain_name as plain_name,
+    safe_file_name as safe_file_name,
 )
 from .cloud_events import (
     request_stanza as request_stanza,
@@ -32,55 +32,56 @@ from .decode import (
     decode as decode,
 )
 from .encoders.base import (
-    PLAIN as PLAIN,
-    Manner as Manner,
-    Voice as Voice,
+    PLAIN_PRESENTATION as PLAIN_PRESENTATION,
+    PresentationOptions as PresentationOptions,
+    ReplyEncoder as ReplyEncoder,
 )
 from .encoders.factory import (
-    voice_for as voice_for,
+    encoder_for as encoder_for,
 )
 from .encoders.program import (
-    malformed_answer as malformed_answer,
+    encode_malformed_reply as encode_malformed_reply,
 )
 from .encoders.text import (
-    block_text as block_text,
+    render_block as render_block,
 )
 from .markdown.convert import (
-    styled as styled,
+    style_markdown as style_markdown,
 )
 from .markdown.tables import (
     FENCE as FENCE,
 )
 from .muc import (
-    BANNED as BANNED,
-    CREATED as CREATED,
-    KICKED as KICKED,
-    NO_AFFILIATION as NO_AFFILIATION,
-    NO_MEMBER as NO_MEMBER,
-    RENAMED as RENAMED,
-    SELF as SELF,
-    SHUTDOWN as SHUTDOWN,
-    TECHNICAL as TECHNICAL,
-    Reference as Reference,
-    Seen as Seen,
-    Utterance as Utterance,
-    joining as joining,
-    leaving as leaving,
+    STATUS_AFFILIATION_LOST as STATUS_AFFILIATION_LOST,
+    STATUS_BANNED as STATUS_BANNED,
+    STATUS_CREATED as STATUS_CREATED,
+    STATUS_KICKED as STATUS_KICKED,
+    STATUS_MEMBERS_ONLY as STATUS_MEMBERS_ONLY,
+    STATUS_RENAMED as STATUS_RENAMED,
+    STATUS_SELF as STATUS_SELF,
+    STATUS_SHUTDOWN as STATUS_SHUTDOWN,
+    STATUS_TECHNICAL_FAILURE as STATUS_TECHNICAL_FAILURE,
+    RoomMessage as RoomMessage,
+    RoomPresence as RoomPresence,
+    RoomReference as RoomReference,
+    encode_join as encode_join,
+    encode_leave as encode_leave,
+    extract_question as extract_question,
     private_request as private_request,
-    question_to as question_to,
     read_invitation as read_invitation,
     read_presence as read_presence,
-    read_reference as read_reference,
-    read_utterance as read_utterance,
+    read_room_message as read_room_message,
+    read_room_reference as read_room_reference,
     room_request as room_request,
     self_ping as self_ping,
-    unlocking as unlocking,
+    unlock_query as unlock_query,
 )
 from .namespaces import (
+    ANSWER_MARKER as ANSWER_MARKER,
     BODY as BODY,
     CHAT_STATES as CHAT_STATES,
     CHAT_STATES_NAMESPACE as CHAT_STATES_NAMESPACE,
-    COMMANDS as COMMANDS,
+    COMMANDS_NAMESPACE as COMMANDS_NAMESPACE,
     CORRECTION_NAMESPACE as CORRECTION_NAMESPACE,
     DISPLAYED as DISPLAYED,
     FORM_FIELD as FORM_FIELD,
@@ -88,7 +89,6 @@ from .namespaces import (
     FORM_VALUE as FORM_VALUE,
     JSON_NAMESPACE as JSON_NAMESPACE,
     LANGUAGE as LANGUAGE,
-    MARKER as MARKER,
     MESSAGE as MESSAGE,
     MUC_INVITE as MUC_INVITE,
     OCCUPANT_ID_NAMESPACE as OCCUPANT_ID_NAMESPACE,
@@ -100,21 +100,21 @@ from .namespaces import (
     REPLACE as REPLACE,
     REPLY as REPLY,
     REPLY_NAMESPACE as REPLY_NAMESPACE,
-    RETRACT as RETRACT,
+    RETRACT_NAMESPACE as RETRACT_NAMESPACE,
     SHOW as SHOW,
     SHOWS as SHOWS,
-    STANZA_ERRORS as STANZA_ERRORS,
+    STANZA_ERRORS_NAMESPACE as STANZA_ERRORS_NAMESPACE,
     SUBJECT as SUBJECT,
     THREAD as THREAD,
 )
 from .receipts import (
-    displayed as displayed,
-    notice as notice,
-    receipt as receipt,
+    encode_displayed as encode_displayed,
+    encode_notice as encode_notice,
+    encode_receipt as encode_receipt,
 )
 from .xml import (
-    attribute as attribute,
     clean as clean,
     escape as escape,
-    summary as summary,
+    escape_attribute as escape_attribute,
+    preview as preview,
 )

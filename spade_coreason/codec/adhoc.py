@@ -7,21 +7,29 @@ from dataclasses import replace
 from typing import Literal, NamedTuple, TypeAlias
 from xml.etree.ElementTree import Element
 
-from ..domain.forms import Field, Value
-from ..domain.messages import LONGEST_ID
-from .namespaces import COMMANDS, DATA_FORM, FORM_FIELD, FORM_NAMESPACE, FORM_VALUE, RESULT_FORM, STANZA_ERRORS
-from .xml import attribute, clean, escape, split, wire_size
+from ..domain.forms import Field, FieldValue
+from ..domain.messages import MAX_ID_CHARACTERS
+from .namespaces import (
+    COMMANDS_NAMESPACE,
+    DATA_FORM,
+    FORM_FIELD,
+    FORM_NAMESPACE,
+    FORM_VALUE,
+    RESULT_FORM,
+    STANZA_ERRORS_NAMESPACE,
+)
+from .xml import clean, escape, escape_attribute, split_text, wire_size
 
 Action: TypeAlias = Literal["execute", "next", "prev", "complete", "cancel"]
 Status: TypeAlias = Literal["executing", "completed", "canceled"]
 ACTIONS: tuple[Action, ...] = ("execute", "next", "prev", "complete", "cancel")
 
-_COMMAND = f"{{{COMMANDS}}}command"
+_COMMAND = f"{{{COMMANDS_NAMESPACE}}}command"
 _NOTE_CHARACTERS = 300
 # What a line of a result takes besides its text.
 _LINE_BYTES = len("<value></value>")
 _TYPES = {"text": "text-single", "number": "text-single", "yes or no": "boolean", "choice": "list-single"}
-_MOST_FIELDS = 100
+_MAX_FIELDS = 100
 
 
 class CommandCall(NamedTuple):
@@ -54,7 +62,7 @@ class CommandForm(NamedTuple):
     title: str
     instructions: str
     fields: tuple[Field, ...]
-    values: Mapping[str, Value]
+    values: Mapping[str, FieldValue]
 
 
 class CommandStage(NamedTuple):
@@ -86,20 +94,20 @@ def read_call(iq: Element) -> CommandCall | CommandProblem | None:
     if action not in ACTIONS:
         return CommandProblem("bad-request", "There is no such action.", "bad-action")
     node, session = command.get("node", ""), command.get("sessionid", "")
-    if len(ident) > LONGEST_ID or len(session) > LONGEST_ID or len(node) > LONGEST_ID:
+    if len(ident) > MAX_ID_CHARACTERS or len(session) > MAX_ID_CHARACTERS or len(node) > MAX_ID_CHARACTERS:
         return CommandProblem("bad-request", "An id may have 1,024 characters.", "bad-payload")
     form = command.find(DATA_FORM)
     if form is not None and form.get("type") not in ("submit", "cancel"):
         return CommandProblem("bad-request", "A form that is sent back has the type submit.", "bad-payload")
     if form is not None and form.get("type") == "cancel":
         return CommandCall(sender, ident, node, session, "cancel")
-    return CommandCall(sender, ident, node, session, action, None if form is None else _filled(form))
+    return CommandCall(sender, ident, node, session, action, None if form is None else _form_values(form))
 
 
-def _filled(form: Element) -> dict[str, str]:
+def _form_values(form: Element) -> dict[str, str]:
     filled: dict[str, str] = {}
     for number, field in enumerate(form.iterfind(FORM_FIELD)):
-        if number == _MOST_FIELDS:
+        if number == _MAX_FIELDS:
             break
         name = field.get("var")
         if name:
@@ -108,7 +116,7 @@ def _filled(form: Element) -> dict[str, str]:
 
 
 def stage_stanza(call: CommandCall, stage: CommandStage, limit_bytes: int) -> str:
-    """The answer to a call. Of choices as many are offered as fit; a text has been made to fit before (`fitting`)."""
+    """The answer to a call. Of choices as many are offered as fit; a text has been made to fit before (`split_to_fit`)."""
     stanza = _stage_stanza(call, stage)
     while stage.form is not None and len(stanza.encode()) > limit_bytes and any(f.choices for f in stage.form.fields):
         fewer = tuple(replace(field, choices=field.choices[: len(field.choices) // 2]) for field in stage.form.fields)
@@ -118,25 +126,25 @@ def stage_stanza(call: CommandCall, stage: CommandStage, limit_bytes: int) -> st
 
 
 def _stage_stanza(call: CommandCall, stage: CommandStage) -> str:
-    body = _ask(stage.form, stage.actions) if stage.form is not None else _tell(stage)
+    body = _encode_form(stage.form, stage.actions) if stage.form is not None else _encode_result(stage)
     command = (
-        f"<command xmlns='{COMMANDS}' node='{attribute(stage.node)}' sessionid='{attribute(stage.session)}'"
+        f"<command xmlns='{COMMANDS_NAMESPACE}' node='{escape_attribute(stage.node)}' sessionid='{escape_attribute(stage.session)}'"
         f" status='{stage.status}'>{body}</command>"
     )
-    return f"<iq to='{attribute(call.sender)}' id='{attribute(call.iq_id)}' type='result'>{command}</iq>"
+    return f"<iq to='{escape_attribute(call.sender)}' id='{escape_attribute(call.iq_id)}' type='result'>{command}</iq>"
 
 
 def problem_stanza(sender: str, iq_id: str, problem: CommandProblem) -> str:
     """The error that answers a call."""
-    detail = f"<{problem.detail} xmlns='{COMMANDS}'/>" if problem.detail else ""
+    detail = f"<{problem.detail} xmlns='{COMMANDS_NAMESPACE}'/>" if problem.detail else ""
     return (
-        f"<iq to='{attribute(sender)}' id='{attribute(iq_id)}' type='error'><error type='{problem.type}'>"
-        f"<{problem.condition} xmlns='{STANZA_ERRORS}'/><text xmlns='{STANZA_ERRORS}'>{escape(problem.text)}</text>"
+        f"<iq to='{escape_attribute(sender)}' id='{escape_attribute(iq_id)}' type='error'><error type='{problem.type}'>"
+        f"<{problem.condition} xmlns='{STANZA_ERRORS_NAMESPACE}'/><text xmlns='{STANZA_ERRORS_NAMESPACE}'>{escape(problem.text)}</text>"
         f"{detail}</error></iq>"
     )
 
 
-def _ask(form: CommandForm, actions: Sequence[Action]) -> str:
+def _encode_form(form: CommandForm, actions: Sequence[Action]) -> str:
     first = actions[0]
     allowed = "".join(f"<{action}/>" for action in actions)
     fields = "".join(_field(field, form.values.get(field.name, field.default)) for field in form.fields)
@@ -146,19 +154,20 @@ def _ask(form: CommandForm, actions: Sequence[Action]) -> str:
     )
 
 
-def _field(field: Field, value: Value) -> str:
-    written = field.written(value)
+def _field(field: Field, value: FieldValue) -> str:
+    written = field.format_value(value)
     inner = "<required/>" if field.is_required else ""
     inner += f"<value>{escape(written)}</value>" if written else ""
     inner += "".join(
-        f"<option label='{attribute(choice.label)}'><value>{escape(choice.value)}</value></option>" for choice in field.choices
+        f"<option label='{escape_attribute(choice.label)}'><value>{escape(choice.value)}</value></option>"
+        for choice in field.choices
     )
     label = field.label[:1].upper() + field.label[1:]
-    head = f"var='{attribute(field.name)}' type='{_TYPES[field.kind]}' label='{attribute(label)}'"
+    head = f"var='{escape_attribute(field.name)}' type='{_TYPES[field.kind]}' label='{escape_attribute(label)}'"
     return f"<field {head}>{inner}</field>"
 
 
-def _tell(stage: CommandStage) -> str:
+def _encode_result(stage: CommandStage) -> str:
     """The end: a note where a line says it all, else a form of type result."""
     text = clean(stage.text).strip()
     if not text and stage.link is None:
@@ -173,7 +182,7 @@ def _tell(stage: CommandStage) -> str:
     return f"<x xmlns='{FORM_NAMESPACE}' type='{RESULT_FORM}'><title>{escape(stage.title)}</title>{fields}</x>"
 
 
-def fitting(text: str, limit_bytes: int) -> tuple[str, str]:
+def split_to_fit(text: str, limit_bytes: int) -> tuple[str, str]:
     """A text as the beginning that a result has room for in `limit_bytes`, and the rest."""
     taken = 0
     shown: list[str] = []
@@ -182,7 +191,7 @@ def fitting(text: str, limit_bytes: int) -> tuple[str, str]:
         taken += wire_size(line) + _LINE_BYTES
         if taken > limit_bytes:
             if not shown:  # one line that is longer than all of it
-                first, *others = split(line, limit_bytes - _LINE_BYTES)
+                first, *others = split_text(line, limit_bytes - _LINE_BYTES)
                 return first, "\n".join([*others, *lines[number + 1 :]])
             return "\n".join(shown), "\n".join(lines[number:])
         shown.append(line)

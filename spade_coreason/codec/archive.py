@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 from xml.etree.ElementTree import Element, SubElement
 
-from ..domain.jid import bare
+from ..domain.jid import bare_jid
 from .namespaces import (
     ARCHIVE_FIN,
     ARCHIVE_NAMESPACE,
@@ -22,14 +22,14 @@ from .namespaces import (
 )
 
 
-class Archived(NamedTuple):
+class ArchivedMessage(NamedTuple):
     """One message of an archive. It has the archive's id and time in it (XEP-0359, 0203), as one that is delivered late."""
 
     archive_id: str
     message: Element
 
 
-class Page(NamedTuple):
+class ArchivePage(NamedTuple):
     """The end of a page: the id of its last message, "" where it has none, and whether nothing comes after it."""
 
     last: str
@@ -44,15 +44,15 @@ def archive_id(message: Element, by: str) -> str:
     return ""
 
 
-def archive_query(query_id: str, *, after: str, since: datetime | None, most: int) -> Element:
-    """The query for the `most` messages that come next `after` an id, or from the first on, none older than `since`."""
+def archive_query(query_id: str, *, after: str, since: datetime | None, max_messages: int) -> Element:
+    """The query for the `max_messages` messages that come next `after` an id, or from the first on, none older than `since`."""
     query = Element(f"{{{ARCHIVE_NAMESPACE}}}query", {"queryid": query_id})
     form = SubElement(query, f"{{{FORM_NAMESPACE}}}x", {"type": "submit"})
     _field(form, "FORM_TYPE", ARCHIVE_NAMESPACE, {"type": "hidden"})
     if since is not None:
         _field(form, "start", since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
     page = SubElement(query, f"{{{PAGES_NAMESPACE}}}set")
-    SubElement(page, f"{{{PAGES_NAMESPACE}}}max").text = str(most)
+    SubElement(page, f"{{{PAGES_NAMESPACE}}}max").text = str(max_messages)
     if after:
         SubElement(page, f"{{{PAGES_NAMESPACE}}}after").text = after
     return query
@@ -60,7 +60,7 @@ def archive_query(query_id: str, *, after: str, since: datetime | None, most: in
 
 def newest_query(query_id: str) -> Element:
     """The query for the newest message alone."""
-    query = archive_query(query_id, after="", since=None, most=1)
+    query = archive_query(query_id, after="", since=None, max_messages=1)
     SubElement(query[-1], f"{{{PAGES_NAMESPACE}}}before")
     return query
 
@@ -70,41 +70,43 @@ def _field(form: Element, name: str, value: str, attributes: dict[str, str] | No
     SubElement(field, FORM_VALUE).text = value
 
 
-def read_archived(message: Element, own: str, query_id: str) -> Archived | None:
+def read_archived(message: Element, own_jid: str, query_id: str) -> ArchivedMessage | None:
     """The message that an answer to our query carries; None where it is no such answer.
 
-    Only the archive of our own account counts (`own`, a bare JID): the server says who sends, so nobody can say it for it.
+    Only the archive of our own account counts (`own_jid`, a bare JID): the server says who sends, so nobody can say it for it.
     """
     result = message.find(ARCHIVE_RESULT)
-    if result is None or bare(message.get("from", own)) != own or result.get("queryid") != query_id:
+    if result is None or bare_jid(message.get("from", own_jid)) != own_jid or result.get("queryid") != query_id:
         return None
     forwarded = result.find(FORWARDED)
     kept = forwarded.find(MESSAGE) if forwarded is not None else None
     ident = result.get("id")
     if forwarded is None or kept is None or not ident:
         return None
-    for forged in [child for child in kept if child.tag == STANZA_ID and child.get("by") == own]:
+    for forged in [child for child in kept if child.tag == STANZA_ID and child.get("by") == own_jid]:
         kept.remove(forged)
-    kept.append(Element(STANZA_ID, {"by": own, "id": ident}))
+    kept.append(Element(STANZA_ID, {"by": own_jid, "id": ident}))
     if (delay := forwarded.find(DELAY)) is not None:
         kept.insert(0, delay)
-    return Archived(ident, kept)
+    return ArchivedMessage(ident, kept)
 
 
-def is_sent_to(own: str, message: Element) -> bool:
-    """Whether a message is one that somebody else sent to `own` (a bare JID), and not to a room."""
+def is_sent_to(own_jid: str, message: Element) -> bool:
+    """Whether a message is one that somebody else sent to `own_jid` (a bare JID), and not to a room."""
     sender = message.get("from", "")
     return (
         bool(sender)
-        and bare(sender) != own
-        and bare(message.get("to", own)) == own
+        and bare_jid(sender) != own_jid
+        and bare_jid(message.get("to", own_jid)) == own_jid
         and message.get("type", "normal") in ("normal", "chat")
     )
 
 
-def read_page(answer: Element) -> Page:
+def read_page(answer: Element) -> ArchivePage:
     """The end of a page, from the answer to the query (an `<iq/>`)."""
     fin = answer.find(ARCHIVE_FIN)
     if fin is None:
-        return Page("", True)
-    return Page(fin.findtext(f"{{{PAGES_NAMESPACE}}}set/{{{PAGES_NAMESPACE}}}last") or "", fin.get("complete") in ("true", "1"))
+        return ArchivePage("", True)
+    return ArchivePage(
+        fin.findtext(f"{{{PAGES_NAMESPACE}}}set/{{{PAGES_NAMESPACE}}}last") or "", fin.get("complete") in ("true", "1")
+    )

@@ -12,44 +12,52 @@ from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
 from ..contracts import ClientCapabilities
-from ..domain.messages import LINEAGE, LONGEST_ID, RESERVED, Decoded, Incoming, Malformed, Reply
-from ..domain.text import printable
-from .elements import ANSWER_MARK, text_bytes, thread_element
-from .namespaces import FRAGMENT, JSON_NAMESPACE, ORIGIN_ID_NAMESPACE, REQUEST, RETRACT, TYPE_PREFIX
-from .xml import attribute, clean, escape_clean, split
+from ..domain.messages import (
+    LINEAGE_FIELDS,
+    MAX_ID_CHARACTERS,
+    RESERVED_METADATA,
+    InboundMessage,
+    InboundRequest,
+    MalformedRequest,
+    ReplyEvent,
+)
+from ..domain.text import replace_lone_surrogates
+from .elements import ANSWER_MARKER_XML, text_bytes, thread_element
+from .namespaces import FRAGMENT_TYPE, JSON_NAMESPACE, ORIGIN_ID_NAMESPACE, REQUEST_TYPE, RETRACT_NAMESPACE, TYPE_PREFIX
+from .xml import clean, escape_attribute, escape_clean, split_text
 
 
 class EventWriter:
     """CloudEvents 1.0 as stanzas. An event too long for one is sent as ordered fragments of its JSON."""
 
     def __init__(self, *, to: str, source: str, thread: str | None, id_prefix: str, request_id: str, stanza_bytes: int) -> None:
-        self._opening = f"<message to='{attribute(to)}' id='"
+        self._opening = f"<message to='{escape_attribute(to)}' id='"
         self._source = _json_text(source)
         self._request_id = _json_text(request_id)
-        self._tail = f"</json>{thread_element(thread)}{ANSWER_MARK}"
+        self._tail = f"</json>{thread_element(thread)}{ANSWER_MARKER_XML}"
         self._id_prefix = id_prefix
         self._json_bytes = text_bytes(stanza_bytes, to, thread)
-        self._made = 0
-        self._thoughts = 0
-        self._said = 0
+        self._event_count = 0
+        self._thought_count = 0
+        self._checksum = 0
 
-    def write(self, kind: str, data: dict[str, Any], beside: str = "") -> list[str]:
-        """The stanzas of one event; more than one only where it is too long. `beside` is XML, left out where it has no room."""
+    def write(self, kind: str, data: dict[str, Any], extra_xml: str = "") -> list[str]:
+        """The stanzas of one event; more than one only where it is too long. `extra_xml` is XML, left out where it has no room."""
         said = _json_text(data)
         stanza_id = self._next_id(kind, said)
-        whole = self._json(kind, stanza_id, said)
+        whole = self._encode_event(kind, stanza_id, said)
         text = escape_clean(whole)
         if len(text) * 4 <= self._json_bytes or len(text.encode()) <= self._json_bytes:
-            if beside and len(text.encode()) + len(beside.encode()) > self._json_bytes:
-                beside = ""
-            return [self._stanza(stanza_id, text, beside)]
+            if extra_xml and len(text.encode()) + len(extra_xml.encode()) > self._json_bytes:
+                extra_xml = ""
+            return [self._stanza(stanza_id, text, extra_xml)]
         # A fragment is quoted JSON again: a quote or a backslash takes two bytes more, and a third of the room is enough.
-        parts = list(split(whole, self._json_bytes // 3, sensibly=False))
+        parts = list(split_text(whole, self._json_bytes // 3, at_boundaries=False))
         fragments = []
         for index, part in enumerate(parts):
             fragment_id = f"{stanza_id}.{index}"
             fragment = {"event_id": stanza_id, "index": index, "count": len(parts), "chunk": part}
-            text = self._json(FRAGMENT.removeprefix(TYPE_PREFIX), fragment_id, _json_text(fragment))
+            text = self._encode_event(FRAGMENT_TYPE.removeprefix(TYPE_PREFIX), fragment_id, _json_text(fragment))
             fragments.append(self._stanza(fragment_id, escape_clean(text)))
         return fragments
 
@@ -59,15 +67,15 @@ class EventWriter:
         From where a turn that runs again says something else, all its events are new to whoever heard the first run: a
         piece of text that both have at the same place too. A thought changes nothing of what follows.
         """
-        said = crc32((kind + data).encode(), self._said)
+        said = crc32((kind + data).encode(), self._checksum)
         if kind == "block.thought":
-            self._thoughts += 1
-            return f"{self._id_prefix}-{self._made}.{self._thoughts}-{said:08x}"
-        self._said = said
-        self._made += 1
-        return f"{self._id_prefix}-{self._made - 1}-{said:08x}"
+            self._thought_count += 1
+            return f"{self._id_prefix}-{self._event_count}.{self._thought_count}-{said:08x}"
+        self._checksum = said
+        self._event_count += 1
+        return f"{self._id_prefix}-{self._event_count - 1}-{said:08x}"
 
-    def _json(self, kind: str, event_id: str, data: str) -> str:
+    def _encode_event(self, kind: str, event_id: str, data: str) -> str:
         """A CloudEvent around its data, which is JSON."""
         return (
             f'{{"specversion":"1.0","type":"{TYPE_PREFIX}{kind}","source":{self._source},"id":"{event_id}",'
@@ -75,12 +83,12 @@ class EventWriter:
             f'"requestid":{self._request_id},"data":{data}}}'
         )
 
-    def _stanza(self, stanza_id: str, text: str, beside: str = "") -> str:
-        said = f"{beside}<json xmlns='{JSON_NAMESPACE}'>{text}{self._tail}"
-        return f"{self._opening}{stanza_id}'>{said}{_origin(stanza_id)}</message>"
+    def _stanza(self, stanza_id: str, text: str, extra_xml: str = "") -> str:
+        said = f"{extra_xml}<json xmlns='{JSON_NAMESPACE}'>{text}{self._tail}"
+        return f"{self._opening}{stanza_id}'>{said}{_origin_id_element(stanza_id)}</message>"
 
 
-def _origin(stanza_id: str) -> str:
+def _origin_id_element(stanza_id: str) -> str:
     return f"<origin-id xmlns='{ORIGIN_ID_NAMESPACE}' id='{stanza_id}'/>"
 
 
@@ -103,16 +111,16 @@ def request_stanza(
     }
     text = escape_clean(_json_text(event))
     return (
-        f"<message to='{attribute(to)}' id='{attribute(stanza_id)}'>"
-        f"<json xmlns='{JSON_NAMESPACE}'>{text}</json>{thread_element(thread)}{_origin(attribute(stanza_id))}"
+        f"<message to='{escape_attribute(to)}' id='{escape_attribute(stanza_id)}'>"
+        f"<json xmlns='{JSON_NAMESPACE}'>{text}</json>{thread_element(thread)}{_origin_id_element(escape_attribute(stanza_id))}"
         "</message>"
     )
 
 
 def retraction_stanza(to: str, stanza_id: str) -> str:
     """Takes the request with that id back (XEP-0424), whatever is left of it."""
-    retract = f"<retract xmlns='{RETRACT}' id='{attribute(stanza_id)}'/>"
-    return f"<message to='{attribute(to)}' id='{uuid4()}'>{retract}</message>"
+    retract = f"<retract xmlns='{RETRACT_NAMESPACE}' id='{escape_attribute(stanza_id)}'/>"
+    return f"<message to='{escape_attribute(to)}' id='{uuid4()}'>{retract}</message>"
 
 
 def _json_text(value: Any) -> str:
@@ -120,16 +128,18 @@ def _json_text(value: Any) -> str:
     try:
         text = to_json(value)
     except ValueError:  # lone surrogates, which no UTF-8 has
-        text = to_json(printable(value))
+        text = to_json(replace_lone_surrogates(value))
     return clean(text.decode())
 
 
-NOT_OURS = Malformed("", "", None, "a container of another application")
+FOREIGN_CONTAINER = MalformedRequest("", "", None, "a container of another application")
 
-_uuid = lru_cache(maxsize=256)(UUID)  # most requests are their own root
+_parse_uuid = lru_cache(maxsize=256)(UUID)  # most requests are their own root
 
 
-def read_container(text: str, sender: str, stanza_id: str, thread: str | None, marked: bool, has_body: bool) -> Decoded:
+def read_container(
+    text: str, sender: str, stanza_id: str, thread: str | None, is_answer: bool, has_body: bool
+) -> InboundMessage:
     """What a JSON container (XEP-0335) says. Of other applications' containers only the body beside them counts."""
     try:
         event = from_json(text)
@@ -137,28 +147,30 @@ def read_container(text: str, sender: str, stanza_id: str, thread: str | None, m
         event = None
     kind = event.get("type") if isinstance(event, dict) else None
     if not isinstance(event, dict) or not isinstance(kind, str) or not kind.startswith(TYPE_PREFIX):
-        if has_body or marked or (isinstance(event, dict) and kind is not None):
-            return NOT_OURS
-        return Malformed(sender, stanza_id, thread, "the JSON container holds no CloudEvent of a request")
+        if has_body or is_answer or (isinstance(event, dict) and kind is not None):
+            return FOREIGN_CONTAINER
+        return MalformedRequest(sender, stanza_id, thread, "the JSON container holds no CloudEvent of a request")
     data = event.get("data")
-    if kind != REQUEST:
+    if kind != REQUEST_TYPE:
         request_id, event_id = event.get("requestid"), event.get("id")
         if not isinstance(request_id, str) or not isinstance(data, dict):
             return None
-        return Reply(sender, request_id, kind.removeprefix(TYPE_PREFIX), str(event_id), data)
-    if marked:
+        return ReplyEvent(sender, request_id, kind.removeprefix(TYPE_PREFIX), str(event_id), data)
+    if is_answer:
         return None
     hops = event.get("hops")
     return _request(data, text, sender, stanza_id, thread, hops if isinstance(hops, int) and 0 < hops < 2**31 else 0)
 
 
-def _request(data: Any, text: str, sender: str, stanza_id: str, thread: str | None, hops: int) -> Incoming | Malformed:
+def _request(
+    data: Any, text: str, sender: str, stanza_id: str, thread: str | None, hops: int
+) -> InboundRequest | MalformedRequest:
     """Of the envelope only payload, capabilities, lineage and unreserved metadata are taken, as data."""
 
-    def malformed(problem: str) -> Malformed:
+    def malformed(problem: str) -> MalformedRequest:
         named = data.get("request_id") if isinstance(data, dict) else None
-        is_id = isinstance(named, str) and len(named) <= LONGEST_ID
-        return Malformed(sender, stanza_id, thread, problem, named if is_id else None)
+        is_id = isinstance(named, str) and len(named) <= MAX_ID_CHARACTERS
+        return MalformedRequest(sender, stanza_id, thread, problem, named if is_id else None)
 
     if not isinstance(data, dict) or not isinstance(data.get("payload"), dict):
         return malformed("data.payload is no object")
@@ -166,7 +178,7 @@ def _request(data: Any, text: str, sender: str, stanza_id: str, thread: str | No
     if not isinstance(metadata, dict):
         return malformed("data.metadata is no object")
     try:
-        ids = [_uuid(data[name]) if data.get(name) is not None else None for name in LINEAGE]
+        ids = [_parse_uuid(data[name]) if data.get(name) is not None else None for name in LINEAGE_FIELDS]
         capabilities = data.get("capabilities")
         if capabilities is not None:
             capabilities = ClientCapabilities.model_validate(capabilities)
@@ -176,7 +188,7 @@ def _request(data: Any, text: str, sender: str, stanza_id: str, thread: str | No
     request_id, root, parent = ids
     if parent is not None and root is None:
         return malformed("Broken Trace: Root ID missing while Parent ID is present")
-    return Incoming(
+    return InboundRequest(
         "program",
         sender,
         stanza_id,
@@ -184,7 +196,7 @@ def _request(data: Any, text: str, sender: str, stanza_id: str, thread: str | No
         data["payload"],
         f"{thread}\n{text}",
         "normal",
-        {k: v for k, v in metadata.items() if k not in RESERVED},
+        {k: v for k, v in metadata.items() if k not in RESERVED_METADATA},
         request_id=request_id,
         root_request_id=root,
         parent_request_id=parent,

@@ -8,7 +8,7 @@ from typing import Any
 
 from .markdown.tables import table_of
 from .namespaces import FORM_NAMESPACE, RESULT_FORM, SPADE_FORM
-from .xml import attribute, clean, escape
+from .xml import clean, escape, escape_attribute
 
 
 def result_form(block: Mapping[str, Any]) -> str:
@@ -29,21 +29,21 @@ def result_form(block: Mapping[str, Any]) -> str:
 
 
 def _key_value(data: dict[str, Any]) -> str:
-    if not _are_names(data):
+    if not _are_valid_names(data):
         return ""
     return "".join(
-        f"<field var='{attribute(name)}' label='{attribute(name)}' type='{_type([value])}'>{_values(value)}</field>"
+        f"<field var='{escape_attribute(name)}' label='{escape_attribute(name)}' type='{_type([value])}'>{_values(value)}</field>"
         for name, value in data.items()
     )
 
 
 def _table(data: dict[str, Any]) -> str:
     table = table_of(data)
-    if table is None or not _are_names(map(str, table[0])):
+    if table is None or not _are_valid_names(map(str, table[0])):
         return ""
     columns, rows = table
     reported = "".join(
-        f"<field var='{attribute(str(column))}' label='{attribute(str(column))}'"
+        f"<field var='{escape_attribute(str(column))}' label='{escape_attribute(str(column))}'"
         f" type='{_type(row.get(column) for row in rows)}'/>"
         for column in columns
     )
@@ -52,10 +52,10 @@ def _table(data: dict[str, Any]) -> str:
 
 
 def _cell(column: Any, value: Any) -> str:
-    return f"<field var='{attribute(str(column))}'>{_values(value)}</field>"
+    return f"<field var='{escape_attribute(str(column))}'>{_values(value)}</field>"
 
 
-def _are_names(names: Iterable[str]) -> bool:
+def _are_valid_names(names: Iterable[str]) -> bool:
     cleaned = [clean(name) for name in names]
     return bool(cleaned) and all(cleaned) and len(set(cleaned)) == len(cleaned)
 

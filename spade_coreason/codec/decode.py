@@ -10,11 +10,21 @@ from collections.abc import Mapping
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from ..domain.messages import LONGEST_ID, PARENT_THREAD, RESERVED, Bounce, Decoded, Incoming, Reaction, Retraction
+from ..domain.messages import (
+    MAX_ID_CHARACTERS,
+    PARENT_THREAD,
+    RESERVED_METADATA,
+    Bounce,
+    InboundMessage,
+    InboundRequest,
+    Reaction,
+    Retraction,
+)
 from ..domain.preferences import is_language_tag
-from .attachments import LINKING, attachments
-from .cloud_events import NOT_OURS, read_container
+from .attachments import LINK_ELEMENTS, read_attachments
+from .cloud_events import FOREIGN_CONTAINER, read_container
 from .namespaces import (
+    ANSWER_MARKER,
     APPLY_TO,
     BODY,
     CHAT_STATES,
@@ -29,7 +39,6 @@ from .namespaces import (
     JSON,
     LANGUAGE,
     MARKABLE,
-    MARKER,
     MUC_USER,
     ORIGIN_ID,
     REACTION,
@@ -41,26 +50,26 @@ from .namespaces import (
     RETRACTIONS,
     SPADE_FORM,
     SPADE_THREAD,
-    STANZA_ERRORS,
+    STANZA_ERRORS_NAMESPACE,
     THREAD,
 )
 
-_REFERRING = frozenset({*RETRACTIONS, APPLY_TO, REACTIONS})
+_REFERENCE_TAGS = frozenset({*RETRACTIONS, APPLY_TO, REACTIONS})
 
-_EMOJIS = 20
+_MAX_EMOJIS = 20
 
-_EMOJI_CHARACTERS = 32
+_MAX_EMOJI_CHARACTERS = 32
 
-_RANGES = 20
+_MAX_RANGES = 20
 
 
 def parent_thread(thread: Element) -> str | None:
     """The thread of which that of a message is a branch (XEP-0201), from its `<thread/>`."""
     parent = thread.get("parent")
-    return parent if parent and len(parent) <= LONGEST_ID else None
+    return parent if parent and len(parent) <= MAX_ID_CHARACTERS else None
 
 
-def without_quote(body: str, message: Element) -> str:
+def remove_quote(body: str, message: Element) -> str:
     """The body of a reply without the quote of what it replies to, which is for clients that know no replies (XEP-0428)."""
     ranges = []
     for fallback in message.iterfind(FALLBACK):
@@ -71,18 +80,18 @@ def without_quote(body: str, message: Element) -> str:
             if first.isdecimal() and last.isdecimal() and len(first + last) < 20 and int(first) <= int(last):
                 ranges.append((int(first), int(last)))
     cut_from = len(body)
-    for begin, end in sorted(ranges[:_RANGES], reverse=True):
+    for begin, end in sorted(ranges[:_MAX_RANGES], reverse=True):
         body = body[:begin] + body[min(end, cut_from) :]
         cut_from = begin
     return body
 
 
-def referring(parts: Mapping[str, Element], sender: str) -> Retraction | Reaction | None:
+def read_message_reference(parts: Mapping[str, Element], sender: str) -> Retraction | Reaction | None:
     """What `sender` says about another message with the children `parts` of one, by tag. None where it is a message of its own.
 
     Such a message has a text for clients that do not know that.
     """
-    if _REFERRING.isdisjoint(parts):
+    if _REFERENCE_TAGS.isdisjoint(parts):
         return None
     for tag in RETRACTIONS:
         retract = parts.get(tag)
@@ -94,12 +103,12 @@ def referring(parts: Mapping[str, Element], sender: str) -> Retraction | Reactio
     reactions = parts.get(REACTIONS)
     if reactions is not None:
         said = [entry.text or "" for entry in reactions.iterfind(REACTION)]
-        emojis = tuple(text for text in said if 0 < len(text) <= _EMOJI_CHARACTERS)
-        return Reaction(sender, reactions.get("id", ""), emojis[:_EMOJIS])
+        emojis = tuple(text for text in said if 0 < len(text) <= _MAX_EMOJI_CHARACTERS)
+        return Reaction(sender, reactions.get("id", ""), emojis[:_MAX_EMOJIS])
     return None
 
 
-def decode(message: Element, *, in_room: bool = False) -> Decoded:
+def decode(message: Element, *, in_room: bool = False) -> InboundMessage:
     """Reads one `<message/>`; None where it asks nothing of an agent (chat states, receipts, room messages, answers).
 
     `in_room`: it is a private one of an occupant of a room that the agent is in.
@@ -108,7 +117,7 @@ def decode(message: Element, *, in_room: bool = False) -> Decoded:
     kind = message.get("type", "normal")
     sender = message.get("from", "")
     if kind == "error":
-        return _bounce(message, sender)
+        return _decode_bounce(message, sender)
     if kind in ("headline", "groupchat") or not sender:
         return None
     if kind != "chat":
@@ -120,61 +129,63 @@ def decode(message: Element, *, in_room: bool = False) -> Decoded:
     stanza_id = message.get("id", "")
     thread_element = parts.get(THREAD)
     thread = (thread_element.text or None) if thread_element is not None else None
-    if len(stanza_id) > LONGEST_ID or (thread is not None and len(thread) > LONGEST_ID):
+    if len(stanza_id) > MAX_ID_CHARACTERS or (thread is not None and len(thread) > MAX_ID_CHARACTERS):
         return None
     if MUC_USER in parts and not in_room:
         return None  # its bare JID is the room's, and no person's
-    if (reference := referring(parts, sender)) is not None:
+    if (reference := read_message_reference(parts, sender)) is not None:
         return reference
     body = parts.get(BODY)
     text = "".join(body.itertext()) if body is not None else ""
     container = parts.get(JSON)
     if container is not None:
-        from_program = read_container(container.text or "", sender, stanza_id, thread, MARKER in parts, bool(text.strip()))
-        if from_program is not NOT_OURS:
+        from_program = read_container(
+            container.text or "", sender, stanza_id, thread, ANSWER_MARKER in parts, bool(text.strip())
+        )
+        if from_program is not FOREIGN_CONTAINER:
             return from_program
-    if MARKER in parts:
+    if ANSWER_MARKER in parts:
         return None
     form = parts.get(DATA_FORM)
     fields = _spade_fields(form) if form is not None else None
     if fields is not None:
-        return _from_spade(fields, text, sender, stanza_id, thread, kind)
-    return _from_person(message, parts, text, sender, stanza_id, thread, kind)
+        return _decode_spade(fields, text, sender, stanza_id, thread, kind)
+    return _decode_person(message, parts, text, sender, stanza_id, thread, kind)
 
 
-def _from_spade(
+def _decode_spade(
     fields: dict[str, str], text: str, sender: str, stanza_id: str, thread: str | None, kind: str
-) -> Incoming | None:
+) -> InboundRequest | None:
     thread = thread or fields.pop(SPADE_THREAD, None) or None
-    if thread is not None and len(thread) > LONGEST_ID:
+    if thread is not None and len(thread) > MAX_ID_CHARACTERS:
         return None
-    return Incoming(
-        language="spade",
+    return InboundRequest(
+        channel="spade",
         sender=sender,
         stanza_id=stanza_id,
         thread=thread,
         payload={"query": text},
         content=f"{thread}\n{text}\n{json.dumps(fields)}",
         message_type=kind,
-        metadata={"spade": fields, **{k: v for k, v in fields.items() if k not in RESERVED}},
+        metadata={"spade": fields, **{k: v for k, v in fields.items() if k not in RESERVED_METADATA}},
     )
 
 
-def _from_person(
+def _decode_person(
     message: Element, parts: Mapping[str, Element], text: str, sender: str, stanza_id: str, thread: str | None, kind: str
-) -> Incoming | None:
+) -> InboundRequest | None:
     """What is left when no program says anything; None without a word."""
     uses_replies = REPLY in parts
-    asked = without_quote(text, message) if uses_replies else text
+    asked = remove_quote(text, message) if uses_replies else text
     if not asked.strip():
         return None
     payload: dict[str, Any] = {"query": asked}
-    if not LINKING.isdisjoint(parts) and (linked := attachments(message)):
+    if not LINK_ELEMENTS.isdisjoint(parts) and (linked := read_attachments(message)):
         payload["attachments"] = linked
     corrected, origin = parts.get(REPLACE), parts.get(ORIGIN_ID)
     replaces = corrected.get("id") if corrected is not None else None
     origin_id = origin.get("id", "") if origin is not None else ""
-    return Incoming(
+    return InboundRequest(
         "person",
         sender,
         stanza_id,
@@ -185,9 +196,9 @@ def _from_person(
         _metadata(message, parts, thread),
         wants_receipt=RECEIPT_REQUEST in parts,
         uses_chat_states=not CHAT_STATES.isdisjoint(parts),
-        wants_marker=MARKABLE in parts,
+        wants_displayed_marker=MARKABLE in parts,
         replaces=replaces,
-        origin_id=origin_id if origin_id != stanza_id and 0 < len(origin_id) <= LONGEST_ID else None,
+        origin_id=origin_id if origin_id != stanza_id and 0 < len(origin_id) <= MAX_ID_CHARACTERS else None,
         uses_replies=uses_replies,
     )
 
@@ -207,14 +218,14 @@ def _metadata(message: Element, parts: Mapping[str, Element], thread: str | None
     return metadata
 
 
-def _bounce(message: Element, sender: str) -> Bounce | None:
+def _decode_bounce(message: Element, sender: str) -> Bounce | None:
     error = message.find(ERROR)
     if error is None:
         return None
     condition, text = "undefined-condition", ""
     for child in error:
         namespace, _, name = child.tag[1:].rpartition("}")
-        if namespace == STANZA_ERRORS:
+        if namespace == STANZA_ERRORS_NAMESPACE:
             if name == "text":
                 text = child.text or ""
             else:

@@ -7,17 +7,17 @@ from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 from xml.etree.ElementTree import Element, SubElement
 
-from ..domain.messages import LONGEST_ID, PARENT_THREAD, Incoming, Reaction, Retraction
+from ..domain.messages import MAX_ID_CHARACTERS, PARENT_THREAD, InboundRequest, Reaction, Retraction
 from ..domain.value import replace
-from .decode import parent_thread, referring, without_quote
+from .decode import parent_thread, read_message_reference, remove_quote
 from .namespaces import (
+    ANSWER_MARKER,
     APPLY_TO,
     BODY,
     CONFERENCE,
     DELAY,
     ERROR,
     FORM_NAMESPACE,
-    MARKER,
     MUC_DESTROY,
     MUC_INVITE,
     MUC_ITEM,
@@ -32,13 +32,23 @@ from .namespaces import (
     REPLACE,
     REPLY,
     RETRACTIONS,
-    STANZA_ERRORS,
+    STANZA_ERRORS_NAMESPACE,
     STANZA_ID,
     THREAD,
 )
-from .xml import attribute, escape
+from .xml import escape, escape_attribute
 
-SELF, CREATED, BANNED, RENAMED, KICKED, NO_AFFILIATION, NO_MEMBER, SHUTDOWN, TECHNICAL = (
+(
+    STATUS_SELF,
+    STATUS_CREATED,
+    STATUS_BANNED,
+    STATUS_RENAMED,
+    STATUS_KICKED,
+    STATUS_AFFILIATION_LOST,
+    STATUS_MEMBERS_ONLY,
+    STATUS_SHUTDOWN,
+    STATUS_TECHNICAL_FAILURE,
+) = (
     110,
     201,
     301,
@@ -51,7 +61,7 @@ SELF, CREATED, BANNED, RENAMED, KICKED, NO_AFFILIATION, NO_MEMBER, SHUTDOWN, TEC
 )
 
 
-class Seen(NamedTuple):
+class RoomPresence(NamedTuple):
     """What a room says about one of its occupants, or about a wish to join."""
 
     nick: str
@@ -67,15 +77,15 @@ class Seen(NamedTuple):
     """Of an error."""
 
 
-def read_presence(presence: Element) -> Seen | None:
+def read_presence(presence: Element) -> RoomPresence | None:
     """Reads a presence of a room; None for what concerns no occupant (subscriptions)."""
     nick = presence.get("from", "").partition("/")[2]
     kind = presence.get("type", "available")
     if kind == "error":
         error = presence.find(ERROR)
         tags = [child.tag for child in error] if error is not None else []
-        names = [tag.rpartition("}")[2] for tag in tags if tag.startswith(f"{{{STANZA_ERRORS}}}")]
-        return Seen(nick, "error", condition=next((name for name in names if name != "text"), "undefined-condition"))
+        names = [tag.rpartition("}")[2] for tag in tags if tag.startswith(f"{{{STANZA_ERRORS_NAMESPACE}}}")]
+        return RoomPresence(nick, "error", condition=next((name for name in names if name != "text"), "undefined-condition"))
     if (kind != "available" and kind != "unavailable") or not nick:
         return None
     statuses: set[int] = set()
@@ -92,19 +102,19 @@ def read_presence(presence: Element) -> Seen | None:
     ident = presence.find(OCCUPANT_ID)
     occupant_id = ident.get("id") or None if ident is not None else None
     shown: Literal["available", "unavailable"] = "available" if kind == "available" else "unavailable"
-    return Seen(nick, shown, frozenset(statuses), jid, occupant_id, new_nick, is_destroyed)
+    return RoomPresence(nick, shown, frozenset(statuses), jid, occupant_id, new_nick, is_destroyed)
 
 
-def joining(room: str, nick: str, password: str | None) -> str:
+def encode_join(room: str, nick: str, password: str | None) -> str:
     """The wish to come in, without the history."""
     secret = f"<password>{escape(password)}</password>" if password is not None else ""
     wish = f"<x xmlns='{MUC_NAMESPACE}'><history maxstanzas='0'/>{secret}</x>"
-    return f"<presence to='{attribute(f'{room}/{nick}')}'>{wish}</presence>"
+    return f"<presence to='{escape_attribute(f'{room}/{nick}')}'>{wish}</presence>"
 
 
-def leaving(room: str, nick: str) -> str:
+def encode_leave(room: str, nick: str) -> str:
     """The goodbye."""
-    return f"<presence to='{attribute(f'{room}/{nick}')}' type='unavailable'/>"
+    return f"<presence to='{escape_attribute(f'{room}/{nick}')}' type='unavailable'/>"
 
 
 def self_ping() -> Element:
@@ -112,14 +122,14 @@ def self_ping() -> Element:
     return Element(f"{{{PING_NAMESPACE}}}ping")
 
 
-def unlocking() -> Element:
+def unlock_query() -> Element:
     """What takes a room that was just made as the server makes them: until then it is locked for everybody else."""
     query = Element(f"{{{MUC_OWNER_NAMESPACE}}}query")
     SubElement(query, f"{{{FORM_NAMESPACE}}}x", {"type": "submit"})
     return query
 
 
-class Utterance(NamedTuple):
+class RoomMessage(NamedTuple):
     """A text that somebody said to everybody in a room."""
 
     nick: str
@@ -131,23 +141,23 @@ class Utterance(NamedTuple):
     thread: str | None
     is_by_agent: bool
     """Whether it is an answer of a host of ours."""
-    stamped_by: str | None
+    delay_source: str | None
     """Who says that it is an old one (XEP-0203): a JID, "" for nobody in particular; None where it is new."""
-    replied_to: str
+    reply_to_id: str
     """The id of the message that it replies to (XEP-0461)."""
-    replied_author: str
+    reply_to_author: str
     replaces: str = ""
     """The id of the message that it corrects (XEP-0308)."""
     parent_thread: str | None = None
 
 
-class Reference(NamedTuple):
+class RoomReference(NamedTuple):
     """What somebody in a room says about a message there (XEP-0424, XEP-0444); the sender is their address there."""
 
-    said: Retraction | Reaction
+    reference: Retraction | Reaction
     nick: str
     """Empty where it is the room that says so, for a moderator (XEP-0425)."""
-    stamped_by: str | None
+    delay_source: str | None
     """As of an utterance."""
 
 
@@ -160,7 +170,7 @@ class Invitation(NamedTuple):
     password: str | None
 
 
-def read_utterance(message: Element) -> Utterance | None:
+def read_room_message(message: Element) -> RoomMessage | None:
     """Reads a message of type groupchat; None where nobody says anything in it: a subject, a notice of the room, or
     something about another message, with a text beside it for clients that do not know that.
     """
@@ -171,17 +181,17 @@ def read_utterance(message: Element) -> Utterance | None:
     stanza_id, thread_element = message.get("id", ""), message.find(THREAD)
     thread = (thread_element.text or None) if thread_element is not None else None
     room_id = next((entry.get("id", "") for entry in message.iterfind(STANZA_ID) if entry.get("by") == _room_of(message)), "")
-    if not nick or not body.strip() or max(len(stanza_id), len(room_id), len(thread or "")) > LONGEST_ID:
+    if not nick or not body.strip() or max(len(stanza_id), len(room_id), len(thread or "")) > MAX_ID_CHARACTERS:
         return None
     reply, corrected = message.find(REPLY), message.find(REPLACE)
-    return Utterance(
+    return RoomMessage(
         nick,
-        without_quote(body, message) if reply is not None else body,
+        remove_quote(body, message) if reply is not None else body,
         stanza_id,
         room_id,
         thread,
-        message.find(MARKER) is not None,
-        _stamped_by(message),
+        message.find(ANSWER_MARKER) is not None,
+        _delay_source(message),
         reply.get("id", "") if reply is not None else "",
         reply.get("to", "") if reply is not None else "",
         corrected.get("id", "") if corrected is not None else "",
@@ -189,17 +199,17 @@ def read_utterance(message: Element) -> Utterance | None:
     )
 
 
-def read_reference(message: Element) -> Reference | None:
+def read_room_reference(message: Element) -> RoomReference | None:
     """Reads what a message of type groupchat says about another; None where it is one of its own."""
     sender = message.get("from", "")
     parts: dict[str, Element] = {}
     for child in message:
         parts.setdefault(child.tag, child)
-    said = referring(parts, sender)
-    return Reference(said, sender.partition("/")[2], _stamped_by(message)) if said is not None else None
+    said = read_message_reference(parts, sender)
+    return RoomReference(said, sender.partition("/")[2], _delay_source(message)) if said is not None else None
 
 
-def _stamped_by(message: Element) -> str | None:
+def _delay_source(message: Element) -> str | None:
     delay = message.find(DELAY)
     return delay.get("from", "") if delay is not None else None
 
@@ -208,70 +218,70 @@ def _room_of(message: Element) -> str:
     return message.get("from", "").partition("/")[0]
 
 
-def question_to(nick: str, text: str, others: Iterable[str] = ()) -> str | None:
+def extract_question(nick: str, text: str, others: Iterable[str] = ()) -> str | None:
     """What `text` asks of `nick` ("nick: …", "nick, …", "@nick …", in capitals or not); None where it addresses nobody or
     somebody else.
 
     Of two who are called almost the same, `others` in the room, the one is meant whose name stands there.
     """
-    found = _address(nick, text, re.IGNORECASE)
+    found = _match_address(nick, text, re.IGNORECASE)
     if found is None:
         return None
-    is_exact = _address(nick, text) is not None
+    is_exact = _match_address(nick, text) is not None
     for other in others:
-        if other != nick and _address(other, text) is not None and (not is_exact or len(other) > len(nick)):
+        if other != nick and _match_address(other, text) is not None and (not is_exact or len(other) > len(nick)):
             return None
     return text[found.end() :].strip()
 
 
-def _address(nick: str, text: str, flags: int = 0) -> re.Match[str] | None:
+def _match_address(nick: str, text: str, flags: int = 0) -> re.Match[str] | None:
     name = re.escape(nick)
     return re.match(rf"\s*(?:@?{name}\s*[:,]|@{name}(?=\s|$))", text, flags)
 
 
 def room_request(
-    room: str, said: Utterance, question: str, jid: str | None, *, replied_to: str = "", replaces: str | None = None
-) -> Incoming:
+    room: str, message: RoomMessage, question: str, jid: str | None, *, reply_to_id: str = "", replaces: str | None = None
+) -> InboundRequest:
     """The request that an utterance is. The conversation is the room's; `jid` is who said it, where that is known.
 
-    `replied_to` is our own id of what it replies to, `replaces` the name of the question of the same occupant that it corrects.
+    `reply_to_id` is our own id of what it replies to, `replaces` the name of the question of the same occupant that it corrects.
     """
     about: dict[str, Any] = {}
-    if replied := replied_to or said.replied_to:
+    if replied := reply_to_id or message.reply_to_id:
         about["reply_to"] = replied
-    if said.parent_thread is not None:
-        about[PARENT_THREAD] = said.parent_thread
-    return Incoming(
+    if message.parent_thread is not None:
+        about[PARENT_THREAD] = message.parent_thread
+    return InboundRequest(
         "room",
-        f"{room}/{said.nick}",
-        said.stanza_id,
-        said.thread,
+        f"{room}/{message.nick}",
+        message.stanza_id,
+        message.thread,
         {"query": question},
-        f"{said.nick}\n{said.room_id}\n{said.thread}\n{said.text}",
+        f"{message.nick}\n{message.room_id}\n{message.thread}\n{message.text}",
         "groupchat",
-        _about(room, said.nick, jid, about),
+        _room_metadata(room, message.nick, jid, about),
         replaces=replaces,
-        origin_id=said.room_id or None,
+        origin_id=message.room_id or None,
         owner=room,
         address=room,
-        nickname=said.nick,
+        nickname=message.nick,
     )
 
 
-def private_request(incoming: Incoming, owner: str, address: str, jid: str | None) -> Incoming:
+def private_request(incoming: InboundRequest, owner: str, address: str, jid: str | None) -> InboundRequest:
     """The request that a private message of an occupant is. `address` is where the answer goes."""
     room, _, nick = incoming.sender.partition("/")
     return replace(
         incoming,
         content=f"{address}\n{incoming.content}",
-        metadata=_about(room, nick, jid, incoming.metadata),
+        metadata=_room_metadata(room, nick, jid, incoming.metadata),
         owner=owner,
         address=address,
         nickname=nick,
     )
 
 
-def _about(room: str, nick: str, jid: str | None, metadata: Any) -> dict[str, Any]:
+def _room_metadata(room: str, nick: str, jid: str | None, metadata: Any) -> dict[str, Any]:
     return {**metadata, "room": room, "nickname": nick, **({"occupant": jid} if jid is not None else {})}
 
 

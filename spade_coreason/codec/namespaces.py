@@ -9,7 +9,7 @@ LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 ERROR = "{jabber:client}error"
 SHOW = "{jabber:client}show"
 SHOWS = frozenset({"away", "chat", "dnd", "xa"})  # RFC 6121, 4.7.2.1
-STANZA_ERRORS = "urn:ietf:params:xml:ns:xmpp-stanzas"
+STANZA_ERRORS_NAMESPACE = "urn:ietf:params:xml:ns:xmpp-stanzas"
 
 JSON_NAMESPACE = "urn:xmpp:json:0"  # XEP-0335
 JSON = f"{{{JSON_NAMESPACE}}}json"
@@ -30,13 +30,13 @@ REFERENCE = "{urn:xmpp:reference:0}reference"  # XEP-0372
 SHARED_MEDIA = "{urn:xmpp:sims:1}media-sharing"  # XEP-0385
 SHARED_MEDIA_SOURCES = "{urn:xmpp:sims:1}sources"
 JINGLE_FILE = "{urn:xmpp:jingle:apps:file-transfer:5}"  # XEP-0234
-MARKERS_NAMESPACE = "urn:xmpp:chat-markers:0"  # XEP-0333
-MARKABLE = f"{{{MARKERS_NAMESPACE}}}markable"
-DISPLAYED = f"{{{MARKERS_NAMESPACE}}}displayed"
+CHAT_MARKERS_NAMESPACE = "urn:xmpp:chat-markers:0"  # XEP-0333
+MARKABLE = f"{{{CHAT_MARKERS_NAMESPACE}}}markable"
+DISPLAYED = f"{{{CHAT_MARKERS_NAMESPACE}}}displayed"
 CORRECTION_NAMESPACE = "urn:xmpp:message-correct:0"  # XEP-0308
 REPLACE = f"{{{CORRECTION_NAMESPACE}}}replace"
-RETRACT = "urn:xmpp:message-retract:1"  # XEP-0424
-RETRACTIONS = (f"{{{RETRACT}}}retract", "{urn:xmpp:message-retract:0}retract")  # new and old
+RETRACT_NAMESPACE = "urn:xmpp:message-retract:1"  # XEP-0424
+RETRACTIONS = (f"{{{RETRACT_NAMESPACE}}}retract", "{urn:xmpp:message-retract:0}retract")  # new and old
 APPLY_TO = "{urn:xmpp:fasten:0}apply-to"  # in which the old one stands
 REACTIONS_NAMESPACE = "urn:xmpp:reactions:0"  # XEP-0444
 REACTIONS = f"{{{REACTIONS_NAMESPACE}}}reactions"
@@ -81,13 +81,13 @@ RESULT_FORM = "result"  # the type of a form that tells and asks nothing
 SPADE_FORM = "spade:x:metadata"  # how SPADE 4 carries the metadata of a message
 SPADE_THREAD = "_thread_node"
 
-COMMANDS = "http://jabber.org/protocol/commands"  # XEP-0050
+COMMANDS_NAMESPACE = "http://jabber.org/protocol/commands"  # XEP-0050
 QUICK_RESPONSE_NAMESPACE = "urn:xmpp:tmp:quick-response"  # XEP-0439
 
 # Stands in every answer of ours; a host of ours never answers a message that carries it.
-MARKER_NAMESPACE = "urn:spade-coreason:answer:0"
-MARKER = f"{{{MARKER_NAMESPACE}}}answer"
+ANSWER_MARKER_NAMESPACE = "urn:spade-coreason:answer:0"
+ANSWER_MARKER = f"{{{ANSWER_MARKER_NAMESPACE}}}answer"
 
 TYPE_PREFIX = "ai.coreason."
-REQUEST = "ai.coreason.request"
-FRAGMENT = "ai.coreason.fragment"
+REQUEST_TYPE = "ai.coreason.request"
+FRAGMENT_TYPE = "ai.coreason.fragment"

@@ -5,30 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable
 from uuid import uuid4
 
-from ..domain.messages import Incoming
-from .elements import ANSWER_MARK, address, responses, thread_of
-from .namespaces import CHAT_STATES_NAMESPACE, MARKERS_NAMESPACE, ORIGIN_ID_NAMESPACE, RECEIPTS_NAMESPACE
-from .xml import attribute, escape
+from ..domain.messages import InboundRequest
+from .elements import ANSWER_MARKER_XML, reply_address, response_elements, thread_element_of
+from .namespaces import CHAT_MARKERS_NAMESPACE, CHAT_STATES_NAMESPACE, ORIGIN_ID_NAMESPACE, RECEIPTS_NAMESPACE
+from .xml import escape, escape_attribute
 
 
-def displayed(incoming: Incoming) -> str:
+def encode_displayed(incoming: InboundRequest) -> str:
     """The chat marker (XEP-0333) that says that a request is read."""
     return (
-        f"<message to='{attribute(address(incoming))}' type='{attribute(incoming.message_type)}'>"
-        f"<displayed xmlns='{MARKERS_NAMESPACE}' id='{attribute(incoming.stanza_id)}'/>{ANSWER_MARK}"
-        f"{thread_of(incoming)}</message>"
+        f"<message to='{escape_attribute(reply_address(incoming))}' type='{escape_attribute(incoming.message_type)}'>"
+        f"<displayed xmlns='{CHAT_MARKERS_NAMESPACE}' id='{escape_attribute(incoming.stanza_id)}'/>{ANSWER_MARKER_XML}"
+        f"{thread_element_of(incoming)}</message>"
     )
 
 
-def receipt(incoming: Incoming) -> str:
+def encode_receipt(incoming: InboundRequest) -> str:
     """The delivery receipt (XEP-0184) for a request."""
     return (
-        f"<message to='{attribute(address(incoming))}' id='{attribute('receipt-' + incoming.stanza_id)}'>"
-        f"<received xmlns='{RECEIPTS_NAMESPACE}' id='{attribute(incoming.stanza_id)}'/></message>"
+        f"<message to='{escape_attribute(reply_address(incoming))}' id='{escape_attribute('receipt-' + incoming.stanza_id)}'>"
+        f"<received xmlns='{RECEIPTS_NAMESPACE}' id='{escape_attribute(incoming.stanza_id)}'/></message>"
     )
 
 
-def notice(to: str, text: str, choices: Iterable[tuple[str, str]] = ()) -> str:
+def encode_notice(to: str, text: str, choices: Iterable[tuple[str, str]] = ()) -> str:
     """What an agent says to a person (a bare JID) without having been asked. Marked as an answer, so that no agent answers.
 
     `choices` are what they may say to it: a value and its label each.
@@ -36,7 +36,7 @@ def notice(to: str, text: str, choices: Iterable[tuple[str, str]] = ()) -> str:
     # Clients take a first message without a chat state (XEP-0085) for one of somebody who uses none, and then send none.
     stanza_id = str(uuid4())
     return (
-        f"<message to='{attribute(to)}' type='chat' id='{stanza_id}'><body>{escape(text)}</body>"
-        f"<active xmlns='{CHAT_STATES_NAMESPACE}'/>{responses(choices)}{ANSWER_MARK}"
+        f"<message to='{escape_attribute(to)}' type='chat' id='{stanza_id}'><body>{escape(text)}</body>"
+        f"<active xmlns='{CHAT_STATES_NAMESPACE}'/>{response_elements(choices)}{ANSWER_MARKER_XML}"
         f"<origin-id xmlns='{ORIGIN_ID_NAMESPACE}' id='{stanza_id}'/></message>"
     )

@@ -12,7 +12,7 @@ _BOUNDARIES = ("\n\n", "\n", ". ", " ")
 
 _FENCE = "```"
 
-_GLANCE_BYTES = 1000
+_PREVIEW_BYTES = 1000
 
 
 def clean(text: str) -> str:
@@ -33,7 +33,7 @@ def escape_clean(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
-def attribute(text: str) -> str:
+def escape_attribute(text: str) -> str:
     """`text` as the value of an attribute in single quotes."""
     text = escape(text).replace("'", "&apos;").replace('"', "&quot;")
     return text.replace("\n", "&#10;").replace("\t", "&#9;")
@@ -45,15 +45,15 @@ def wire_size(text: str) -> int:
     return len(escaped) if escaped.isascii() else len(escaped.encode())
 
 
-def split(text: str, limit_bytes: int, *, sensibly: bool = True) -> Iterator[str]:
+def split_text(text: str, limit_bytes: int, *, at_boundaries: bool = True) -> Iterator[str]:
     """Parts of `text` in order, none over `limit_bytes` on the wire.
 
     Cut at the end of a paragraph, line, sentence or word where there is one in the last half of a part (and the white
     space there is dropped), else between two characters. A block of preformatted text (XEP-0393) that is cut ends in its part
-    and begins again in the next. Not `sensibly`: the parts joined are `text` again.
+    and begins again in the next. Not `at_boundaries`: the parts joined are `text` again.
     """
     limit_bytes = max(limit_bytes, 16)  # one character always fits
-    has_fences = sensibly and _FENCE in text
+    has_fences = at_boundaries and _FENCE in text
     if has_fences:
         limit_bytes -= 2 * len(f"{_FENCE}\n")
     begin, is_open = 0, False
@@ -64,26 +64,26 @@ def split(text: str, limit_bytes: int, *, sensibly: bool = True) -> Iterator[str
             if len(part) == 1:
                 break
         end = begin + len(part)
-        if sensibly and end < len(text):
-            end = _boundary(text, begin, end)
+        if at_boundaries and end < len(text):
+            end = _find_boundary(text, begin, end)
         part = text[begin:end]
         begin = end
         if has_fences:
-            part, is_open = _fenced(part, is_open, is_last=begin == len(text))
+            part, is_open = _balance_fences(part, is_open, is_last=begin == len(text))
             if part:
                 yield part
-        elif not sensibly or part.strip():
-            yield part.strip() if sensibly else part
+        elif not at_boundaries or part.strip():
+            yield part.strip() if at_boundaries else part
 
 
-def summary(text: str) -> str:
+def preview(text: str) -> str:
     """The first paragraphs of a long text, or as much of the first as is read at a glance."""
-    first = next(split(text, _GLANCE_BYTES), "")
+    first = next(split_text(text, _PREVIEW_BYTES), "")
     between = "\n" if first.endswith(_FENCE) else "\n\n"
     return f"{first}{between}…" if first else ""
 
 
-def _fenced(part: str, was_open: bool, is_last: bool) -> tuple[str, bool]:
+def _balance_fences(part: str, was_open: bool, is_last: bool) -> tuple[str, bool]:
     """A part with the fences that it lacks, and whether the next one begins within a block."""
     if not part.strip():
         return "", was_open
@@ -105,7 +105,7 @@ def _fenced(part: str, was_open: bool, is_last: bool) -> tuple[str, bool]:
     return "\n".join(lines).strip("\n"), is_open
 
 
-def _boundary(text: str, begin: int, end: int) -> int:
+def _find_boundary(text: str, begin: int, end: int) -> int:
     for mark in _BOUNDARIES:
         found = text.rfind(mark, begin + (end - begin) // 2, end)
         if found > begin:

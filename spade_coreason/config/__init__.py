@@ -6,12 +6,12 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "environment": ["expand"],
+        "environment": ["expand_references"],
         "files": ["read_file"],
-        "importer": ["describe", "find_attribute", "how_to_name", "nearest"],
+        "importer": ["describe_error", "find_closest_name", "load_attribute", "suggest_agent_name"],
         "loader": ["load_settings"],
         "manifest_file": ["load_manifest"],
-        "runfile": ["RunFile", "is_owned", "read_run_file", "write_private", "write_run_file"],
-        "settings": ["AgentSettings", "KeepSettings", "MemorySettings", "RetentionSettings", "Settings"],
+        "runfile": ["RunFile", "is_platform_running", "read_run_file", "write_private_json", "write_run_file"],
+        "settings": ["AgentSettings", "MemorySettings", "RetentionLimits", "RetentionSettings", "Settings"],
     },
 )

@@ -1,14 +1,14 @@
 from .environment import (
-    expand as expand,
+    expand_references as expand_references,
 )
 from .files import (
     read_file as read_file,
 )
 from .importer import (
-    describe as describe,
-    find_attribute as find_attribute,
-    how_to_name as how_to_name,
-    nearest as nearest,
+    describe_error as describe_error,
+    find_closest_name as find_closest_name,
+    load_attribute as load_attribute,
+    suggest_agent_name as suggest_agent_name,
 )
 from .loader import (
     load_settings as load_settings,
@@ -18,15 +18,15 @@ from .manifest_file import (
 )
 from .runfile import (
     RunFile as RunFile,
-    is_owned as is_owned,
+    is_platform_running as is_platform_running,
     read_run_file as read_run_file,
-    write_private as write_private,
+    write_private_json as write_private_json,
     write_run_file as write_run_file,
 )
 from .settings import (
     AgentSettings as AgentSettings,
-    KeepSettings as KeepSettings,
     MemorySettings as MemorySettings,
+    RetentionLimits as RetentionLimits,
     RetentionSettings as RetentionSettings,
     Settings as Settings,
 )

@@ -18,10 +18,10 @@ PREFIX = "SPADE_COREASON_"
 REFERENCE = re.compile(r"\$(\$?)\{([^}]*)(\}?)")
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-Path = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 
 
-def variable_of(path: Path) -> str:
+def variable_for(path: KeyPath) -> str:
     """The variable that overrides a key: `SPADE_COREASON_SERVER__PORT` for server.port."""
     return PREFIX + "__".join(str(step) for step in path).upper()
 
@@ -44,7 +44,7 @@ class _Variables(EnvSettingsSource):
             return value
 
 
-def overrides(environ: Mapping[str, str]) -> dict[str, Any]:
+def read_overrides(environ: Mapping[str, str]) -> dict[str, Any]:
     """The values of the keys that the environment names, in their sections.
 
     An empty variable counts as unset, and one with our prefix whose first word is no key is somebody else's, unless it has
@@ -55,25 +55,27 @@ def overrides(environ: Mapping[str, str]) -> dict[str, Any]:
         first, *rest = variable.removeprefix(PREFIX).lower().split("__")
         if rest and first not in known:
             near = difflib.get_close_matches(first, known, n=1)
-            hint = f'did you mean "{variable_of((*near, *rest))}"?' if near else "unset it"
+            hint = f'did you mean "{variable_for((*near, *rest))}"?' if near else "unset it"
             raise ConfigError(variable, f"there is no such setting; {hint}")
     return _Variables(environ)()
 
 
-def merge(values: Mapping[str, Any], found: Mapping[str, Any], environ: Mapping[str, str], path: Path = ()) -> dict[str, Any]:
+def merge_overrides(
+    values: Mapping[str, Any], overrides: Mapping[str, Any], environ: Mapping[str, str], path: KeyPath = ()
+) -> dict[str, Any]:
     """The values of a file with those of the environment in their places; a variable of a whole section replaces it."""
     merged = dict(values)
-    for step, value in found.items():
+    for step, value in overrides.items():
         inner, here = merged.get(step), (*path, step)
-        if environ.get(variable_of(here)) or not isinstance(value, Mapping):
+        if environ.get(variable_for(here)) or not isinstance(value, Mapping):
             merged[step] = value
         elif isinstance(inner, Mapping | None):  # what is no section is reported as that, whatever the environment says
-            merged[step] = merge(inner or {}, value, environ, here)
+            merged[step] = merge_overrides(inner or {}, value, environ, here)
     return merged
 
 
-def expand(
-    values: Mapping[str, Any], environ: Mapping[str, str], shown: str, *, optional: Sequence[str] = ()
+def expand_references(
+    values: Mapping[str, Any], environ: Mapping[str, str], file_name: str, *, optional: Sequence[str] = ()
 ) -> dict[str, Any]:
     """The values with every `${VAR}` and `${VAR:-default}` in their texts replaced; `$${` is a plain `${`.
 
@@ -82,15 +84,15 @@ def expand(
     """
     wrong: list[ConfigError] = []
 
-    def replaced(found: re.Match[str], path: Path) -> str:
+    def replaced(found: re.Match[str], path: KeyPath) -> str:
         try:
-            return _replace(found, environ, f"{shown}: {written(path)}")
+            return _resolve_reference(found, environ, f"{file_name}: {format_key(path)}")
         except ConfigError as error:
             if path[0] not in optional:
                 wrong.append(error)
             return ""
 
-    def inside(value: Any, path: Path) -> Any:
+    def inside(value: Any, path: KeyPath) -> Any:
         if isinstance(value, str):
             return REFERENCE.sub(lambda found: replaced(found, path), value)
         if isinstance(value, Mapping):
@@ -101,14 +103,14 @@ def expand(
 
     expanded: dict[str, Any] = inside(values, ())
     if wrong:
-        raise ConfigError.of(wrong)
+        raise ConfigError.combine(wrong)
     return expanded
 
 
-def _replace(found: re.Match[str], environ: Mapping[str, str], place: str) -> str:
-    escaped, inside, closed = found.groups()
+def _resolve_reference(match: re.Match[str], environ: Mapping[str, str], place: str) -> str:
+    escaped, inside, closed = match.groups()
     if escaped:
-        return found[0][1:]
+        return match[0][1:]
     name, with_default, default = inside.partition(":-")
     if not closed:
         raise ConfigError(place, '"${" is not closed; write ${VARIABLE}, or $${ for the characters themselves')
@@ -121,6 +123,6 @@ def _replace(found: re.Match[str], environ: Mapping[str, str], place: str) -> st
     return environ[name]
 
 
-def written(path: Path) -> str:
+def format_key(path: KeyPath) -> str:
     """A key as a person writes it: agents[2].jid"""
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")

@@ -12,65 +12,65 @@ import yaml
 from ..exceptions import ConfigError
 
 
-def read_file(path: Path, shown: str) -> dict[str, Any]:
-    """The mapping in a file, {} where it is empty. ConfigError, with `shown` for the file, if it cannot be read."""
+def read_file(path: Path, display_name: str) -> dict[str, Any]:
+    """The mapping in a file, {} where it is empty. ConfigError, with `display_name` for the file, if it cannot be read."""
     if path.suffix not in (".yaml", ".yml", ".toml"):
-        raise ConfigError(shown, "must be a YAML or TOML file; name it .yaml or .toml")
+        raise ConfigError(display_name, "must be a YAML or TOML file; name it .yaml or .toml")
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError as error:
         where = f"in {path.parent}" if path.parent.is_dir() else f"no directory {path.parent} either"
-        raise ConfigError(shown, f"there is no such file ({where}); name one with -c FILE") from error
+        raise ConfigError(display_name, f"there is no such file ({where}); name one with -c FILE") from error
     except OSError as error:
-        raise ConfigError(shown, f"cannot be read: {error.strerror}; name a file with -c FILE") from error
+        raise ConfigError(display_name, f"cannot be read: {error.strerror}; name a file with -c FILE") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(shown, f"is not UTF-8 (byte {error.start}); save it as UTF-8") from error
-    values = _toml(text, shown) if path.suffix == ".toml" else _yaml(text, shown)
+        raise ConfigError(display_name, f"is not UTF-8 (byte {error.start}); save it as UTF-8") from error
+    values = _parse_toml(text, display_name) if path.suffix == ".toml" else _parse_yaml(text, display_name)
     if values is None:
         return {}
     if not isinstance(values, dict):
-        raise ConfigError(shown, "must hold keys with values, like server: {mode: auto}")
+        raise ConfigError(display_name, "must hold keys with values, like server: {mode: auto}")
     return values
 
 
-def _toml(text: str, shown: str) -> Any:
+def _parse_toml(text: str, display_name: str) -> Any:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         where = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
-        line, column = (where[1], where[2]) if where else _end(text)
-        place = f"{shown}:{line}:{column}"
+        line, column = (where[1], where[2]) if where else _end_position(text)
+        place = f"{display_name}:{line}:{column}"
         problem = re.sub(r" \(at .*\)$", "", str(error))
-        raise ConfigError(place, f"is not valid TOML: {_lower(problem)}; correct it there or just before") from error
+        raise ConfigError(place, f"is not valid TOML: {_lower_first(problem)}; correct it there or just before") from error
 
 
-def _end(text: str) -> tuple[int, int]:
+def _end_position(text: str) -> tuple[int, int]:
     return text.count("\n") + 1, len(text) - text.rfind("\n")
 
 
-def _yaml(text: str, shown: str) -> Any:
+def _parse_yaml(text: str, display_name: str) -> Any:
     try:
         return yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = f"{shown}:{mark.line + 1}:{mark.column + 1}" if mark else shown
-        if isinstance(error, _Twice):
+        place = f"{display_name}:{mark.line + 1}:{mark.column + 1}" if mark else display_name
+        if isinstance(error, _DuplicateKeyError):
             raise ConfigError(place, str(error.problem)) from error
         problem = error.problem or error.context or "cannot be understood"
-        raise ConfigError(place, f"is not valid YAML: {_lower(problem)}; correct it there or just before") from error
+        raise ConfigError(place, f"is not valid YAML: {_lower_first(problem)}; correct it there or just before") from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         column = error.position - text.rfind("\n", 0, error.position)
         code = f"U+{ord(text[error.position]):04X}"
-        place = f"{shown}:{line}:{column}"
+        place = f"{display_name}:{line}:{column}"
         raise ConfigError(place, f"is not valid YAML: the character {code} may not stand there; remove it") from error
     except RecursionError as error:
-        raise ConfigError(shown, "is nested too deeply; write it flatter") from error
+        raise ConfigError(display_name, "is nested too deeply; write it flatter") from error
     except ValueError as error:  # such as the 31st of February
-        raise ConfigError(shown, f"has a value that cannot be: {error}; put it into quotes") from error
+        raise ConfigError(display_name, f"has a value that cannot be: {error}; put it into quotes") from error
 
 
-class _Twice(yaml.MarkedYAMLError):
+class _DuplicateKeyError(yaml.MarkedYAMLError):
     """A key that stands twice in one mapping; YAML forbids it, PyYAML takes the last."""
 
 
@@ -84,10 +84,10 @@ class _Loader(yaml.SafeLoader):
             name = (key.tag, key.value)
             if name in lines:
                 problem = f'the key "{key.value}" stands there twice, first in line {lines[name]}; remove one'
-                raise _Twice(problem=problem, problem_mark=key.start_mark)
+                raise _DuplicateKeyError(problem=problem, problem_mark=key.start_mark)
             lines[name] = key.start_mark.line + 1
         return node
 
 
-def _lower(text: str) -> str:
+def _lower_first(text: str) -> str:
     return text[:1].lower() + text[1:]

@@ -19,7 +19,7 @@ from typing import Any
 
 from ..exceptions import ConfigError
 
-OURS = __name__.partition(".")[0]
+OUR_PACKAGE = __name__.partition(".")[0]
 
 
 def import_module(name: str, project: Path, place: str) -> ModuleType:
@@ -29,26 +29,26 @@ def import_module(name: str, project: Path, place: str) -> ModuleType:
     in `sys.modules`, with its submodules; who imported it keeps it. ConfigError at `place` if it is not there or cannot be
     imported: the module, the exception, and where it was raised.
     """
-    _put_first(project)
+    _put_first_on_path(project)
     importlib.invalidate_caches()  # a file may be newer than the last look at its directory
     try:
-        _import_top(name, project)
+        _import_top_level(name, project)
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
-            raise ConfigError(place, _not_there(name, error.name, project)) from error
-        raise ConfigError(place, f"{name} cannot be imported: {describe(error, project)}; install it") from error
+            raise ConfigError(place, _describe_missing_module(name, error.name, project)) from error
+        raise ConfigError(place, f"{name} cannot be imported: {describe_error(error, project)}; install it") from error
     except (Exception, SystemExit) as error:  # the code of a module may raise anything
-        raise ConfigError(place, f"{name} cannot be imported: {describe(error, project)}; correct it there") from error
+        raise ConfigError(place, f"{name} cannot be imported: {describe_error(error, project)}; correct it there") from error
 
 
-def find_attribute(spec: str, project: Path, place: str) -> Any:
+def load_attribute(spec: str, project: Path, place: str) -> Any:
     """What `module:attribute` names, from `project` first. ConfigError at `place` as for `import_module`."""
     name, _, path = spec.partition(":")
     found: Any = import_module(name, project, place)
     for step in path.split("."):
         if not hasattr(found, step):
-            near = nearest(step, (other for other in dir(found) if not other.startswith("_")))
+            near = find_closest_name(step, (other for other in dir(found) if not other.startswith("_")))
             hint = f'did you mean "{near}"?' if near else "correct the name behind the colon"
             file = getattr(sys.modules.get(name), "__file__", None) or ""
             is_theirs = not file or Path(file).resolve().is_relative_to(project.resolve())
@@ -58,14 +58,14 @@ def find_attribute(spec: str, project: Path, place: str) -> Any:
     return found
 
 
-def how_to_name(spec: str, project: Path) -> str:
+def suggest_agent_name(spec: str, project: Path) -> str:
     """How what does not name an agent may be meant: a module alone, its file, or a point where the colon belongs."""
     module = re.sub(r"\.py(:|$)", r"\1", spec).replace("/", ".").strip(".:")
     above, _, last = module.partition(":") if ":" in module else module.rpartition(".")
     if above and last[:1].isupper():
         return f'write it like "{above}:{last}"'
     for name in (module, above):
-        agents = _agents_in(name, project)
+        agents = _find_agents(name, project)
         if len(agents) == 1:
             return f'did you mean "{name}:{agents[0]}"?'
     if re.fullmatch(r"\w+(\.\w+)*", module):
@@ -73,7 +73,7 @@ def how_to_name(spec: str, project: Path) -> str:
     return 'write it like "agents.echo:EchoAgent"'
 
 
-def _agents_in(name: str, project: Path) -> list[str]:
+def _find_agents(name: str, project: Path) -> list[str]:
     """The agents that a module of the project defines, as far as its text says; nothing is run."""
     try:
         text = (project / f"{name.replace('.', '/')}.py").read_text("utf-8")
@@ -93,15 +93,15 @@ def _is_agent(decorator: ast.expr) -> bool:
     return getattr(called, "attr", getattr(called, "id", "")) == "agent"
 
 
-def describe(error: BaseException, project: Path) -> str:
+def describe_error(error: BaseException, project: Path) -> str:
     """An exception in one line: its type, its text, and the file and line where it was raised."""
     text = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
     named = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    where = _where(error)
-    return f"{named} ({_shown(where[0], project)}:{where[1]})" if where else named
+    where = _find_location(error)
+    return f"{named} ({_display_path(where[0], project)}:{where[1]})" if where else named
 
 
-def _where(error: BaseException) -> tuple[str, int] | None:
+def _find_location(error: BaseException) -> tuple[str, int] | None:
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return error.filename, error.lineno
     # The import system and the modules beside this one lead to the user's code; it never went wrong in them.
@@ -112,27 +112,27 @@ def _where(error: BaseException) -> tuple[str, int] | None:
     return own[-1] if own else None
 
 
-def _shown(file: str, project: Path) -> str:
+def _display_path(file: str, project: Path) -> str:
     path = Path(file)
     return str(path.relative_to(project)) if path.is_relative_to(project) else file
 
 
-def _put_first(project: Path) -> None:
+def _put_first_on_path(project: Path) -> None:
     entry = str(project)
     if sys.path[:1] != [entry]:
         sys.path[:] = [entry, *(other for other in sys.path if other != entry)]
 
 
-def _import_top(wanted: str, project: Path) -> None:
-    """Sees to it that the first part of `wanted`, if the project has it, is the project's."""
-    name, _, inner = wanted.partition(".")
-    if name == OURS or name in sys.stdlib_module_names:
+def _import_top_level(module_name: str, project: Path) -> None:
+    """Sees to it that the first part of `module_name`, if the project has it, is the project's."""
+    name, _, inner = module_name.partition(".")
+    if name == OUR_PACKAGE or name in sys.stdlib_module_names:
         return
     spec = PathFinder.find_spec(name, [str(project)])
-    if spec is None or (_is_plain_directory(spec) and not _has(spec, inner)):
+    if spec is None or (_is_plain_directory(spec) and not _has_submodule(spec, inner)):
         return
     loaded = sys.modules.get(name)
-    if loaded is not None and _is(loaded, spec):
+    if loaded is not None and _is_loaded_from(loaded, spec):
         return
     before = {other: sys.modules.pop(other) for other in list(sys.modules) if f"{other}.".startswith(f"{name}.")}
     # By its spec and not by name: where the project's directory has no __init__.py, a package of that name that is
@@ -154,39 +154,39 @@ def _is_plain_directory(spec: ModuleSpec) -> bool:
     return spec.origin is None
 
 
-def _has(package: ModuleSpec, inner: str) -> bool:
+def _has_submodule(package: ModuleSpec, inner: str) -> bool:
     name = inner.partition(".")[0]
     return bool(name) and PathFinder.find_spec(f"{package.name}.{name}", package.submodule_search_locations) is not None
 
 
-def _is(module: ModuleType, spec: ModuleSpec) -> bool:
+def _is_loaded_from(module: ModuleType, spec: ModuleSpec) -> bool:
     """Whether `module` is what `spec` would load."""
     if spec.origin is not None:
         file = getattr(module, "__file__", None)
-        return file is not None and _same(file, spec.origin)
+        return file is not None and _is_same_file(file, spec.origin)
     first = next(iter(getattr(module, "__path__", ())), None)
-    return first is not None and _same(first, next(iter(spec.submodule_search_locations or ())))
+    return first is not None and _is_same_file(first, next(iter(spec.submodule_search_locations or ())))
 
 
-def _same(one: str, other: str) -> bool:
+def _is_same_file(one: str, other: str) -> bool:
     return os.path.realpath(one) == os.path.realpath(other)
 
 
-def _not_there(name: str, missing: str, project: Path) -> str:
+def _describe_missing_module(name: str, missing: str, project: Path) -> str:
     above, _, last = missing.rpartition(".")
     parent = sys.modules.get(above)
     if above and parent is not None and not hasattr(parent, "__path__"):
         remedy = f"; write {above} without .py" if missing == f"{above}.py" else ""
         return f"there is no module {name}: {above} is a file, not a package{remedy}"
     path = list(parent.__path__) if above and parent is not None else [str(project)]
-    near = nearest(last, (module.name for module in pkgutil.iter_modules(path)))
-    hint = f"did you mean {name.replace(missing, f'{above}.{near}'.lstrip('.'), 1)}?" if near else NAME_THE_PROJECT
+    near = find_closest_name(last, (module.name for module in pkgutil.iter_modules(path)))
+    hint = f"did you mean {name.replace(missing, f'{above}.{near}'.lstrip('.'), 1)}?" if near else PROJECT_HINT
     return f"there is no module {name} in {project}; {hint}"
 
 
-NAME_THE_PROJECT = "start where it is, or name that directory with --project DIR"
+PROJECT_HINT = "start where it is, or name that directory with --project DIR"
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def find_closest_name(name: str, names: Iterable[str]) -> str | None:
     """The known name that was probably meant."""
-    return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)
+    return next(iter(difflib.get_close_matches(name, list(names), n=1)), None)

@@ -8,13 +8,13 @@ from typing import Any
 
 from pydantic import SecretStr, ValidationError
 
-from ..domain.jid import domain
+from ..domain.jid import jid_domain
 from ..exceptions import ConfigError
-from .environment import Path as Key, expand, merge, overrides, variable_of, written
+from .environment import KeyPath as Key, expand_references, format_key, merge_overrides, read_overrides, variable_for
 from .files import read_file
-from .messages import said_of
+from .messages import describe_mistakes
 from .settings import AgentSettings, Origin, Settings
-from .validation import problems, warnings
+from .validation import find_problems, find_warnings
 
 
 def load_settings(path: Path | None, project: Path, environ: Mapping[str, str], *, logs_in: bool = True) -> Settings:
@@ -25,49 +25,51 @@ def load_settings(path: Path | None, project: Path, environ: Mapping[str, str], 
     among its `others`. Where nobody `logs_in`, no agent needs its secrets.
     """
     project = project.expanduser().absolute()
-    shown = None if path is None else _shown(path, project)
+    shown = None if path is None else _display_name(path, project)
     raw = {} if path is None or shown is None else read_file(project / path, shown)
-    found = overrides(environ)
+    found = read_overrides(environ)
 
     def place(key: Key) -> str:
         for length in range(len(key), 0, -1):
-            variable = variable_of(key[:length])
+            variable = variable_for(key[:length])
             if environ.get(variable):
-                return variable if length == len(key) else f"{variable}: {written(key)}"
-        return f"{shown}: {written(key)}" if shown else written(key)
+                return variable if length == len(key) else f"{variable}: {format_key(key)}"
+        return f"{shown}: {format_key(key)}" if shown else format_key(key)
 
     try:
-        values = merge(expand(raw, environ, shown or "", optional=() if logs_in else ("agents",)), found, environ)
+        values = merge_overrides(
+            expand_references(raw, environ, shown or "", optional=() if logs_in else ("agents",)), found, environ
+        )
     except RecursionError as error:
         raise ConfigError(shown or "", "an anchor (&) contains itself; write it out") from error
     try:
         settings = Settings.model_validate(values, context={"project": project})
     except ValidationError as error:
-        wrong = said_of(error, merge(raw, found, environ))
-        raise ConfigError.of(ConfigError(place(key), problem) for key, problem in wrong) from error
-    settings = _external_domain(settings)
-    if wrong := list(problems(settings, logs_in=logs_in)):
-        raise ConfigError.of(ConfigError(place(key), problem) for key, problem in wrong)
+        wrong = describe_mistakes(error, merge_overrides(raw, found, environ))
+        raise ConfigError.combine(ConfigError(place(key), problem) for key, problem in wrong) from error
+    settings = _with_external_domain(settings)
+    if wrong := list(find_problems(settings, logs_in=logs_in)):
+        raise ConfigError.combine(ConfigError(place(key), problem) for key, problem in wrong)
     if logs_in:
         agents = tuple(_with_password(agent, place(("agents", n))) for n, agent in enumerate(settings.agents))
         settings = settings.model_copy(update={"agents": agents})
-    literal = [] if "agents" in found else _literal_passwords(raw)
-    said = tuple(f"{place(key)}: {text}" for key, text in warnings(settings, literal))
+    literal = [] if "agents" in found else _find_literal_passwords(raw)
+    said = tuple(f"{place(key)}: {text}" for key, text in find_warnings(settings, literal))
     settings._origin = Origin(project, shown, said)
     return settings
 
 
-def _shown(path: Path, project: Path) -> str:
+def _display_name(path: Path, project: Path) -> str:
     absolute = project / path
     return str(absolute.relative_to(project)) if path.is_absolute() and absolute.is_relative_to(project) else str(path)
 
 
-def _external_domain(settings: Settings) -> Settings:
+def _with_external_domain(settings: Settings) -> Settings:
     """On an external server the domain is the agents' own, where none is named."""
     server = settings.server
     if server.is_local or "domain" in server.model_fields_set or not settings.agents:
         return settings
-    named = server.model_copy(update={"domain": domain(settings.agents[0].jid)})
+    named = server.model_copy(update={"domain": jid_domain(settings.agents[0].jid)})
     return settings.model_copy(update={"server": named})
 
 
@@ -87,7 +89,7 @@ def _with_password(agent: AgentSettings, place: str) -> AgentSettings:
     return agent.model_copy(update={"password": SecretStr(password)})
 
 
-def _literal_passwords(raw: Mapping[str, Any]) -> list[Key]:
+def _find_literal_passwords(raw: Mapping[str, Any]) -> list[Key]:
     agents = raw.get("agents")
     return [
         ("agents", number, "password")

@@ -47,7 +47,7 @@ def load_manifest(path: str | Path) -> AgentDefinition:
     Raises ConfigError, which names the file, the field and the cause.
     """
     path = Path(path)
-    data = _read(path)
+    data = _load_mapping(path)
     is_short = "name" in data and "metadata" not in data
     model: type[BaseModel] = ShortManifest if is_short else AgentDefinition
     try:
@@ -58,7 +58,7 @@ def load_manifest(path: str | Path) -> AgentDefinition:
     return found if isinstance(found, AgentDefinition) else AgentDefinition.simple(**dict(found))
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _load_mapping(path: Path) -> dict[str, Any]:
     is_json = path.suffix.lower() == ".json"
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -88,34 +88,34 @@ def _first_problem(error: ValidationError, model: type[BaseModel]) -> tuple[str,
         if isinstance(step, int):
             field += f"[{step}]"
             continue
-        variants = _sections(model)
+        variants = _sections_in(model)
         if any(step == variant.__name__ for variant in variants):  # pydantic's name for a member of a union
             model = next(variant for variant in variants if step == variant.__name__)
             continue
         section = variants[0] if variants else section
         field += f".{step}" if field else str(step)
-        model = _keys(section).get(str(step), model)
+        model = _keys_of(section).get(str(step), model)
     if found["type"] == "extra_forbidden":
-        return field, _unknown(str(found["loc"][-1]), section)
+        return field, _describe_unknown_key(str(found["loc"][-1]), section)
     if found["type"] == "value_error":
         return field, str(found["ctx"]["error"])
     message = found["msg"].replace("Input should be", "must be").replace("String should", "must")
     return field, _MESSAGES.get(found["type"], message)
 
 
-def _keys(section: type[BaseModel]) -> dict[str, Any]:
+def _keys_of(section: type[BaseModel]) -> dict[str, Any]:
     """What may stand in a section, by the names that a file has for it."""
     return {field.alias or name: field.annotation for name, field in section.model_fields.items()}
 
 
-def _sections(annotation: Any) -> list[type[BaseModel]]:
+def _sections_in(annotation: Any) -> list[type[BaseModel]]:
     """The models that a value of this type may be."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [section for inner in get_args(annotation) for section in _sections(inner)]
+    return [section for inner in get_args(annotation) for section in _sections_in(inner)]
 
 
-def _unknown(key: str, section: type[BaseModel]) -> str:
-    keys = list(_keys(section))
+def _describe_unknown_key(key: str, section: type[BaseModel]) -> str:
+    keys = list(_keys_of(section))
     near = difflib.get_close_matches(key.lower().replace("-", "_"), keys, n=1)
     return f'unknown key; did you mean "{near[0]}"?' if near else f"unknown key; there are {', '.join(keys)}"

@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from .environment import Path, written
-from .settings import Settings, keys_of, section_in
+from .environment import KeyPath, format_key
+from .settings import Settings, keys_of, section_of
 
 # Messages by pydantic's error types. `{given}` is the value, where it is no secret.
 MESSAGES = {
@@ -41,7 +41,7 @@ MESSAGES = {
 SECRET = re.compile(r"\b(password|options|url)\b")
 
 
-def said_of(error: ValidationError, raw: Any) -> list[tuple[Path, str]]:
+def describe_mistakes(error: ValidationError, raw: Any) -> list[tuple[KeyPath, str]]:
     """The place and the sentence of each mistake, unknown keys first. `raw` are the values before `${VAR}` was replaced."""
     details = sorted(error.errors(include_url=False), key=lambda found: found["type"] != "extra_forbidden")
     mistyped = {found["loc"][:-1] for found in details if found["type"] == "extra_forbidden"}
@@ -49,12 +49,12 @@ def said_of(error: ValidationError, raw: Any) -> list[tuple[Path, str]]:
     for found in details:
         if found["type"] == "missing" and found["loc"][:-1] in mistyped:
             continue  # the unknown key beside it says more
-        path: Path = tuple(step for step in found["loc"] if step != "[key]")
-        said.append((path, _sentence(found, path, raw)))
+        path: KeyPath = tuple(step for step in found["loc"] if step != "[key]")
+        said.append((path, _describe(found, path, raw)))
     return said
 
 
-def _sentence(details: ErrorDetails, path: Path, raw: Any) -> str:
+def _describe(details: ErrorDetails, path: KeyPath, raw: Any) -> str:
     context = details.get("ctx", {})
     match details["type"]:
         case "extra_forbidden":
@@ -64,21 +64,21 @@ def _sentence(details: ErrorDetails, path: Path, raw: Any) -> str:
         case "literal_error":
             return _unknown_choice(re.findall(r"'([^']*)'", context["expected"]), _value_at(raw, path), path)
         case kind if kind in MESSAGES:
-            return MESSAGES[kind].format(**context, given=_given(_value_at(raw, path), path))
+            return MESSAGES[kind].format(**context, given=_format_given(_value_at(raw, path), path))
         case _:
             return details["msg"][:1].lower() + details["msg"][1:]
 
 
-def _given(value: Any, path: Path) -> str:
+def _format_given(value: Any, path: KeyPath) -> str:
     # A text is shown as it was written, so that what came from a variable stays where it is.
-    if value is None or isinstance(value, dict | list) or SECRET.search(written(path)):
+    if value is None or isinstance(value, dict | list) or SECRET.search(format_key(path)):
         return ""
     if isinstance(value, bool):
         return f", not {str(value).lower()}"
     return f', not "{value}"' if isinstance(value, str) else f", not {value}"
 
 
-def _value_at(raw: Any, path: Path) -> Any:
+def _value_at(raw: Any, path: KeyPath) -> Any:
     for step in path:
         try:
             raw = raw[step]
@@ -87,13 +87,13 @@ def _value_at(raw: Any, path: Path) -> Any:
     return raw
 
 
-def _unknown_choice(choices: list[str], value: Any, path: Path) -> str:
+def _unknown_choice(choices: list[str], value: Any, path: KeyPath) -> str:
     near = difflib.get_close_matches(str(value).lower(), choices, n=1)
     hint = f'; did you mean "{near[0]}"?' if near else ""
-    return f"must be {', '.join(choices[:-1])} or {choices[-1]}{_given(value, path)}{hint}"
+    return f"must be {', '.join(choices[:-1])} or {choices[-1]}{_format_given(value, path)}{hint}"
 
 
-def _unknown_key(path: Path) -> str:
+def _unknown_key(path: KeyPath) -> str:
     *above, key = path
     section = _section_at(tuple(above))
     keys = list(keys_of(section))
@@ -106,10 +106,10 @@ def _unknown_key(path: Path) -> str:
     return f"unknown key; there are {', '.join(keys)}"
 
 
-def _section_at(path: Path) -> type[BaseModel]:
+def _section_at(path: KeyPath) -> type[BaseModel]:
     section: type[BaseModel] = Settings
     for step in path:
-        inner = None if isinstance(step, int) else section_in(keys_of(section).get(step))
+        inner = None if isinstance(step, int) else section_of(keys_of(section).get(step))
         section = inner or section
     return section
 
@@ -117,6 +117,6 @@ def _section_at(path: Path) -> type[BaseModel]:
 def _all_keys(section: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     for key, annotation in keys_of(section).items():
         yield (*above, key)
-        inner = section_in(annotation)
+        inner = section_of(annotation)
         if inner is not None and key != "agents":
             yield from _all_keys(inner, (*above, key))

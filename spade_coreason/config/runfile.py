@@ -29,18 +29,18 @@ class RunFile:
     agents: list[dict[str, str]]
 
 
-async def write_private(path: Path, content: object) -> None:
+async def write_private_json(path: Path, content: object) -> None:
     """Writes JSON that only its owner may read (0600); whoever reads it sees all of it or nothing. StoreError if it cannot."""
     part = path.with_name(f"{path.name}.part")
     try:
-        async with aiofiles.open(part, "w", encoding="utf-8", opener=_private) as file:
+        async with aiofiles.open(part, "w", encoding="utf-8", opener=_open_private) as file:
             await file.write(json.dumps(content, indent=2))
         part.replace(path)
     except OSError as error:  # of a full disk it names no file
         raise StoreError(f"{path}: cannot be written: {error.strerror}; see to the directory, and try again") from error
 
 
-def _private(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     descriptor = os.open(path, flags | os.O_NOFOLLOW, 0o600)
     with suppress(OSError):  # a file system without rights
         os.fchmod(descriptor, 0o600)  # one that was there already may have others
@@ -50,7 +50,7 @@ def _private(path: str, flags: int) -> int:
 async def write_run_file(data_dir: Path, run: RunFile) -> Path:
     """Writes `run.json` in the data directory and gives its path."""
     path = data_dir / "run.json"
-    await write_private(path, asdict(run))
+    await write_private_json(path, asdict(run))
     return path
 
 
@@ -60,10 +60,10 @@ def read_run_file(data_dir: Path) -> RunFile | None:
         run = RunFile(**json.loads((data_dir / "run.json").read_text(encoding="utf-8")))
     except (FileNotFoundError, PermissionError, ValueError, TypeError):
         return None
-    return run if is_owned(data_dir) else None
+    return run if is_platform_running(data_dir) else None
 
 
-def is_owned(data_dir: Path) -> bool:
+def is_platform_running(data_dir: Path) -> bool:
     """Whether the platform lives that wrote it: one that was killed leaves its file behind, and its process id to others."""
     try:
         with open(data_dir / "lock", "rb") as lock:

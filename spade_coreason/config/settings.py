@@ -21,17 +21,17 @@ from pydantic import (
 )
 
 from .types import (
-    SQLITE,
+    SQLITE_PREFIX,
     Address,
     AgentName,
     ApiUrl,
     Count,
-    CountOrNone,
+    CountOrZero,
     DatabaseUrl,
     Domain,
     Jid,
     Nick,
-    Number,
+    NotBool,
     Person,
     ProjectPath,
     RoomJid,
@@ -49,7 +49,7 @@ class Section(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _unset(cls, values: Any) -> Any:
+    def _drop_unset(cls, values: Any) -> Any:
         if not isinstance(values, Mapping):
             return values
         return {key: value for key, value in values.items() if value is not None or key not in keys_of(cls)}
@@ -69,7 +69,7 @@ class ServerSettings(Section):
     domain: Domain = "localhost"
     host: Annotated[str, AfterValidator(lambda host: host.strip("[]"))] | None = Field(None, min_length=1)
     """None: external, what the domain resolves to; local, the loopback address."""
-    port: Annotated[int, Number, Field(ge=1, le=65535)] | None = None
+    port: Annotated[int, NotBool, Field(ge=1, le=65535)] | None = None
     """None: external, 5222 or what the domain's SRV record says; local, any free one."""
     tls: TlsSettings = TlsSettings()
 
@@ -85,7 +85,7 @@ class StorageSettings(Section):
     `url` may hold a password; no text or dump of the settings does.
     """
 
-    url: DatabaseUrl = Field(f"{SQLITE}data/platform.db", repr=False)
+    url: DatabaseUrl = Field(f"{SQLITE_PREFIX}data/platform.db", repr=False)
     memory_dir: ProjectPath = Path("data/memory")
     durability: Literal["full", "normal"] = "full"
 
@@ -94,24 +94,24 @@ class StorageSettings(Section):
         return re.sub(r"(://[^/@:]*):[^@]*@", r"\1:**********@", url)
 
 
-class KeepSettings(Section):
+class RetentionLimits(Section):
     """For how many days a turn is kept, and how many of a conversation. 0: for ever, and all."""
 
-    days: Annotated[float, Number, Field(ge=0, le=36500, allow_inf_nan=False)] = 0
-    turns: CountOrNone = 0
+    days: Annotated[float, NotBool, Field(ge=0, le=36500, allow_inf_nan=False)] = 0
+    turns: CountOrZero = 0
 
 
 class RetentionStates(Section):
     """What is kept of conversations in a state; None: as of all others."""
 
-    active: KeepSettings | None = None
-    completed: KeepSettings | None = None
-    error: KeepSettings | None = None
-    timeout: KeepSettings | None = None
-    max_interactions_reached: KeepSettings | None = None
+    active: RetentionLimits | None = None
+    completed: RetentionLimits | None = None
+    error: RetentionLimits | None = None
+    timeout: RetentionLimits | None = None
+    max_interactions_reached: RetentionLimits | None = None
 
 
-class RetentionSettings(KeepSettings):
+class RetentionSettings(RetentionLimits):
     """What is deleted for good, and when."""
 
     states: RetentionStates = RetentionStates()
@@ -120,7 +120,7 @@ class RetentionSettings(KeepSettings):
 class ConversationSettings(Section):
     """The rules of conversations, for all agents or for one. 0: `max_interactions` no limit, `timeout_s` never."""
 
-    max_interactions: CountOrNone = 100
+    max_interactions: CountOrZero = 100
     cooldown_s: Seconds = 300
     timeout_s: Seconds = 3600
     assist_timeout_s: Annotated[Seconds, Field(gt=0)] = 120
@@ -142,7 +142,7 @@ class SummariserSettings(Section):
     timeout_s: Annotated[Seconds, Field(gt=0)] = 60
 
     @model_validator(mode="after")
-    def _both(self) -> SummariserSettings:
+    def _require_url_and_model(self) -> SummariserSettings:
         if (self.url is None) != (self.model is None):
             raise ValueError("url and model go together; add the other one")
         return self
@@ -172,7 +172,7 @@ class KnowledgeSettings(Section):
     timeout_s: Annotated[Seconds, Field(gt=0)] = 30
 
     @model_validator(mode="after")
-    def _complete(self) -> KnowledgeSettings:
+    def _require_embedder_keys(self) -> KnowledgeSettings:
         needed = {"none": (), "openai": ("url", "model"), "local": ("model",)}[self.embedder]
         missing = [key for key in needed if getattr(self, key) is None]
         if missing:
@@ -189,8 +189,8 @@ class LimitSettings(Section):
     memories (`MemoryLimits`).
     """
 
-    stanza_bytes: Annotated[int, Number, Field(ge=10_000)] = 65536
-    file_over_bytes: CountOrNone = 262144
+    stanza_bytes: Annotated[int, NotBool, Field(ge=10_000)] = 65536
+    file_over_bytes: CountOrZero = 262144
     concurrency: Count = 256
     queue: Count = 1000
     grace_s: Seconds = 10
@@ -222,7 +222,7 @@ class RoomSettings(Section):
     """None: what stands before the @ of the agent's JID."""
     password: SecretStr | None = None
     answers: Literal["mention", "command", "all"] = "mention"
-    agent_turns: CountOrNone = 6
+    agent_turns: CountOrZero = 6
     """How many messages of other agents it answers in a row before a person has spoken."""
 
 
@@ -282,12 +282,12 @@ class Settings(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _storage_in_data_dir(cls, values: Any) -> Any:
+    def _default_storage_to_data_dir(cls, values: Any) -> Any:
         # Who names a data directory means everything that is kept.
         if not isinstance(values, Mapping) or not isinstance(values.get("storage"), Mapping | None):
             return values
         directory = Path(str(values.get("data_dir") or "data")).expanduser()
-        storage = {"url": f"{SQLITE}{directory}/platform.db", "memory_dir": directory / "memory"}
+        storage = {"url": f"{SQLITE_PREFIX}{directory}/platform.db", "memory_dir": directory / "memory"}
         given = {key: value for key, value in (values.get("storage") or {}).items() if value is not None}
         return {**values, "storage": {**storage, **given}}
 
@@ -332,10 +332,10 @@ def keys_of(model: type[BaseModel]) -> dict[str, Any]:
     return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
 
 
-def section_in(annotation: Any) -> type[BaseModel] | None:
+def section_of(annotation: Any) -> type[BaseModel] | None:
     """The section that an annotation speaks of: itself, one of a list, or one that may be absent."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     if get_origin(annotation) in (tuple, Union, UnionType, Annotated):
-        return next(filter(None, map(section_in, get_args(annotation))), None)
+        return next(filter(None, map(section_of, get_args(annotation))), None)
     return None

@@ -6,24 +6,24 @@ import ipaddress
 from collections.abc import Iterator
 
 from ..domain.avatar import read_avatar
-from ..domain.jid import bare, domain, local_part
-from .environment import Path
+from ..domain.jid import bare_jid, jid_domain, local_part
+from .environment import KeyPath
 from .settings import AgentSettings, Settings
 
 LOCAL_DOMAIN = "localhost"
 
 
-def problems(settings: Settings, *, logs_in: bool) -> Iterator[tuple[Path, str]]:
+def find_problems(settings: Settings, *, logs_in: bool) -> Iterator[tuple[KeyPath, str]]:
     """Each mistake with its key and a sentence; none where everything agrees. Accounts matter where somebody `logs_in`."""
-    yield from _server_problems(settings)
+    yield from _find_server_problems(settings)
     first: dict[str, int] = {}
     for number, agent in enumerate(settings.agents):
         place = ("agents", number)
-        before = first.setdefault(bare(agent.jid), number)
+        before = first.setdefault(bare_jid(agent.jid), number)
         if before != number:
-            yield (*place, "jid"), f"{bare(agent.jid)} is agents[{before}] already; every agent needs a JID of its own"
+            yield (*place, "jid"), f"{bare_jid(agent.jid)} is agents[{before}] already; every agent needs a JID of its own"
         if logs_in:
-            yield from _account_problems(settings, agent, place)
+            yield from _find_account_problems(settings, agent, place)
         admitted = settings.access_of(agent)
         if admitted.ask and not admitted.operators:
             key = (*place, "access", "ask") if agent.access is not None else ("access", "ask")
@@ -41,7 +41,7 @@ def problems(settings: Settings, *, logs_in: bool) -> Iterator[tuple[Path, str]]
                 yield (*place, "avatar"), str(error)
 
 
-def _server_problems(settings: Settings) -> Iterator[tuple[Path, str]]:
+def _find_server_problems(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
     server = settings.server
     if server.tls.ca_file is not None and not server.tls.ca_file.is_file():
         yield ("server", "tls", "ca_file"), f"there is no file {server.tls.ca_file}; correct the name, or leave it out"
@@ -62,9 +62,9 @@ def _is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def _account_problems(settings: Settings, agent: AgentSettings, place: Path) -> Iterator[tuple[Path, str]]:
+def _find_account_problems(settings: Settings, agent: AgentSettings, place: KeyPath) -> Iterator[tuple[KeyPath, str]]:
     server, name = settings.server, local_part(agent.jid)
-    if server.is_local and domain(agent.jid) != server.domain:
+    if server.is_local and jid_domain(agent.jid) != server.domain:
         remedy = f"write {name}@{server.domain}, or mode: external in server"
         yield (*place, "jid"), f"{agent.jid} is not on the local server, which is {server.domain}; {remedy}"
     if agent.password is not None and agent.password_file is not None:
@@ -77,12 +77,12 @@ def _account_problems(settings: Settings, agent: AgentSettings, place: Path) -> 
         yield (*place, "password"), f"is missing, and an external server asks for it; write {remedy}"
 
 
-def warnings(settings: Settings, literal: list[Path]) -> Iterator[tuple[Path, str]]:
-    """What works and should be otherwise. `literal` are the keys of the passwords that stand in the file itself."""
-    if literal:
-        also = f" (and {len(literal) - 1} more)" if len(literal) > 1 else ""
+def find_warnings(settings: Settings, literal_passwords: list[KeyPath]) -> Iterator[tuple[KeyPath, str]]:
+    """What works and should be otherwise. `literal_passwords` are the keys of the passwords that stand in the file itself."""
+    if literal_passwords:
+        also = f" (and {len(literal_passwords) - 1} more)" if len(literal_passwords) > 1 else ""
         remedy = 'better in the environment ("${NAME}") or in a password_file'
-        yield literal[0], f"a password stands in the file{also}, where everybody sees it who sees the file; {remedy}"
+        yield literal_passwords[0], f"a password stands in the file{also}, where everybody sees it who sees the file; {remedy}"
     if not settings.server.is_local and not settings.server.tls.verify:
         remedy = "for a certificate of your own give tls.ca_file instead"
         yield ("server", "tls", "verify"), f"is off: whoever is on the way can read and change everything; {remedy}"

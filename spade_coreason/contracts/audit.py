@@ -15,7 +15,7 @@ from .base import CoReasonBaseModel, UtcDatetime, utc_now
 GENESIS_HASH = "0" * 64
 
 
-def integrity_hash(entry: dict[str, Any]) -> str:
+def compute_integrity_hash(entry: dict[str, Any]) -> str:
     """What an entry, as its JSON, must have: SHA-256 in hex over the rest as JSON in UTF-8, with sorted keys and no spaces."""
     rest = {name: value for name, value in entry.items() if name != "integrity_hash"}
     canonical = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -23,7 +23,7 @@ def integrity_hash(entry: dict[str, Any]) -> str:
 
 
 class AuditEntry(CoReasonBaseModel):
-    """Who did what to what. `integrity_hash` is SHA-256 over the canonical JSON of the rest, 64 hex digits.
+    """Who did what to what. `compute_integrity_hash` is SHA-256 over the canonical JSON of the rest, 64 hex digits.
 
     `sealed()` gives an entry its hash. `previous_hash` is that of the entry before, `GENESIS_HASH` for the first.
     """
@@ -43,7 +43,7 @@ class AuditEntry(CoReasonBaseModel):
     def compute_hash(self) -> str:
         """The hash that this entry must have."""
         # Through the JSON that is stored, so that the hash of an entry is the same when it is read again.
-        return integrity_hash(from_json(self.model_dump_json()))
+        return compute_integrity_hash(from_json(self.model_dump_json()))
 
     def sealed(self) -> AuditEntry:
         """The same entry with its hash."""

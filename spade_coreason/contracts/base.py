@@ -14,12 +14,12 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def in_json(moment: datetime) -> str:
+def format_rfc3339(moment: datetime) -> str:
     """A time as it stands in JSON (RFC 3339): that of UTC ends with Z, as pydantic writes it."""
     return moment.isoformat().replace("+00:00", "Z")
 
 
-def _in_utc(moment: datetime) -> datetime:
+def _to_utc(moment: datetime) -> datetime:
     if moment.tzinfo is UTC:
         return moment
     if moment.tzinfo is None:
@@ -30,7 +30,7 @@ def _in_utc(moment: datetime) -> datetime:
         raise ValueError("this time is outside of the years 1 to 9999 in UTC") from error
 
 
-UtcDatetime = Annotated[datetime, AfterValidator(_in_utc)]
+UtcDatetime = Annotated[datetime, AfterValidator(_to_utc)]
 """A time in UTC. Another zone is converted; a time without a zone is taken as UTC."""
 
 
@@ -57,20 +57,20 @@ class StrictModel(CoReasonBaseModel):
 M = TypeVar("M", bound=CoReasonBaseModel)
 
 
-def of_valid(model: type[M], fields: dict[str, Any]) -> M:
+def construct_valid(model: type[M], fields: dict[str, Any]) -> M:
     """A frozen value of fields that are known to be valid: all of them, and none is looked at.
 
     For what is made for every message; `model_construct`, which fills in what is missing, costs more than to validate.
     """
     value = object.__new__(model)
     object.__setattr__(value, "__dict__", fields)
-    object.__setattr__(value, "__pydantic_fields_set__", _names(model))
+    object.__setattr__(value, "__pydantic_fields_set__", _field_names(model))
     object.__setattr__(value, "__pydantic_extra__", None)
     object.__setattr__(value, "__pydantic_private__", None)
     return value
 
 
 @cache
-def _names(model: type[CoReasonBaseModel]) -> set[str]:
+def _field_names(model: type[CoReasonBaseModel]) -> set[str]:
     """All values of a model that have all of its fields share this set: of a frozen one nobody changes it."""
     return set(model.model_fields)

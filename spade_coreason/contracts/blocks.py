@@ -17,7 +17,7 @@ class Block(CoReasonBaseModel):
     title: str | None = None
 
 
-STEP = "step"
+STEP_TITLE = "step"
 """The title of a thought that is for everybody: a short line that says what the agent uses just now."""
 
 

@@ -147,11 +147,11 @@ GraphEvent = Annotated[
 
 
 @cache
-def _reader() -> TypeAdapter[GraphEventBase]:
+def _event_adapter() -> TypeAdapter[GraphEventBase]:
     # Built when first needed: it costs as much as importing half of this package.
     return TypeAdapter(GraphEvent)
 
 
 def read_graph_event(data: Any) -> GraphEventBase:
     """The event that `data` is, by its `event_type`; `ValueError` where it is none."""
-    return _reader().validate_python(data)
+    return _event_adapter().validate_python(data)

@@ -11,10 +11,10 @@ from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]  
 from referencing.exceptions import Unresolvable
 
 # jsonschema's messages quote the value, which may be a whole document, and say at their end what is wrong with it.
-_BEGINNING, _END = 120, 160
+_MAX_HEAD_CHARACTERS, _MAX_TAIL_CHARACTERS = 120, 160
 
 
-def first_problem(value: Any, schema: dict[str, Any]) -> str | None:
+def find_problem(value: Any, schema: dict[str, Any]) -> str | None:
     """The mistake that says most, with its place in the value, or None. Also where the schema itself is wrong."""
     kind = validator_for(schema, default=Draft202012Validator)
     try:
@@ -22,7 +22,7 @@ def first_problem(value: Any, schema: dict[str, Any]) -> str | None:
         # The registry knows the drafts of JSON Schema only: nothing is fetched from the network.
         error = best_match(kind(schema, registry=REGISTRY).iter_errors(value))
     except SchemaError as wrong:
-        return f"its JSON Schema is wrong: {_short(wrong.message)}"
+        return f"its JSON Schema is wrong: {_shorten(wrong.message)}"
     except Unresolvable as unknown:
         return f'its JSON Schema refers to "{unknown.ref}", which is not in it'
     except RecursionError:
@@ -30,9 +30,13 @@ def first_problem(value: Any, schema: dict[str, Any]) -> str | None:
     if error is None:
         return None
     place = ".".join(str(step) for step in error.absolute_path)
-    return f"{place or 'payload'}: {_short(error.message)}"
+    return f"{place or 'payload'}: {_shorten(error.message)}"
 
 
-def _short(message: str) -> str:
+def _shorten(message: str) -> str:
     message = " ".join(message.split())
-    return message if len(message) <= _BEGINNING + _END else f"{message[:_BEGINNING]} … {message[-_END:]}"
+    return (
+        message
+        if len(message) <= _MAX_HEAD_CHARACTERS + _MAX_TAIL_CHARACTERS
+        else f"{message[:_MAX_HEAD_CHARACTERS]} … {message[-_MAX_TAIL_CHARACTERS:]}"
+    )

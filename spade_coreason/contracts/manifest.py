@@ -18,17 +18,17 @@ _LABELS = r"[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*"
 _SEMVER = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(-(?!0[0-9]+(\.|\+|$)){_LABELS})?(\+{_LABELS})?")
 
 
-def _semantic(version: str) -> str:
+def _check_semantic_version(version: str) -> str:
     version = version.lstrip("vV")
     if not _SEMVER.fullmatch(version):
         raise ValueError(f'"{version}" is no semantic version, such as 1.0.0')
     return version
 
 
-Version = Annotated[str, AfterValidator(_semantic)]
+Version = Annotated[str, AfterValidator(_check_semantic_version)]
 
 
-def agent_id(name: str) -> UUID:
+def derive_agent_id(name: str) -> UUID:
     """The id of the agent of this name, where none is given: the same after a restart (UUID version 5)."""
     return uuid5(NAMESPACE_URL, f"urn:spade-coreason:agent:{name}")
 
@@ -45,9 +45,9 @@ class AgentMetadata(StrictModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _an_id_that_stays(cls, data: Any) -> Any:
+    def _default_id_from_name(cls, data: Any) -> Any:
         if isinstance(data, dict) and "id" not in data and isinstance(data.get("name"), str):
-            return {**data, "id": agent_id(data["name"])}
+            return {**data, "id": derive_agent_id(data["name"])}
         return data
 
 
@@ -65,9 +65,9 @@ class AgentCapability(StrictModel):
 
     def validate_input(self, payload: Mapping[str, Any]) -> None:
         """Checks `payload` against `inputs`; `ValueError` names what is wrong. Nothing is fetched for it."""
-        from .json_schema import first_problem  # here, since jsonschema takes longer to import than all the rest
+        from .json_schema import find_problem  # here, since jsonschema takes longer to import than all the rest
 
-        if (problem := first_problem(payload, self.inputs)) is not None:
+        if (problem := find_problem(payload, self.inputs)) is not None:
             raise ValueError(f"{self.name}: {problem}")
 
 
@@ -106,7 +106,7 @@ class AgentDefinition(StrictModel):
     integrity_hash: Sha256 | None = None
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _check_consistency(self) -> Self:
         names = [capability.name for capability in self.capabilities]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f'capability names must be unique; "{twice[0]}" is there twice')
@@ -142,7 +142,7 @@ class AgentDefinition(StrictModel):
         """
         query = {"type": "object", "properties": {"query": {"type": "string"}}}
         return cls(
-            metadata=AgentMetadata(id=agent_id(name), version=version, name=name, author=author),
+            metadata=AgentMetadata(id=derive_agent_id(name), version=version, name=name, author=author),
             capabilities=[AgentCapability(name="chat", description=description, inputs=query)],
             config=AgentRuntimeConfig(system_prompt=system_prompt, memory=memory),
         )

@@ -28,18 +28,18 @@ class MemoryConfig(CoReasonBaseModel):
     summary_prompt: str | None = None
 
     @model_validator(mode="after")
-    def _summary_needs_its_prompt(self) -> MemoryConfig:
+    def _require_summary_prompt(self) -> MemoryConfig:
         if self.strategy is MemoryStrategy.SUMMARY and not self.summary_prompt:
             raise ValueError("summary_prompt is required when strategy is SUMMARY")
         return self
 
 
-def _of_known_fields(value: object) -> object:
+def _reject_unknown_fields(value: object) -> object:
     if isinstance(value, dict) and (unknown := sorted(map(str, value.keys() - MemoryConfig.model_fields.keys()))):
         fields = ", ".join(MemoryConfig.model_fields)
         raise ValueError(f"there is no {', '.join(unknown)}; there are {fields}")
     return value
 
 
-ManifestMemory = Annotated[MemoryConfig, BeforeValidator(_of_known_fields)]
+ManifestMemory = Annotated[MemoryConfig, BeforeValidator(_reject_unknown_fields)]
 """A memory policy in a manifest, of which no field is unknown."""

@@ -38,7 +38,7 @@ class InlineToolDefinition(StrictModel):
     parameters: dict[str, Any] = Field(default_factory=dict)
 
 
-def _kind_of_tool(value: Any) -> str:
+def _tool_tag(value: Any) -> str:
     is_elsewhere = "uri" in value if isinstance(value, dict) else isinstance(value, ToolRequirement)
     return ToolRequirement.__name__ if is_elsewhere else InlineToolDefinition.__name__
 
@@ -47,7 +47,7 @@ def _kind_of_tool(value: Any) -> str:
 Tool = Annotated[
     Annotated[ToolRequirement, Tag(ToolRequirement.__name__)]
     | Annotated[InlineToolDefinition, Tag(InlineToolDefinition.__name__)],
-    Discriminator(_kind_of_tool),
+    Discriminator(_tool_tag),
 ]
 
 

@@ -62,7 +62,7 @@ class MultiModalInput(CoReasonBaseModel):
     parts: list[ContentPart]
 
 
-def _multi_modal(value: Any) -> Any:
+def _parse_multi_modal(value: Any) -> Any:
     # An agent's payload may have "parts" of its own. It is taken for ours only where nothing of it would change or get lost.
     if not isinstance(value, dict) or value.keys() != {"parts"}:
         return value
@@ -78,7 +78,7 @@ class Interaction(CoReasonBaseModel):
 
     interaction_id: UUID = Field(default_factory=uuid4)
     timestamp: UtcDatetime = Field(default_factory=utc_now)
-    input: Annotated[JsonValue | MultiModalInput, Field(union_mode="left_to_right"), BeforeValidator(_multi_modal)]
+    input: Annotated[JsonValue | MultiModalInput, Field(union_mode="left_to_right"), BeforeValidator(_parse_multi_modal)]
     output: dict[str, Any] = Field(default_factory=dict)
     events: list[Any] = Field(default_factory=list)
     meta: dict[str, Any] = Field(default_factory=dict)

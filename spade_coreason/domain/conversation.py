@@ -1,6 +1,6 @@
 """The life of a conversation as a table of transitions: no clock, no I/O.
 
-Who calls gives the time and the rules, and gets a new `Life`. `max_interactions` counts the turns of one episode; a message
+Who calls gives the time and the rules, and gets a new `ConversationStatus`. `max_interactions` counts the turns of one episode; a message
 after the end of an episode opens the next one with the same memory (seed: Memory API, Memory Lifecycle).
 """
 
@@ -14,7 +14,7 @@ from ..contracts import ConversationState as State
 from .value import replace, value
 
 
-class Signal(Enum):
+class Trigger(Enum):
     """What can happen to a conversation."""
 
     MESSAGE = "a message from its owner"
@@ -26,19 +26,19 @@ class Signal(Enum):
 
 
 # What is not in the table leaves the state as it is.
-TRANSITIONS: dict[State, dict[Signal, State]] = {
+TRANSITIONS: dict[State, dict[Trigger, State]] = {
     State.ACTIVE: {
-        Signal.MESSAGE: State.ACTIVE,
-        Signal.OVER_LIMIT: State.MAX_INTERACTIONS_REACHED,
-        Signal.ECHO: State.MAX_INTERACTIONS_REACHED,
-        Signal.FAILURES: State.ERROR,
-        Signal.IDLE: State.TIMEOUT,
-        Signal.END: State.COMPLETED,
+        Trigger.MESSAGE: State.ACTIVE,
+        Trigger.OVER_LIMIT: State.MAX_INTERACTIONS_REACHED,
+        Trigger.ECHO: State.MAX_INTERACTIONS_REACHED,
+        Trigger.FAILURES: State.ERROR,
+        Trigger.IDLE: State.TIMEOUT,
+        Trigger.END: State.COMPLETED,
     },
-    State.COMPLETED: {Signal.MESSAGE: State.ACTIVE},
-    State.TIMEOUT: {Signal.MESSAGE: State.ACTIVE},
-    State.ERROR: {Signal.MESSAGE: State.ACTIVE},
-    State.MAX_INTERACTIONS_REACHED: {Signal.MESSAGE: State.ACTIVE},  # once `quiet_until` has passed, or is none
+    State.COMPLETED: {Trigger.MESSAGE: State.ACTIVE},
+    State.TIMEOUT: {Trigger.MESSAGE: State.ACTIVE},
+    State.ERROR: {Trigger.MESSAGE: State.ACTIVE},
+    State.MAX_INTERACTIONS_REACHED: {Trigger.MESSAGE: State.ACTIVE},  # once `quiet_until` has passed, or is none
 }
 
 ECHOES_UNTIL_PAUSE = 10
@@ -57,7 +57,7 @@ class Rules:
 
 
 @value
-class Life:
+class ConversationStatus:
     """Where a conversation is: the seed's record, and what the next decision needs."""
 
     state: State
@@ -73,7 +73,7 @@ class Life:
         return self.state is _ACTIVE
 
 
-class Verdict(Enum):
+class Outcome(Enum):
     """What to do with a message."""
 
     RUN = "run the agent"
@@ -81,83 +81,87 @@ class Verdict(Enum):
     SILENCE = "refuse, and say nothing more to people"
 
 
-RUN = Verdict.RUN
+RUN = Outcome.RUN
 """What nearly every message comes to."""
 
 
 @value
-class Received:
-    """The decision on one message. `ended` is the state in which an episode ended by it or before it."""
+class Decision:
+    """The decision on one message. `ended_state` is the state in which an episode ended by it or before it."""
 
-    life: Life
-    verdict: Verdict
-    ended: State | None = None
+    status: ConversationStatus
+    outcome: Outcome
+    ended_state: State | None = None
 
 
-def begin(now: datetime) -> Life:
+def new_status(now: datetime) -> ConversationStatus:
     """A conversation before its first message."""
-    return Life(State.ACTIVE, 0, now, now)
+    return ConversationStatus(State.ACTIVE, 0, now, now)
 
 
-def receive(life: Life, now: datetime, rules: Rules) -> Received:
+def decide_on_message(status: ConversationStatus, now: datetime, rules: Rules) -> Decision:
     """Decides on a message from the owner of the conversation."""
-    before = life
-    life = idle(life, now, rules)
-    ended = life.state if life is not before else None
-    if life.state is not _ACTIVE:
-        if life.state is State.MAX_INTERACTIONS_REACHED and life.quiet_until is not None and now < life.quiet_until:
-            return Received(life, Verdict.SILENCE)
-        episode = Life(TRANSITIONS[life.state][Signal.MESSAGE], 1, life.created_at, now)
-        return Received(episode, RUN, ended)
-    if rules.max_interactions and life.interaction_count >= rules.max_interactions:
-        return Received(_refuse(life, Signal.OVER_LIMIT, now, rules), Verdict.NOTICE, State.MAX_INTERACTIONS_REACHED)
-    return Received(
-        Life(life.state, life.interaction_count + 1, life.created_at, now, life.failures, life.quiet_until),
+    before = status
+    status = apply_idle_timeout(status, now, rules)
+    ended = status.state if status is not before else None
+    if status.state is not _ACTIVE:
+        if status.state is State.MAX_INTERACTIONS_REACHED and status.quiet_until is not None and now < status.quiet_until:
+            return Decision(status, Outcome.SILENCE)
+        episode = ConversationStatus(TRANSITIONS[status.state][Trigger.MESSAGE], 1, status.created_at, now)
+        return Decision(episode, RUN, ended)
+    if rules.max_interactions and status.interaction_count >= rules.max_interactions:
+        return Decision(
+            _refuse_until_cooldown(status, Trigger.OVER_LIMIT, now, rules), Outcome.NOTICE, State.MAX_INTERACTIONS_REACHED
+        )
+    return Decision(
+        ConversationStatus(
+            status.state, status.interaction_count + 1, status.created_at, now, status.failures, status.quiet_until
+        ),
         RUN,
         ended,
     )
 
 
-def pause(life: Life, now: datetime, rules: Rules) -> Received:
+def refuse_echo(status: ConversationStatus, now: datetime, rules: Rules) -> Decision:
     """Refuses an echo: the other side repeats our own last answer again and again."""
-    return Received(_refuse(life, Signal.ECHO, now, rules), Verdict.NOTICE, State.MAX_INTERACTIONS_REACHED)
+    return Decision(_refuse_until_cooldown(status, Trigger.ECHO, now, rules), Outcome.NOTICE, State.MAX_INTERACTIONS_REACHED)
 
 
-def _refuse(life: Life, signal: Signal, now: datetime, rules: Rules) -> Life:
-    state = TRANSITIONS[State.ACTIVE][signal]
-    return replace(life, state=state, last_interaction=now, quiet_until=now + rules.cooldown)
+def _refuse_until_cooldown(status: ConversationStatus, trigger: Trigger, now: datetime, rules: Rules) -> ConversationStatus:
+    state = TRANSITIONS[State.ACTIVE][trigger]
+    return replace(status, state=state, last_interaction=now, quiet_until=now + rules.cooldown)
 
 
-def succeed(life: Life) -> Life:
+def record_success(status: ConversationStatus) -> ConversationStatus:
     """After a turn that went well."""
-    return life if life.failures == 0 else replace(life, failures=0)
+    return status if status.failures == 0 else replace(status, failures=0)
 
 
-def fail(life: Life, rules: Rules) -> Life:
+def record_failure(status: ConversationStatus, rules: Rules) -> ConversationStatus:
     """After a turn that raised or took too long; `max_failures` of them in a row end the conversation."""
-    failures = life.failures + 1
+    failures = status.failures + 1
     if failures < rules.max_failures:
-        return replace(life, failures=failures)
-    return replace(life, failures=0, state=TRANSITIONS[State.ACTIVE][Signal.FAILURES])
+        return replace(status, failures=failures)
+    return replace(status, failures=0, state=TRANSITIONS[State.ACTIVE][Trigger.FAILURES])
 
 
-def end(life: Life) -> Life:
+def complete(status: ConversationStatus) -> ConversationStatus:
     """After the agent ended the conversation itself."""
-    return replace(life, failures=0, state=TRANSITIONS[life.state].get(Signal.END, life.state))
+    return replace(status, failures=0, state=TRANSITIONS[status.state].get(Trigger.END, status.state))
 
 
-def renew(life: Life) -> Life:
+def allow_new_episode(status: ConversationStatus) -> ConversationStatus:
     """After its owner has asked for a new conversation: their next message opens an episode, whatever held it back."""
-    return end(life) if life.is_active else replace(life, quiet_until=None)
+    return complete(status) if status.is_active else replace(status, quiet_until=None)
 
 
-def reset(life: Life, now: datetime) -> Life:
+def restart_episode(status: ConversationStatus, now: datetime) -> ConversationStatus:
     """A new episode before its first message, from any state: whoever runs the agent wants it so."""
-    return Life(State.ACTIVE, 0, life.created_at, now)
+    return ConversationStatus(State.ACTIVE, 0, status.created_at, now)
 
 
-def idle(life: Life, now: datetime, rules: Rules) -> Life:
+def apply_idle_timeout(status: ConversationStatus, now: datetime, rules: Rules) -> ConversationStatus:
     """The same object, or its timeout where nothing was said for long enough."""
-    if life.state is not _ACTIVE or not rules.timeout or now - life.last_interaction < rules.timeout:
-        return life
-    return replace(life, state=TRANSITIONS[life.state][Signal.IDLE])
+    if status.state is not _ACTIVE or not rules.timeout or now - status.last_interaction < rules.timeout:
+        return status
+    return replace(status, state=TRANSITIONS[status.state][Trigger.IDLE])

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-Kind: TypeAlias = Literal["text", "number", "yes or no", "choice"]
-Value: TypeAlias = str | int | bool | None
+FieldKind: TypeAlias = Literal["text", "number", "yes or no", "choice"]
+FieldValue: TypeAlias = str | int | bool | None
 
-LONGEST_TEXT = 10_000
-CONVERSATION = "conversation"
+MAX_TEXT_CHARACTERS = 10_000
+CONVERSATION_FIELD = "conversation"
 """The field that says which conversation is meant."""
 _YES = frozenset({"yes", "y", "true", "1", "on"})
 _NO = frozenset({"no", "n", "false", "0", "off"})
@@ -32,14 +32,14 @@ class Field:
 
     name: str
     label: str
-    kind: Kind = "text"
+    kind: FieldKind = "text"
     is_required: bool = False
-    default: Value = None
+    default: FieldValue = None
     choices: tuple[Choice, ...] = ()
-    least: int | None = None
-    most: int | None = None
+    minimum: int | None = None
+    maximum: int | None = None
 
-    def read(self, text: str | None) -> Value:
+    def parse(self, text: str | None) -> FieldValue:
         """What a text means; None is a field that was not filled. FieldError says what is wrong with it."""
         text = (text or "").strip()
         if not text:
@@ -47,31 +47,31 @@ class Field:
                 raise FieldError(f"{self.name} is missing: {self.label}.")
             return self.default
         if self.kind == "number":
-            return self._number(text)
+            return self._parse_number(text)
         if self.kind == "yes or no":
             if text.lower() not in _YES | _NO:
-                raise FieldError(f'{self.name} is yes or no, not "{_short(text)}".')
+                raise FieldError(f'{self.name} is yes or no, not "{_shorten(text)}".')
             return text.lower() in _YES
         if self.kind == "choice":
-            return self._choice(text)
-        if len(text) > LONGEST_TEXT:
-            raise FieldError(f"{self.name} has {len(text):,} characters; {LONGEST_TEXT:,} are the most.")
+            return self._parse_choice(text)
+        if len(text) > MAX_TEXT_CHARACTERS:
+            raise FieldError(f"{self.name} has {len(text):,} characters; {MAX_TEXT_CHARACTERS:,} are the most.")
         return text
 
-    def written(self, value: Value) -> str:
+    def format_value(self, value: FieldValue) -> str:
         """A value as it stands in a form (XEP-0004)."""
         return str(int(value)) if isinstance(value, bool) else "" if value is None else str(value)
 
-    def _number(self, text: str) -> int:
+    def _parse_number(self, text: str) -> int:
         digits = text.removeprefix("-")
         if not digits.isascii() or not digits.isdecimal() or len(digits) > 18:
-            raise FieldError(f'{self.name} is a number, not "{_short(text)}".')
+            raise FieldError(f'{self.name} is a number, not "{_shorten(text)}".')
         number = int(text)
-        if self.least is not None and number < self.least:
-            raise FieldError(f"{self.name} is {self.least} or more, not {number}.")
-        return number if self.most is None else min(number, self.most)
+        if self.minimum is not None and number < self.minimum:
+            raise FieldError(f"{self.name} is {self.minimum} or more, not {number}.")
+        return number if self.maximum is None else min(number, self.maximum)
 
-    def _choice(self, text: str) -> str:
+    def _parse_choice(self, text: str) -> str:
         for choice in self.choices:
             if text == choice.value:
                 return choice.value
@@ -80,14 +80,16 @@ class Field:
         ]
         if len(alike) == 1:
             return alike[0]
-        there = ", ".join(choice.value for choice in self.choices[:_NAMED]) + (", …" if len(self.choices) > _NAMED else "")
-        raise FieldError(f'{self.name} is one of {there}; not "{_short(text)}".')
+        there = ", ".join(choice.value for choice in self.choices[:_MAX_LISTED_CHOICES]) + (
+            ", …" if len(self.choices) > _MAX_LISTED_CHOICES else ""
+        )
+        raise FieldError(f'{self.name} is one of {there}; not "{_shorten(text)}".')
 
 
-_NAMED = 10
-_SHORT = 40
+_MAX_LISTED_CHOICES = 10
+_MAX_QUOTED_CHARACTERS = 40
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     shown = " ".join(text.split())
-    return shown if len(shown) <= _SHORT else f"{shown[:_SHORT]}…"
+    return shown if len(shown) <= _MAX_QUOTED_CHARACTERS else f"{shown[:_MAX_QUOTED_CHARACTERS]}…"

@@ -11,26 +11,26 @@ import json
 from collections.abc import Mapping, Sequence
 from uuid import NAMESPACE_URL, UUID, SafeUUID, uuid4, uuid5
 
-SESSIONS = uuid5(NAMESPACE_URL, "urn:spade-coreason:session")
+SESSION_NAMESPACE = uuid5(NAMESPACE_URL, "urn:spade-coreason:session")
 
-INBOX = uuid5(NAMESPACE_URL, "urn:spade-coreason:inbox")
+INBOX_NAMESPACE = uuid5(NAMESPACE_URL, "urn:spade-coreason:inbox")
 
-THREADS = uuid5(NAMESPACE_URL, "urn:spade-coreason:thread")
+THREAD_NAMESPACE = uuid5(NAMESPACE_URL, "urn:spade-coreason:thread")
 
-_INBOX_HASH = hashlib.sha1(INBOX.bytes, usedforsecurity=False)
+_INBOX_HASH = hashlib.sha1(INBOX_NAMESPACE.bytes, usedforsecurity=False)
 
 # The bits of variant and version (RFC 9562, 4).
-_WITHOUT = ~(0xC000 << 48 | 0xF000 << 64)
+_VERSION_MASK = ~(0xC000 << 48 | 0xF000 << 64)
 
 _VERSION_5 = 0x8000 << 48 | 5 << 76
 
 
-def session_id(agent: str, owner: str, conversation_id: str) -> UUID:
+def derive_session_id(agent: str, owner: str, conversation_id: str) -> UUID:
     """The session of a conversation: version 5, the same after a restart."""
-    return uuid5(SESSIONS, json.dumps([agent, owner, conversation_id], ensure_ascii=False))
+    return uuid5(SESSION_NAMESPACE, json.dumps([agent, owner, conversation_id], ensure_ascii=False))
 
 
-def inbox_key(agent: str, sender: str, stanza_id: str, content: str, archive_id: str = "") -> UUID:
+def derive_inbox_key(agent: str, sender: str, stanza_id: str, content: str, archive_id: str = "") -> UUID:
     """What makes two stanzas the same one: agent, bare sender, id and content; of one without an id the archive's.
 
     Without either no two are the same.
@@ -47,20 +47,20 @@ def inbox_key(agent: str, sender: str, stanza_id: str, content: str, archive_id:
     digest = _INBOX_HASH.copy()
     digest.update(named.encode())
     key = object.__new__(UUID)
-    object.__setattr__(key, "int", int.from_bytes(digest.digest()[:16], "big") & _WITHOUT | _VERSION_5)
+    object.__setattr__(key, "int", int.from_bytes(digest.digest()[:16], "big") & _VERSION_MASK | _VERSION_5)
     object.__setattr__(key, "is_safe", SafeUUID.unknown)
     return key
 
 
-def derived_thread(session: UUID, peer: str) -> str:
+def derive_thread(session: UUID, peer: str) -> str:
     """The thread on which an agent asks `peer` for the conversation of `session`.
 
     Two people behind one agent are two conversations at the next.
     """
-    return str(uuid5(THREADS, json.dumps([str(session), peer])))
+    return str(uuid5(THREAD_NAMESPACE, json.dumps([str(session), peer])))
 
 
-def is_reserved(thread: str, agent: str) -> bool:
+def is_reserved_thread(thread: str, agent: str) -> bool:
     """Whether a thread equals, or reads as, an id that is made here: `{x}_{agent}` or `{thread}_{jid}`."""
     if thread.endswith(f"_{agent}"):
         return True
@@ -68,34 +68,34 @@ def is_reserved(thread: str, agent: str) -> bool:
     return bool(at and host) and "_" in head and not any(c.isspace() for c in host)
 
 
-def possible_ids(thread: str | None, sender: str, agent: str) -> list[str]:
+def candidate_conversation_ids(thread: str | None, sender: str, agent: str) -> list[str]:
     """The ids that the conversation of `sender` on `thread` may have, first choice first. Both JIDs are bare."""
     own = f"{thread}_{sender}" if thread else f"{sender}_{agent}"
-    contested = f"{own}_{_digest(sender)}"
-    if thread and not is_reserved(thread, agent):
+    contested = f"{own}_{_digest_owner(sender)}"
+    if thread and not is_reserved_thread(thread, agent):
         return [thread, own, contested]
     return [own, contested]
 
 
-def thread_of(conversation_id: str, owner: str, agent: str) -> str | None:
-    """The thread on which the conversation with this id is; the reverse of `possible_ids`."""
-    contested = f"_{_digest(owner)}"
+def recover_thread(conversation_id: str, owner: str, agent: str) -> str | None:
+    """The thread on which the conversation with this id is; the reverse of `candidate_conversation_ids`."""
+    contested = f"_{_digest_owner(owner)}"
     for name in (conversation_id, conversation_id.removesuffix(contested)):
         for thread in (None, name, name.removesuffix(f"_{owner}")):
-            if thread != "" and conversation_id in possible_ids(thread, owner, agent):
+            if thread != "" and conversation_id in candidate_conversation_ids(thread, owner, agent):
                 return thread
     return conversation_id
 
 
-def _digest(owner: str) -> str:
+def _digest_owner(owner: str) -> str:
     return hashlib.sha256(owner.encode()).hexdigest()[:16]
 
 
-def choose(possible: Sequence[str], sender: str, owners: Mapping[str, str]) -> str | None:
-    """The id among `possible` for `sender`, where `owners` says who has which; None if all are taken by others.
+def choose_conversation_id(candidates: Sequence[str], sender: str, owners: Mapping[str, str]) -> str | None:
+    """The id among `candidates` for `sender`, where `owners` says who has which; None if all are taken by others.
 
     Who once had to take a later choice keeps it, also when the first has become free.
     """
-    kept = [name for name in possible if owners.get(name) == sender]
-    free = [name for name in possible if name not in owners]
+    kept = [name for name in candidates if owners.get(name) == sender]
+    free = [name for name in candidates if name not in owners]
     return kept[-1] if kept else free[0] if free else None

@@ -8,11 +8,11 @@ from functools import lru_cache
 
 REMEDY = "write it like name@example.org"
 
-LONGEST_PART = 1023  # bytes (RFC 7622, section 3.1)
+MAX_PART_BYTES = 1023  # bytes (RFC 7622, section 3.1)
 
 FORBIDDEN_IN_LOCAL = frozenset("\"&'/:<>@")
 
-LETTERS_AND_DIGITS = frozenset({"Ll", "Lu", "Lo", "Lm", "Nd", "Mn", "Mc"})
+LETTER_AND_DIGIT_CATEGORIES = frozenset({"Ll", "Lu", "Lo", "Lm", "Nd", "Mn", "Mc"})
 
 
 def parse_jid(text: str) -> str:
@@ -26,9 +26,9 @@ def parse_jid(text: str) -> str:
     if not at:
         raise ValueError(f"{text!r} is not a JID; {REMEDY}")
     local = unicodedata.normalize("NFC", local).lower()
-    problem = _local_problem(local)
+    problem = _find_local_part_problem(local)
     if slash and not problem:
-        problem = _resource_problem(resource)
+        problem = _find_resource_problem(resource)
     if problem:
         raise ValueError(f"{text!r} is not a JID: {problem}; {REMEDY}")
     try:
@@ -48,8 +48,8 @@ def parse_domain(text: str) -> str:
             raise ValueError(f"{text!r} is no IPv6 address") from error
     if not domain:
         raise ValueError("the domain is missing")
-    if len(domain.encode()) > LONGEST_PART:
-        raise ValueError(f"the domain is longer than {LONGEST_PART} bytes")
+    if len(domain.encode()) > MAX_PART_BYTES:
+        raise ValueError(f"the domain is longer than {MAX_PART_BYTES} bytes")
     if not all(_is_label(label) for label in domain.split(".")):
         raise ValueError(f"{text!r} is no domain")
     return domain
@@ -66,43 +66,43 @@ def _is_label(label: str) -> bool:
         return False
 
 
-def _local_problem(local: str) -> str | None:
+def _find_local_part_problem(local: str) -> str | None:
     if not local:
         return "nothing stands before the @"
-    if len(local.encode()) > LONGEST_PART:
-        return f"what stands before the @ is longer than {LONGEST_PART} bytes"
+    if len(local.encode()) > MAX_PART_BYTES:
+        return f"what stands before the @ is longer than {MAX_PART_BYTES} bytes"
     for letter in local:
         if letter in FORBIDDEN_IN_LOCAL or not ("!" <= letter <= "~" or _is_letter_or_digit(letter)):
             return f"{letter!r} may not stand before the @"
     return None
 
 
-def _resource_problem(resource: str) -> str | None:
+def _find_resource_problem(resource: str) -> str | None:
     if not resource:
         return "nothing stands behind the /"
-    if len(resource.encode()) > LONGEST_PART:
-        return f"the resource is longer than {LONGEST_PART} bytes"
+    if len(resource.encode()) > MAX_PART_BYTES:
+        return f"the resource is longer than {MAX_PART_BYTES} bytes"
     if any(unicodedata.category(letter) in {"Cc", "Cs", "Cn"} for letter in resource):
         return "the resource has a control character"
     return None
 
 
 def _is_letter_or_digit(letter: str) -> bool:
-    return unicodedata.category(letter) in LETTERS_AND_DIGITS
+    return unicodedata.category(letter) in LETTER_AND_DIGIT_CATEGORIES
 
 
 @lru_cache(maxsize=4096)  # asked for the same few, many times a message
-def bare(jid: str) -> str:
+def bare_jid(jid: str) -> str:
     """The bare JID (RFC 7622): without its resource."""
     return jid.split("/", 1)[0]
 
 
 def local_part(jid: str) -> str:
     """What stands before the @, or the whole domain of a JID without one."""
-    return bare(jid).split("@", 1)[0]
+    return bare_jid(jid).split("@", 1)[0]
 
 
-@lru_cache(maxsize=4096)  # as `bare`
-def domain(jid: str) -> str:
+@lru_cache(maxsize=4096)  # as `bare_jid`
+def jid_domain(jid: str) -> str:
     """The domain of a JID."""
-    return bare(jid).rpartition("@")[2]
+    return bare_jid(jid).rpartition("@")[2]

@@ -10,20 +10,20 @@ from uuid import UUID
 from pydantic_core import from_json, to_json
 
 from ..contracts import ClientCapabilities, DataBlock, ThinkingBlock, UserErrorBlock
-from .jid import bare
+from .jid import bare_jid
 from .value import value
 
 
 @value
-class SaidText:
-    """A text of the answer, in Markdown: to a program a block with the id that `named` gives to its number.
+class TextEmitted:
+    """A text of the answer, in Markdown: to a program a block with the id that `derive_part_id` gives to its number.
 
     `choices` are what may be said to it: a value and its label each.
     """
 
     content: str
     number: int
-    text: str | None = None
+    short_text: str | None = None
     """What a person reads of it, where that is not all."""
     links: tuple[str, ...] = ()
     """To files in it, or to all of it: for a person each is a message of its own, which clients show as the file."""
@@ -31,11 +31,11 @@ class SaidText:
 
 
 @value
-class Said:
+class BlockEmitted:
     """One block of the answer that is more than a text."""
 
     block: ThinkingBlock | DataBlock | UserErrorBlock
-    text: str | None = None
+    short_text: str | None = None
     links: tuple[str, ...] = ()
     """As of a text."""
 
@@ -62,7 +62,7 @@ class StreamEnded:
     """The stream is complete."""
 
     stream_id: str
-    text: str | None = None
+    short_text: str | None = None
     links: tuple[str, ...] = ()
     """As of a text."""
 
@@ -93,7 +93,7 @@ class Failed:
     code: int
     recoverable: bool
     incident: str | None = None
-    reported: bool = False
+    is_reported: bool = False
     """Whether an error block has said so already."""
 
 
@@ -107,11 +107,11 @@ class Refused:
 
 
 TurnEvent: TypeAlias = (
-    SaidText | Said | StreamStarted | StreamChunk | StreamEnded | StreamAborted | Completed | Failed | Refused
+    TextEmitted | BlockEmitted | StreamStarted | StreamChunk | StreamEnded | StreamAborted | Completed | Failed | Refused
 )
 
 
-def named(key: UUID, number: int) -> UUID:
+def derive_part_id(key: UUID, number: int) -> UUID:
     """The id of a block or a stream of a turn, by the inbox key of the request and its number, from 1.
 
     A turn that runs again gives the same ids.
@@ -120,12 +120,12 @@ def named(key: UUID, number: int) -> UUID:
 
 
 # Ids and threads are echoed, and a quote takes six times its room there. Longer ones are nobody's.
-LONGEST_ID = 1024
+MAX_ID_CHARACTERS = 1024
 
 PARENT_THREAD = "parent_thread"
 
 # What the platform says about a request; nobody else may.
-RESERVED = frozenset(
+RESERVED_METADATA = frozenset(
     {
         "conversation_id",
         "redelivered",
@@ -134,7 +134,7 @@ RESERVED = frozenset(
         "reply_to",
         "thread",
         PARENT_THREAD,
-        "language",
+        "channel",
         "spade",
         "delayed_since",
         "hops",
@@ -147,16 +147,16 @@ RESERVED = frozenset(
 )
 
 # By this a program says, in the metadata of its request, that the query is a command as a person writes it.
-COMMAND = "command"
+COMMAND_METADATA = "command"
 
-LINEAGE = ("request_id", "root_request_id", "parent_request_id")
+LINEAGE_FIELDS = ("request_id", "root_request_id", "parent_request_id")
 
 
 @value
-class Incoming:
-    """A request and where it came from. `language` is what it is answered in: "person", "program", "spade" or "room"."""
+class InboundRequest:
+    """A request and where it came from. `channel` is the kind of its sender."""
 
-    language: str
+    channel: str
     sender: str
     stanza_id: str
     thread: str | None
@@ -167,7 +167,7 @@ class Incoming:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     wants_receipt: bool = False
     uses_chat_states: bool = False
-    wants_marker: bool = False
+    wants_displayed_marker: bool = False
     """Whether the sender wants to know when it is read (XEP-0333)."""
     replaces: str | None = None
     """The id of the sender's own message that this one corrects (XEP-0308)."""
@@ -191,19 +191,19 @@ class Incoming:
     """What the sender is called in a room."""
 
     @property
-    def may_command(self) -> bool:
+    def may_be_command(self) -> bool:
         """Whether its text may be a command. In a room anybody could stop what another has asked; a program says so."""
-        return self.language == "person" or (self.language == "program" and self.metadata.get(COMMAND) is True)
+        return self.channel == "person" or (self.channel == "program" and self.metadata.get(COMMAND_METADATA) is True)
 
     @property
-    def is_words(self) -> bool:
+    def is_text_only(self) -> bool:
         """Whether it is a text alone, of which an agent gets a copy, and so can change nothing."""
-        return len(self.payload) == 1 and self.language in ("person", "room")
+        return len(self.payload) == 1 and self.channel in ("person", "room")
 
     def to_json(self) -> str:
         """For the inbox; `from_json` reads it again. Without `content`, which only the key needs."""
         row: dict[str, Any] = {
-            "language": self.language,
+            "channel": self.channel,
             "sender": self.sender,
             "stanza_id": self.stanza_id,
             "payload": self.payload,
@@ -214,8 +214,8 @@ class Incoming:
             row["message_type"] = self.message_type
         if self.metadata:
             row["metadata"] = dict(self.metadata)
-        if self.language == "program":
-            row |= self._of_a_program()
+        if self.channel == "program":
+            row |= self._program_fields()
         if self.uses_chat_states:
             row["uses_chat_states"] = True
         if self.uses_replies:
@@ -226,9 +226,9 @@ class Incoming:
             row |= {"owner": self.owner, "address": self.address, "nickname": self.nickname}
         return to_json(row).decode()
 
-    def _of_a_program(self) -> dict[str, Any]:
+    def _program_fields(self) -> dict[str, Any]:
         """What only programs say."""
-        said = {name: ident for name in LINEAGE if (ident := getattr(self, name)) is not None}
+        said = {name: ident for name in LINEAGE_FIELDS if (ident := getattr(self, name)) is not None}
         if self.capabilities is not None:
             said["capabilities"] = self.capabilities.dump()
         if self.hops:
@@ -236,10 +236,12 @@ class Incoming:
         return said
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> Incoming:
+    def from_json(cls, text: str | bytes) -> InboundRequest:
         """What `to_json` wrote."""
         row = from_json(text)
-        for name in LINEAGE:
+        if "language" in row:  # the name of the channel in rows written before 0.1.0
+            row["channel"] = row.pop("language")
+        for name in LINEAGE_FIELDS:
             if row.get(name) is not None:
                 row[name] = UUID(row[name])
         if "capabilities" in row:
@@ -248,7 +250,7 @@ class Incoming:
         return cls(content="", **row)
 
 
-class Reply(NamedTuple):
+class ReplyEvent(NamedTuple):
     """An event that answers a request of ours, from whoever sent it. `type` is without the prefix `ai.coreason.`."""
 
     sender: str
@@ -267,7 +269,7 @@ class Bounce(NamedTuple):
     text: str
 
 
-class Malformed(NamedTuple):
+class MalformedRequest(NamedTuple):
     """Something that claims to be a request and cannot be read."""
 
     sender: str
@@ -294,9 +296,9 @@ class Reaction(NamedTuple):
     """What the sender is called in a room, where everybody may feel something about a message."""
 
 
-Decoded: TypeAlias = Incoming | Reply | Bounce | Malformed | Retraction | Reaction | None
+InboundMessage: TypeAlias = InboundRequest | ReplyEvent | Bounce | MalformedRequest | Retraction | Reaction | None
 
 
-def owner_of(incoming: Incoming) -> str:
+def owner_of(inbound: InboundRequest) -> str:
     """Whose conversation it is: by default the bare JID of the sender (a full one changes with every reconnect)."""
-    return incoming.owner or bare(incoming.sender)
+    return inbound.owner or bare_jid(inbound.sender)

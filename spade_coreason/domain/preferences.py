@@ -15,12 +15,12 @@ PREFERENCES = "preferences"
 """The scope, and the one name in it, under which a store keeps them; the holder is the person."""
 
 _LANGUAGE_TAG = re.compile(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*")
-_LONGEST_TAG = 35
+_MAX_TAG_CHARACTERS = 35
 
 
 def is_language_tag(text: str) -> bool:
     """Whether it has the form of a language tag (BCP 47, RFC 5646, 2.1): "de", "pt-BR", "zh-Hant-TW". At most 35 characters."""
-    return len(text) <= _LONGEST_TAG and _is_tag(text)
+    return len(text) <= _MAX_TAG_CHARACTERS and _is_tag(text)
 
 
 @lru_cache(maxsize=256)  # asked for the same few, at every message
@@ -48,20 +48,20 @@ class Preferences:
                 raise ValueError(f"{name} is True, False or None, not {value!r}")
 
     def to_json(self) -> str:
-        """For the store; `of` reads it again."""
+        """For the store; `from_stored` reads it again."""
         return json.dumps({name: value for name, value in asdict(self).items() if value is not None})
 
     @classmethod
-    def of(cls, stored: Mapping[str, str]) -> Preferences:
+    def from_stored(cls, stored: Mapping[str, str]) -> Preferences:
         """From what a store has in the scope. What cannot be read is as if it were not there, and the log says so."""
         text = stored.get(PREFERENCES)
         if text is None:
-            return USUAL
+            return DEFAULTS
         try:
             return cls(**json.loads(text))
         except (TypeError, ValueError) as error:  # of a newer version, which knows more of them
             log.error("preferences that cannot be read are left aside: %s", error)
-            return USUAL
+            return DEFAULTS
 
 
-USUAL = Preferences()
+DEFAULTS = Preferences()

@@ -9,13 +9,13 @@ from functools import lru_cache
 from typing import Any
 
 
-def printable(value: Any) -> Any:
+def replace_lone_surrogates(value: Any) -> Any:
     """A JSON value without lone surrogates, which no UTF-8 has."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
-        return {printable(name): printable(item) for name, item in value.items()}
-    return [printable(item) for item in value] if isinstance(value, list | tuple) else value
+        return {replace_lone_surrogates(name): replace_lone_surrogates(item) for name, item in value.items()}
+    return [replace_lone_surrogates(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 # Chinese, Japanese and Korean are written without spaces: there each character counts as a word.
@@ -25,14 +25,14 @@ _WORD = re.compile(
 
 _ACCENT = re.compile(r"[\u0300-\u036f]")
 
-_LONGEST = 64
+_MAX_WORD_CHARACTERS = 64
 
-_LONG = 5
+_STEM_CHARACTERS = 5
 
-_ENDING = 3
+_MAX_ENDING_CHARACTERS = 3
 
 # What a question is made of, and not what it is about.
-_COMMON = frozenset(
+_STOP_WORDS = frozenset(
     """
     a about all also am an and any are as at be been but by can could did do does for from had has have he her him his how i
     if in into is it its just me might more must my no not of on or our please shall she should so some tell than that the
@@ -47,54 +47,54 @@ _COMMON = frozenset(
 )
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """The words of a text in their order, in lower case and without accents."""
     if not text.isascii():
         text = unicodedata.normalize("NFC", _ACCENT.sub("", unicodedata.normalize("NFKD", text)))
-    return [word[:_LONGEST] for word in _WORD.findall(text.casefold())]
+    return [word[:_MAX_WORD_CHARACTERS] for word in _WORD.findall(text.casefold())]
 
 
-def keywords(query: str) -> list[str]:
+def extract_keywords(query: str) -> list[str]:
     """The words of a question that say what it is about, each once; all of them where nothing else would remain."""
-    found = list(dict.fromkeys(words(query)))
-    return [word for word in found if word not in _COMMON] or found
+    found = list(dict.fromkeys(split_words(query)))
+    return [word for word in found if word not in _STOP_WORDS] or found
 
 
 def stem(word: str) -> str:
     """The beginning that the forms of a word have in common: `polic` of policy and of policies."""
-    return word if len(word) <= _LONG else word[: max(_LONG, len(word) - 2)]
+    return word if len(word) <= _STEM_CHARACTERS else word[: max(_STEM_CHARACTERS, len(word) - 2)]
 
 
-def sought(word: str) -> tuple[str, ...]:
+def search_forms(word: str) -> tuple[str, ...]:
     """What all forms of a word are found by: whole words, or a beginning with an asterisk behind it."""
     if len(word) < 3:
         return (word,)
-    if len(word) < _LONG:
-        one = _singular(word)
+    if len(word) < _STEM_CHARACTERS:
+        one = _to_singular(word)
         return one, f"{one}s"
     return (f"{stem(word)}*",)
 
 
-def coverage(wanted: Sequence[str], there: str) -> float:
-    """The share of the words `wanted` (see `keywords`) that are among those of a text, which have spaces between them.
+def keyword_coverage(keywords: Sequence[str], spaced_words: str) -> float:
+    """The share of the words `keywords` (see `extract_keywords`) that are among those of a text, which have spaces between them.
 
     Forms of a word count as the word.
     """
-    if not wanted:
+    if not keywords:
         return 0.0
-    there = f" {there} "
-    return sum(_forms(word).search(there) is not None for word in wanted) / len(wanted)
+    spaced_words = f" {spaced_words} "
+    return sum(_forms_pattern(word).search(spaced_words) is not None for word in keywords) / len(keywords)
 
 
 @lru_cache(maxsize=4096)
-def _forms(word: str) -> re.Pattern[str]:
+def _forms_pattern(word: str) -> re.Pattern[str]:
     if len(word) < 3:
         return re.compile(f" {word} ")
-    if len(word) < _LONG:
-        return re.compile(f" {_singular(word)}s? ")
+    if len(word) < _STEM_CHARACTERS:
+        return re.compile(f" {_to_singular(word)}s? ")
     beginning = stem(word)
-    return re.compile(rf" {beginning}\S{{0,{len(word) + _ENDING - len(beginning)}}} ")
+    return re.compile(rf" {beginning}\S{{0,{len(word) + _MAX_ENDING_CHARACTERS - len(beginning)}}} ")
 
 
-def _singular(word: str) -> str:
+def _to_singular(word: str) -> str:
     return word.removesuffix("s") if len(word) > 3 else word  # cat, cats; but gas

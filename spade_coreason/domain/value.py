@@ -18,6 +18,6 @@ def value(cls: type[T]) -> type[T]:
     return dataclasses.dataclass(slots=True)(cls)
 
 
-def replace(one: T, **changes: Any) -> T:
+def replace(instance: T, **changes: Any) -> T:
     """The same value but for these fields. TypeError for one that it does not have."""
-    return cast(T, dataclasses.replace(cast(Any, one), **changes))
+    return cast(T, dataclasses.replace(cast(Any, instance), **changes))

@@ -11,7 +11,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "guardrails.declaration": ["Guardrail", "Length"],
         "mcp.offers": ["Offer"],
         "options": ["Endpoint", "Limits"],
-        "scripted": ["NAME", "REMEDY", "ScriptedModel"],
+        "scripted": ["MODEL_NAME", "REMEDY", "ScriptedModel"],
         "tools.function": ["Tool"],
     },
 )

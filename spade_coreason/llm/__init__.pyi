@@ -16,7 +16,7 @@ from .options import (
     Limits as Limits,
 )
 from .scripted import (
-    NAME as NAME,
+    MODEL_NAME as MODEL_NAME,
     REMEDY as REMEDY,
     ScriptedModel as ScriptedModel,
 )

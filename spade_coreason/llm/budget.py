@@ -11,20 +11,20 @@ from pydantic import Field
 
 from ..contracts import CloudEvent, ResponseHandler
 from ..exceptions import CoReasonError, ModelError
-from ..memory import USAGE, Usage
-from .model.client import Question
-from .model.fallback import Listener, Model
-from .model.reply import Reply
+from ..memory import USAGE_EVENT, Usage
+from .model.client import CompletionRequest
+from .model.fallback import CompletionListener, ModelWithFallback
+from .model.reply import Completion
 from .options import StrictOptions
 
-_CHARACTERS_A_TOKEN = 4
+_CHARACTERS_PER_TOKEN = 4
 
-Tokens: TypeAlias = Callable[[Sequence[Mapping[str, Any]]], int]
+CountTokens: TypeAlias = Callable[[Sequence[Mapping[str, Any]]], int]
 
 """How many tokens messages have."""
 
 
-class Tally:
+class TurnUsage:
     """Counts as the turn goes on. `report` records it with the Interaction."""
 
     def __init__(self, agent: str, model: str) -> None:
@@ -33,52 +33,56 @@ class Tally:
         """The model that answered last."""
         self.requests = 0
         self.tool_calls = 0
-        self._tokens: Counter[str] = Counter()
+        self._token_counts: Counter[str] = Counter()
         self._is_estimated = False
 
     @property
     def tokens(self) -> int:
         """All that were used so far."""
-        return self._tokens["total_tokens"]
+        return self._token_counts["total_tokens"]
 
-    async def reply(self, model: Model, question: Question, listener: Listener, tokens: Tokens) -> Reply:
-        """`model.reply`, counted: as the server says, else by what was asked and heard."""
+    async def complete(
+        self, model: ModelWithFallback, request: CompletionRequest, listener: CompletionListener, count_tokens: CountTokens
+    ) -> Completion:
+        """`model.complete`, counted: as the server says, else by what was asked and heard."""
 
-        def estimate() -> None:
-            self._estimate(tokens(question.messages), listener.heard)
+        def add_estimate() -> None:
+            self._add_estimate(count_tokens(request.messages), listener.received_characters)
 
-        def lost() -> None:
-            if listener.heard:  # one that never began is not paid for
-                estimate()
+        def add_lost_attempt() -> None:
+            if listener.received_characters:  # one that never began is not paid for
+                add_estimate()
 
         self.requests += 1
         try:
-            reply = await model.reply(question, listener, lost)
+            reply = await model.complete(request, listener, add_lost_attempt)
         except ModelError:
-            lost()
+            add_lost_attempt()
             raise
         except BaseException:  # it is not heard to its end, where its usage is said
-            estimate()
+            add_estimate()
             raise
         if reply.usage:
-            self._tokens.update(reply.usage)
+            self._token_counts.update(reply.usage)
         else:
-            estimate()
+            add_estimate()
         return reply
 
-    def _estimate(self, prompt: int, heard: int) -> None:
-        completion = heard // _CHARACTERS_A_TOKEN
-        self._tokens.update(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
+    def _add_estimate(self, prompt_tokens: int, received_characters: int) -> None:
+        completion = received_characters // _CHARACTERS_PER_TOKEN
+        self._token_counts.update(
+            prompt_tokens=prompt_tokens, completion_tokens=completion, total_tokens=prompt_tokens + completion
+        )
         self._is_estimated = True
 
     async def report(self, response: ResponseHandler) -> None:
         """Emits the usage, where a model was asked."""
         if not self.requests:
             return
-        used = {"model": self.model, "requests": self.requests, "tool_calls": self.tool_calls, **self._tokens}
+        used = {"model": self.model, "requests": self.requests, "tool_calls": self.tool_calls, **self._token_counts}
         if self._is_estimated:
             used["estimated"] = True
-        await response.emit(CloudEvent(type=USAGE, source=f"urn:agent:{self._agent}", data=used))
+        await response.emit(CloudEvent(type=USAGE_EVENT, source=f"urn:agent:{self._agent}", data=used))
 
 
 class Budgets(StrictOptions):
@@ -93,44 +97,48 @@ class Budgets(StrictOptions):
     agent_day: int | None = Field(default=None, ge=1)
 
     @property
-    def last(self) -> bool:
+    def has_lasting(self) -> bool:
         """Whether any holds for more than a turn."""
         return any((self.conversation, self.person_day, self.agent_day))
 
 
-class BudgetUsedUp(CoReasonError):
+class BudgetExceededError(CoReasonError):
     """No more tokens may be used; the text says of what, and when it begins again."""
 
 
-class Purse:
+class BudgetMeter:
     """The budgets in one turn, with what was used before (`usage`) and in it."""
 
-    def __init__(self, budgets: Budgets, usage: Usage | None, tally: Tally, person: str, conversation_id: str) -> None:
+    def __init__(self, budgets: Budgets, usage: Usage | None, turn_usage: TurnUsage, person: str, conversation_id: str) -> None:
         self._budgets = budgets
         self._usage = usage
-        self.tally = tally
+        self.turn_usage = turn_usage
         """What was used in the turn."""
         self._person = person
         self._conversation_id = conversation_id
 
     async def check(self) -> None:
         """BudgetUsedUp where one is."""
-        budgets, now = self._budgets, self.tally.tokens
+        budgets, now = self._budgets, self.turn_usage.tokens
         if budgets.turn is not None and now >= budgets.turn:
-            raise BudgetUsedUp(f"This answer has used its budget of {budgets.turn:,} tokens; ask for less at once.")
+            raise BudgetExceededError(f"This answer has used its budget of {budgets.turn:,} tokens; ask for less at once.")
         if (usage := self._usage) is None:
             return
         most = budgets.conversation
         if most is not None and now + await usage.of_conversation(self._conversation_id) >= most:
-            raise BudgetUsedUp(f"This conversation has used its budget of {most:,} tokens; begin a new one with /new.")
+            raise BudgetExceededError(f"This conversation has used its budget of {most:,} tokens; begin a new one with /new.")
         most = budgets.person_day
         if most is not None and now + await usage.of_person(self._person) >= most:
-            raise BudgetUsedUp(f"You have used your budget of {most:,} tokens for today; {_again(usage.until_next_day)}.")
+            raise BudgetExceededError(
+                f"You have used your budget of {most:,} tokens for today; {_reset_text(usage.until_next_day)}."
+            )
         most = budgets.agent_day
         if most is not None and now + await usage.of_agent() >= most:
-            raise BudgetUsedUp(f"My budget of {most:,} tokens for today is used up; {_again(usage.until_next_day)}.")
+            raise BudgetExceededError(
+                f"My budget of {most:,} tokens for today is used up; {_reset_text(usage.until_next_day)}."
+            )
 
 
-def _again(left: timedelta) -> str:
-    minutes = max(1, round(left.total_seconds() / 60))
+def _reset_text(remaining: timedelta) -> str:
+    minutes = max(1, round(remaining.total_seconds() / 60))
     return f"it begins again at 00:00 UTC, in {minutes // 60} h {minutes % 60:02} min"

@@ -7,15 +7,15 @@ from typing import Any
 
 from ..contracts import Interaction
 from ..exceptions import CoReasonError
-from .prompts import Message, passages_shown, summary_shown, turns_shown
+from .prompts import Message, render_passages, render_summary, render_turns
 
-_A_MESSAGE = 4
+_TOKENS_PER_MESSAGE = 4
 """Tokens that a message takes beside its text, as OpenAI's models count."""
-_SHORT = 200
-_NO_ROOM = "\n(cut here: there is no room for more)"
+_UNSHORTENED_CHARACTERS = 200
+_CUT_NOTE = "\n(cut here: there is no room for more)"
 
 
-class ContextTooLong(CoReasonError):
+class ContextTooLongError(CoReasonError):
     """What has to be shown is more than the model takes."""
 
     def __init__(self, tokens: int, limit: int) -> None:
@@ -37,7 +37,7 @@ class Context:
         head: Sequence[Message],
         remembered: Sequence[Mapping[str, Any]],
         window: Sequence[Interaction],
-        count: Callable[[str], int],
+        count_tokens: Callable[[str], int],
         limit: int,
     ) -> None:
         self.tail: list[Message] = []
@@ -46,91 +46,91 @@ class Context:
         self._notices = [dict(message) for message in remembered[:-1]]
         heading, *facts = remembered[-1]["content"].split("\n") if remembered else [""]
         self._heading = heading
-        self._facts = _newest(facts, count, limit // 4)
-        self._summary = summary_shown(window)
-        self._turns = turns_shown(window)
-        self._count = count
+        self._facts = _select_newest(facts, count_tokens, limit // 4)
+        self._summary = render_summary(window)
+        self._turns = render_turns(window)
+        self._count_tokens = count_tokens
         self._limit = limit
 
-    def messages(self, beside: str = "") -> list[Message]:
-        """What there is room for with what the request says `beside` them; ContextTooLong where the rest is too much.
+    def messages(self, request_fields: str = "") -> list[Message]:
+        """What there is room for with what the request says `request_fields` them; ContextTooLong where the rest is too much.
 
         Left out are, in this order: the oldest turns, their summary, the passages that fit least, what tools answered first,
         the oldest of what was remembered.
         """
-        shown = self._shown()
-        if most_tokens([beside, *(text for message in shown for text in _texts(message))]) <= self._limit:
+        shown = self._all_messages()
+        if max_tokens_of([request_fields, *(text for message in shown for text in _message_texts(message))]) <= self._limit:
             return shown  # most contexts need no counting
-        ways = self._leave_out()
-        while (over := self.tokens(shown) + self._count(beside) - self._limit) > 0:
+        ways = self._drop_least_important()
+        while (over := self.count_message_tokens(shown) + self._count_tokens(request_fields) - self._limit) > 0:
             while over > 0:
                 if (gained := next(ways, None)) is None:
-                    raise ContextTooLong(self._limit + over, self._limit)
+                    raise ContextTooLongError(self._limit + over, self._limit)
                 over -= gained
-            shown = self._shown()
+            shown = self._all_messages()
         return shown
 
-    def _shown(self) -> list[Message]:
+    def _all_messages(self) -> list[Message]:
         remembered: list[Message] = []
         if self._facts:
             remembered = [*self._notices, {"role": "system", "content": "\n".join([self._heading, *self._facts])}]
         turns = [message for turn in self._turns for message in turn]
-        return [*self._head, *remembered, *self._summary, *turns, *passages_shown(self.passages), *self.tail]
+        return [*self._head, *remembered, *self._summary, *turns, *render_passages(self.passages), *self.tail]
 
-    def _leave_out(self) -> Iterator[int]:
+    def _drop_least_important(self) -> Iterator[int]:
         """Leaves out one thing after the other, and says how many tokens that gains."""
         while self._turns:
-            yield self.tokens(self._turns.pop(0))
+            yield self.count_message_tokens(self._turns.pop(0))
         while self._summary:
-            yield self.tokens([self._summary.pop()])
+            yield self.count_message_tokens([self._summary.pop()])
         while self.passages:
-            yield self._count(self.passages.pop())
+            yield self._count_tokens(self.passages.pop())
         for message in self.tail:
-            yield from self._shorten(message)
+            yield from self._shorten_message(message)
         while self._facts:
-            yield self._count(self._facts.pop(0))
+            yield self._count_tokens(self._facts.pop(0))
 
-    def _shorten(self, message: Message) -> Iterator[int]:
+    def _shorten_message(self, message: Message) -> Iterator[int]:
         """By half, and by half again: what a tool answered, and what it was called with."""
         for call in message.get("tool_calls", ()):
-            if len(arguments := call["function"]["arguments"]) > _SHORT:
+            if len(arguments := call["function"]["arguments"]) > _UNSHORTENED_CHARACTERS:
                 call["function"]["arguments"] = "{}"
-                yield self._count(arguments)
-        while message["role"] == "tool" and len(text := message["content"]) > _SHORT:
-            message["content"] = f"{text[: len(text) // 2]}{_NO_ROOM}"
-            yield self._count(text) - self._count(message["content"])
+                yield self._count_tokens(arguments)
+        while message["role"] == "tool" and len(text := message["content"]) > _UNSHORTENED_CHARACTERS:
+            message["content"] = f"{text[: len(text) // 2]}{_CUT_NOTE}"
+            yield self._count_tokens(text) - self._count_tokens(message["content"])
 
-    def tokens(self, messages: Sequence[Mapping[str, Any]]) -> int:
+    def count_message_tokens(self, messages: Sequence[Mapping[str, Any]]) -> int:
         """How many messages have."""
-        return tokens_of(messages, self._count)
+        return count_message_tokens(messages, self._count_tokens)
 
 
-def tokens_of(messages: Sequence[Mapping[str, Any]], count: Callable[[str], int]) -> int:
+def count_message_tokens(messages: Sequence[Mapping[str, Any]], count_tokens: Callable[[str], int]) -> int:
     """How many tokens messages have."""
-    return sum(_A_MESSAGE + sum(count(text) for text in _texts(message)) for message in messages)
+    return sum(_TOKENS_PER_MESSAGE + sum(count_tokens(text) for text in _message_texts(message)) for message in messages)
 
 
-def most_tokens(texts: Iterable[str]) -> int:
+def max_tokens_of(texts: Iterable[str]) -> int:
     """What texts have at most, a message each: no text has more tokens than bytes."""
-    return sum(_A_MESSAGE + 4 * len(text) for text in texts)
+    return sum(_TOKENS_PER_MESSAGE + 4 * len(text) for text in texts)
 
 
-def _newest(facts: Sequence[str], count: Callable[[str], int], room: int) -> list[str]:
+def _select_newest(facts: Sequence[str], count_tokens: Callable[[str], int], max_tokens: int) -> list[str]:
     """Those that fit, the newest first, in their order."""
-    if most_tokens(facts) <= room:
+    if max_tokens_of(facts) <= max_tokens:
         return list(facts)
     kept: list[str] = []
     for fact in reversed(facts):
-        tokens = count(fact) + 1
-        if tokens <= room:
+        tokens = count_tokens(fact) + 1
+        if tokens <= max_tokens:
             kept.append(fact)
-            room -= tokens
+            max_tokens -= tokens
         elif kept:  # one that is too large by itself hides no others
             break
     return kept[::-1]
 
 
-def _texts(message: Mapping[str, Any]) -> list[str]:
+def _message_texts(message: Mapping[str, Any]) -> list[str]:
     texts = [message["content"]] if message.get("content") else []
     for call in message.get("tool_calls", ()):
         texts += [call["function"]["name"], call["function"]["arguments"]]

@@ -8,75 +8,82 @@ from typing import Any
 
 from ..contracts import AgentCapability, ResponseHandler
 from ..exceptions import ModelError
-from .budget import BudgetUsedUp, Purse
+from .budget import BudgetExceededError, BudgetMeter
 from .context import Context
-from .guardrails.decisions import NO_ANSWER, Withheld
-from .model.client import Question
-from .model.fallback import Model
-from .model.reply import Reply
+from .guardrails.decisions import NO_ANSWER, WithheldError
+from .model.client import CompletionRequest
+from .model.fallback import ModelWithFallback
+from .model.reply import Completion
 from .options import Limits
-from .output import Speaker
-from .prompts import problem_shown
-from .structured import data_in
-from .tools.execution import ToolUse
+from .output import ReplyStreamer
+from .prompts import render_problem
+from .structured import parse_data
+from .tools.execution import ToolRunner
 
 
-class Asker:
-    """Asks `model` what `context` holds; `speaker` hears its replies. `further` are more fields of each request, such as
+class ModelCaller:
+    """Asks `model` what `context` holds; `streamer` hears its replies. `extra_fields` are more fields of each request, such as
     its tools."""
 
-    def __init__(self, model: Model, context: Context, speaker: Speaker, purse: Purse, further: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        model: ModelWithFallback,
+        context: Context,
+        streamer: ReplyStreamer,
+        meter: BudgetMeter,
+        extra_fields: Mapping[str, Any],
+    ) -> None:
         self._model = model
         self._context = context
-        self._speaker = speaker
-        self._purse = purse
-        self._further = further
+        self._streamer = streamer
+        self._meter = meter
+        self._extra_fields = extra_fields
 
-    async def ask(self, *, may_call: bool) -> Reply:
+    async def call(self, *, may_call_tools: bool) -> Completion:
         """One reply, with its text as it was let through. Whatever is raised, what was used is counted.
 
         BudgetUsedUp, ContextTooLong, ModelError, and Withheld where a guardrail keeps it back.
         """
-        further = dict(self._further)
-        if not may_call:
-            further["tool_choice"] = "none"
-        await self._purse.check()
-        question = Question(self._context.messages(json.dumps(further, ensure_ascii=False)), further)
-        tally = self._purse.tally
+        extra_fields = dict(self._extra_fields)
+        if not may_call_tools:
+            extra_fields["tool_choice"] = "none"
+        await self._meter.check()
+        question = CompletionRequest(self._context.messages(json.dumps(extra_fields, ensure_ascii=False)), extra_fields)
+        tally = self._meter.turn_usage
         try:
-            reply = await tally.reply(self._model, question, self._speaker, self._context.tokens)
+            reply = await tally.complete(self._model, question, self._streamer, self._context.count_message_tokens)
             tally.model = reply.model
-            reply.text = await self._speaker.end(is_cut=reply.finish == "length")
+            reply.text = await self._streamer.finish(is_truncated=reply.finish_reason == "length")
         except ModelError as error:
-            await self._speaker.abort(error.problem)
+            await self._streamer.abort(error.problem)
             raise
-        except BudgetUsedUp:
-            await self._speaker.abort("a budget is used up")
+        except BudgetExceededError:
+            await self._streamer.abort("a budget is used up")
             raise
         return reply
 
 
-_OVER = "(Our conversation ends here.)"
+_CONVERSATION_ENDED = "(Our conversation ends here.)"
 
 """Where a termination marker is all that the model says."""
 
 
-class LLMTurn:
+class AgentLoop:
     """`run` leads it: asks, and adds to `context` what was said and what tools gave."""
 
     def __init__(
         self,
-        asker: Asker,
-        tool_use: ToolUse,
+        model_caller: ModelCaller,
+        tool_runner: ToolRunner,
         context: Context,
-        speaker: Speaker,
+        streamer: ReplyStreamer,
         response: ResponseHandler,
         limits: Limits,
     ) -> None:
-        self._asker = asker
-        self._tool_use = tool_use
+        self._model_caller = model_caller
+        self._tool_runner = tool_runner
         self._context = context
-        self._speaker = speaker
+        self._streamer = streamer
         self._response = response
         self._limits = limits
 
@@ -88,40 +95,42 @@ class LLMTurn:
         """
         repairs = self._limits.repairs
         while True:
-            reply = await self._answer()
+            reply = await self._complete_with_tools()
             if reply is None:
                 return
             if capability is None:
-                if self._speaker.said_something:
+                if self._streamer.has_replied:
                     return
-                if not (self._speaker.is_over or self._speaker.is_cleared):
-                    problem = "used up all it may say before its answer" if reply.finish == "length" else "gave no answer"
-                    raise ModelError(reply.model, problem, may_pass=True)
-                await self._response.markdown(_OVER if self._speaker.is_over else NO_ANSWER)
+                if not (self._streamer.has_termination_marker or self._streamer.is_emptied):
+                    problem = (
+                        "used up all it may say before its answer" if reply.finish_reason == "length" else "gave no answer"
+                    )
+                    raise ModelError(reply.model, problem, is_transient=True)
+                await self._response.markdown(_CONVERSATION_ENDED if self._streamer.has_termination_marker else NO_ANSWER)
                 return
-            data, problem = data_in(reply.text, capability.outputs)
+            data, problem = parse_data(reply.text, capability.outputs)
             if data is not None:
                 await self._response.data(data)
                 return
             if not repairs:
                 # What is wrong quotes it, and what it says is for no log.
-                raise ModelError(reply.model, "gave no data that are valid", may_pass=True)
+                raise ModelError(reply.model, "gave no data that are valid", is_transient=True)
             repairs -= 1
             self._context.tail += [
                 {"role": "assistant", "content": reply.text[: self._limits.result_characters]},
-                *problem_shown(problem),
+                *render_problem(problem),
             ]
 
-    async def _answer(self) -> Reply | None:
+    async def _complete_with_tools(self) -> Completion | None:
         """The reply that calls no tool, after those that do; None where one is kept back."""
         for left in range(self._limits.rounds, -1, -1):
             try:
-                reply = await self._asker.ask(may_call=left > 0)
-            except Withheld as error:
-                await self._speaker.withhold(error)
+                reply = await self._model_caller.call(may_call_tools=left > 0)
+            except WithheldError as error:
+                await self._streamer.withhold(error)
                 return None
-            if not reply.calls:
+            if not reply.tool_calls:
                 return reply
             if left:
-                self._context.tail += await self._tool_use.run(reply)
+                self._context.tail += await self._tool_runner.run(reply)
         raise ModelError(reply.model, f"came to no answer within {self._limits.rounds} rounds of tool calls")

@@ -19,7 +19,7 @@ class StrictOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
-Options = TypeVar("Options", bound=BaseModel)
+OptionsT = TypeVar("OptionsT", bound=BaseModel)
 
 
 class Endpoint(StrictOptions):
@@ -47,10 +47,10 @@ class Endpoint(StrictOptions):
     usage: bool = True
     merge_messages: bool = False
 
-    def resolved(self, environment: Mapping[str, str] = os.environ) -> tuple[str, str]:
+    def resolve(self, environment: Mapping[str, str] = os.environ) -> tuple[str, str]:
         """Base URL and key. ConfigError where no server is named, or the file of the key cannot be read."""
         url = self.url or environment.get("OPENAI_BASE_URL") or ""
-        key = self._key()
+        key = self._read_key()
         if key is not None and not re.fullmatch(r"[!-~]+", key):
             place = "api_key" if self.api_key is not None else "api_key_file"
             raise ConfigError(f"options.endpoint.{place}", "is no key: it is empty, or has spaces or line breaks within it")
@@ -67,7 +67,7 @@ class Endpoint(StrictOptions):
             raise ConfigError("options.endpoint.url" if self.url else "OPENAI_BASE_URL", problem)
         return url or "https://api.openai.com/v1", key or "none"  # servers that want no key get one that says so
 
-    def _key(self) -> str | None:
+    def _read_key(self) -> str | None:
         if self.api_key is not None:
             return self.api_key.get_secret_value()
         if self.api_key_file is None:
@@ -95,7 +95,7 @@ class Limits(StrictOptions):
     passages: int = Field(default=3, ge=0)
 
 
-def options_of(kind: type[Options], given: Options | Mapping[str, Any] | None, place: str) -> Options:
+def parse_options(kind: type[OptionsT], given: OptionsT | Mapping[str, Any] | None, place: str) -> OptionsT:
     """Options as given, or read from a mapping; ConfigError names the key."""
     if isinstance(given, kind):
         return given
@@ -109,16 +109,16 @@ def options_of(kind: type[Options], given: Options | Mapping[str, Any] | None, p
         raise ConfigError(where, problem) from error
 
 
-def listed(given: Any, place: str) -> list[Any]:
+def require_list(given: Any, place: str) -> list[Any]:
     """A list as given; ConfigError where it is none."""
     if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
         raise ConfigError(place, "is a list")
     return list(given)
 
 
-def texts(given: Any, place: str) -> tuple[str, ...]:
+def require_texts(given: Any, place: str) -> tuple[str, ...]:
     """A list of texts that are not empty, as given; ConfigError where it is none."""
-    found = listed(given, place)
+    found = require_list(given, place)
     if not all(isinstance(one, str) and one for one in found):
         raise ConfigError(place, "is a list of texts")
     return tuple(found)

@@ -19,22 +19,22 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from ..domain.text import coverage, keywords, words
+from ..domain.text import extract_keywords, keyword_coverage, split_words
 
-NAME = "script"
+MODEL_NAME = "script"
 REMEDY = "For a real one set OPENAI_API_KEY (or OPENAI_BASE_URL) and OPENAI_MODEL."
 NOTICE = f"(I am a script that plays a language model. {REMEDY})"
-REMEMBER = "remember_interaction_info"
-TIME = "current_time"
+REMEMBER_TOOL = "remember_interaction_info"
+TIME_TOOL = "current_time"
 
-_REMEMBERED = "Previous interactions:\n- "
-_PLEASE = re.compile(r"^\s*(please )?remember( that)?\b[\s:,]*", re.IGNORECASE)
+_MEMORY_HEADING = "Previous interactions:\n- "
+_REMEMBER_PREFIX = re.compile(r"^\s*(please )?remember( that)?\b[\s:,]*", re.IGNORECASE)
 _PIECE = re.compile(r"\S+\s*")
-_FRAGMENT = 12
+_FRAGMENT_CHARACTERS = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ScriptedReply:
     """What the script says, or which tool it calls."""
 
     text: str = ""
@@ -42,63 +42,67 @@ class Line:
     arguments: Mapping[str, str] = field(default_factory=dict)
 
 
-def next_line(messages: Sequence[Mapping[str, Any]], tools: Sequence[str]) -> Line:
+def choose_reply(messages: Sequence[Mapping[str, Any]], tools: Sequence[str]) -> ScriptedReply:
     """Remembers by a tool what is no question; answers a question from the system message with what was remembered."""
-    line = _line(messages, tools)
+    line = _choose_plain_reply(messages, tools)
     if not line.tool and not any(message["role"] == "assistant" and message.get("content") for message in messages):
-        return Line(f"{line.text}\n\n{NOTICE}")
+        return ScriptedReply(f"{line.text}\n\n{NOTICE}")
     return line
 
 
-def _line(messages: Sequence[Mapping[str, Any]], tools: Sequence[str]) -> Line:
+def _choose_plain_reply(messages: Sequence[Mapping[str, Any]], tools: Sequence[str]) -> ScriptedReply:
     if messages[-1]["role"] == "tool":
-        return Line(_reported(messages))
+        return ScriptedReply(_render_tool_result(messages))
     asked = str(messages[-1].get("content") or "").strip()
     if not asked.endswith("?"):
-        told = _PLEASE.sub("", asked)
-        if told and REMEMBER in tools:
-            return Line(tool=REMEMBER, arguments={"information": told})
-        return Line("Tell me something that I should remember.")
-    wanted = keywords(asked)
-    if "time" in wanted and TIME in tools:
-        return Line(tool=TIME)
-    best = max(_remembered(messages), key=lambda fact: coverage(wanted, " ".join(words(fact))), default="")
-    if best and coverage(wanted, " ".join(words(best))):
-        return Line(f'You told me: "{best}"')
-    return Line("I know only what you tell me, and of that you told me nothing.")
+        told = _REMEMBER_PREFIX.sub("", asked)
+        if told and REMEMBER_TOOL in tools:
+            return ScriptedReply(tool=REMEMBER_TOOL, arguments={"information": told})
+        return ScriptedReply("Tell me something that I should remember.")
+    wanted = extract_keywords(asked)
+    if "time" in wanted and TIME_TOOL in tools:
+        return ScriptedReply(tool=TIME_TOOL)
+    best = max(
+        _find_remembered_facts(messages), key=lambda fact: keyword_coverage(wanted, " ".join(split_words(fact))), default=""
+    )
+    if best and keyword_coverage(wanted, " ".join(split_words(best))):
+        return ScriptedReply(f'You told me: "{best}"')
+    return ScriptedReply("I know only what you tell me, and of that you told me nothing.")
 
 
-def _reported(messages: Sequence[Mapping[str, Any]]) -> str:
+def _render_tool_result(messages: Sequence[Mapping[str, Any]]) -> str:
     """What to say when a tool has answered."""
     result = str(messages[-1]["content"])
     called = next(message["tool_calls"][0]["function"] for message in reversed(messages) if message.get("tool_calls"))
     if result.startswith("error:"):
         return f"My tool {called['name']} does not work: {result.removeprefix('error:').strip()}"
-    if called["name"] == REMEMBER:
+    if called["name"] == REMEMBER_TOOL:
         return f'I will remember: "{json.loads(called["arguments"])["information"]}"'
     return f"It is {result}."
 
 
-def _remembered(messages: Sequence[Mapping[str, Any]]) -> list[str]:
+def _find_remembered_facts(messages: Sequence[Mapping[str, Any]]) -> list[str]:
     said = [str(message["content"]) for message in messages if message["role"] == "system"]
-    return [fact for text in said if text.startswith(_REMEMBERED) for fact in text.removeprefix(_REMEMBERED).split("\n- ")]
+    return [
+        fact for text in said if text.startswith(_MEMORY_HEADING) for fact in text.removeprefix(_MEMORY_HEADING).split("\n- ")
+    ]
 
 
 class ScriptedModel:
     """`async with ScriptedModel() as model: …` serves the script at `model.url`, on loopback and a free port, or this one.
 
-    It speaks what `/v1/chat/completions` does with `stream: true`, and nothing else. A word comes every `pace_s`.
+    It speaks what `/v1/chat/completions` does with `stream: true`, and nothing else. A word comes every `delay_s`.
     """
 
-    def __init__(self, pace_s: float = 0.02, port: int = 0) -> None:
-        self._pace_s = pace_s
+    def __init__(self, delay_s: float = 0.02, port: int = 0) -> None:
+        self._delay_s = delay_s
         self._port = port
         self._runner: web.AppRunner | None = None
         self.url = ""
 
     async def __aenter__(self) -> Self:
         application = web.Application(client_max_size=2**24)
-        application.router.add_post("/v1/chat/completions", self._completions)
+        application.router.add_post("/v1/chat/completions", self._answer_completion)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self._port).start()
@@ -111,45 +115,45 @@ class ScriptedModel:
         if self._runner is not None:
             await self._runner.cleanup()
 
-    async def _completions(self, request: web.Request) -> web.StreamResponse:
+    async def _answer_completion(self, request: web.Request) -> web.StreamResponse:
         asked = await request.json()
-        line = next_line(asked["messages"], [tool["function"]["name"] for tool in asked.get("tools", ())])
+        line = choose_reply(asked["messages"], [tool["function"]["name"] for tool in asked.get("tools", ())])
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
-        for choice in _choices(line):
-            chunk = {"id": "script", "object": "chat.completion.chunk", "created": 0, "model": NAME, "choices": [choice]}
+        for choice in _build_choices(line):
+            chunk = {"id": "script", "object": "chat.completion.chunk", "created": 0, "model": MODEL_NAME, "choices": [choice]}
             await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
-            await asyncio.sleep(self._pace_s)
+            await asyncio.sleep(self._delay_s)
         await response.write(b"data: [DONE]\n\n")
         return response
 
 
-def _choices(line: Line) -> Iterator[dict[str, Any]]:
-    yield _choice({"role": "assistant", "content": None if line.tool else ""})
-    if line.tool:
-        function = {"name": line.tool, "arguments": ""}
-        yield _choice({"tool_calls": [{"index": 0, "id": "call_script", "type": "function", "function": function}]})
-        arguments = json.dumps(dict(line.arguments))
-        for start in range(0, len(arguments), _FRAGMENT):
-            fragment = {"arguments": arguments[start : start + _FRAGMENT]}
-            yield _choice({"tool_calls": [{"index": 0, "function": fragment}]})
-    for piece in _PIECE.findall(line.text):
-        yield _choice({"content": piece})
-    yield _choice({}, "tool_calls" if line.tool else "stop")
+def _build_choices(reply: ScriptedReply) -> Iterator[dict[str, Any]]:
+    yield _build_choice({"role": "assistant", "content": None if reply.tool else ""})
+    if reply.tool:
+        function = {"name": reply.tool, "arguments": ""}
+        yield _build_choice({"tool_calls": [{"index": 0, "id": "call_script", "type": "function", "function": function}]})
+        arguments = json.dumps(dict(reply.arguments))
+        for start in range(0, len(arguments), _FRAGMENT_CHARACTERS):
+            fragment = {"arguments": arguments[start : start + _FRAGMENT_CHARACTERS]}
+            yield _build_choice({"tool_calls": [{"index": 0, "function": fragment}]})
+    for piece in _PIECE.findall(reply.text):
+        yield _build_choice({"content": piece})
+    yield _build_choice({}, "tool_calls" if reply.tool else "stop")
 
 
-def _choice(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
-    return {"index": 0, "delta": delta, "finish_reason": finish}
+def _build_choice(delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
+    return {"index": 0, "delta": delta, "finish_reason": finish_reason}
 
 
 async def _serve(port: int) -> None:
     async with ScriptedModel(port=port) as model:
         print("A script plays a language model until Ctrl-C. For an agent in another terminal:", file=sys.stderr)
-        print(f"export OPENAI_BASE_URL={model.url} OPENAI_MODEL={NAME}", flush=True)
+        print(f"export OPENAI_BASE_URL={model.url} OPENAI_MODEL={MODEL_NAME}", flush=True)
         await asyncio.Event().wait()
 
 
-def _port(text: str) -> int:
+def _parse_port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"must be a number up to 65535, not {text!r}")
     return int(text)
@@ -160,7 +164,7 @@ def _main() -> None:
         prog="python -m spade_coreason.llm.scripted",
         description="Plays a language model with OpenAI's API on 127.0.0.1 until Ctrl-C; prints the variables for an agent.",
     )
-    parser.add_argument("port", metavar="PORT", nargs="?", type=_port, help="default: one that is free")
+    parser.add_argument("port", metavar="PORT", nargs="?", type=_parse_port, help="default: one that is free")
     port = parser.parse_args().port or 0
     try:
         asyncio.run(_serve(port))

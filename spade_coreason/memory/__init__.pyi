@@ -1,13 +1,13 @@
 from .active import (
-    Memory as Memory,
-    Person as Person,
+    ActiveConversation as ActiveConversation,
+    ActivePerson as ActivePerson,
     Variables as Variables,
 )
 from .export import (
     export_person as export_person,
 )
 from .forget import (
-    Forgotten as Forgotten,
+    ErasureReport as ErasureReport,
     forget_conversation as forget_conversation,
     forget_everybody as forget_everybody,
     forget_person as forget_person,
@@ -19,11 +19,11 @@ from .interaction.store import (
     AgentInteractionMemory as AgentInteractionMemory,
 )
 from .interaction.tools import (
-    CONTROL as CONTROL,
+    CONTROL_CHARACTERS as CONTROL_CHARACTERS,
     MemoryTool as MemoryTool,
 )
 from .interaction.turn_sync import (
-    Syncs as Syncs,
+    DeferredSyncs as DeferredSyncs,
 )
 from .knowledge.embeddings import (
     Embedder as Embedder,
@@ -31,15 +31,15 @@ from .knowledge.embeddings import (
     OpenAIEmbedder as OpenAIEmbedder,
 )
 from .knowledge.knowledge import (
-    Found as Found,
     Knowledge as Knowledge,
-    Progress as Progress,
+    ProgressCallback as ProgressCallback,
+    SearchHit as SearchHit,
 )
 from .knowledge.loaders import (
-    files_in as files_in,
+    find_files as find_files,
 )
 from .openai_api import (
-    WebApi as WebApi,
+    OpenAIApi as OpenAIApi,
 )
 from .session import (
     Session as Session,
@@ -52,15 +52,15 @@ from .summaries import (
 from .tokens import (
     TokenCounter as TokenCounter,
     Tokenizer as Tokenizer,
-    counter as counter,
-    trusted as trusted,
+    counter_for as counter_for,
+    guard_counter as guard_counter,
 )
 from .usage import (
-    TOKENS as TOKENS,
-    USAGE as USAGE,
+    TOKENS_VARIABLE as TOKENS_VARIABLE,
+    USAGE_EVENT as USAGE_EVENT,
     Usage as Usage,
-    usage_in as usage_in,
+    sum_usage as sum_usage,
 )
 from .window import (
-    Governance as Governance,
+    HistoryWindow as HistoryWindow,
 )

@@ -5,11 +5,11 @@ from typing import Literal, TypeAlias
 from uuid import UUID
 
 from ..contracts import Identity
-from ..domain.conversation import Life
-from ..domain.history import HeldTurns
+from ..domain.conversation import ConversationStatus
+from ..domain.history import RecentTurns
 from ..domain.jid import local_part
 from ..domain.preferences import Preferences
-from ..storage import NOTHING, WINDOW, ConversationRow, Window
+from ..storage import COMPACTION_VARIABLE, NO_COMPACTION, CompactionState, StoredConversation
 
 Scope: TypeAlias = Literal["conversation", "person"]
 
@@ -21,19 +21,19 @@ class Variables:
         self.scope = scope
         self.holder = holder
         self.values = values
-        self._window: tuple[str, Window] = ("", NOTHING)
+        self._parsed_compaction: tuple[str, CompactionState] = ("", NO_COMPACTION)
 
     @property
-    def window(self) -> Window:
+    def compaction(self) -> CompactionState:
         """What the platform keeps about the window of this conversation."""
-        text = self.values.get(WINDOW, "")
-        if text is not self._window[0]:
-            self._window = text, Window.from_json(text)
-        return self._window[1]
+        text = self.values.get(COMPACTION_VARIABLE, "")
+        if text is not self._parsed_compaction[0]:
+            self._parsed_compaction = text, CompactionState.from_json(text)
+        return self._parsed_compaction[1]
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
-class Person:
+class ActivePerson:
     """What is held in memory of somebody while conversations of theirs are: one object a person, or they would differ."""
 
     variables: Variables
@@ -41,37 +41,37 @@ class Person:
 
 
 @dataclass(slots=True, eq=False)
-class Memory:
+class ActiveConversation:
     """What a conversation holds in memory between its turns; the database has all of it."""
 
-    row: ConversationRow
-    turns: HeldTurns
+    record: StoredConversation
+    turns: RecentTurns
     """The newest of them."""
     variables: Variables
-    person: Person
-    last_answer: str = ""
-    echoes: int = 0
+    person: ActivePerson
+    last_reply: str = ""
+    echo_count: int = 0
     session_uuid: UUID = field(init=False)
     identities: dict[str, Identity] = field(init=False)
 
     def __post_init__(self) -> None:
-        owner = self.row.owner
-        self.session_uuid = UUID(self.row.session_id)
+        owner = self.record.owner
+        self.session_uuid = UUID(self.record.session_id)
         name = local_part(owner)
         self.identities = {role: Identity(id=owner, name=name, role=role) for role in ("user", "agent")}
 
-    def identity(self, language: str, nickname: str = "") -> Identity:
+    def identity_for(self, channel: str, nickname: str = "") -> Identity:
         """Who asks in a language; in a room the id is the owner's, the name that of whoever speaks."""
         if nickname:
-            return Identity(id=self.row.owner, name=nickname, role="user")
-        return self.identities["agent" if language in ("program", "spade") else "user"]
+            return Identity(id=self.record.owner, name=nickname, role="user")
+        return self.identities["agent" if channel in ("program", "spade") else "user"]
 
     @property
-    def life(self) -> Life:
+    def status(self) -> ConversationStatus:
         """Where the conversation is."""
-        return self.row.life
+        return self.record.status
 
-    @life.setter
-    def life(self, life: Life) -> None:
-        if life is not self.row.life:
-            self.row = self.row.with_life(life)
+    @status.setter
+    def status(self, status: ConversationStatus) -> None:
+        if status is not self.record.status:
+            self.record = self.record.with_status(status)

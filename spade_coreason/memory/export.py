@@ -8,10 +8,10 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from ..contracts.base import in_json, utc_now
+from ..contracts.base import format_rfc3339, utc_now
 from ..domain.preferences import PREFERENCES, Preferences
-from ..storage import AgentStore, ConversationRow, InboxRow, Shelf
-from .forget import held_of
+from ..storage import AgentRepository, InboxRecord, Shelf, StoredConversation
+from .forget import find_person_records
 from .interaction.store import AgentInteractionMemory
 
 SCHEMA = "ai.coreason.export"
@@ -21,7 +21,7 @@ _STATES = ("received", "answered", "closed")
 
 
 async def export_person(
-    store: AgentStore,
+    repository: AgentRepository,
     memory: AgentInteractionMemory | None,
     owner: str,
     *,
@@ -38,63 +38,63 @@ async def export_person(
     - `audit`: what the agent did for them, as its audit trail has it
     - `requests`: the messages of the last seven days; the text of those only that are not finished, of others there is none
     """
-    owner, rows, names = await held_of(store, owner)
+    owner, rows, names = await find_person_records(repository, owner)
     known = await memory.aget_entries() if memory is not None else {}
-    preferences = Preferences.of(await store.variables(PREFERENCES, owner))
+    preferences = Preferences.from_stored(await repository.load_variables(PREFERENCES, owner))
     return {
         "schema": SCHEMA,
         "version": VERSION,
-        "agent": store.agent,
+        "agent": repository.agent,
         "person": owner,
-        "exported_at": in_json(clock()),
-        "conversations": [await _conversation(store, row) for row in rows],
-        "variables": await _variables(store, "person", owner),
+        "exported_at": format_rfc3339(clock()),
+        "conversations": [await _export_conversation(repository, row) for row in rows],
+        "variables": await _export_variables(repository, "person", owner),
         "preferences": {name: value for name, value in asdict(preferences).items() if value is not None},
         "memories": {
             name: [{"content": content, "timestamp": time} for content, time in known[name]] for name in names if name in known
         },
-        "documents": await _documents(store, owner, names),
-        "audit": [row.entry for row in await store.trail.newest(person=owner)],
-        "requests": [_request(row) for row in await store.inbox.received_from(owner)],
+        "documents": await _export_documents(repository, owner, names),
+        "audit": [row.entry for row in await repository.audit_trail.load_newest(person=owner)],
+        "requests": [_export_request(row) for row in await repository.inbox.load_received_from(owner)],
     }
 
 
-async def _conversation(store: AgentStore, row: ConversationRow) -> dict[str, Any]:
-    life = row.life
+async def _export_conversation(repository: AgentRepository, record: StoredConversation) -> dict[str, Any]:
+    life = record.status
     return {
-        "conversation_id": row.conversation_id,
-        "session_id": row.session_id,
+        "conversation_id": record.conversation_id,
+        "session_id": record.session_id,
         "state": life.state.value,
         "interaction_count": life.interaction_count,
-        "max_interactions": row.max_interactions,
-        "created_at": in_json(life.created_at),
-        "last_interaction": in_json(life.last_interaction),
-        "variables": await _variables(store, "conversation", row.conversation_id),
-        "turns": [_read(turn) async for turn in store.all_turns(row.id)],
+        "max_interactions": record.max_interactions,
+        "created_at": format_rfc3339(life.created_at),
+        "last_interaction": format_rfc3339(life.last_interaction),
+        "variables": await _export_variables(repository, "conversation", record.conversation_id),
+        "turns": [_parse_json(turn) async for turn in repository.iterate_turns(record.id)],
     }
 
 
-async def _variables(store: AgentStore, scope: str, holder: str) -> dict[str, Any]:
-    return {name: _read(value) for name, value in (await store.variables(scope, holder)).items()}
+async def _export_variables(repository: AgentRepository, scope: str, holder: str) -> dict[str, Any]:
+    return {name: _parse_json(value) for name, value in (await repository.load_variables(scope, holder)).items()}
 
 
-async def _documents(store: AgentStore, owner: str, names: list[str]) -> list[dict[str, Any]]:
+async def _export_documents(repository: AgentRepository, owner: str, names: list[str]) -> list[dict[str, Any]]:
     shelves = [Shelf("person", owner), *(Shelf("conversation", name) for name in names)]
     return [
-        {shelf.scope: shelf.holder, "name": name, "added_at": in_json(added_at), "text": text}
-        for shelf, name, added_at, text in await store.knowledge.texts(shelves)
+        {shelf.scope: shelf.holder, "name": name, "added_at": format_rfc3339(added_at), "text": text}
+        for shelf, name, added_at, text in await repository.knowledge.load_texts(shelves)
     ]
 
 
-def _request(row: InboxRow) -> dict[str, Any]:
-    request: dict[str, Any] = {"received_at": in_json(row.received_at), "state": _STATES[row.state]}
-    for name, text in (("request", row.request), ("answer", row.answer)):
+def _export_request(record: InboxRecord) -> dict[str, Any]:
+    request: dict[str, Any] = {"received_at": format_rfc3339(record.received_at), "state": _STATES[record.state]}
+    for name, text in (("request", record.request), ("answer", record.answer)):
         if text is not None:
-            request[name] = _read(text)
+            request[name] = _parse_json(text)
     return request
 
 
-def _read(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):  # deeper, or with longer numbers, than can be read: it is theirs all the same

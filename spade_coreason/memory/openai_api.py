@@ -13,16 +13,16 @@ from ..exceptions import ModelError
 if TYPE_CHECKING:
     import aiohttp
 
-_TRIES = 3
-_FIRST_PAUSE_S = 0.5
-_LONGEST_PAUSE_S = 10.0
-_TRANSIENT = {408, 409, 425, 429, 500, 502, 503, 504}
-_IS_IT = "is its url the base of an OpenAI-compatible API?"
-_MOST_BYTES = 256 * 1024 * 1024
+_MAX_ATTEMPTS = 3
+_FIRST_BACK_OFF_S = 0.5
+_MAX_BACK_OFF_S = 10.0
+_TRANSIENT_STATUSES = {408, 409, 425, 429, 500, 502, 503, 504}
+_URL_HINT = "is its url the base of an OpenAI-compatible API?"
+_MAX_RESPONSE_BYTES = 256 * 1024 * 1024
 
 
 @dataclass(slots=True, eq=False)
-class WebApi:
+class OpenAIApi:
     """One server. `url` is its base as its documentation names it, with the version: http://127.0.0.1:11434/v1
 
     One connection pool, opened with the first request and closed by `close`; it belongs to one event loop.
@@ -31,20 +31,20 @@ class WebApi:
     url: str
     api_key: str | None = field(default=None, repr=False)
     timeout_s: float = 30.0
-    first_pause_s: float = _FIRST_PAUSE_S
+    first_back_off_s: float = _FIRST_BACK_OFF_S
     _session: aiohttp.ClientSession | None = field(default=None, init=False, repr=False)
 
-    async def post(self, path: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+    async def post(self, path: str, payload: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a request. ModelError names the address; what may pass (busy, no connection) is tried three times."""
-        pause_s = self.first_pause_s
-        for left in range(_TRIES - 1, -1, -1):
+        pause_s = self.first_back_off_s
+        for left in range(_MAX_ATTEMPTS - 1, -1, -1):
             try:
-                return await self._post(path, asked)
+                return await self._post(path, payload)
             except ModelError as error:
-                if not left or not error.may_pass:
+                if not left or not error.is_transient:
                     raise
                 wait_s = pause_s if error.retry_after_s is None else error.retry_after_s
-                await asyncio.sleep(min(wait_s, _LONGEST_PAUSE_S))
+                await asyncio.sleep(min(wait_s, _MAX_BACK_OFF_S))
                 pause_s *= 4
         raise AssertionError("unreachable")
 
@@ -54,7 +54,7 @@ class WebApi:
         if session is not None:
             await session.close()
 
-    async def _post(self, path: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+    async def _post(self, path: str, payload: Mapping[str, Any]) -> dict[str, Any]:
         import aiohttp  # it takes a tenth of a second, and most never ask
 
         address = f"{self.url.rstrip('/')}/{path}"
@@ -62,23 +62,29 @@ class WebApi:
         if self._session is None:
             self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=self.timeout_s))
         try:
-            async with self._session.post(address, json=asked, headers=headers, allow_redirects=False) as response:
-                body = await _all_of(response)
+            async with self._session.post(address, json=payload, headers=headers, allow_redirects=False) as response:
+                body = await _read_body(response)
                 status, retry_after = response.status, response.headers.get("Retry-After", "")
         except TimeoutError as error:
-            raise ModelError(address, f"did not answer in {self.timeout_s:g} s", may_pass=True) from error
+            raise ModelError(address, f"did not answer in {self.timeout_s:g} s", is_transient=True) from error
         except (aiohttp.ClientError, OSError) as error:
-            raise ModelError(address, f"cannot be reached: {' '.join(str(error).split())}", may_pass=True) from error
+            raise ModelError(address, f"cannot be reached: {' '.join(str(error).split())}", is_transient=True) from error
         if status != 200:
             problem = f"says {status}{_REMEDIES.get(status, '')}"
             after_s = float(retry_after) if retry_after.isdecimal() else None
-            raise ModelError(address, problem, said=_said(body), may_pass=status in _TRANSIENT, retry_after_s=after_s)
+            raise ModelError(
+                address,
+                problem,
+                server_message=_extract_error_message(body),
+                is_transient=status in _TRANSIENT_STATUSES,
+                retry_after_s=after_s,
+            )
         try:
             answer = json.loads(body)
         except (ValueError, RecursionError) as error:
-            raise ModelError(address, f"answers with something that is no JSON; {_IS_IT}") from error
+            raise ModelError(address, f"answers with something that is no JSON; {_URL_HINT}") from error
         if not isinstance(answer, dict):
-            raise ModelError(address, f"answers with JSON that is no object; {_IS_IT}")
+            raise ModelError(address, f"answers with JSON that is no object; {_URL_HINT}")
         return answer
 
 
@@ -89,16 +95,16 @@ _REMEDIES = {
 }
 
 
-async def _all_of(response: aiohttp.ClientResponse) -> bytes:
+async def _read_body(response: aiohttp.ClientResponse) -> bytes:
     body = bytearray()
     async for chunk in response.content.iter_any():
         body += chunk
-        if len(body) > _MOST_BYTES:
-            raise ModelError(str(response.url), f"answers with more than {_MOST_BYTES:,} bytes; see to its batch")
+        if len(body) > _MAX_RESPONSE_BYTES:
+            raise ModelError(str(response.url), f"answers with more than {_MAX_RESPONSE_BYTES:,} bytes; see to its batch")
     return bytes(body)
 
 
-def _said(body: bytes) -> str:
+def _extract_error_message(body: bytes) -> str:
     """What an error says, in one line."""
     text = body[:2000].decode("utf-8", "replace")
     try:

@@ -8,17 +8,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..contracts import Identity, Interaction, MemoryStrategy
-from ..domain.history import HeldTurn, interactions, read, turn_text
-from ..domain.text import coverage, keywords, words
-from ..storage import NOTHING, WINDOW, AgentStore, ConversationRow, Variable, Window
+from ..domain.history import StoredTurn, parse_interactions, parse_turns, turn_text
+from ..domain.text import extract_keywords, keyword_coverage, split_words
+from ..storage import COMPACTION_VARIABLE, NO_COMPACTION, AgentRepository, CompactionState, StoredConversation, Variable
 from .active import Scope, Variables
 from .knowledge.knowledge import Knowledge
-from .usage import TOKENS
+from .usage import TOKENS_VARIABLE
 
 # How many of the newest turns `recall` looks at.
-_RECALL_TURNS = 1000
+_MAX_RECALL_TURNS = 1000
 
-_RECALL_AT_ONCE = 25
+_RECALL_PAGE = 25
 
 
 class Session:
@@ -26,33 +26,33 @@ class Session:
 
     def __init__(
         self,
-        row: ConversationRow,
-        newest: Sequence[HeldTurn],
+        record: StoredConversation,
+        recent_turns: Sequence[StoredTurn],
         identity: Identity,
-        store: AgentStore,
-        conversation: Variables,
-        person: Variables | None,
+        repository: AgentRepository,
+        conversation_variables: Variables,
+        person_variables: Variables | None,
         *,
-        taken_in: Window = NOTHING,
+        compaction: CompactionState = NO_COMPACTION,
         knowledge: Knowledge | None = None,
-        before_window: Callable[[], None] = lambda: None,
+        on_window_read: Callable[[], None] = lambda: None,
     ) -> None:
-        self._row = row
-        self._newest = newest
+        self._record = record
+        self._recent_turns = recent_turns
         self._identity = identity
-        self._store = store
-        self._taken_in = taken_in
+        self._repository = repository
+        self._compaction = compaction
         self._knowledge = knowledge
-        self._before_window = before_window
-        self._scopes = {"conversation": conversation, "person": person}
-        self._written: dict[tuple[str, str], str] = {}
-        self._is_over = False
+        self._on_window_read = on_window_read
+        self._variables_by_scope = {"conversation": conversation_variables, "person": person_variables}
+        self._pending: dict[tuple[str, str], str] = {}
+        self._is_closed = False
         self.is_ended = False
 
     @property
     def session_id(self) -> str:
         """The id of the session (UUID version 5 of agent, owner and conversation), the same after a restart."""
-        return self._row.session_id
+        return self._record.session_id
 
     @property
     def identity(self) -> Identity:
@@ -66,16 +66,16 @@ class Session:
         """
         if limit <= 0 or offset < 0:
             return []
-        newest = self._newest
-        if offset + limit <= len(newest) or len(newest) == self._row.turns:
+        newest = self._recent_turns
+        if offset + limit <= len(newest) or len(newest) == self._record.turns:
             end = len(newest) - offset
-            return read(newest[max(0, end - limit) : end]) if end > 0 else []
-        return interactions(await self._store.history(self._row.id, limit, offset))
+            return parse_turns(newest[max(0, end - limit) : end]) if end > 0 else []
+        return parse_interactions(await self._repository.load_history(self._record.id, limit, offset))
 
     @property
     def summary(self) -> str:
         """What is kept of the turns before the window, where the memory policy is SUMMARY; else ""."""
-        return self._taken_in.summary
+        return self._compaction.summary
 
     async def window(self) -> list[Interaction]:
         """The turns that the memory policy hands to a language model, oldest first.
@@ -83,15 +83,15 @@ class Session:
         Where there is a summary, it comes first, as a turn whose `meta` is {"summary": true}: no input (None), and the summary
         as the text of its output. A turn larger than a TOKEN_BUFFER says so: meta["over_limit"] is its number of tokens.
         """
-        self._before_window()
-        count = self._row.turns - max(self._row.window_start - 1, self._taken_in.through)
-        window = self._newest[-count:] if count > 0 else ()
-        if len(window) < count and len(self._newest) < self._row.turns:
-            window = [HeldTurn(text) for text in await self._store.history(self._row.id, count)]
-        turns = read(window)
+        self._on_window_read()
+        count = self._record.turns - max(self._record.window_start - 1, self._compaction.through)
+        window = self._recent_turns[-count:] if count > 0 else ()
+        if len(window) < count and len(self._recent_turns) < self._record.turns:
+            window = [StoredTurn(text) for text in await self._repository.load_history(self._record.id, count)]
+        turns = parse_turns(window)
         if not self.summary:
             return turns
-        when = turns[0].timestamp if turns else self._row.life.last_interaction
+        when = turns[0].timestamp if turns else self._record.status.last_interaction
         told = Interaction(timestamp=when, input=None, output={"text": self.summary}, meta={"summary": True})
         return [told, *turns]
 
@@ -107,21 +107,21 @@ class Session:
             return []
         found: list[tuple[float, str]] = []
         if self._knowledge is not None:
-            whose = {"person": self._identity.id, "conversation": self._row.conversation_id}
+            whose = {"person": self._identity.id, "conversation": self._record.conversation_id}
             found = [(hit.score, hit.text) for hit in await self._knowledge.search(query, limit, threshold, **whose)]
-        found += await self._spoken_of(keywords(query), threshold)
+        found += await self._search_turns(extract_keywords(query), threshold)
         found.sort(key=lambda one: -one[0])  # stable: what is known comes before what was said, newer before older
         return list(dict.fromkeys(text for _, text in found))[:limit]
 
-    async def _spoken_of(self, wanted: Sequence[str], threshold: float) -> list[tuple[float, str]]:
+    async def _search_turns(self, keywords: Sequence[str], threshold: float) -> list[tuple[float, str]]:
         """The turns with these words, newest first, each with its score."""
-        in_knowledge = self._taken_in.through if self._taken_in.strategy == MemoryStrategy.VECTOR_STORE else 0
-        most = min(_RECALL_TURNS, self._row.turns - in_knowledge)
+        in_knowledge = self._compaction.through if self._compaction.strategy == MemoryStrategy.VECTOR_STORE else 0
+        most = min(_MAX_RECALL_TURNS, self._record.turns - in_knowledge)
         found: list[tuple[float, str]] = []
-        for offset in range(0, most, _RECALL_AT_ONCE):
-            for turn in reversed(await self.history(min(_RECALL_AT_ONCE, most - offset), offset)):
+        for offset in range(0, most, _RECALL_PAGE):
+            for turn in reversed(await self.history(min(_RECALL_PAGE, most - offset), offset)):
                 text = turn_text(turn)
-                score = coverage(wanted, " ".join(words(text)))
+                score = keyword_coverage(keywords, " ".join(split_words(text)))
                 if score >= threshold and score > 0:
                     found.append((score, text))
             await asyncio.sleep(0)  # long turns hold up nobody else
@@ -132,13 +132,13 @@ class Session:
 
         `ValueError` names the key of a value that is no JSON; then nothing is changed. `RuntimeError` after the turn.
         """
-        if self._is_over:
+        if self._is_closed:
             raise RuntimeError("nothing may be stored after assist has returned")
         if not isinstance(key, str) or not key:
             raise ValueError(f"the key of a variable is a text, not {key!r}")
         if "\0" in key:
             raise ValueError(f"the key of a variable has no NUL character, as {key!r} does")
-        if key in (WINDOW, TOKENS):
+        if key in (COMPACTION_VARIABLE, TOKENS_VARIABLE):
             raise ValueError(f'variable "{key}" is kept by the platform; choose another name')
         try:
             text = json.dumps(value, ensure_ascii=False, allow_nan=False)
@@ -146,16 +146,16 @@ class Session:
             (key + text).encode()  # a lone surrogate could not be stored
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f'variable "{key}": {error}; only JSON values can be kept') from error
-        for name in _scopes(scope):
-            if self._scopes[name] is not None:
-                self._written[name, key] = text
+        for name in _resolve_scopes(scope):
+            if self._variables_by_scope[name] is not None:
+                self._pending[name, key] = text
 
     async def get(self, key: str, default: Any = None) -> Any:
         """A variable of this conversation, else of this person with the agent, else `default`."""
-        for name, variables in self._scopes.items():
+        for name, variables in self._variables_by_scope.items():
             if variables is None:
                 continue
-            text = self._written.get((name, key))
+            text = self._pending.get((name, key))
             if text is None:
                 text = variables.values.get(key)
             if text is not None:
@@ -168,22 +168,22 @@ class Session:
 
     def close(self) -> list[Variable]:
         """Ends the storing, and gives what this turn stored."""
-        self._is_over = True
-        return self.written()
+        self._is_closed = True
+        return self.pending_variables()
 
-    def written(self) -> list[Variable]:
+    def pending_variables(self) -> list[Variable]:
         """What this turn stored so far."""
         rows = []
-        for (name, key), text in self._written.items():
-            variables = self._scopes[name]
+        for (name, key), text in self._pending.items():
+            variables = self._variables_by_scope[name]
             if variables is not None:
                 rows.append(Variable(name, variables.holder, key, text))
         return rows
 
-    def settle(self) -> None:
+    def publish_variables(self) -> None:
         """Makes what was stored visible to others; after the transaction."""
-        for (name, key), text in self._written.items():
-            variables = self._scopes[name]
+        for (name, key), text in self._pending.items():
+            variables = self._variables_by_scope[name]
             if variables is not None:
                 variables.values[key] = text
 
@@ -200,7 +200,7 @@ def _require_text_keys(value: object) -> None:
             _require_text_keys(inner)
 
 
-def _scopes(scope: Scope | None) -> tuple[Scope, ...]:
+def _resolve_scopes(scope: Scope | None) -> tuple[Scope, ...]:
     if scope is None:
         return ("conversation", "person")
     if scope not in ("conversation", "person"):

@@ -19,7 +19,7 @@ TokenCounter: TypeAlias = Callable[[str], int]
 Tokenizer: TypeAlias = Literal["auto", "o200k", "cl100k", "estimate"]
 
 
-def estimate(text: str) -> int:
+def estimate_tokens(text: str) -> int:
     """A number of tokens without a tokenizer: rather too many than too few.
 
     Four ASCII characters are a token, two others (Cyrillic, Arabic, accents), one where words have no spaces (Chinese,
@@ -32,7 +32,7 @@ def estimate(text: str) -> int:
     return math.ceil(narrow / 4 + (len(text) - narrow - wide) / 2 + wide)
 
 
-def trusted(count: TokenCounter, name: str) -> TokenCounter:
+def guard_counter(count: TokenCounter, name: str) -> TokenCounter:
     """A counter of somebody's own. A text at which it fails is estimated, and the log says so once: no turn is lost by it."""
     has_failed = False
 
@@ -44,23 +44,23 @@ def trusted(count: TokenCounter, name: str) -> TokenCounter:
             if not has_failed:
                 log.exception("%s does not count the tokens of a text of %d characters; they are estimated", name, len(text))
             has_failed = True
-            return estimate(text)
+            return estimate_tokens(text)
 
     return checked
 
 
-def counter(name: Tokenizer) -> TokenCounter:
+def counter_for(name: Tokenizer) -> TokenCounter:
     """The counter of a name: `o200k` and `cl100k` are those of OpenAI's models, from the package rs-bpe.
 
     `auto` is o200k where that package is installed and the estimate elsewhere. ConfigError where it is named and missing.
     """
     if name == "estimate":
-        return estimate
+        return estimate_tokens
     try:
         vocabularies: Any = import_module("rs_bpe").openai
     except ImportError as error:
         if name == "auto":
-            return estimate
+            return estimate_tokens
         raise ConfigError("", f'{name} needs a tokenizer: pip install "spade-coreason[tokens]"') from error
     tokenizer = vocabularies.cl100k_base() if name == "cl100k" else vocabularies.o200k_base()
 

@@ -11,94 +11,96 @@ import logging
 from typing import NamedTuple
 
 from ..contracts import MemoryConfig, MemoryStrategy
-from ..domain.history import HeldTurn, HeldTurns, interactions, turn_text
-from ..domain.window import extent, to_absorb
-from ..exceptions import CoReasonError, unquoted
-from ..storage import NOTHING, WINDOW, AgentStore, ConversationRow, Window
-from .active import Memory, Variables
+from ..domain.history import RecentTurns, StoredTurn, parse_interactions, turn_text
+from ..domain.window import turns_to_compact, window_bounds
+from ..exceptions import CoReasonError, describe_for_log
+from ..storage import COMPACTION_VARIABLE, NO_COMPACTION, AgentRepository, CompactionState, StoredConversation
+from .active import ActiveConversation, Variables
 from .knowledge.knowledge import Knowledge
 from .summaries import ExtractiveSummariser, Summariser
-from .tokens import TokenCounter, estimate
+from .tokens import TokenCounter, estimate_tokens
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE = 4
-_TURNS_AT_ONCE = 50
+_MAX_JOBS = 4
+_TURN_BATCH = 50
 
 
-class _Job(NamedTuple):
+class _CompactionJob(NamedTuple):
     """Turns of one conversation on their way into a summary or the knowledge."""
 
     owner: str
     task: asyncio.Task[None]
 
 
-class Governance:
+class HistoryWindow:
     """Applies the policy of one agent to all its conversations."""
 
     def __init__(
         self,
-        store: AgentStore,
+        repository: AgentRepository,
         policy: MemoryConfig,
         *,
-        count: TokenCounter | None = None,
+        count_tokens: TokenCounter | None = None,
         summariser: Summariser | None = None,
         knowledge: Knowledge | None = None,
     ) -> None:
         self.policy = policy
         # Asked once here, and not at every turn.
-        self._takes_in = policy.strategy in (MemoryStrategy.SUMMARY, MemoryStrategy.VECTOR_STORE)
-        self._counts = policy.strategy is MemoryStrategy.TOKEN_BUFFER
-        self._store = store
-        self._count = count or estimate
+        self._compacts = policy.strategy in (MemoryStrategy.SUMMARY, MemoryStrategy.VECTOR_STORE)
+        self._limits_tokens = policy.strategy is MemoryStrategy.TOKEN_BUFFER
+        self._repository = repository
+        self._count_tokens = count_tokens or estimate_tokens
         self._summariser = summariser or ExtractiveSummariser()
         self._knowledge = knowledge
-        self._jobs: dict[str, _Job] = {}
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._jobs: dict[str, _CompactionJob] = {}
+        self._job_slots = asyncio.Semaphore(_MAX_JOBS)
         self._is_failing = False
         self._has_warned = False
 
     # The window
 
-    def prune(self, there: HeldTurns, turns: int, variables: Variables) -> int:
-        """Drops those that are held in memory no longer; gives the number of the first of the window. See `pruning.extent`."""
-        held = len(there)
-        if self._counts:
-            most, first = extent(held, self.policy, turns, sizes=(self._size(turn) for turn in reversed(there)))
+    def prune(self, recent_turns: RecentTurns, newest_number: int, variables: Variables) -> int:
+        """Drops those that are held in memory no longer; gives the number of the first of the window. See `pruning.window_bounds`."""
+        held = len(recent_turns)
+        if self._limits_tokens:
+            most, first = window_bounds(
+                held, self.policy, newest_number, sizes=(self._turn_tokens(turn) for turn in reversed(recent_turns))
+            )
         else:
-            absorbed = self.taken_in(variables).through if self._takes_in else 0
-            most, first = extent(held, self.policy, turns, absorbed)
+            absorbed = self.compacted(variables).through if self._compacts else 0
+            most, first = window_bounds(held, self.policy, newest_number, absorbed)
         if most < held:
-            there.keep(most)
+            recent_turns.truncate(most)
         return first
 
-    def pruned(self, row: ConversationRow, memory: Memory | None) -> ConversationRow:
+    def with_current_window(self, record: StoredConversation, active: ActiveConversation | None) -> StoredConversation:
         """A conversation that ends, with the window of today's policy.
 
         Of one that is not in memory only what is arithmetic: where turns have to be read, its next turn does it.
         """
-        if memory is not None:
-            first = self.prune(memory.turns, row.turns, memory.variables)
+        if active is not None:
+            first = self.prune(active.turns, record.turns, active.variables)
         elif self.policy.strategy is MemoryStrategy.SLIDING_WINDOW:
-            _, first = extent(row.turns, self.policy, row.turns)
+            _, first = window_bounds(record.turns, self.policy, record.turns)
         else:
-            return row
-        return row.with_turns(row.life, row.max_interactions, max(first, row.window_start), row.turns)
+            return record
+        return record.with_turns(record.status, record.max_interactions, max(first, record.window_start), record.turns)
 
-    def taken_in(self, variables: Variables) -> Window:
+    def compacted(self, variables: Variables) -> CompactionState:
         """What this strategy did with the turns that left the window; another's work before is none of its own."""
-        if not self._takes_in:
-            return NOTHING
-        kept = variables.window
-        return kept if kept.strategy == self.policy.strategy else NOTHING
+        if not self._compacts:
+            return NO_COMPACTION
+        kept = variables.compaction
+        return kept if kept.strategy == self.policy.strategy else NO_COMPACTION
 
-    def mark(self, turn: HeldTurn) -> HeldTurn:
+    def mark_over_limit(self, turn: StoredTurn) -> StoredTurn:
         """Says in a new turn's `meta` that it alone is larger than the window: `over_limit`, its tokens."""
-        if self._counts and (size := self._size(turn)) > self.policy.limit:
-            return turn.marked("over_limit", size)
+        if self._limits_tokens and (size := self._turn_tokens(turn)) > self.policy.limit:
+            return turn.with_meta("over_limit", size)
         return turn
 
-    def warn_of_everything(self) -> None:
+    def warn_unbounded(self) -> None:
         """Says once that a window without bounds is handed over."""
         if self.policy.strategy is not MemoryStrategy.ALL or self._has_warned:
             return
@@ -106,82 +108,82 @@ class Governance:
         log.warning(
             "%s: the memory strategy is ALL: a model is handed every turn of a conversation, until they are more than it takes;"
             " choose sliding_window, token_buffer, summary or vector_store",
-            self._store.agent,
+            self._repository.agent,
         )
 
-    def _size(self, turn: HeldTurn) -> int:
+    def _turn_tokens(self, turn: StoredTurn) -> int:
         if not turn.tokens:
             interaction = turn.interaction
-            turn.tokens = 1 if interaction is None else max(1, self._count(turn_text(interaction)))
+            turn.tokens = 1 if interaction is None else max(1, self._count_tokens(turn_text(interaction)))
         return turn.tokens
 
     # What leaves it
 
-    def absorb(self, memory: Memory) -> None:
+    def compact_later(self, active: ActiveConversation) -> None:
         """Begins to take in what is older than the window, where the strategy says so and it is not at it already."""
-        if not self._takes_in:
+        if not self._compacts:
             return
-        name = memory.row.conversation_id
-        if name not in self._jobs and self._waiting(memory):
-            task = asyncio.create_task(self._absorb(memory))
-            self._jobs[name] = _Job(memory.row.owner, task)
+        name = active.record.conversation_id
+        if name not in self._jobs and self._turns_to_compact(active):
+            task = asyncio.create_task(self._compact(active))
+            self._jobs[name] = _CompactionJob(active.record.owner, task)
             task.add_done_callback(lambda _: self._jobs.pop(name, None))
 
-    async def let_go(self, owner: str) -> None:
+    async def cancel_for_owner(self, owner: str) -> None:
         """Ends the work on the conversations of somebody, before something of theirs is forgotten."""
-        await self._end([job.task for job in self._jobs.values() if job.owner == owner])
+        await self._cancel_tasks([job.task for job in self._jobs.values() if job.owner == owner])
 
-    async def let_go_of(self, conversation_id: str) -> None:
+    async def cancel_for(self, conversation_id: str) -> None:
         """Ends the work on a conversation, before something of it is deleted."""
-        await self._end([job.task for name, job in self._jobs.items() if name == conversation_id])
+        await self._cancel_tasks([job.task for name, job in self._jobs.items() if name == conversation_id])
 
-    async def settled(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Waits until nothing is taken in any more."""
         while self._jobs:
             await asyncio.wait([job.task for job in self._jobs.values()])
 
     async def close(self) -> None:
         """Ends all work. What was not taken in is so after the next turn of its conversation."""
-        await self._end([job.task for job in self._jobs.values()])
+        await self._cancel_tasks([job.task for job in self._jobs.values()])
         await self._summariser.close()
 
-    async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
+    async def _cancel_tasks(self, tasks: list[asyncio.Task[None]]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _waiting(self, memory: Memory) -> range:
-        return to_absorb(self.policy, memory.row.turns, self.taken_in(memory.variables).through)
+    def _turns_to_compact(self, active: ActiveConversation) -> range:
+        return turns_to_compact(self.policy, active.record.turns, self.compacted(active.variables).through)
 
-    async def _absorb(self, memory: Memory) -> None:
+    async def _compact(self, active: ActiveConversation) -> None:
         try:
-            async with self._slots:
-                while numbers := self._waiting(memory):
-                    await self._take_in(memory, numbers[:_TURNS_AT_ONCE])
+            async with self._job_slots:
+                while numbers := self._turns_to_compact(active):
+                    await self._compact_batch(active, numbers[:_TURN_BATCH])
         except Exception as error:  # the turns stay where they are, whatever it was
             if not self._is_failing:
                 what = "%s: turns stay in their windows until they can be taken in: %s"
                 unforeseen = None if isinstance(error, CoReasonError) else error
-                log.error(what, self._store.agent, unquoted(error), exc_info=unforeseen)
+                log.error(what, self._repository.agent, describe_for_log(error), exc_info=unforeseen)
             self._is_failing = True
         else:
             if self._is_failing:
-                log.info("%s: turns are taken in again", self._store.agent)
+                log.info("%s: turns are taken in again", self._repository.agent)
             self._is_failing = False
 
-    async def _take_in(self, memory: Memory, numbers: range) -> None:
-        variables, name = memory.variables, memory.row.conversation_id
-        rows = await self._store.turns(memory.row.id, numbers[0], numbers[-1])
-        kept = Window(self.policy.strategy.value, numbers[-1])
+    async def _compact_batch(self, active: ActiveConversation, numbers: range) -> None:
+        variables, name = active.variables, active.record.conversation_id
+        rows = await self._repository.load_turns(active.record.id, numbers[0], numbers[-1])
+        kept = CompactionState(self.policy.strategy.value, numbers[-1])
         if self.policy.strategy is MemoryStrategy.SUMMARY:
-            turns = interactions(body for _, body in rows)
-            summary = self.taken_in(variables).summary
+            turns = parse_interactions(body for _, body in rows)
+            summary = self.compacted(variables).summary
             if turns:
                 summary = await self._summariser.summarise(self.policy.summary_prompt or "", summary, turns)
             kept = kept._replace(summary=summary)
         elif self._knowledge is not None:
-            numbered = [(number, turn) for number, body in rows for turn in interactions([body])]
-            await self._knowledge.take_turns(name, numbered)
+            numbered = [(number, turn) for number, body in rows for turn in parse_interactions([body])]
+            await self._knowledge.add_turns(name, numbered)
         text = kept.to_json()
-        await self._store.save_variable("conversation", name, WINDOW, text)
-        variables.values[WINDOW] = text
+        await self._repository.save_variable("conversation", name, COMPACTION_VARIABLE, text)
+        variables.values[COMPACTION_VARIABLE] = text

@@ -1,58 +1,58 @@
 from .access_requests import (
-    Admissions as Admissions,
+    AccessRequests as AccessRequests,
 )
 from .agent_factory import (
-    AgentParts as AgentParts,
+    Injectables as Injectables,
     build_agent as build_agent,
     find_agents as find_agents,
     load_agent as load_agent,
 )
 from .client_features import (
-    UnknownDevices as UnknownDevices,
+    UnknownClientFeatures as UnknownClientFeatures,
 )
 from .commands.decorator import (
     command as command,
 )
 from .commands.dialogs import (
-    Dialogues as Dialogues,
+    AdHocSessions as AdHocSessions,
 )
 from .commands.model import (
-    Outcome as Outcome,
+    CommandResult as CommandResult,
 )
 from .expiry import (
     OnConversationEnd as OnConversationEnd,
 )
 from .files import (
-    Fetched as Fetched,
+    FetchedFile as FetchedFile,
     Files as Files,
     Progress as Progress,
-    Put as Put,
-    connection_problem as connection_problem,
+    UploadFile as UploadFile,
+    describe_connection_error as describe_connection_error,
     fetch as fetch,
-    status_in_words as status_in_words,
+    format_status as format_status,
 )
 from .function_agent import (
     agent as agent,
 )
 from .gateway import (
-    Door as Door,
+    InboundGateway as InboundGateway,
 )
 from .metrics import (
-    Recent as Recent,
+    MetricsSnapshot as MetricsSnapshot,
 )
 from .outbound import (
-    Tracked as Tracked,
+    OutboundStanza as OutboundStanza,
 )
 from .peers import (
-    MOST_BYTES as MOST_BYTES,
-    Answer as Answer,
+    MAX_REQUEST_BYTES as MAX_REQUEST_BYTES,
     OpenRequests as OpenRequests,
+    PeerAnswer as PeerAnswer,
     PeerEvent as PeerEvent,
     Peers as Peers,
     as_request as as_request,
     collect as collect,
     command_request as command_request,
-    write_request as write_request,
+    encode_request as encode_request,
 )
 from .policy import (
     Policy as Policy,

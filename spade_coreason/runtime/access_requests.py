@@ -7,74 +7,74 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from ..codec import notice
-from ..domain.access import Access
-from ..domain.jid import bare, parse_jid
+from ..codec import encode_notice
+from ..domain.access import AccessPolicy
+from ..domain.jid import bare_jid, parse_jid
 from ..exceptions import StoreError
-from ..storage import AgentStore
-from .outbound import Send
+from ..storage import AgentRepository
+from .outbound import SendStanzas
 
 log = logging.getLogger(__name__)
 
 _SCOPE = "access"
 _NAME = "admitted"
-_MOST_WAITING = 100
-_MOST_REFUSED = 10_000
+_MAX_PENDING = 100
+_MAX_REFUSED = 10_000
 
 
-class Admissions:
-    """What the operators of one agent decide, over all its starts. `access.ask` says whether they are asked."""
+class AccessRequests:
+    """What the operators of one agent decide, over all its starts. `access.ask_operators` says whether they are asked."""
 
-    def __init__(self, access: Access, store: AgentStore, name: str, send: Send) -> None:
+    def __init__(self, access: AccessPolicy, store: AgentRepository, agent_name: str, send: SendStanzas) -> None:
         self._access = access
         self._store = store
-        self._name = name
+        self._agent_name = agent_name
         self._send = send
         self._rejected: set[str] = set()
-        self._waiting: set[str] = set()
+        self._pending: set[str] = set()
         self._refused: dict[str, None] = {}
         self.on_decided: Callable[[str, bool], None] = lambda person, is_admitted: None
         """Hears who (a bare JID) was admitted or rejected just now."""
 
     async def load(self) -> None:
         """Before anybody comes: what was decided earlier."""
-        decided = await self._store.holders(_SCOPE, _NAME)
-        self._access.admitted |= {person for person, value in decided.items() if value == "true"}
+        decided = await self._store.load_variable_of_all(_SCOPE, _NAME)
+        self._access.approved |= {person for person, value in decided.items() if value == "true"}
         self._rejected |= {person for person, value in decided.items() if value != "true"}
-        self._refused = dict.fromkeys(await self._store.refused())
+        self._refused = dict.fromkeys(await self._store.list_refused())
 
-    def refuses_again(self, person: str) -> bool:
+    def record_refusal(self, person: str) -> bool:
         """Whether somebody who may not be here was told so before, in this run or an earlier one; from now on they were."""
         if person in self._refused:
             return True
-        if len(self._refused) >= _MOST_REFUSED:
+        if len(self._refused) >= _MAX_REFUSED:
             self._forget_refusal(next(iter(self._refused)))
         self._refused[person] = None
-        self._store.keep_refusal(person).add_done_callback(self._refusal_stored)
+        self._store.save_refusal(person).add_done_callback(self._log_failed_write)
         return False
 
-    def ask(self, person: str) -> bool:
+    def ask_operators(self, person: str) -> bool:
         """Asks the operators, once, whether somebody who is not admitted may be; whether they are, or were, asked."""
-        if not self._access.asks or "@" not in person or person in self._rejected:
+        if not self._access.asks_operators or "@" not in person or person in self._rejected:
             return False
-        if person in self._waiting:
+        if person in self._pending:
             return True
-        if len(self._waiting) >= _MOST_WAITING:
-            log.warning("%s: asks for nobody more: %d people wait for an operator", self._store.agent, _MOST_WAITING)
+        if len(self._pending) >= _MAX_PENDING:
+            log.warning("%s: asks for nobody more: %d people wait for an operator", self._store.agent, _MAX_PENDING)
             return False
-        self._waiting.add(person)
+        self._pending.add(person)
         log.info("%s: asks its operators about %s", self._store.agent, person)
-        text = f"{person} wants to talk to {self._name}.\nWrite /admit {person} or /reject {person}."
+        text = f"{person} wants to talk to {self._agent_name}.\nWrite /admit {person} or /reject {person}."
         choices = ((f"/admit {person}", "Admit"), (f"/reject {person}", "Reject"))
-        self._send([notice(operator, text, choices) for operator in sorted(self._access.operators)])
+        self._send([encode_notice(operator, text, choices) for operator in sorted(self._access.operators)])
         return True
 
     def _forget_refusal(self, person: str) -> None:
         del self._refused[person]
-        self._store.forget_refusal(person).add_done_callback(self._refusal_stored)
+        self._store.delete_refusal(person).add_done_callback(self._log_failed_write)
 
-    def _refusal_stored(self, done: asyncio.Future[Any]) -> None:
-        if not done.cancelled() and (error := done.exception()) is not None:
+    def _log_failed_write(self, stored: asyncio.Future[Any]) -> None:
+        if not stored.cancelled() and (error := stored.exception()) is not None:
             log.warning("%s: who was refused is not kept, and may be told so again: %s", self._store.agent, error)
 
     async def admit(self, operator: str, person: str) -> str:
@@ -87,7 +87,7 @@ class Admissions:
 
     async def _decide(self, operator: str, jid: str, *, is_admitted: bool) -> str:
         try:
-            person = bare(parse_jid(jid))
+            person = bare_jid(parse_jid(jid))
         except ValueError as error:
             return f"{error}"
         try:
@@ -95,16 +95,16 @@ class Admissions:
         except StoreError as error:
             log.error("%s: what was decided about %s is not stored: %s", self._store.agent, person, error)
             return "I could not store that. Please try again."
-        self._waiting.discard(person)
+        self._pending.discard(person)
         (self._rejected.discard if is_admitted else self._rejected.add)(person)
-        (self._access.admitted.add if is_admitted else self._access.admitted.discard)(person)
+        (self._access.approved.add if is_admitted else self._access.approved.discard)(person)
         log.info("%s: %s is %s by %s", self._store.agent, person, "admitted" if is_admitted else "rejected", operator)
         self.on_decided(person, is_admitted)
         if is_admitted and person in self._refused:
             self._forget_refusal(person)  # who is turned away after that hears so
         if is_admitted:
-            self._send([notice(person, f"You may talk to {self._name} now.")])
+            self._send([encode_notice(person, f"You may talk to {self._agent_name} now.")])
             return f"{person} may talk to me."
-        if self._access.admits(person):
+        if self._access.is_allowed(person):
             return f"{person} may talk to me all the same: the configuration says so (access)."
         return f"{person} may not talk to me."

@@ -10,21 +10,21 @@ from typing import Literal
 
 log = logging.getLogger(__name__)
 
-Mode = Literal["eager", "on_demand"]
+StartupMode = Literal["eager", "on_demand"]
 
 
-class Lifecycle:
+class AgentLifecycle:
     """Eager: with the platform. On demand: with the first active conversation, until none was active for `idle_s`.
 
     `shutdown()` may take `shutdown_s`.
     """
 
-    def __init__(self, agent: object, mode: Mode, idle_s: float, shutdown_s: float) -> None:
+    def __init__(self, agent: object, mode: StartupMode, idle_s: float, shutdown_s: float) -> None:
         self._agent = agent
         self._mode = mode
         self._idle_s = idle_s
         self._shutdown_s = shutdown_s
-        self._is_up = False
+        self._is_started = False
         self._lock = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -34,24 +34,24 @@ class Lifecycle:
         if self._mode == "eager":
             await self.ensure_started()
 
-    def stays_up(self) -> bool:
+    def prevent_shutdown(self) -> bool:
         """Before a turn: whether `startup()` has run. There is no `shutdown()` until a conversation has ended again."""
         if self._timer is not None:
             self._cancel_timer()
-        return self._is_up
+        return self._is_started
 
     async def ensure_started(self) -> None:
         """`startup()` has run. What it raises travels on; the next turn tries again."""
-        if self.stays_up():
+        if self.prevent_shutdown():
             return
         async with self._lock:
-            if not self._is_up:
+            if not self._is_started:
                 await _call(getattr(self._agent, "startup", None))
-                self._is_up = True
+                self._is_started = True
 
-    def nothing_active(self, is_still_idle: Callable[[], bool]) -> None:
+    def on_idle(self, is_still_idle: Callable[[], bool]) -> None:
         """The last active conversation ended."""
-        if self._mode == "on_demand" and self._is_up and self._timer is None:
+        if self._mode == "on_demand" and self._is_started and self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._idle_s, self._begin_shutdown, is_still_idle)
 
@@ -68,11 +68,11 @@ class Lifecycle:
 
     async def _shut_down(self, is_still_idle: Callable[[], bool]) -> None:
         async with self._lock:
-            if not self._is_up or not is_still_idle():
+            if not self._is_started or not is_still_idle():
                 return
-            self._is_up = False
+            self._is_started = False
             name = type(self._agent).__name__
-            task = asyncio.create_task(_guarded(getattr(self._agent, "shutdown", None), name))
+            task = asyncio.create_task(_call_logging_errors(getattr(self._agent, "shutdown", None), name))
             _, late = await asyncio.wait({task}, timeout=self._shutdown_s)  # also one that takes no cancel is left behind
             if late:
                 task.cancel()
@@ -84,7 +84,7 @@ class Lifecycle:
             self._timer = None
 
 
-async def _guarded(method: Callable[[], object] | None, name: str) -> None:
+async def _call_logging_errors(method: Callable[[], object] | None, name: str) -> None:
     try:
         await _call(method)
     except (Exception, SystemExit, asyncio.CancelledError):  # sys.exit() would end the whole process

@@ -7,57 +7,59 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
-from ..codec import PLAIN, Manner, voice_for
-from ..concurrency import Alarms
+from ..codec import PLAIN_PRESENTATION, PresentationOptions, encoder_for
+from ..concurrency import TimerGroup
 from ..contracts import AgentInterface
-from ..memory import Governance, Knowledge, Memory, Usage
-from ..storage import AgentStore
-from .agent_lifecycle import Lifecycle
-from .client_features import Devices
-from .expiry import Ends
-from .long_answers import Filing
-from .mailbox import Lanes, Waiting
-from .metrics import Activity
+from ..memory import ActiveConversation, HistoryWindow, Knowledge, Usage
+from ..storage import AgentRepository
+from .agent_lifecycle import AgentLifecycle
+from .client_features import ClientFeatures
+from .expiry import ConversationExpiry
+from .long_answers import LongAnswers
+from .mailbox import Mailboxes, QueuedRequest
+from .metrics import Metrics
 from .outbox import Outbox
 from .policy import Policy
 from .response import Response
-from .stream import Pace
+from .stream import ReplyTimers
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Engine:
+class TurnServices:
     """One for all turns of an agent; the runner makes it, opens what is in it, and closes it."""
 
     agent: AgentInterface
     jid: str
-    store: AgentStore
+    store: AgentRepository
     policy: Policy
     clock: Callable[[], datetime]
-    lanes: Lanes
-    lifecycle: Lifecycle
-    ends: Ends
-    governance: Governance
+    mailboxes: Mailboxes
+    lifecycle: AgentLifecycle
+    expiry: ConversationExpiry
+    history_window: HistoryWindow
     knowledge: Knowledge | None
-    filing: Filing
+    long_answers: LongAnswers
     outbox: Outbox
-    devices: Devices
-    pace: Pace
-    assist_alarms: Alarms
+    client_features: ClientFeatures
+    reply_timers: ReplyTimers
+    assist_timers: TimerGroup
     usage: Usage
-    activity: Activity
-    has_returned: bool = False
+    metrics: Metrics
+    has_warned_of_return: bool = False
     """Whether `assist` gave something back, which nobody hears."""
-    is_giving_up: bool = False
+    is_cancelling_turns: bool = False
     """Whether the turns that still run are cancelled, to run again after the next start."""
 
-    def response(self, waiting: Waiting, memory: Memory) -> Response:
+    def make_response(self, queued: QueuedRequest, active: ActiveConversation) -> Response:
         """What the agent answers a request through, as whoever asked wants to see it."""
-        incoming, devices, person = waiting.incoming, self.devices, memory.row.owner
-        prefers = memory.person.preferences
+        incoming, devices, person = queued.incoming, self.client_features, active.record.owner
+        prefers = active.person.preferences
         thoughts = self.policy.thoughts if prefers.thoughts is None else prefers.thoughts
-        grows = prefers.streaming is not False and devices.corrects(person)
-        chained_to = partial(devices.chained_to, person) if grows else PLAIN.chained_to
+        grows = prefers.streaming is not False and devices.has_corrections(person)
+        chained_to = partial(devices.find_chained_device, person) if grows else PLAIN_PRESENTATION.find_chained_device
         shows_steps = prefers.thoughts is not False
-        manner = Manner(grows, chained_to, waiting.redelivered, thoughts, shows_steps, devices.refers(incoming.sender))
-        voice = voice_for(incoming, waiting.key, self.jid, self.policy.stanza_bytes, manner)
-        return Response(voice, self.outbox.send, waiting, self.store, self.pace, self.filing)
+        manner = PresentationOptions(
+            grows, chained_to, queued.is_redelivered, thoughts, shows_steps, devices.has_replies(incoming.sender)
+        )
+        voice = encoder_for(incoming, queued.key, self.jid, self.policy.stanza_bytes, manner)
+        return Response(voice, self.outbox.send, queued, self.store, self.reply_timers, self.long_answers)

@@ -14,10 +14,10 @@ from ..domain import conversation
 from ..domain.conversation import Rules
 from ..domain.value import replace
 from ..exceptions import StoreError
-from ..memory import Memory
-from ..storage import AgentStore, ConversationRow
-from .agent_lifecycle import Lifecycle
-from .mailbox import Lanes
+from ..memory import ActiveConversation
+from ..storage import AgentRepository, StoredConversation
+from .agent_lifecycle import AgentLifecycle
+from .mailbox import Mailboxes
 from .timings import Timings
 
 log = logging.getLogger(__name__)
@@ -25,25 +25,25 @@ log = logging.getLogger(__name__)
 OnConversationEnd = Callable[[str, str], Any]
 
 _DAY = timedelta(days=1)
-_AT_ONCE = 500
+_BATCH_SIZE = 500
 
 
-class Ends:
+class ConversationExpiry:
     """Which conversations are active, and what happens when one is no longer."""
 
     def __init__(
         self,
-        store: AgentStore,
-        lanes: Lanes,
-        lifecycle: Lifecycle,
+        store: AgentRepository,
+        mailboxes: Mailboxes,
+        lifecycle: AgentLifecycle,
         rules: Rules,
         clock: Callable[[], datetime],
         callbacks: Sequence[OnConversationEnd],
-        prune: Callable[[ConversationRow, Memory | None], ConversationRow],
+        prune: Callable[[StoredConversation, ActiveConversation | None], StoredConversation],
         timings: Timings,
     ) -> None:
         self._store = store
-        self._lanes = lanes
+        self._mailboxes = mailboxes
         self._lifecycle = lifecycle
         self._rules = rules
         self._clock = clock
@@ -55,112 +55,114 @@ class Ends:
         """When something was said last in each."""
         self._wake = asyncio.Event()
         self._is_closing = False
-        self._watch: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Takes up what is active, and begins to watch it."""
         await self._store.inbox.purge(self._clock())
-        for name, last in (await self._store.active()).items():
-            self.begun(name, last)
+        for name, last in (await self._store.list_active()).items():
+            self.on_activity(name, last)
         self._is_closing = False
-        self._watch = asyncio.create_task(self._expire())
+        self._task = asyncio.create_task(self._watch_idle())
 
     async def close(self) -> None:
         """Watches no longer."""
         self._is_closing = True
         self._wake.set()
-        if self._watch is not None:
-            await self._watch  # not cancelled: it may be reading
+        if self._task is not None:
+            await self._task  # not cancelled: it may be reading
 
-    def begun(self, name: str, now: datetime) -> None:
+    def on_activity(self, conversation_id: str, now: datetime) -> None:
         """A conversation is active, and something is said in it."""
         if not self._active:
             self._wake.set()
-        self._active[name] = now
+        self._active[conversation_id] = now
 
-    def gone(self, name: str) -> None:
+    def on_deleted(self, conversation_id: str) -> None:
         """A conversation is deleted; nobody is told."""
-        if self._active.pop(name, None) is not None:
-            self._see_what_is_left()
+        if self._active.pop(conversation_id, None) is not None:
+            self._notify_if_idle()
 
-    async def ended(self, name: str, state: ConversationState) -> None:
+    async def on_ended(self, conversation_id: str, state: ConversationState) -> None:
         """A conversation is active no longer: says so to everybody who asked."""
-        lane = self._lanes.named(name)
-        if lane is None or lane.memory is None or not lane.memory.row.life.is_active:  # else it has begun again
-            self._active.pop(name, None)
+        lane = self._mailboxes.find_by_conversation(conversation_id)
+        if (
+            lane is None or lane.conversation is None or not lane.conversation.record.status.is_active
+        ):  # else it has begun again
+            self._active.pop(conversation_id, None)
         for callback in self._callbacks:
-            await self._tell(callback, name, state)
-        self._see_what_is_left()
+            await self._run_callback(callback, conversation_id, state)
+        self._notify_if_idle()
 
-    def _see_what_is_left(self) -> None:
+    def _notify_if_idle(self) -> None:
         if not self._active:
-            self._lifecycle.nothing_active(lambda: not self._active)
+            self._lifecycle.on_idle(lambda: not self._active)
 
-    async def _tell(self, callback: OnConversationEnd, name: str, state: ConversationState) -> None:
+    async def _run_callback(self, callback: OnConversationEnd, conversation_id: str, state: ConversationState) -> None:
         """Calls somebody else's code in a task of its own: whatever becomes of it, the conversation goes on."""
 
         async def call() -> None:
             try:
-                result = callback(name, state.value)
+                result = callback(conversation_id, state.value)
                 if inspect.isawaitable(result):
                     await result
             except (Exception, SystemExit, asyncio.CancelledError):  # sys.exit() would end the whole process
-                log.exception("%s: on_conversation_end of %s failed", self._store.agent, name)
+                log.exception("%s: on_conversation_end of %s failed", self._store.agent, conversation_id)
 
         task = asyncio.create_task(call())
         timeout_s = self._timings.conversation_end_s
         _, late = await asyncio.wait({task}, timeout=timeout_s)
         if late:
             task.cancel()
-            log.error("%s: on_conversation_end of %s took longer than %g s", self._store.agent, name, timeout_s)
+            log.error("%s: on_conversation_end of %s took longer than %g s", self._store.agent, conversation_id, timeout_s)
 
     async def expire_idle(self) -> None:
         """Ends the conversations in which nothing was said for the idle timeout."""
         now = self._clock()
         before = now - self._rules.timeout
         silent = [name for name, last in self._active.items() if last <= before]
-        waiting = [name for name in silent if not self._is_answered(name)]
-        for first in range(0, len(waiting), _AT_ONCE):
-            names = waiting[first : first + _AT_ONCE]
+        waiting = [name for name in silent if not self._is_busy(name)]
+        for first in range(0, len(waiting), _BATCH_SIZE):
+            names = waiting[first : first + _BATCH_SIZE]
             rows = await self._store.find_conversations(names)
             for name in names:
-                if self._is_answered(name) or self._active.get(name, now) > before:
+                if self._is_busy(name) or self._active.get(name, now) > before:
                     continue  # it goes on, or is over, since its row was read
                 if name not in rows:
-                    self.gone(name)
+                    self.on_deleted(name)
                 else:
-                    await self._expire_one(rows[name], now)
+                    await self._expire_conversation(rows[name], now)
 
-    def _is_answered(self, name: str) -> bool:
+    def _is_busy(self, conversation_id: str) -> bool:
         """Whether a conversation is being answered: it is not idle, however long that takes."""
-        lane = self._lanes.named(name)
-        return lane is not None and (lane.worker is not None or lane.memory is None)
+        lane = self._mailboxes.find_by_conversation(conversation_id)
+        return lane is not None and (lane.worker is not None or lane.conversation is None)
 
-    async def _expire_one(self, row: ConversationRow, now: datetime) -> None:
-        lane = self._lanes.named(row.conversation_id)
-        memory = lane.memory if lane is not None else None
-        row = memory.row if memory is not None else row
-        life = conversation.idle(row.life, now, self._rules)
-        if life is row.life:  # what is stored says something else than was known
+    async def _expire_conversation(self, record: StoredConversation, now: datetime) -> None:
+        lane = self._mailboxes.find_by_conversation(record.conversation_id)
+        memory = lane.conversation if lane is not None else None
+        record = memory.record if memory is not None else record
+        life = conversation.apply_idle_timeout(record.status, now, self._rules)
+        if life is record.status:  # what is stored says something else than was known
             if life.is_active:
-                self.begun(row.conversation_id, life.last_interaction)
+                self.on_activity(record.conversation_id, life.last_interaction)
             else:
-                self.gone(row.conversation_id)
+                self.on_deleted(record.conversation_id)
             return
-        before, row = row, self.prune(replace(row, life=life), memory)
+        before, record = record, self.prune(replace(record, status=life), memory)
         if memory is not None:
-            memory.row = row
+            memory.record = record
         try:
-            await self._store.save_conversation(row)
+            await self._store.save_conversation(record)
         except StoreError:
-            if memory is not None and memory.row is row:
-                memory.row = before
+            if memory is not None and memory.record is record:
+                memory.record = before
             raise
-        await self.ended(row.conversation_id, life.state)
+        await self.on_ended(record.conversation_id, life.state)
         if lane is not None:
-            self._lanes.let_go(lane)
+            self._mailboxes.evict_if_idle(lane)
 
-    async def _expire(self) -> None:
+    async def _watch_idle(self) -> None:
         """Sleeps until the first conversation can have timed out; while none is active, until one is."""
         timeout = self._rules.timeout
         purged_at = self._clock()

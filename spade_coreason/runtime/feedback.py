@@ -9,8 +9,8 @@ from uuid import UUID
 
 from ..contracts import AgentInterface, Interaction
 from ..exceptions import StoreError
-from ..storage import AgentStore
-from .mailbox import Lanes
+from ..storage import AgentRepository
+from .mailbox import Mailboxes
 
 log = logging.getLogger(__name__)
 
@@ -18,24 +18,24 @@ log = logging.getLogger(__name__)
 class Feedback:
     """For the answers of one agent; whatever its `feedback` raises, only the log has it."""
 
-    def __init__(self, agent: AgentInterface, store: AgentStore, lanes: Lanes, timeout_s: float) -> None:
+    def __init__(self, agent: AgentInterface, store: AgentRepository, mailboxes: Mailboxes, timeout_s: float) -> None:
         self._agent = agent
         self._store = store
-        self._lanes = lanes
+        self._mailboxes = mailboxes
         self._timeout_s = timeout_s
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def take(self, sender: str, message_id: str, emojis: tuple[str, ...], nickname: str) -> None:
+    def receive_reaction(self, sender: str, message_id: str, emojis: tuple[str, ...], nickname: str) -> None:
         """Takes the reaction of somebody to a message. One that is not ours, or not of a conversation of theirs, is none."""
         try:
             turn = UUID(message_id[:36])
         except ValueError:
             return
-        task = asyncio.create_task(self._take(sender, turn, emojis, nickname))
+        task = asyncio.create_task(self._record_reaction(sender, turn, emojis, nickname))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def settled(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Waits until everything is recorded; an agent that does not come to an end with it is stopped."""
         for timeout_s in (2.0, 1.0):
             if self._tasks:
@@ -43,18 +43,18 @@ class Feedback:
                 for task in late:
                     task.cancel()
 
-    async def _take(self, sender: str, turn: UUID, emojis: tuple[str, ...], nickname: str) -> None:
+    async def _record_reaction(self, sender: str, turn_id: UUID, emojis: tuple[str, ...], nickname: str) -> None:
         try:
-            found = await self._store.give_feedback(str(turn), sender, emojis, nickname)
+            found = await self._store.save_feedback(str(turn_id), sender, emojis, nickname)
         except StoreError as error:
             log.error("%s: a reaction of %s is not stored: %s", self._store.agent, sender, error)
             return
         if found is None:
             return
         name, body = found
-        lane = self._lanes.named(name)
+        lane = self._mailboxes.find_by_conversation(name)
         if lane is not None and lane.worker is None:
-            lane.memory = None  # it is loaded again, with what was recorded
+            lane.conversation = None  # it is loaded again, with what was recorded
         feedback = getattr(self._agent, "feedback", None)
         if callable(feedback):
             try:

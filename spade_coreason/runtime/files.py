@@ -12,9 +12,9 @@ from http import HTTPStatus
 from mimetypes import guess_type
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..codec import name_in, plain_name
+from ..codec import file_name_of, safe_file_name
 from ..exceptions import FetchError, UploadError
-from .url_policy import Access, Resolve, resolved
+from .url_policy import ResolveHost, UrlPolicy, resolve_host
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 Progress: TypeAlias = Callable[[int, int], None]
 """Is told how many bytes of how many are sent."""
 
-Put: TypeAlias = Callable[[str, bytes, str, Progress | None], Awaitable[str]]
+UploadFile: TypeAlias = Callable[[str, bytes, str, Progress | None], Awaitable[str]]
 """Keeps data of a name and a type somewhere, and returns the link."""
-Get: TypeAlias = Callable[..., Awaitable["Fetched"]]
+FetchFile: TypeAlias = Callable[..., Awaitable["FetchedFile"]]
 """`fetch`, or what stands for it."""
 
-ANY_TYPE = "application/octet-stream"
+DEFAULT_MEDIA_TYPE = "application/octet-stream"
 
-_LINKS = 1000
-_REDIRECTS = 5
-_REDIRECTING = {301, 302, 303, 307, 308}
-_TYPE = re.compile(r"[!-~]+/[!-~][ -~]*")  # it goes into XML and into a header
-_CHUNK = 65_536
+_MAX_LINKS = 1000
+_MAX_REDIRECTS = 5
+_REDIRECT_STATUSES = {301, 302, 303, 307, 308}
+_MEDIA_TYPE = re.compile(r"[!-~]+/[!-~][ -~]*")  # it goes into XML and into a header
+_CHUNK_BYTES = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchedFile:
     """A file as it came. `url` is where it was found in the end; `type` is the server's word, without parameters."""
 
     url: str
@@ -46,7 +46,7 @@ class Fetched:
     data: bytes
 
     def __repr__(self) -> str:
-        return f"Fetched({self.name!r}, {self.type!r}, {len(self.data):,} bytes)"
+        return f"FetchedFile({self.name!r}, {self.type!r}, {len(self.data):,} bytes)"
 
 
 async def fetch(
@@ -56,8 +56,8 @@ async def fetch(
     timeout_s: float = 30.0,
     types: Sequence[str] | None = None,
     allow_private: bool | Sequence[str] = False,
-    resolve: Resolve = resolved,
-) -> Fetched:
+    resolve: ResolveHost = resolve_host,
+) -> FetchedFile:
     """Fetches what a stranger's link leads to, from the public internet only. FetchError for everything else.
 
     The address that was checked is the one that is connected to, and every redirect (at most 5) is checked again. `timeout_s`
@@ -67,7 +67,7 @@ async def fetch(
     """
     # A text is a sequence too, of letters: of "image/*" the last would match everything.
     types = (types,) if isinstance(types, str) else types
-    access = Access((allow_private,) if isinstance(allow_private, str) else allow_private, resolve)
+    access = UrlPolicy((allow_private,) if isinstance(allow_private, str) else allow_private, resolve)
     try:
         async with asyncio.timeout(timeout_s) as limit:
             return await _follow(url, access, max_bytes, types)
@@ -78,10 +78,10 @@ async def fetch(
 class Files:
     """An agent's way to files: a constructor parameter of the name `files` gets it."""
 
-    def __init__(self, put: Put, get: Get = fetch) -> None:
-        self._put = put
-        self._get = get
-        self._kept: dict[str, None] = {}
+    def __init__(self, upload_file: UploadFile, fetch_file: FetchFile = fetch) -> None:
+        self._upload_file = upload_file
+        self._fetch_file = fetch_file
+        self._uploaded_links: dict[str, None] = {}
 
     async def upload(self, name: str, data: bytes, type: str | None = None, progress: Progress | None = None) -> str:
         """Keeps `data` with the agent's server (XEP-0363), and returns the link for whoever is to have it.
@@ -93,54 +93,54 @@ class Files:
         """
         if not data:
             raise UploadError(name, "it is empty, and servers keep no empty files")
-        called = plain_name(name)
+        called = safe_file_name(name)
         if called is None:
             raise UploadError(name, "that is no name of a file")
-        kind = type or guess_type(called)[0] or ANY_TYPE
-        if not _TYPE.fullmatch(kind):
+        kind = type or guess_type(called)[0] or DEFAULT_MEDIA_TYPE
+        if not _MEDIA_TYPE.fullmatch(kind):
             raise UploadError(name, f"{kind!r} is no media type; write it like image/png")
-        link = await self._put(called, data, kind, progress)
-        self._kept[link] = None
-        if len(self._kept) > _LINKS:
-            del self._kept[next(iter(self._kept))]
+        link = await self._upload_file(called, data, kind, progress)
+        self._uploaded_links[link] = None
+        if len(self._uploaded_links) > _MAX_LINKS:
+            del self._uploaded_links[next(iter(self._uploaded_links))]
         return link
 
-    def has_kept(self, link: str) -> bool:
+    def has_uploaded(self, link: str) -> bool:
         """Whether the link is one of the newest 1,000 that `upload` has returned; such a one is shown as the file.
 
         Of no other link is that to be: the clients of people fetch what is shown to them, and tell whoever set it who they are.
         """
-        return link in self._kept
+        return link in self._uploaded_links
 
-    async def fetch(self, url: str, **limits: Any) -> Fetched:
+    async def fetch(self, url: str, **limits: Any) -> FetchedFile:
         """As the function `fetch`, with the same keyword arguments."""
-        return await self._get(url, **limits)
+        return await self._fetch_file(url, **limits)
 
 
-async def _follow(url: str, access: Access, max_bytes: int, types: Sequence[str] | None) -> Fetched:
+async def _follow(url: str, url_policy: UrlPolicy, max_bytes: int, types: Sequence[str] | None) -> FetchedFile:
     from aiohttp import ClientError
     from yarl import URL
 
     start = url
-    for _ in range(_REDIRECTS + 1):
-        checked = access.check(url)
-        addresses = await access.addresses(checked)
+    for _ in range(_MAX_REDIRECTS + 1):
+        checked = url_policy.check(url)
+        addresses = await url_policy.resolve_addresses(checked)
         try:
             async with _session(addresses) as session, session.get(checked, allow_redirects=False) as response:
-                if response.status not in _REDIRECTING:
+                if response.status not in _REDIRECT_STATUSES:
                     data = await _read(url, response, max_bytes, types)
-                    return Fetched(url, name_in(url) or name_in(start), _type_of(response), data)
+                    return FetchedFile(url, file_name_of(url) or file_name_of(start), _type_of(response), data)
                 if not (target := response.headers.get("Location", "")):
                     raise FetchError(url, "it redirects to nowhere")
         except TimeoutError:
             raise
         except (ClientError, OSError, ValueError) as error:  # aiohttp lets the ValueErrors of its parsers through
-            raise FetchError(url, connection_problem(error)) from error
+            raise FetchError(url, describe_connection_error(error)) from error
         try:
             url = str(checked.join(URL(target)))
         except ValueError as error:
             raise FetchError(url, "it redirects to what is no URL") from error
-    raise FetchError(start, f"it redirects more than {_REDIRECTS} times")
+    raise FetchError(start, f"it redirects more than {_MAX_REDIRECTS} times")
 
 
 def _session(addresses: list[str]) -> Any:
@@ -178,7 +178,7 @@ def _session(addresses: list[str]) -> Any:
 
 async def _read(url: str, response: ClientResponse, max_bytes: int, types: Sequence[str] | None) -> bytes:
     if response.status != HTTPStatus.OK:
-        raise FetchError(url, f"the server answers {status_in_words(response.status)}")
+        raise FetchError(url, f"the server answers {format_status(response.status)}")
     if response.headers.get("Content-Encoding", "identity").strip().lower() not in ("", "identity"):
         raise FetchError(url, "the server compresses it, although it was asked not to")
     kind = _type_of(response)
@@ -188,14 +188,14 @@ async def _read(url: str, response: ClientResponse, max_bytes: int, types: Seque
     if response.content_length is not None and response.content_length > max_bytes:
         raise too_much
     data = bytearray()
-    async for chunk in response.content.iter_chunked(_CHUNK):
+    async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
         data += chunk
         if len(data) > max_bytes:  # whatever it promised
             raise too_much
     return bytes(data)
 
 
-def connection_problem(error: Exception) -> str:
+def describe_connection_error(error: Exception) -> str:
     """What went wrong, in words of ours: those of aiohttp quote what came from the other side."""
     from aiohttp import ClientConnectionError, ClientConnectorCertificateError
 
@@ -209,9 +209,9 @@ def connection_problem(error: Exception) -> str:
 
 
 def _type_of(response: ClientResponse) -> str:
-    return response.headers.get("Content-Type", "").partition(";")[0].strip().lower() or ANY_TYPE
+    return response.headers.get("Content-Type", "").partition(";")[0].strip().lower() or DEFAULT_MEDIA_TYPE
 
 
-def status_in_words(status: int) -> str:
+def format_status(status: int) -> str:
     """A status as `404 Not Found`; never the phrase that came."""
     return f"{status} {HTTPStatus(status).phrase}" if status in HTTPStatus._value2member_map_ else str(status)

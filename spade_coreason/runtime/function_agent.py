@@ -11,7 +11,7 @@ from ..contracts import AgentDefinition, AgentRequest, MemoryConfig, ResponseHan
 
 Assist: TypeAlias = Callable[..., Awaitable[None]]
 
-_REQUEST = ("request", "session", "response")
+_REQUIRED_PARAMETERS = ("request", "session", "response")
 
 
 class FunctionAgent:
@@ -20,10 +20,10 @@ class FunctionAgent:
     What the function takes besides (`peers`, `memory`, `files`, options) is given to it by name, at every call.
     """
 
-    def __init__(self, function: Assist, manifest: AgentDefinition, given: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, function: Assist, manifest: AgentDefinition, arguments: Mapping[str, Any] | None = None) -> None:
         self._function = function
         self._manifest = manifest
-        self._given = dict(given or {})
+        self._arguments = dict(arguments or {})
         self.__doc__ = function.__doc__
         self.__name__ = manifest.metadata.name
 
@@ -34,12 +34,12 @@ class FunctionAgent:
 
     async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         """Runs the coroutine; what it returns, against its type, is given on to be named in the log."""
-        return await self._function(request, session, response, **self._given)
+        return await self._function(request, session, response, **self._arguments)
 
     @property
-    def further_parameters(self) -> tuple[Parameter, ...]:
+    def extra_parameters(self) -> tuple[Parameter, ...]:
         """What the function takes besides the request, the session and the response."""
-        found = list(inspect.signature(self._function).parameters.values())[len(_REQUEST) :]
+        found = list(inspect.signature(self._function).parameters.values())[len(_REQUIRED_PARAMETERS) :]
         return tuple(
             parameter if parameter.kind is Parameter.VAR_KEYWORD else parameter.replace(kind=Parameter.KEYWORD_ONLY)
             for parameter in found
@@ -47,28 +47,28 @@ class FunctionAgent:
         )
 
     @property
-    def configured(self) -> Callable[..., FunctionAgent]:
+    def as_factory(self) -> Callable[..., FunctionAgent]:
         """The same agent as a factory: called with the further parameters, it makes an agent that has them."""
-        return _Configured(self)
+        return _AgentFactory(self)
 
-    def with_given(self, given: Mapping[str, Any]) -> FunctionAgent:
-        """An agent of the same function and manifest, whose function gets `given` too."""
-        return FunctionAgent(self._function, self._manifest, {**self._given, **given})
+    def with_arguments(self, arguments: Mapping[str, Any]) -> FunctionAgent:
+        """An agent of the same function and manifest, whose function gets `arguments` too."""
+        return FunctionAgent(self._function, self._manifest, {**self._arguments, **arguments})
 
     def __repr__(self) -> str:
         return f"<agent {self.__name__}>"
 
 
-class _Configured:
+class _AgentFactory:
     """A factory whose signature says what the function of an agent takes."""
 
     def __init__(self, agent: FunctionAgent) -> None:
         self._agent = agent
         self.__name__ = agent.__name__
-        self.__signature__ = inspect.Signature(agent.further_parameters)
+        self.__signature__ = inspect.Signature(agent.extra_parameters)
 
-    def __call__(self, **given: Any) -> FunctionAgent:
-        return self._agent.with_given(given)
+    def __call__(self, **arguments: Any) -> FunctionAgent:
+        return self._agent.with_arguments(arguments)
 
 
 @overload
@@ -103,7 +103,7 @@ def agent(
     """
 
     def make(function: Assist) -> FunctionAgent:
-        what = _check(function)
+        what = _check_function(function)
         first_line = (inspect.getdoc(function) or "").partition("\n")[0]
         manifest = AgentDefinition.simple(
             name or what,
@@ -116,7 +116,7 @@ def agent(
     return make if function is None else make(function)
 
 
-def _check(function: Any) -> str:
+def _check_function(function: Any) -> str:
     """The name of a function that an agent can be made of; TypeError for anything else."""
     what = str(getattr(function, "__name__", None) or repr(function))  # a partial has no name
     if isinstance(function, FunctionAgent):
@@ -128,9 +128,9 @@ def _check(function: Any) -> str:
     if not inspect.iscoroutinefunction(function):
         raise TypeError(f"@agent: {what} must be a function written with `async def`")
     parameters = list(inspect.signature(function).parameters.values())
-    first, further = parameters[: len(_REQUEST)], parameters[len(_REQUEST) :]
+    first, further = parameters[: len(_REQUIRED_PARAMETERS)], parameters[len(_REQUIRED_PARAMETERS) :]
     by_position = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-    if len(first) < len(_REQUEST) or any(parameter.kind not in by_position for parameter in first):
+    if len(first) < len(_REQUIRED_PARAMETERS) or any(parameter.kind not in by_position for parameter in first):
         raise TypeError(f"@agent: {what} must take (request, session, response) first")
     for parameter in further:
         if parameter.kind is Parameter.POSITIONAL_ONLY:

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 DAY_S = 24 * 3600.0
-_SLOT_S = 900.0
+_INTERVAL_S = 900.0
 # What the durations of each class do not exceed: a tenth more than those of the one before, from 0.1 ms to more than a day.
-_LONGEST_S = [1e-4 * 1.1**number for number in range(220)]
+_BUCKET_LIMITS_S = [1e-4 * 1.1**number for number in range(220)]
 
 
 @dataclass(frozen=True, slots=True)
-class Recent:
+class MetricsSnapshot:
     """Of the last 24 hours, to a quarter of an hour, or since the start. Errors are failures: one request may fail again.
 
     Durations are from a request's arrival to its whole answer, in milliseconds, to a tenth of themselves; None where nothing
@@ -31,14 +31,14 @@ class Recent:
 
 
 @dataclass(slots=True)
-class _Slot:
+class _Interval:
     number: int
     durations: Counter[int] = field(default_factory=Counter)
     errors: int = 0
     last_error: str | None = None
 
 
-class Activity:
+class Metrics:
     """Counts for one agent, in memory: a quarter of an hour at a time, so that what is older than a day goes by itself.
 
     `clock` gives seconds.
@@ -46,50 +46,50 @@ class Activity:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.now = clock
-        self._slots: deque[_Slot] = deque()
-        self._ends = -math.inf  # the time until which the newest of them counts
+        self._intervals: deque[_Interval] = deque()
+        self._interval_end_s = -math.inf  # the time until which the newest of them counts
 
-    def answered(self, since: float) -> None:
-        """A request that arrived at `since`, by `now`, is answered."""
+    def record_reply(self, received_at_s: float) -> None:
+        """A request that arrived at `received_at_s`, by `now`, is answered."""
         now = self.now()
-        self._slot(now).durations[bisect_left(_LONGEST_S, now - since)] += 1
+        self._interval_at(now).durations[bisect_left(_BUCKET_LIMITS_S, now - received_at_s)] += 1
 
-    def failed(self, problem: str) -> None:
+    def record_failure(self, problem: str) -> None:
         """An answer is an error; `problem` is what an operator is told of it."""
-        slot = self._slot(self.now())
+        slot = self._interval_at(self.now())
         slot.errors += 1
         slot.last_error = problem
 
-    def recent(self) -> Recent:
+    def snapshot(self) -> MetricsSnapshot:
         """What it comes to now."""
-        self._slot(self.now())
+        self._interval_at(self.now())
         durations: Counter[int] = Counter()
-        for slot in self._slots:
+        for slot in self._intervals:
             durations.update(slot.durations)
-        return Recent(
+        return MetricsSnapshot(
             durations.total(),
             _percentile(durations, 0.5),
             _percentile(durations, 0.99),
-            sum(slot.errors for slot in self._slots),
-            next((slot.last_error for slot in reversed(self._slots) if slot.last_error is not None), None),
+            sum(slot.errors for slot in self._intervals),
+            next((slot.last_error for slot in reversed(self._intervals) if slot.last_error is not None), None),
         )
 
-    def _slot(self, now: float) -> _Slot:
+    def _interval_at(self, now: float) -> _Interval:
         """That of now; those of more than a day ago are dropped."""
-        if now >= self._ends:
-            number = int(now // _SLOT_S)
-            self._ends = (number + 1) * _SLOT_S
-            self._slots.append(_Slot(number))
-            while self._slots[0].number <= number - DAY_S / _SLOT_S:
-                self._slots.popleft()
-        return self._slots[-1]
+        if now >= self._interval_end_s:
+            number = int(now // _INTERVAL_S)
+            self._interval_end_s = (number + 1) * _INTERVAL_S
+            self._intervals.append(_Interval(number))
+            while self._intervals[0].number <= number - DAY_S / _INTERVAL_S:
+                self._intervals.popleft()
+        return self._intervals[-1]
 
 
-def _percentile(durations: Counter[int], share: float) -> float | None:
+def _percentile(durations: Counter[int], fraction: float) -> float | None:
     """The duration that so many of them do not exceed, in milliseconds."""
-    rest = math.ceil(durations.total() * share)
+    rest = math.ceil(durations.total() * fraction)
     for number in sorted(durations):
         rest -= durations[number]
         if rest <= 0:
-            return _LONGEST_S[min(number, len(_LONGEST_S) - 1)] * 1e3
+            return _BUCKET_LIMITS_S[min(number, len(_BUCKET_LIMITS_S) - 1)] * 1e3
     return None

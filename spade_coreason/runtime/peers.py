@@ -17,22 +17,29 @@ from pydantic_core import from_json
 
 from ..codec import request_stanza, retraction_stanza
 from ..contracts import AgentRequest
-from ..domain.identifiers import derived_thread
-from ..domain.jid import bare
-from ..domain.messages import COMMAND, Bounce, Reply
-from ..exceptions import PeerError, PeerFailed, PeerRefused, PeerTimeout, PeerUnavailable, RequestTooLong
-from .outbound import Send
+from ..domain.identifiers import derive_thread
+from ..domain.jid import bare_jid
+from ..domain.messages import COMMAND_METADATA, Bounce, ReplyEvent
+from ..exceptions import (
+    PeerError,
+    PeerFailedError,
+    PeerRefusedError,
+    PeerTimeoutError,
+    PeerUnavailableError,
+    RequestTooLongError,
+)
+from .outbound import SendStanzas
 
 CURRENT_REQUEST: ContextVar[AgentRequest | None] = ContextVar("current_request", default=None)
 
 """The request whose turn runs in this task."""
 
-MOST_BYTES = 250_000
+MAX_REQUEST_BYTES = 250_000
 
 """Of one request on the wire: servers take 262,144 bytes at once where nobody changed it."""
 
 # The last event of a request.
-_ENDS = frozenset({"request.completed", "request.failed", "request.refused"})
+_FINAL_EVENTS = frozenset({"request.completed", "request.failed", "request.refused"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +51,7 @@ class PeerEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PeerAnswer:
     """A whole answer: its text, its data blocks, and every event that made it."""
 
     jid: str
@@ -58,12 +65,12 @@ class Answer:
 
 
 @dataclass(slots=True, eq=False)
-class _Open:
+class _OpenRequest:
     """A request that is not answered yet."""
 
     jid: str
-    arrivals: asyncio.Queue[Reply | PeerError] = field(default_factory=asyncio.Queue)
-    seen: set[str] = field(default_factory=set)
+    arrivals: asyncio.Queue[ReplyEvent | PeerError] = field(default_factory=asyncio.Queue)
+    seen_event_ids: set[str] = field(default_factory=set)
     fragments: dict[str, dict[int, str]] = field(default_factory=dict)
 
 
@@ -72,38 +79,38 @@ class OpenRequests:
 
     def __init__(self) -> None:
         # By id and JID: one request may be asked of several at once.
-        self._open: dict[tuple[str, str], _Open] = {}
+        self._open: dict[tuple[str, str], _OpenRequest] = {}
         self.dropped = 0
 
-    def deliver(self, reply: Reply) -> None:
+    def receive(self, reply: ReplyEvent) -> None:
         """Takes an event that came in."""
-        request = self._open.get((reply.request_id, _peer(reply.sender)))
-        if request is None or reply.event_id in request.seen:
+        request = self._open.get((reply.request_id, _normalise_jid(reply.sender)))
+        if request is None or reply.event_id in request.seen_event_ids:
             self.dropped += 1
             return
-        request.seen.add(reply.event_id)
+        request.seen_event_ids.add(reply.event_id)
         if reply.type == "fragment":
-            whole = _assemble(request, reply)
+            whole = _assemble_fragments(request, reply)
             if whole is not None:
-                self.deliver(whole)
+                self.receive(whole)
             return
         request.arrivals.put_nowait(reply)
 
-    def bounce(self, bounce: Bounce) -> None:
+    def receive_bounce(self, bounce: Bounce) -> None:
         """Takes a request that came back."""
-        request = self._open.get((bounce.stanza_id, _peer(bounce.sender)))
+        request = self._open.get((bounce.stanza_id, _normalise_jid(bounce.sender)))
         if request is None:
             self.dropped += 1
             return
         problem = f"is not there: {bounce.text or bounce.condition.replace('-', ' ')}"
-        request.arrivals.put_nowait(PeerUnavailable(request.jid, problem))
+        request.arrivals.put_nowait(PeerUnavailableError(request.jid, problem))
 
     @contextmanager
-    def _waiting(self, request_id: str, jid: str) -> Iterator[_Open]:
-        key = request_id, _peer(jid)
+    def _register(self, request_id: str, jid: str) -> Iterator[_OpenRequest]:
+        key = request_id, _normalise_jid(jid)
         if key in self._open:
             raise ValueError(f"the request {request_id} to {key[1]} has no answer yet; ask it twice with create_child")
-        request = self._open[key] = _Open(key[1])
+        request = self._open[key] = _OpenRequest(key[1])
         try:
             yield request
         finally:
@@ -114,7 +121,7 @@ class OpenRequests:
 
         Raises PeerTimeout after `timeout_s` without a complete answer, PeerUnavailable, PeerRefused or PeerFailed.
         """
-        with self._waiting(request_id, jid) as request:
+        with self._register(request_id, jid) as request:
             send()
             deadline = asyncio.get_running_loop().time() + timeout_s
             has_begun = False
@@ -123,22 +130,22 @@ class OpenRequests:
                     async with asyncio.timeout_at(deadline):
                         arrival = await request.arrivals.get()
                 except TimeoutError:
-                    raise PeerTimeout(request.jid, timeout_s, has_begun=has_begun) from None
+                    raise PeerTimeoutError(request.jid, timeout_s, has_started=has_begun) from None
                 if isinstance(arrival, PeerError):
                     raise arrival
                 has_begun = has_begun or arrival.type != "block.thought"
                 yield PeerEvent(arrival.type, arrival.data)
-                if arrival.type in _ENDS:
-                    _raise_for(request.jid, arrival)
+                if arrival.type in _FINAL_EVENTS:
+                    _raise_if_failed(request.jid, arrival)
                     return
 
 
-def _peer(jid: str) -> str:
+def _normalise_jid(jid: str) -> str:
     """The bare JID as a server writes it: in lower case, however an agent's author wrote it."""
-    return bare(jid).lower()
+    return bare_jid(jid).lower()
 
 
-def _assemble(request: _Open, fragment: Reply) -> Reply | None:
+def _assemble_fragments(request: _OpenRequest, fragment: ReplyEvent) -> ReplyEvent | None:
     data = fragment.data
     event_id, index, count, chunk = (data.get(name) for name in ("event_id", "index", "count", "chunk"))
     if not isinstance(event_id, str) or not isinstance(index, int) or not isinstance(chunk, str):
@@ -155,20 +162,20 @@ def _assemble(request: _Open, fragment: Reply) -> Reply | None:
         return None
     if kind == "fragment" or not isinstance(inner, dict):
         return None
-    return Reply(fragment.sender, fragment.request_id, kind, event_id, inner)
+    return ReplyEvent(fragment.sender, fragment.request_id, kind, event_id, inner)
 
 
-def _raise_for(jid: str, last: Reply) -> None:
+def _raise_if_failed(jid: str, last: ReplyEvent) -> None:
     message = str(last.data.get("message", "no reason given"))
     if last.type == "request.refused":
         after = last.data.get("retry_after_s")
-        raise PeerRefused(jid, f"refuses: {message}", after if isinstance(after, int | float) else None)
+        raise PeerRefusedError(jid, f"refuses: {message}", after if isinstance(after, int | float) else None)
     if last.type == "request.failed":
         code = last.data.get("code")
-        raise PeerFailed(jid, message, code if isinstance(code, int) else None)
+        raise PeerFailedError(jid, message, code if isinstance(code, int) else None)
 
 
-def collect(jid: str, events: list[PeerEvent]) -> Answer:
+def collect(jid: str, events: list[PeerEvent]) -> PeerAnswer:
     """The answer that the events are: blocks and streams in the order in which they began, two line breaks between them.
 
     A turn that was broken off and runs again may say something else: then that counts, from where it differs.
@@ -190,7 +197,7 @@ def collect(jid: str, events: list[PeerEvent]) -> Answer:
         elif event.type == "request.completed":
             conversation_id = event.data.get("conversation_id")
     text = "\n\n".join(filter(None, ("".join(parts.values()).strip() for parts in texts.values())))
-    return Answer(bare(jid), text, tuple(data.values()), tuple(events), conversation_id)
+    return PeerAnswer(bare_jid(jid), text, tuple(data.values()), tuple(events), conversation_id)
 
 
 def _add_chunk(chunks: dict[int, str], data: Mapping[str, Any]) -> None:
@@ -209,13 +216,13 @@ class Peers:
     calling conversation and the peer, so that two people behind one agent are two conversations at the next.
     """
 
-    def __init__(self, jid: str, requests: OpenRequests, send: Send, stanza_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, jid: str, requests: OpenRequests, send: SendStanzas, stanza_bytes: int = MAX_REQUEST_BYTES) -> None:
         self._jid = jid
         self._requests = requests
         self._send = send
         self._stanza_bytes = stanza_bytes
 
-    async def ask(self, jid: str, request: AgentRequest | Mapping[str, Any] | str, timeout: float = 30.0) -> Answer:
+    async def ask(self, jid: str, request: AgentRequest | Mapping[str, Any] | str, timeout: float = 30.0) -> PeerAnswer:
         """Asks the agent `jid` and waits for its whole answer, `timeout` seconds at most; then it takes that back.
 
         It does so too where it is cancelled; asked again, the other begins anew. A text or a payload becomes a child of the
@@ -233,7 +240,7 @@ class Peers:
         try:
             async for event in self._requests.events(jid, str(child.request_id), timeout, lambda: self._send([stanza])):
                 yield event
-        except (asyncio.CancelledError, PeerTimeout):
+        except (asyncio.CancelledError, PeerTimeoutError):
             self._send([retraction_stanza(jid, str(child.request_id))])  # nobody waits for the work of the other any more
             raise
 
@@ -242,10 +249,10 @@ class Peers:
         self._send([self._stanza(jid, as_request(request))])
 
     def _stanza(self, jid: str, request: AgentRequest) -> str:
-        thread = derived_thread(request.session_id, _peer(jid))
+        thread = derive_thread(request.session_id, _normalise_jid(jid))
         current = CURRENT_REQUEST.get()
         hops = current.metadata.get("hops", 0) + 1 if current is not None else 1
-        return write_request(self._jid, jid, request, thread, self._stanza_bytes, hops)
+        return encode_request(self._jid, jid, request, thread, self._stanza_bytes, hops)
 
 
 def as_request(request: AgentRequest | Mapping[str, Any] | str) -> AgentRequest:
@@ -259,11 +266,11 @@ def as_request(request: AgentRequest | Mapping[str, Any] | str) -> AgentRequest:
 
 def command_request(command: str) -> AgentRequest:
     """A command of an agent or its platform as a request, as people write it: `/history 50`."""
-    return AgentRequest(session_id=uuid4(), payload={"query": command}, metadata={COMMAND: True})
+    return AgentRequest(session_id=uuid4(), payload={"query": command}, metadata={COMMAND_METADATA: True})
 
 
-def write_request(
-    source: str, to: str, request: AgentRequest, thread: str | None, stanza_bytes: int = MOST_BYTES, hops: int = 0
+def encode_request(
+    source: str, to: str, request: AgentRequest, thread: str | None, stanza_bytes: int = MAX_REQUEST_BYTES, hops: int = 0
 ) -> str:
     """The stanza of a request; its id is the request's, so that a bounce names it. The session stays at home.
 
@@ -272,5 +279,5 @@ def write_request(
     dumped = request.dump(exclude={"session_id"})
     stanza = request_stanza(to, dumped, source=f"xmpp:{source}", thread=thread, stanza_id=str(request.request_id), hops=hops)
     if len(stanza) * 4 > stanza_bytes and (size := len(stanza.encode())) > stanza_bytes:
-        raise RequestTooLong(bare(to), size, stanza_bytes)
+        raise RequestTooLongError(bare_jid(to), size, stanza_bytes)
     return stanza

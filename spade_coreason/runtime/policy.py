@@ -7,7 +7,7 @@ from typing import Literal
 
 from ..contracts import MemoryConfig
 from ..domain.conversation import Rules
-from .agent_lifecycle import Mode
+from .agent_lifecycle import StartupMode
 from .retention import Retention
 from .timings import Timings
 
@@ -20,7 +20,7 @@ class Policy:
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     retention: Retention = field(default_factory=Retention)
     assist_timeout_s: float = 120.0
-    lifecycle: Mode = "eager"
+    lifecycle: StartupMode = "eager"
     idle_shutdown_s: float = 300.0
     on_restart: Literal["rerun", "report"] = "rerun"
     concurrency: int = 256

@@ -12,36 +12,36 @@ from typing import NamedTuple
 
 from ..contracts import ConversationState
 from ..exceptions import StoreError
-from ..memory import AgentInteractionMemory, Governance, forget_conversation
-from ..storage import AgentStore, ConversationRow
-from .expiry import Ends
-from .mailbox import Lanes
+from ..memory import AgentInteractionMemory, HistoryWindow, forget_conversation
+from ..storage import AgentRepository, StoredConversation
+from .expiry import ConversationExpiry
+from .mailbox import Mailboxes
 
 
-class Departures:
+class EphemeralOwners:
     """For one agent. Whoever has gone is an owner of conversations."""
 
-    def __init__(self, store: AgentStore, lanes: Lanes, governance: Governance) -> None:
+    def __init__(self, store: AgentRepository, mailboxes: Mailboxes, history_window: HistoryWindow) -> None:
         self._store = store
-        self._lanes = lanes
-        self._governance = governance
+        self._mailboxes = mailboxes
+        self._history_window = history_window
 
-    async def forget_where(self, is_gone: Callable[[str], bool]) -> None:
+    async def forget_where(self, has_left: Callable[[str], bool]) -> None:
         """Before the agent is open: forgets everybody who has gone meanwhile."""
-        for owner in await self._store.people():
-            if is_gone(owner):
-                await self._store.forget(owner)
+        for owner in await self._store.list_people():
+            if has_left(owner):
+                await self._store.erase_person(owner)
 
     async def forget(self, owner: str) -> None:
         """Forgets somebody, once their turns are over."""
-        while workers := [lane.worker for lane in self._lanes.of(owner) if lane.worker is not None]:
+        while workers := [lane.worker for lane in self._mailboxes.of_sender(owner) if lane.worker is not None]:
             await asyncio.wait(workers)
-        await self._governance.let_go(owner)
-        for lane in self._lanes.of(owner):
+        await self._history_window.cancel_for_owner(owner)
+        for lane in self._mailboxes.of_sender(owner):
             lane.clear()  # what a pause keeps back
-            lane.memory = None
-            self._lanes.let_go(lane)
-        await self._store.forget(owner)
+            lane.conversation = None
+            self._mailboxes.evict_if_idle(lane)
+        await self._store.erase_person(owner)
 
 
 log = logging.getLogger(__name__)
@@ -57,23 +57,23 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What is kept: `usual`, and for conversations in some states otherwise; and how the rest is deleted."""
+    """What is kept: `default`, and for conversations in some states otherwise; and how the rest is deleted."""
 
-    usual: Keep = Keep()
-    states: Mapping[ConversationState, Keep] = field(default_factory=lambda: MappingProxyType({}))
+    default: Keep = Keep()
+    by_state: Mapping[ConversationState, Keep] = field(default_factory=lambda: MappingProxyType({}))
     every: timedelta = timedelta(days=1)
     """The interval between two purges."""
     batch: int = 200
     """The most rows that one transaction deletes. Turns that end meanwhile wait for one of these at most."""
 
-    def of(self, state: ConversationState) -> Keep:
+    def for_state(self, state: ConversationState) -> Keep:
         """What is kept of a conversation in this state."""
-        return self.states.get(state, self.usual)
+        return self.by_state.get(state, self.default)
 
     @property
-    def is_everything(self) -> bool:
+    def is_unlimited(self) -> bool:
         """Whether nothing is ever deleted."""
-        return all(self.of(state) == Keep() for state in ConversationState)
+        return all(self.for_state(state) == Keep() for state in ConversationState)
 
 
 class Purged(NamedTuple):
@@ -83,37 +83,37 @@ class Purged(NamedTuple):
     turns: int = 0
 
 
-class Purge:
+class RetentionJob:
     """Deletes what an agent need not keep: at the start, and once a day; in pieces, beside the turns.
 
-    A conversation that is being answered has time until the next day. `let_go_of` ends the work on a summary of one.
+    A conversation that is being answered has time until the next day. `cancel_compaction` ends the work on a summary of one.
     """
 
     def __init__(
         self,
-        store: AgentStore,
-        memory: Callable[[], AgentInteractionMemory | None],
-        lanes: Lanes,
-        ends: Ends,
+        store: AgentRepository,
+        interaction_memory: Callable[[], AgentInteractionMemory | None],
+        mailboxes: Mailboxes,
+        expiry: ConversationExpiry,
         retention: Retention,
         clock: Callable[[], datetime],
-        let_go_of: Callable[[str], Awaitable[None]],
+        cancel_compaction: Callable[[str], Awaitable[None]],
     ) -> None:
         self._store = store
-        self._memory = memory
-        self._lanes = lanes
-        self._ends = ends
+        self._interaction_memory = interaction_memory
+        self._mailboxes = mailboxes
+        self._expiry = expiry
         self._retention = retention
         self._clock = clock
-        self._let_go_of = let_go_of
+        self._cancel_compaction = cancel_compaction
         self._is_closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def open(self) -> None:
         """Begins to delete, where anything is not kept for ever."""
         self._is_closing.clear()
-        if not self._retention.is_everything:
-            self._task = asyncio.create_task(self._daily())
+        if not self._retention.is_unlimited:
+            self._task = asyncio.create_task(self._run_daily())
 
     async def close(self) -> None:
         """Ends after the piece that is being deleted."""
@@ -122,7 +122,7 @@ class Purge:
             await self._task
             self._task = None
 
-    async def _daily(self) -> None:
+    async def _run_daily(self) -> None:
         while not self._is_closing.is_set():
             try:
                 purged = await self.run()
@@ -142,64 +142,64 @@ class Purge:
         now = self._clock()
         conversations = turns = 0
         for state in ConversationState:
-            keep = self._retention.of(state)
+            keep = self._retention.for_state(state)
             if keep.age is not None:
-                gone = await self._silent(state, now - keep.age)
+                gone = await self._delete_idle(state, now - keep.age)
                 conversations, turns = conversations + gone.conversations, turns + gone.turns
             if keep != Keep():
-                turns += await self._overfull(state, now, keep)
-        if self._retention.usual.age is not None:
-            await self._store.retention.delete_variables_of_strangers(now - self._retention.usual.age)
+                turns += await self._delete_old_turns(state, now, keep)
+        if self._retention.default.age is not None:
+            await self._store.retention.delete_orphaned_variables(now - self._retention.default.age)
         return Purged(conversations, turns)
 
-    async def _silent(self, state: ConversationState, before: datetime) -> Purged:
+    async def _delete_idle(self, state: ConversationState, before: datetime) -> Purged:
         """Deletes the conversations in which nothing was said for so long."""
         conversations = turns = after = 0
-        while rows := await self._store.retention.silent(state, before, after, self._retention.batch):
+        while rows := await self._store.retention.find_silent(state, before, after, self._retention.batch):
             after = rows[-1].id
             for row in rows:
                 if self._is_closing.is_set():
                     return Purged(conversations, turns)
-                if await self._lay_aside(row):
+                if await self._evict(row):
                     turns += await self._delete_turns(row, None, row.turns)
                     if self._is_closing.is_set():
                         return Purged(conversations, turns)
-                    self._ends.gone(row.conversation_id)  # before it may begin again
-                    await forget_conversation(self._store, self._memory(), row, with_copies=False)
+                    self._expiry.on_deleted(row.conversation_id)  # before it may begin again
+                    await forget_conversation(self._store, self._interaction_memory(), row, with_copies=False)
                     conversations += 1
         return Purged(conversations, turns)
 
-    async def _overfull(self, state: ConversationState, now: datetime, keep: Keep) -> int:
+    async def _delete_old_turns(self, state: ConversationState, now: datetime, keep: Keep) -> int:
         """Deletes the oldest turns of the conversations that go on."""
         before = now - keep.age if keep.age is not None else None
         deleted = after = 0
-        while rows := await self._store.retention.overfull(state, before, keep.turns, after, self._retention.batch):
+        while rows := await self._store.retention.find_overfull(state, before, keep.turns, after, self._retention.batch):
             after = rows[-1].id
             for row in rows:
                 if self._is_closing.is_set():
                     return deleted
-                if await self._lay_aside(row):
+                if await self._evict(row):
                     most = row.turns - keep.turns if keep.turns is not None else 0
                     deleted += await self._delete_turns(row, before, most)
         return deleted
 
-    async def _delete_turns(self, row: ConversationRow, before: datetime | None, through: int) -> int:
+    async def _delete_turns(self, record: StoredConversation, before: datetime | None, through: int) -> int:
         deleted = 0
         while not self._is_closing.is_set():
-            piece = await self._store.retention.delete_oldest(row.id, before, through, self._retention.batch)
+            piece = await self._store.retention.delete_oldest(record.id, before, through, self._retention.batch)
             deleted += piece
             if piece < self._retention.batch:
                 break
         return deleted
 
-    async def _lay_aside(self, row: ConversationRow) -> bool:
+    async def _evict(self, record: StoredConversation) -> bool:
         """Frees what is held of a conversation in memory; False while it is being answered."""
-        await self._let_go_of(row.conversation_id)
-        lane = self._lanes.named(row.conversation_id)
+        await self._cancel_compaction(record.conversation_id)
+        lane = self._mailboxes.find_by_conversation(record.conversation_id)
         if lane is None:
             return True
         if lane.worker is not None:
             return False
-        lane.memory = None  # it is loaded again, without what is deleted
-        self._lanes.let_go(lane)
+        lane.conversation = None  # it is loaded again, without what is deleted
+        self._mailboxes.evict_if_idle(lane)
         return True

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Literal, TypeAlias
 
-from ..contracts.base import in_json
-from .metrics import Recent
+from ..contracts.base import format_rfc3339
+from .metrics import MetricsSnapshot
 
 AgentCondition: TypeAlias = Literal["offline", "connecting", "starting", "online", "reconnecting", "stopping"]
 
@@ -39,10 +39,10 @@ class AgentStatus:
     in_flight: int = 0
     is_paused: bool = False
     rooms: dict[str, str] = field(default_factory=dict)
-    recent: Recent = field(default_factory=Recent)
+    recent: MetricsSnapshot = field(default_factory=MetricsSnapshot)
 
     @property
-    def is_well(self) -> bool:
+    def is_healthy(self) -> bool:
         """Whether it is online, and can store what it is told."""
         return self.state == "online" and self.cannot_store is None
 
@@ -56,24 +56,24 @@ class PlatformStatus:
     agents: tuple[AgentStatus, ...]
 
     @property
-    def is_well(self) -> bool:
+    def is_healthy(self) -> bool:
         """Whether every agent is online, and can store what it is told."""
-        return all(agent.is_well for agent in self.agents)
+        return all(agent.is_healthy for agent in self.agents)
 
     def to_json(self) -> str:
         """For the socket, and for programs; moments are in ISO 8601."""
-        return json.dumps(asdict(self), default=in_json)
+        return json.dumps(asdict(self), default=format_rfc3339)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> PlatformStatus:
         """What `to_json` wrote."""
         read = json.loads(text)
         agents = [
-            AgentStatus(**agent | {"since": _moment(agent["since"]), "recent": Recent(**agent.get("recent", {}))})
+            AgentStatus(**agent | {"since": _parse_time(agent["since"]), "recent": MetricsSnapshot(**agent.get("recent", {}))})
             for agent in read["agents"]
         ]
         return cls(read["pid"], read["server"], tuple(agents))
 
 
-def _moment(text: str | None) -> datetime | None:
+def _parse_time(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text) if text else None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Address: TypeAlias = IPv4Address | IPv6Address
 
 # Beside what `ipaddress` calls not global: its lists differ between versions of Python, and these have to be out in each.
-_CLOSED_4 = [
+_PRIVATE_IPV4 = [
     ip_network(text)
     for text in (
         "0.0.0.0/8",  # this host
@@ -36,9 +36,9 @@ _CLOSED_4 = [
     )
 ]
 
-_OPEN_6 = IPv6Network("2000::/3")  # all that is assigned to anybody; loopback, private, link-local, multicast lie outside
+_PUBLIC_IPV6 = IPv6Network("2000::/3")  # all that is assigned to anybody; loopback, private, link-local, multicast lie outside
 
-_CLOSED_6 = [
+_PRIVATE_IPV6 = [
     ip_network(text)
     for text in (
         "2001::/23",  # for protocols; Teredo carries any IPv4 address in it
@@ -49,28 +49,28 @@ _CLOSED_6 = [
 ]
 
 # Here the last 32 bits are the address that is meant: IPv4-mapped, and NAT64 as networks without IPv4 use it (RFC 6052).
-_CARRIERS = [IPv6Network("::ffff:0:0/96"), IPv6Network("64:ff9b::/96")]
+_IPV4_IN_IPV6 = [IPv6Network("::ffff:0:0/96"), IPv6Network("64:ff9b::/96")]
 
 
 def is_public(address: Address) -> bool:
     """Whether it is a unicast address that anybody may reach."""
     if isinstance(address, IPv6Address):
-        for carrier in _CARRIERS:
+        for carrier in _IPV4_IN_IPV6:
             if address in carrier:
                 return is_public(IPv4Address(int(address) & 0xFFFF_FFFF))
-        if address not in _OPEN_6 or any(address in network for network in _CLOSED_6):
+        if address not in _PUBLIC_IPV6 or any(address in network for network in _PRIVATE_IPV6):
             return False
-    elif any(address in network for network in _CLOSED_4):
+    elif any(address in network for network in _PRIVATE_IPV4):
         return False
     return address.is_global and not address.is_multicast and not address.is_reserved
 
 
-def is_in(address: Address, networks: Iterable[str]) -> bool:
+def is_in_networks(address: Address, networks: Iterable[str]) -> bool:
     """Whether it lies in one of these (`"10.1.0.0/16"`); an IPv4-mapped one is not in a network of IPv4."""
     return any(address in ip_network(text) for text in networks)
 
 
-def literal(host: str) -> Address | None:
+def parse_literal(host: str) -> Address | None:
     """The address that a host name is, in its one canonical form; None for a name. ValueError for any other form.
 
     `127.1`, `0177.0.0.1` and `2130706433` are addresses to the C library and names to others; they are refused for that.
@@ -80,34 +80,34 @@ def literal(host: str) -> Address | None:
     return None
 
 
-Resolve: TypeAlias = Callable[[str, int], Awaitable[Collection[str]]]
+ResolveHost: TypeAlias = Callable[[str, int], Awaitable[Collection[str]]]
 
 """The addresses of a host, as texts; OSError where there is none."""
 
-_URL_CHARACTERS = 2048
+_MAX_URL_CHARACTERS = 2048
 
 _HOST = re.compile(r"[a-zA-Z0-9._-]{1,253}|[0-9a-fA-F:.]+")
 
 
-async def resolved(host: str, port: int) -> list[str]:
+async def resolve_host(host: str, port: int) -> list[str]:
     """The addresses of a host, as the system knows them."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [str(sockaddr[0]) for *_, sockaddr in found]
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class UrlPolicy:
     """What leave there is, and who resolves names."""
 
     allow_private: bool | Sequence[str]
-    resolve: Resolve
+    resolve: ResolveHost
 
     def check(self, url: str) -> URL:
         """The URL as the connection will read it, so that nobody reads it in two ways. FetchError if it may not be."""
         from yarl import URL
 
-        if len(url) > _URL_CHARACTERS or re.search(r"[\x00-\x20\x7f]", url):
-            raise FetchError(url, f"a link has at most {_URL_CHARACTERS:,} characters, and no spaces")
+        if len(url) > _MAX_URL_CHARACTERS or re.search(r"[\x00-\x20\x7f]", url):
+            raise FetchError(url, f"a link has at most {_MAX_URL_CHARACTERS:,} characters, and no spaces")
         try:
             parsed = URL(url)
             host, port = parsed.raw_host, parsed.port
@@ -123,11 +123,11 @@ class Access:
             raise FetchError(url, f"no web server is on port {port}")
         return parsed
 
-    async def addresses(self, url: URL) -> list[str]:
+    async def resolve_addresses(self, url: URL) -> list[str]:
         """All addresses of the host, each of which may be connected to. One that may not spoils them all."""
         host, port = url.raw_host or "", url.port or 0
         try:
-            address = literal(host)
+            address = parse_literal(host)
         except ValueError as error:
             raise FetchError(str(url), "its host is an address in no usual form") from error
         if address is not None:
@@ -140,11 +140,11 @@ class Access:
         if not found:
             raise FetchError(str(url), f"there is no host {host}")
         for one in found:
-            if not self._allows(one):
+            if not self._is_allowed(one):
                 raise FetchError(str(url), f"{host} is not in the public internet; allow_private can name networks of your own")
         return [str(one) for one in dict.fromkeys(found)]
 
-    def _allows(self, address: Address) -> bool:
+    def _is_allowed(self, address: Address) -> bool:
         if isinstance(self.allow_private, bool):
             return self.allow_private or is_public(address)
-        return is_public(address) or is_in(address, self.allow_private)
+        return is_public(address) or is_in_networks(address, self.allow_private)

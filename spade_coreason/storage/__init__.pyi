@@ -1,34 +1,34 @@
 from .audit import (
-    AuditRow as AuditRow,
-    Verdict as Verdict,
+    AuditRecord as AuditRecord,
+    AuditVerification as AuditVerification,
 )
 from .backup import (
-    About as About,
-    Progress as Progress,
+    BackupInfo as BackupInfo,
+    ProgressCallback as ProgressCallback,
     back_up as back_up,
     restore as restore,
 )
 from .database import (
     Database as Database,
-    Then as Then,
+    OnCommit as OnCommit,
 )
 from .dedup import (
     DUPLICATE_DAYS as DUPLICATE_DAYS,
 )
 from .health import (
-    examine as examine,
+    check_health as check_health,
 )
 from .inbox import (
     Inbox as Inbox,
 )
 from .knowledge import (
     Document as Document,
-    KnowledgeStore as KnowledgeStore,
-    Lacking as Lacking,
+    KnowledgeRepository as KnowledgeRepository,
+    MissingVectors as MissingVectors,
     NewDocument as NewDocument,
     Shelf as Shelf,
-    VectorRow as VectorRow,
-    turn_name as turn_name,
+    VectorRecord as VectorRecord,
+    turn_document_name as turn_document_name,
 )
 from .lock import (
     lock_database as lock_database,
@@ -38,18 +38,18 @@ from .open import (
     open_database as open_database,
 )
 from .records import (
-    ConversationRow as ConversationRow,
-    ForgetReport as ForgetReport,
-    InboxRow as InboxRow,
-    Turn as Turn,
+    DeletionReport as DeletionReport,
+    InboxRecord as InboxRecord,
+    StoredConversation as StoredConversation,
+    TurnRecord as TurnRecord,
     Variable as Variable,
 )
 from .repository import (
-    AgentStore as AgentStore,
-    stored_agents as stored_agents,
+    AgentRepository as AgentRepository,
+    list_stored_agents as list_stored_agents,
 )
 from .window import (
-    NOTHING as NOTHING,
-    WINDOW as WINDOW,
-    Window as Window,
+    COMPACTION_VARIABLE as COMPACTION_VARIABLE,
+    NO_COMPACTION as NO_COMPACTION,
+    CompactionState as CompactionState,
 )

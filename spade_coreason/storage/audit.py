@@ -13,15 +13,15 @@ from pydantic_core import from_json
 from sqlalchemy import Connection, insert, select, update
 
 from ..contracts import GENESIS_HASH, AuditEntry
-from ..contracts.audit import integrity_hash
+from ..contracts.audit import compute_integrity_hash
 from .database import Database
 from .schema import audit, audit_heads
 
-_AT_ONCE = 1000
-_MOST_PROBLEMS = 20
+_PAGE_ROWS = 1000
+_MAX_PROBLEMS = 20
 
 
-class AuditRow(NamedTuple):
+class AuditRecord(NamedTuple):
     """An entry, as its JSON, by its place in the trail, from 1 on, and whose request it belongs to.
 
     `entry` is None where it was forgotten, and empty where it is none any more.
@@ -33,7 +33,7 @@ class AuditRow(NamedTuple):
     entry: dict[str, Any] | None
 
 
-class Verdict(NamedTuple):
+class AuditVerification(NamedTuple):
     """What `verify` found: how many entries, how many of them forgotten, the hash of the last one; at most 20 `problems`."""
 
     entries: int
@@ -56,7 +56,7 @@ class AuditTrail:
         """
 
         def work(connection: Connection) -> AuditEntry:
-            number, head = _head(connection, self._agent)
+            number, head = _load_head(connection, self._agent)
             sealed = entry.model_copy(update={"previous_hash": head}).sealed()
             values = {"number": number + 1, "integrity_hash": sealed.integrity_hash}
             row = {**values, "person": person, "entry": sealed.model_dump_json()}
@@ -69,75 +69,77 @@ class AuditTrail:
 
         return await self._database.write(work)
 
-    async def newest(self, limit: int | None = None, person: str | None = None) -> list[AuditRow]:
+    async def load_newest(self, limit: int | None = None, person: str | None = None) -> list[AuditRecord]:
         """The newest entries, or those for the requests of a person, in chronological order."""
         query = select(audit).where(audit.c.agent == self._agent).order_by(audit.c.number.desc()).limit(limit)
         if person is not None:
             query = query.where(audit.c.person == person)
         rows = await self._database.read(lambda connection: connection.execute(query).all())
-        entries = [None if row.entry is None else _json(row.entry) for row in rows]
-        found = [AuditRow(row.number, row.person, row.integrity_hash, entry) for row, entry in zip(rows, entries, strict=True)]
+        entries = [None if row.entry is None else _parse_entry(row.entry) for row in rows]
+        found = [
+            AuditRecord(row.number, row.person, row.integrity_hash, entry) for row, entry in zip(rows, entries, strict=True)
+        ]
         return found[::-1]
 
-    async def verify(self, through: str | None = None) -> Verdict:
+    async def verify(self, through: str | None = None) -> AuditVerification:
         """Reads the whole trail. `through` is the integrity hash of an entry that must be in it."""
         return await self._database.read(lambda connection: verify(connection, self._agent, through))
 
 
-def forget(connection: Connection, agent: str, person: str) -> int:
+def erase_person_entries(connection: Connection, agent: str, person: str) -> int:
     """Empties the entries of a person's requests; their hashes stay, so that the rest can still be verified. How many."""
     theirs = update(audit).where(audit.c.agent == agent, audit.c.person == person)
     return connection.execute(theirs.values(person="", entry=None)).rowcount
 
 
-def trails(connection: Connection) -> list[str]:
+def list_audited_agents(connection: Connection) -> list[str]:
     """The agents that have a trail."""
     return list(connection.scalars(select(audit_heads.c.agent).union(select(audit.c.agent)).order_by("agent")))
 
 
-def verify(connection: Connection, agent: str, through: str | None = None) -> Verdict:
+def verify(connection: Connection, agent: str, through: str | None = None) -> AuditVerification:
     """As `AuditTrail.verify`, in a transaction of others."""
     last, previous, forgotten, is_through, problems = 0, GENESIS_HASH, 0, through is None, []
-    for row in _rows(connection, agent):
+    for row in _iterate_rows(connection, agent):
         if row.number != last + 1:
-            problems.append(f"{_span(last + 1, row.number - 1)} missing")
+            problems.append(f"{_format_span(last + 1, row.number - 1)} missing")
         is_next = row.number == last + 1
         last, before, previous = row.number, previous, row.integrity_hash
         is_through = is_through or row.integrity_hash == through
         if row.entry is None:
             forgotten += 1
             continue
-        entry = _json(row.entry)
-        if not integrity_hash(entry) == entry.get("integrity_hash") == row.integrity_hash:
+        entry = _parse_entry(row.entry)
+        if not compute_integrity_hash(entry) == entry.get("integrity_hash") == row.integrity_hash:
             problems.append(f"entry {row.number} was changed")
         elif is_next and entry.get("previous_hash") != before:
             problems.append(f"entry {row.number} does not follow the one before it")
-    number, head = _head(connection, agent)
+    number, head = _load_head(connection, agent)
     if number > last:
-        problems.append(f"{_span(last + 1, number)} missing")
+        problems.append(f"{_format_span(last + 1, number)} missing")
     elif (number, head) != (last, previous):
         problems.append(f"the trail ends with entry {last}, and its head says {number}, or another hash")
     if not is_through:
         problems.append(f"no entry has the hash {through}")
-    return Verdict(last, forgotten, previous, tuple(problems[:_MOST_PROBLEMS]))
+    return AuditVerification(last, forgotten, previous, tuple(problems[:_MAX_PROBLEMS]))
 
 
-def _head(connection: Connection, agent: str) -> tuple[int, str]:
+def _load_head(connection: Connection, agent: str) -> tuple[int, str]:
     found = connection.execute(select(audit_heads).where(audit_heads.c.agent == agent)).one_or_none()
     return (0, GENESIS_HASH) if found is None else (found.number, found.integrity_hash)
 
 
-def _rows(connection: Connection, agent: str) -> Iterator[Any]:
+def _iterate_rows(connection: Connection, agent: str) -> Iterator[Any]:
     query = select(audit).where(audit.c.agent == agent).order_by(audit.c.number)
-    for page in connection.execute(query, execution_options={"yield_per": _AT_ONCE}).partitions():
+    for page in connection.execute(query, execution_options={"yield_per": _PAGE_ROWS}).partitions():
         yield from page
 
 
-def _span(first: int, last: int) -> str:
+def _format_span(first: int, last: int) -> str:
     return f"entry {first} is" if first == last else f"entries {first} to {last} are"
 
 
-def _json(text: str) -> dict[str, Any]:
+def _parse_entry(text: str) -> dict[str, Any]:
     # json.loads ends with a RecursionError at what is too deep, and reads half characters, of which there is no hash.
     try:
         entry = from_json(text)

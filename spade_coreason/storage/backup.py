@@ -25,19 +25,19 @@ from sqlalchemy import Connection, Table, create_engine, event, func, insert, se
 from ..contracts.base import utc_now
 from ..exceptions import StoreError
 from . import schema
-from .database import Database, make_tables
+from .database import Database, create_tables
 from .open import open_database
 
 FORMAT = 1
-_ABOUT, _DATABASE, _MEMORY = "about.json", "platform.db", "memory"
-_AT_ONCE = 1000
+_INFO_FILE, _DATABASE_FILE, _MEMORY_DIR = "about.json", "platform.db", "memory"
+_PAGE_ROWS = 1000
 
-Progress: TypeAlias = Callable[[int, int], None]
+ProgressCallback: TypeAlias = Callable[[int, int], None]
 """Called now and then with the rows that are done, and all."""
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class BackupInfo:
     """What a backup holds: rows by table, and memory files."""
 
     schema: str
@@ -48,7 +48,7 @@ class About:
     format: int = FORMAT
 
 
-async def back_up(database: Database, memory_dir: Path, target: Path, program: str, progress: Progress) -> About:
+async def back_up(database: Database, memory_dir: Path, target: Path, program: str, progress: ProgressCallback) -> BackupInfo:
     """Writes the backup `target`; nobody has to stop for it. StoreError where that file is there already."""
     _require_free(target)
     try:
@@ -62,44 +62,44 @@ async def back_up(database: Database, memory_dir: Path, target: Path, program: s
 
 
 async def _back_up(
-    database: Database, memory_dir: Path, target: Path, directory: Path, program: str, progress: Progress
-) -> About:
+    database: Database, memory_dir: Path, target: Path, directory: Path, program: str, progress: ProgressCallback
+) -> BackupInfo:
     # The memories first. What a turn remembers is there before the turn is: of what is in both, the newer is the database.
-    memories = await asyncio.to_thread(_copy_memories, memory_dir, directory / _MEMORY)
+    memories = await asyncio.to_thread(_copy_memories, memory_dir, directory / _MEMORY_DIR)
 
     def work(source: Connection) -> dict[str, int]:
-        with _sqlite(directory / _DATABASE) as copy:
-            make_tables(copy)
+        with _connect_sqlite(directory / _DATABASE_FILE) as copy:
+            create_tables(copy)
             rows = _copy_tables(source, copy, progress)
             copy.commit()
         return rows
 
     rows = await database.read(work)
-    about = About(schema.REVISION, program, utc_now().isoformat(timespec="seconds"), rows, memories)
-    (directory / _ABOUT).write_text(json.dumps(asdict(about), indent=2))
+    about = BackupInfo(schema.REVISION, program, utc_now().isoformat(timespec="seconds"), rows, memories)
+    (directory / _INFO_FILE).write_text(json.dumps(asdict(about), indent=2))
     await asyncio.to_thread(_pack, directory, target)
     return about
 
 
-async def restore(database: Database, memory_dir: Path, source: Path, progress: Progress) -> About:
+async def restore(database: Database, memory_dir: Path, source: Path, progress: ProgressCallback) -> BackupInfo:
     """Fills an empty database and an empty memory directory from a backup. StoreError where either is not empty.
 
     A backup of an older version is migrated; one of a newer version is refused. All rows go in, or none.
     """
     _require_empty(memory_dir)
-    if occupied := await database.read(_occupied):
+    if occupied := await database.read(_first_table_with_rows):
         raise StoreError(f"{database.name}: is not empty ({occupied}); restore into a new database, or move it aside")
     memory_dir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".restore.", dir=memory_dir.parent) as name:
         directory = Path(name)
         about = await asyncio.to_thread(_unpack, source, directory)
-        if len(_memories(directory / _MEMORY)) != about.memories:
-            raise _damaged(source, _MEMORY)
+        if len(_find_memory_files(directory / _MEMORY_DIR)) != about.memories:
+            raise _damaged_error(source, _MEMORY_DIR)
         # Opening it migrates it; it says so itself if it is of a newer version, or no database.
-        await (await open_database(f"sqlite+aiosqlite:///{directory / _DATABASE}", "off")).close()
+        await (await open_database(f"sqlite+aiosqlite:///{directory / _DATABASE_FILE}", "off")).close()
 
         def work(target: Connection) -> dict[str, int]:
-            with _sqlite(directory / _DATABASE) as copy:
+            with _connect_sqlite(directory / _DATABASE_FILE) as copy:
                 rows = _copy_tables(copy, target, progress)
             for name, count in about.rows.items():
                 if rows.get(name, 0) != count:
@@ -109,13 +109,13 @@ async def restore(database: Database, memory_dir: Path, source: Path, progress: 
         try:
             rows = await database.write(work)
         except ValueError as error:
-            raise _damaged(source, error) from error
-        if (directory / _MEMORY).is_dir():
-            os.rename(directory / _MEMORY, memory_dir)  # an empty directory is replaced
-    return About(about.schema, about.program, about.created_at, rows, about.memories)
+            raise _damaged_error(source, error) from error
+        if (directory / _MEMORY_DIR).is_dir():
+            os.rename(directory / _MEMORY_DIR, memory_dir)  # an empty directory is replaced
+    return BackupInfo(about.schema, about.program, about.created_at, rows, about.memories)
 
 
-def _occupied(connection: Connection) -> str:
+def _first_table_with_rows(connection: Connection) -> str:
     """The first table that holds something."""
     for table in schema.metadata.sorted_tables:
         if connection.execute(select(table).limit(1)).first() is not None:
@@ -127,7 +127,7 @@ def _occupied(connection: Connection) -> str:
 
 
 @contextmanager
-def _sqlite(path: Path) -> Iterator[Connection]:
+def _connect_sqlite(path: Path) -> Iterator[Connection]:
     engine = create_engine(f"sqlite:///{path}")
     event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous=OFF"))
     try:
@@ -137,7 +137,7 @@ def _sqlite(path: Path) -> Iterator[Connection]:
         engine.dispose()
 
 
-def _copy_tables(source: Connection, target: Connection, progress: Progress) -> dict[str, int]:
+def _copy_tables(source: Connection, target: Connection, progress: ProgressCallback) -> dict[str, int]:
     tables = schema.metadata.sorted_tables
     counts = {table.name: source.execute(select(func.count()).select_from(table)).scalar_one() for table in tables}
     done, total = 0, sum(counts.values())
@@ -151,7 +151,7 @@ def _copy_tables(source: Connection, target: Connection, progress: Progress) -> 
 
 
 def _pages(source: Connection, table: Table) -> Iterator[list[dict[str, object]]]:
-    result = source.execute(select(table), execution_options={"yield_per": _AT_ONCE})
+    result = source.execute(select(table), execution_options={"yield_per": _PAGE_ROWS})
     for page in result.mappings().partitions():
         yield [dict(row) for row in page]
 
@@ -169,11 +169,11 @@ def _require_empty(directory: Path) -> None:
         raise StoreError(f"{directory}: is not empty; restore into a new data directory, or move it aside")
 
 
-def _damaged(source: Path, what: object) -> StoreError:
-    return StoreError(f"{source}: is damaged: it does not hold all of what it says it does ({what}); take another backup")
+def _damaged_error(source: Path, part: object) -> StoreError:
+    return StoreError(f"{source}: is damaged: it does not hold all of what it says it does ({part}); take another backup")
 
 
-def _memories(directory: Path) -> list[Path]:
+def _find_memory_files(directory: Path) -> list[Path]:
     found = [*directory.glob("*.json"), *(path.with_suffix("") for path in directory.glob("*.json.journal"))]
     return sorted(set(found))
 
@@ -181,7 +181,7 @@ def _memories(directory: Path) -> list[Path]:
 def _copy_memories(source: Path, target: Path) -> int:
     """Each memory, file and journal, as it is between two writes; the lock is its own. A new one is a journal only."""
     target.mkdir(mode=0o700)
-    files = _memories(source)
+    files = _find_memory_files(source)
     for path in files:
         lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -198,25 +198,25 @@ def _pack(directory: Path, target: Path) -> None:
     packed = directory / "backup.tar"
     packed.touch(0o600)
     with tarfile.open(packed, "w") as archive:
-        for name in (_ABOUT, _DATABASE, _MEMORY):
+        for name in (_INFO_FILE, _DATABASE_FILE, _MEMORY_DIR):
             archive.add(directory / name, name)
     with packed.open("rb") as file:
         os.fsync(file.fileno())
     os.link(packed, target)  # unlike a rename, it replaces nothing
 
 
-def _unpack(source: Path, directory: Path) -> About:
+def _unpack(source: Path, directory: Path) -> BackupInfo:
     problem = f"{source}: is no backup of ours"
     try:
         with tarfile.open(source, "r:") as archive:
-            archive.extractall(directory, filter=_ours)
-        about = About(**json.loads((directory / _ABOUT).read_text()))
+            archive.extractall(directory, filter=_filter_member)
+        about = BackupInfo(**json.loads((directory / _INFO_FILE).read_text()))
         if not isinstance(about.rows, dict) or not isinstance(about.memories, int):
-            raise ValueError(f"{_ABOUT} is damaged")
+            raise ValueError(f"{_INFO_FILE} is damaged")
         if about.format != FORMAT:
             raise StoreError(f"{source}: was written by a newer version (format {about.format}); update spade-coreason")
-        if not (directory / _DATABASE).is_file():
-            raise StoreError(f"{problem}: it holds no {_DATABASE}")
+        if not (directory / _DATABASE_FILE).is_file():
+            raise StoreError(f"{problem}: it holds no {_DATABASE_FILE}")
     except FileNotFoundError as error:
         raise StoreError(f"{source}: there is no such file" if not source.exists() else problem) from error
     except (OSError, ValueError, TypeError, EOFError, RecursionError, tarfile.TarError) as error:
@@ -224,11 +224,11 @@ def _unpack(source: Path, directory: Path) -> About:
     return about
 
 
-def _ours(member: tarfile.TarInfo, directory: str) -> tarfile.TarInfo:
+def _filter_member(member: tarfile.TarInfo, directory: str) -> tarfile.TarInfo:
     """What a backup of ours has. A link, or a file with holes in it, would be something else than it says."""
     is_file = member.isreg() and not member.issparse()
     name, *rest = member.name.split("/")
-    is_known = is_file and (member.name in (_ABOUT, _DATABASE) or (name == _MEMORY and len(rest) == 1))
-    if not is_known and not (member.isdir() and member.name == _MEMORY):
+    is_known = is_file and (member.name in (_INFO_FILE, _DATABASE_FILE) or (name == _MEMORY_DIR and len(rest) == 1))
+    if not is_known and not (member.isdir() and member.name == _MEMORY_DIR):
         raise ValueError(f"{member.name!r} is nothing that a backup has")
     return tarfile.data_filter(member, directory)

@@ -10,56 +10,58 @@ from typing import Any
 from sqlalchemy import Connection, Select, delete, false, or_, select, update
 
 from ..contracts import ConversationState
-from ..domain.identifiers import possible_ids
+from ..domain.identifiers import candidate_conversation_ids
 from ..domain.preferences import PREFERENCES
 from . import audit
-from .database import Database, micros
-from .knowledge import Shelf, clear_shelves, clear_turns
-from .records import ConversationRow, ForgetReport, conversation_of
+from .database import Database, to_micros
+from .knowledge import Shelf, delete_shelves, delete_turn_documents
+from .records import DeletionReport, StoredConversation, conversation_from_row
 from .schema import CLOSED, conversations, inbox, interactions, variables
-from .window import forget_summary
+from .window import delete_summary
 
-REFUSED = "refused"
+REFUSED_SCOPE = "refused"
 
 """The scope of who was told that they may not talk to an agent."""
 
-OF_A_PERSON = ("person", PREFERENCES, REFUSED)
+PERSON_SCOPES = ("person", PREFERENCES, REFUSED_SCOPE)
 
 """The scopes of variables that are about people."""
 
 
 def delete_everything(
-    connection: Connection, agent: str, rows: Sequence[ConversationRow], person: str | None = None
-) -> ForgetReport:
+    connection: Connection, agent: str, records: Sequence[StoredConversation], person: str | None = None
+) -> DeletionReport:
     """Deletes conversations of an agent, and all else about a person (a bare JID), in a transaction of others."""
     turns = values = requests = preferences = entries = 0
     gone: list[Shelf] = []
-    for row in rows:
+    for row in records:
         turns += connection.execute(delete(interactions).where(interactions.c.conversation == row.id)).rowcount
-        values += connection.execute(_variables(agent, "conversation", row.conversation_id)).rowcount
+        values += connection.execute(_delete_variables(agent, "conversation", row.conversation_id)).rowcount
         gone.append(Shelf("conversation", row.conversation_id))
         connection.execute(delete(conversations).where(conversations.c.id == row.id))
     if person is not None:
-        values += connection.execute(_variables(agent, "person", person)).rowcount
-        preferences = connection.execute(_variables(agent, PREFERENCES, person)).rowcount
-        forget_refusal(connection, agent, person)
-        gone += [Shelf("person", person), Shelf("conversation", possible_ids(None, person, agent)[0])]
+        values += connection.execute(_delete_variables(agent, "person", person)).rowcount
+        preferences = connection.execute(_delete_variables(agent, PREFERENCES, person)).rowcount
+        delete_refusal(connection, agent, person)
+        gone += [Shelf("person", person), Shelf("conversation", candidate_conversation_ids(None, person, agent)[0])]
         # The keys stay, so that a message that comes twice is still known.
         theirs = update(inbox).where(inbox.c.agent == agent, inbox.c.sender == person)
         waiting = theirs.where(inbox.c.state < CLOSED).values(state=CLOSED, request=None, answer=None)
         requests = connection.execute(waiting).rowcount
         connection.execute(theirs.values(sender=""))
-        entries = audit.forget(connection, agent, person)
-    known = clear_shelves(connection, agent, gone)
-    return ForgetReport(tuple(row.conversation_id for row in rows), turns, values, requests, preferences, known, entries)
+        entries = audit.erase_person_entries(connection, agent, person)
+    known = delete_shelves(connection, agent, gone)
+    return DeletionReport(tuple(row.conversation_id for row in records), turns, values, requests, preferences, known, entries)
 
 
-def delete_copies(connection: Connection, agent: str, row: ConversationRow) -> None:
+def delete_person_copies(connection: Connection, agent: str, record: StoredConversation) -> None:
     """Deletes those variables of a conversation's owner that are the same there, and in no other conversation of theirs.
 
     What an agent stores without naming a scope is kept in both.
     """
-    theirs = select(conversations.c.conversation_id).where(conversations.c.agent == agent, conversations.c.owner == row.owner)
+    theirs = select(conversations.c.conversation_id).where(
+        conversations.c.agent == agent, conversations.c.owner == record.owner
+    )
     kept = variables.alias()
     the_same = select(kept.c.holder).where(
         kept.c.agent == agent,
@@ -68,35 +70,35 @@ def delete_copies(connection: Connection, agent: str, row: ConversationRow) -> N
         kept.c.name == variables.c.name,
         kept.c.value == variables.c.value,
     )
-    here = the_same.where(kept.c.holder == row.conversation_id).exists()
-    elsewhere = the_same.where(kept.c.holder != row.conversation_id).exists()
-    connection.execute(_variables(agent, "person", row.owner).where(here, ~elsewhere))
+    here = the_same.where(kept.c.holder == record.conversation_id).exists()
+    elsewhere = the_same.where(kept.c.holder != record.conversation_id).exists()
+    connection.execute(_delete_variables(agent, "person", record.owner).where(here, ~elsewhere))
 
 
-def forget_refusal(connection: Connection, agent: str, person: str) -> None:
+def delete_refusal(connection: Connection, agent: str, person: str) -> None:
     """Forgets that somebody was told that they may not talk to an agent."""
-    connection.execute(_variables(agent, REFUSED, person))
+    connection.execute(_delete_variables(agent, REFUSED_SCOPE, person))
 
 
-def _variables(agent: str, scope: str, holder: str) -> Any:
+def _delete_variables(agent: str, scope: str, holder: str) -> Any:
     return delete(variables).where(variables.c.agent == agent, variables.c.scope == scope, variables.c.holder == holder)
 
 
-class RetentionStore:
+class RetentionRepository:
     """The view of the retention of one agent (a bare JID) on the database."""
 
     def __init__(self, database: Database, agent: str) -> None:
         self._database = database
         self._agent = agent
 
-    async def silent(self, state: ConversationState, before: datetime, after: int, limit: int) -> list[ConversationRow]:
+    async def find_silent(self, state: ConversationState, before: datetime, after: int, limit: int) -> list[StoredConversation]:
         """Conversations in a state in which nothing was said since `before`, by their rows, beginning behind `after`."""
-        query = self._in_state(state, after, limit).where(conversations.c.last_interaction < micros(before))
-        return await self._conversations(query)
+        query = self._select_in_state(state, after, limit).where(conversations.c.last_interaction < to_micros(before))
+        return await self._load_conversations(query)
 
-    async def overfull(
+    async def find_overfull(
         self, state: ConversationState, before: datetime | None, turns: int | None, after: int, limit: int
-    ) -> list[ConversationRow]:
+    ) -> list[StoredConversation]:
         """Those whose oldest turn is from before `before`, or that have more than so many turns; likewise."""
 
         def oldest(column: str) -> Any:
@@ -106,10 +108,10 @@ class RetentionStore:
 
         reasons = []
         if before is not None:
-            reasons.append(oldest("timestamp") < micros(before))
+            reasons.append(oldest("timestamp") < to_micros(before))
         if turns is not None:
             reasons.append(oldest("number") <= conversations.c.turns - turns)
-        return await self._conversations(self._in_state(state, after, limit).where(or_(false(), *reasons)))
+        return await self._load_conversations(self._select_in_state(state, after, limit).where(or_(false(), *reasons)))
 
     async def delete_oldest(self, conversation: int, before: datetime | None, through: int, limit: int) -> int:
         """Deletes, of the `limit` oldest turns, those up to the first that is neither from before `before` nor up to `through`.
@@ -117,7 +119,7 @@ class RetentionStore:
         Only ever from the oldest on: what is left is numbered without gaps. With them goes what the knowledge has of them, and
         the summary that speaks of them.
         """
-        earliest = -1 if before is None else micros(before)
+        earliest = -1 if before is None else to_micros(before)
         query = (
             select(interactions.c.id, interactions.c.number, interactions.c.timestamp)
             .where(interactions.c.conversation == conversation)
@@ -131,29 +133,29 @@ class RetentionStore:
             connection.execute(delete(interactions).where(interactions.c.id.in_(doomed)))
             numbers = [row.number for row in rows[: len(doomed)]]
             if numbers:
-                clear_turns(connection, conversation, numbers)
-                forget_summary(connection, conversation, numbers[-1])
+                delete_turn_documents(connection, conversation, numbers)
+                delete_summary(connection, conversation, numbers[-1])
             return len(doomed)
 
         return await self._database.erase(work)
 
-    async def delete_variables_of_strangers(self, before: datetime) -> None:
+    async def delete_orphaned_variables(self, before: datetime) -> None:
         """Deletes what was stored before `before` about people who have no conversation any more."""
         known = select(conversations.c.owner).where(conversations.c.agent == self._agent)
         old = delete(variables).where(
             variables.c.agent == self._agent,
-            variables.c.scope.in_(OF_A_PERSON),
-            variables.c.updated_at < micros(before),
+            variables.c.scope.in_(PERSON_SCOPES),
+            variables.c.updated_at < to_micros(before),
             variables.c.holder.not_in(known),
         )
         await self._database.erase(lambda connection: connection.execute(old))
 
-    def _in_state(self, state: ConversationState, after: int, limit: int) -> Select[Any]:
+    def _select_in_state(self, state: ConversationState, after: int, limit: int) -> Select[Any]:
         # Looked up by their rows: by the agent's name, which so hides from it, SQLite would sort all of them for each page.
         is_own = conversations.c.agent.concat("") == self._agent
         mine = select(conversations).where(is_own, conversations.c.state == str(state), conversations.c.id > after)
         return mine.order_by(conversations.c.id).limit(limit)
 
-    async def _conversations(self, query: Select[Any]) -> list[ConversationRow]:
+    async def _load_conversations(self, query: Select[Any]) -> list[StoredConversation]:
         rows = await self._database.read(lambda connection: connection.execute(query).all())
-        return [conversation_of(row) for row in rows]
+        return [conversation_from_row(row) for row in rows]

@@ -7,7 +7,7 @@ from math import log
 
 from sqlalchemy import Connection, text
 
-from ..domain.text import sought
+from ..domain.text import search_forms
 
 _SQLITE = (
     # The shelf is a word, too: what is on another's is not even looked at.
@@ -39,7 +39,7 @@ _FREQUENCIES = text(
     " (SELECT count(*) FROM passages WHERE shelf = ANY(:shelves) AND found_by @@ to_tsquery('simple', form)) AS passages"
     " FROM unnest(CAST(:forms AS text[])) AS form"
 )
-_RANKED = 4
+_RANKING_FACTOR = 4
 """So many times the passages that are wanted are ranked by BM25 on PostgreSQL, which finds them by a measure of its own."""
 _K1, _B = 1.2, 0.75
 """The constants of BM25, as FTS5 has them."""
@@ -58,18 +58,18 @@ def drop(connection: Connection) -> None:
             connection.exec_driver_sql(statement)
 
 
-def find(connection: Connection, shelves: Sequence[int], wanted: Sequence[str], most: int) -> list[int]:
-    """The passages on these shelves with any of the words `wanted`, the best by BM25 first."""
-    if not wanted or not shelves:
+def find_passages(connection: Connection, shelves: Sequence[int], keywords: Sequence[str], limit: int) -> list[int]:
+    """The passages on these shelves with any of the words `keywords`, the best by BM25 first."""
+    if not keywords or not shelves:
         return []
-    forms = [form for word in wanted for form in sought(word)]
+    forms = [form for word in keywords for form in search_forms(word)]
     if connection.dialect.name == "sqlite":
         # Words are letters and digits; in quotes they are no operators of FTS5.
         some = " OR ".join(f'"{form[:-1]}"*' if form.endswith("*") else f'"{form}"' for form in forms)
         query = f"shelf : ({' OR '.join(map(str, shelves))}) AND words : ({some})"
-        return list(connection.scalars(_FIND_SQLITE, {"query": query, "most": most}))
+        return list(connection.scalars(_FIND_SQLITE, {"query": query, "most": limit}))
     on, queries = list(shelves), [form.replace("*", ":*") for form in forms]
-    asked = {"query": " | ".join(queries), "shelves": on, "most": most * _RANKED}
+    asked = {"query": " | ".join(queries), "shelves": on, "most": limit * _RANKING_FACTOR}
     found = connection.execute(_FIND_POSTGRESQL, asked).all()
     if not found:
         return []
@@ -78,7 +78,7 @@ def find(connection: Connection, shelves: Sequence[int], wanted: Sequence[str], 
     sizes = connection.execute(_SIZES, {"shelves": on}).one()
     weights = {form: max(log((sizes.passages - n + 0.5) / (n + 0.5)), 1e-6) for form, n in frequencies.items()}
     average = sizes.characters / sizes.passages
-    return [row.id for row in sorted(found, key=lambda row: -_bm25(row.words.split(), row.size / average, weights))][:most]
+    return [row.id for row in sorted(found, key=lambda row: -_bm25(row.words.split(), row.size / average, weights))][:limit]
 
 
 def _bm25(words: Sequence[str], length: float, weights: Mapping[str, float]) -> float:
@@ -91,7 +91,7 @@ def _bm25(words: Sequence[str], length: float, weights: Mapping[str, float]) -> 
     return score
 
 
-def scrub(connection: Connection) -> None:
+def purge_deleted_words(connection: Connection) -> None:
     """Takes the words of what was deleted out of the file as well: FTS5 marks them as gone, and keeps them until it merges."""
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql("INSERT INTO passage_words (passage_words) VALUES ('optimize')")

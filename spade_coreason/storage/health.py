@@ -10,7 +10,7 @@ from . import audit, schema
 from .database import Database
 from .schema import conversations, inbox, interactions
 
-_MOST_PROBLEMS = 20
+_MAX_PROBLEMS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,29 +25,29 @@ class Health:
     problems: tuple[str, ...]
 
 
-async def examine(database: Database) -> Health:
+async def check_health(database: Database) -> Health:
     """Reads everything once, beside whoever writes; of a large database that takes a while."""
-    return await database.read(lambda connection: _examine(connection, database.name))
+    return await database.read(lambda connection: _check_health(connection, database.name))
 
 
-def _examine(connection: Connection, name: str) -> Health:
+def _check_health(connection: Connection, name: str) -> Health:
     tables = schema.metadata.sorted_tables
     rows = {table.name: connection.execute(select(func.count()).select_from(table)).scalar_one() for table in tables}
     states = select(inbox.c.state, func.count().label("number")).group_by(inbox.c.state)
     waiting = {row.state: row.number for row in connection.execute(states)}
-    problems = [*_damage(connection), *_contradictions(connection), *_audited(connection)]
-    return Health(name, schema.REVISION, rows, waiting.get(0, 0), waiting.get(1, 0), tuple(problems[:_MOST_PROBLEMS]))
+    problems = [*_find_damage(connection), *_find_contradictions(connection), *_find_audit_problems(connection)]
+    return Health(name, schema.REVISION, rows, waiting.get(0, 0), waiting.get(1, 0), tuple(problems[:_MAX_PROBLEMS]))
 
 
-def _damage(connection: Connection) -> list[str]:
+def _find_damage(connection: Connection) -> list[str]:
     """What SQLite says of its file; a PostgreSQL server looks after its own."""
     if connection.dialect.name != "sqlite":
         return []
-    found = connection.execute(text(f"PRAGMA integrity_check({_MOST_PROBLEMS})")).scalars().all()
+    found = connection.execute(text(f"PRAGMA integrity_check({_MAX_PROBLEMS})")).scalars().all()
     return [" ".join(line.split()) for line in found if line != "ok"]
 
 
-def _contradictions(connection: Connection) -> list[str]:
+def _find_contradictions(connection: Connection) -> list[str]:
     """Turns without a conversation, and conversations whose turns are not as they are numbered."""
     lost = (
         select(func.count())
@@ -70,7 +70,7 @@ def _contradictions(connection: Connection) -> list[str]:
         select(conversations.c.conversation_id, conversations.c.turns.label("said"), stored)
         .join(stored, stored.c.conversation == conversations.c.id)
         .where((stored.c.newest != conversations.c.turns) | (stored.c.newest - stored.c.oldest + 1 != stored.c.turns))
-        .limit(_MOST_PROBLEMS)
+        .limit(_MAX_PROBLEMS)
     )
     for row in connection.execute(wrong):
         numbered = f"{row.turns} turns are stored, numbered {row.oldest} to {row.newest}"
@@ -78,7 +78,7 @@ def _contradictions(connection: Connection) -> list[str]:
     return problems
 
 
-def _audited(connection: Connection) -> list[str]:
+def _find_audit_problems(connection: Connection) -> list[str]:
     """What is wrong with the audit trails."""
-    verdicts = ((agent, audit.verify(connection, agent)) for agent in audit.trails(connection))
+    verdicts = ((agent, audit.verify(connection, agent)) for agent in audit.list_audited_agents(connection))
     return [f"audit trail of {agent}: {problem}" for agent, verdict in verdicts for problem in verdict.problems]

@@ -10,9 +10,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, delete, func, select
 
-from .database import Database, Then, micros, moment
-from .dedup import DUPLICATE_DAYS, receive_once
-from .records import ConversationRow, InboxRow, PendingRow, Turn, Variable, columns_of
+from .database import Database, OnCommit, from_micros, to_micros
+from .dedup import DUPLICATE_DAYS, insert_unless_duplicate
+from .records import InboxRecord, PendingRequest, StoredConversation, TurnRecord, Variable, conversation_columns
 from .schema import ANSWERED, CLOSED, RECEIVED, inbox
 from .statements import ADD_INTERACTION, ANSWER, CLOSE, RECEIVE, SAVE_CONVERSATION, SAVE_VARIABLE
 
@@ -26,77 +26,83 @@ class Inbox:
 
     @property
     def _open_rows(self) -> set[int]:
-        return self._database.open_rows[self._agent]
+        return self._database.open_inbox_rows[self._agent]
 
     def receive(
-        self, key: bytes, sender: str, request: str | Callable[[], str], now: datetime, then: Then | None = None
+        self, key: bytes, sender: str, request: str | Callable[[], str], now: datetime, on_commit: OnCommit | None = None
     ) -> tuple[int, asyncio.Future[bool], bool]:
         """Keeps a request, gives its row and a future: done when it is durable, False for a duplicate.
 
         The third is whether it is surely none, and can be stored as far as is known: its turn may begin at once. `request` is
-        JSON, or a function that makes it, perhaps in the writer's thread, and is called only if the request is written. `then`
+        JSON, or a function that makes it, perhaps in the writer's thread, and is called only if the request is written. `on_commit`
         follows, with what the future has.
         """
         database = self._database
         row = database.next_id("inbox")
         # Python's sqlite3 looks through its adapters for whatever is no int, float, str or bytearray: also for bytes and None.
-        values = (row, self._agent, bytearray(key), sender, micros(now), RECEIVED, request)
-        if database.known.rows(key):
+        values = (row, self._agent, bytearray(key), sender, to_micros(now), RECEIVED, request)
+        if database.inbox_keys.find_rows(key):
             if not isinstance(request, str):
                 values = (*values[:-1], request())
             self._open_rows.add(row)
-            return row, database.run(lambda connection: receive_once(connection, values, key, database.known), then), False
-        database.known.add(key, row)
+            return (
+                row,
+                database.run(
+                    lambda connection: insert_unless_duplicate(connection, values, key, database.inbox_keys), on_commit
+                ),
+                False,
+            )
+        database.inbox_keys.add(key, row)
         self._open_rows.add(row)
-        return row, database.submit([(RECEIVE, values)], then), database.failure is None
+        return row, database.submit([(RECEIVE, values)], on_commit), database.failure is None
 
     def finish(
         self,
-        row: int,
-        conversation: ConversationRow,
-        turn: Turn | None,
+        inbox_row: int,
+        conversation: StoredConversation,
+        turn: TurnRecord | None,
         answer: str | None,
-        written: Sequence[Variable] = (),
-        then: Then | None = None,
+        variables: Sequence[Variable] = (),
+        on_commit: OnCommit | None = None,
     ) -> asyncio.Future[bool]:
         """Stores the end of a request in one transaction: its turn, its conversation, its variables, its answer.
 
-        Without an answer the request is closed at once. `then` is called when it is durable, before whoever awaits it goes on.
+        Without an answer the request is closed at once. `on_commit` is called when it is durable, before whoever awaits it goes on.
         """
-        rows: list[tuple[int, tuple[Any, ...]]] = [(SAVE_CONVERSATION, columns_of(self._agent, conversation))]
+        rows: list[tuple[int, tuple[Any, ...]]] = [(SAVE_CONVERSATION, conversation_columns(self._agent, conversation))]
         if turn is not None:
             interaction = (
                 self._database.next_id("interactions"),
                 conversation.id,
                 conversation.turns,
                 turn.interaction_id,
-                micros(turn.timestamp),
+                to_micros(turn.timestamp),
                 turn.body,
             )
             rows.append((ADD_INTERACTION, interaction))
-        if written:
-            now = micros(conversation.life.last_interaction)
-            rows += [(SAVE_VARIABLE, (self._agent, v.scope, v.holder, v.name, v.value, now)) for v in written]
-        rows.append((ANSWER, (row, CLOSED if answer is None else ANSWERED, answer)))
-        stored = self._database.submit(rows, then, is_end=True)
+        if variables:
+            now = to_micros(conversation.status.last_interaction)
+            rows += [(SAVE_VARIABLE, (self._agent, v.scope, v.holder, v.name, v.value, now)) for v in variables]
+        rows.append((ANSWER, (inbox_row, CLOSED if answer is None else ANSWERED, answer)))
+        stored = self._database.submit(rows, on_commit, is_turn_end=True)
         if answer is None:
-            stored.add_done_callback(partial(self._closed, row))
+            stored.add_done_callback(partial(self._on_closed, inbox_row))
         return stored
 
-    def _closed(self, row: int, stored: asyncio.Future[bool]) -> None:
+    def _on_closed(self, inbox_row: int, stored: asyncio.Future[bool]) -> None:
         if not stored.cancelled() and stored.exception() is None:
-            self._open_rows.discard(row)
+            self._open_rows.discard(inbox_row)
 
-    def answer(self, row: int, answer: str) -> asyncio.Future[bool]:
+    def store_answer(self, inbox_row: int, answer: str) -> asyncio.Future[bool]:
         """Stores the answer of a request that concerns no conversation any more."""
-        return self._database.submit([(ANSWER, (row, ANSWERED, answer))])
+        return self._database.submit([(ANSWER, (inbox_row, ANSWERED, answer))])
 
-    def close(self, row: int) -> None:
+    def close(self, inbox_row: int) -> None:
         """The server has the whole answer: it will not be sent again. Written with whatever is written next."""
-        self._open_rows.discard(row)
-        self._database.submit_later([(CLOSE, (row,))])
+        self._open_rows.discard(inbox_row)
+        self._database.submit_deferred([(CLOSE, (inbox_row,))])
 
-    async def pending(self) -> list[PendingRow]:
+    async def load_pending(self) -> list[PendingRequest]:
         """The requests that are not closed, oldest first."""
         if not self._open_rows:
             return []
@@ -106,12 +112,12 @@ class Inbox:
             .where(among, inbox.c.agent == self._agent, inbox.c.state < CLOSED)
             .order_by(inbox.c.id)
         )
-        found = await self._rows(query)
-        return [PendingRow(r.id, r.key, r.request, r.answer) for r in found if r.id in self._open_rows]
+        found = await self._fetch_rows(query)
+        return [PendingRequest(r.id, r.key, r.request, r.answer) for r in found if r.id in self._open_rows]
 
     async def purge(self, now: datetime) -> None:
         """Drops the closed requests that are too old to be duplicates."""
-        before = micros(now - timedelta(days=DUPLICATE_DAYS))
+        before = to_micros(now - timedelta(days=DUPLICATE_DAYS))
         known = list(self._open_rows)
         old = delete(inbox).where(inbox.c.agent == self._agent, inbox.c.state == CLOSED, inbox.c.received_at < before)
 
@@ -122,18 +128,18 @@ class Inbox:
 
         oldest = await self._database.write(work)
         if oldest is not None:
-            self._database.known.forget(before=oldest)
+            self._database.inbox_keys.drop_before(first_row=oldest)
             # Rows that were never stored, as those of duplicates, or were closed otherwise, as by forgetting whose they were.
             self._open_rows.difference_update([row for row in known if row < oldest])
 
-    async def received_from(self, person: str) -> list[InboxRow]:
+    async def load_received_from(self, person: str) -> list[InboxRecord]:
         """What the inbox has of somebody, oldest first."""
         query = (
             select(inbox.c.received_at, inbox.c.state, inbox.c.request, inbox.c.answer)
             .where(inbox.c.agent == self._agent, inbox.c.sender == person)
             .order_by(inbox.c.id)
         )
-        return [InboxRow(moment(r.received_at), r.state, r.request, r.answer) for r in await self._rows(query)]
+        return [InboxRecord(from_micros(r.received_at), r.state, r.request, r.answer) for r in await self._fetch_rows(query)]
 
-    async def _rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
+    async def _fetch_rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
         return await self._database.read(lambda connection: connection.execute(query).all())

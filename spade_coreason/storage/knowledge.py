@@ -9,13 +9,13 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from sqlalchemy import Connection, Select, delete, func, insert, select, tuple_
 
-from ..domain.text import words
+from ..domain.text import split_words
 from . import full_text
-from .database import Database, micros, moment
+from .database import Database, from_micros, to_micros
 from .schema import conversations, documents, passages, shelves, vectors
 
 ShelfScope: TypeAlias = Literal["agent", "person", "conversation"]
-_AT_ONCE = 500
+_BATCH = 500
 
 
 class Shelf(NamedTuple):
@@ -25,11 +25,11 @@ class Shelf(NamedTuple):
     holder: str = ""
 
 
-class Lacking(NamedTuple):
-    """Passages on one shelf, or on all, without a vector of a `kind`, a model and a length; None: without any."""
+class MissingVectors(NamedTuple):
+    """Passages on one shelf, or on all, without a vector of a `model_and_dimension`, a model and a length; None: without any."""
 
     shelf: Shelf | None = None
-    kind: tuple[str, int] | None = None
+    model_and_dimension: tuple[str, int] | None = None
 
 
 class NewDocument(NamedTuple):
@@ -51,7 +51,7 @@ class Document:
     indexed: int = 0
 
 
-class PassageRow(NamedTuple):
+class PassageRecord(NamedTuple):
     """A passage, and the document that it is of. `words` have spaces between them."""
 
     id: int
@@ -61,7 +61,7 @@ class PassageRow(NamedTuple):
     words: str
 
 
-class VectorRow(NamedTuple):
+class VectorRecord(NamedTuple):
     """The vector of a passage: float32 values, by which model."""
 
     passage: int
@@ -70,7 +70,7 @@ class VectorRow(NamedTuple):
     vector: bytes
 
 
-class KnowledgeStore:
+class KnowledgeRepository:
     """The shelves of one agent. Every call is a transaction."""
 
     def __init__(self, database: Database, agent: str) -> None:
@@ -79,26 +79,28 @@ class KnowledgeStore:
 
     # Documents
 
-    async def put(self, shelf: Shelf, new: Sequence[NewDocument], now: datetime) -> list[str]:
+    async def save_documents(self, shelf: Shelf, new: Sequence[NewDocument], now: datetime) -> list[str]:
         """Keeps documents; of each "new", "changed" (it is there under this name, with other content) or "same".
 
         One whose content is there already, under whatever name, changes nothing.
         """
-        ids = [(self._database.next_id("documents"), self._next_passages(len(document.passages))) for document in new]
+        ids = [(self._database.next_id("documents"), self._next_passage_ids(len(document.passages))) for document in new]
         shelf_id = self._database.next_id("shelves")
 
         def work(connection: Connection) -> list[str]:
-            there = connection.scalar(self._shelf(shelf))
+            there = connection.scalar(self._select_shelf_id(shelf))
             if there is None:
                 values = {"id": shelf_id, "agent": self.agent, "scope": shelf.scope, "holder": shelf.holder}
                 connection.execute(insert(shelves).values(values))
                 there = shelf_id
-            found = (self._put(connection, there, document, *id_, now) for document, id_ in zip(new, ids, strict=True))
+            found = (
+                self._save_document(connection, there, document, *id_, now) for document, id_ in zip(new, ids, strict=True)
+            )
             return list(found)
 
         return await self._database.write(work)
 
-    def _put(
+    def _save_document(
         self, connection: Connection, shelf: int, new: NewDocument, id_: int, passage_ids: Sequence[int], now: datetime
     ) -> str:
         if connection.scalar(select(documents.c.id).where(documents.c.shelf == shelf, documents.c.digest == new.digest)):
@@ -113,21 +115,28 @@ class KnowledgeStore:
             "digest": new.digest,
             "passages": len(new.passages),
             "characters": sum(map(len, new.passages)),
-            "added_at": micros(now),
+            "added_at": to_micros(now),
         }
         connection.execute(insert(documents).values(values))
         rows = [
-            {"id": passage, "shelf": shelf, "document": id_, "number": number, "text": text, "words": " ".join(words(text))}
+            {
+                "id": passage,
+                "shelf": shelf,
+                "document": id_,
+                "number": number,
+                "text": text,
+                "words": " ".join(split_words(text)),
+            }
             for number, (passage, text) in enumerate(zip(passage_ids, new.passages, strict=True), 1)
         ]
         if rows:
             connection.execute(insert(passages), rows)
         return "new" if before is None else "changed"
 
-    def _next_passages(self, count: int) -> list[int]:
+    def _next_passage_ids(self, count: int) -> list[int]:
         return [self._database.next_id("passages") for _ in range(count)]
 
-    async def documents(self, shelf: Shelf) -> list[Document]:
+    async def list_documents(self, shelf: Shelf) -> list[Document]:
         """What is on a shelf, by name."""
         indexed = (
             select(func.count())
@@ -137,72 +146,74 @@ class KnowledgeStore:
         )
         query = (
             select(documents, indexed.label("indexed"))
-            .where(documents.c.shelf == self._shelf(shelf).scalar_subquery())
+            .where(documents.c.shelf == self._select_shelf_id(shelf).scalar_subquery())
             .order_by(documents.c.name)
         )
         rows = await self._database.read(lambda connection: connection.execute(query).all())
-        return [Document(row.name, row.passages, row.characters, moment(row.added_at), row.indexed) for row in rows]
+        return [Document(row.name, row.passages, row.characters, from_micros(row.added_at), row.indexed) for row in rows]
 
-    async def remove(self, shelf: Shelf, names: Collection[str] | None) -> int:
+    async def delete_documents(self, shelf: Shelf, names: Collection[str] | None) -> int:
         """Deletes documents by name, or all of a shelf; how many there were."""
 
         def work(connection: Connection) -> int:
-            query = select(documents.c.id).where(documents.c.shelf == self._shelf(shelf).scalar_subquery())
+            query = select(documents.c.id).where(documents.c.shelf == self._select_shelf_id(shelf).scalar_subquery())
             if names is not None:
                 query = query.where(documents.c.name.in_(list(names)))
             found = list(connection.scalars(query))
             _delete_documents(connection, found)
             if found:
-                full_text.scrub(connection)
+                full_text.purge_deleted_words(connection)
             return len(found)
 
         return await self._database.erase(work)
 
-    async def texts(self, wanted: Sequence[Shelf]) -> list[tuple[Shelf, str, datetime, str]]:
+    async def load_texts(self, targets: Sequence[Shelf]) -> list[tuple[Shelf, str, datetime, str]]:
         """Everything on some shelves: whose, the document, when it was added, and its text, in order."""
         query = (
             select(shelves.c.scope, shelves.c.holder, documents.c.name, documents.c.added_at, passages.c.text)
             .join(documents, documents.c.shelf == shelves.c.id)
             .join(passages, passages.c.document == documents.c.id)
-            .where(shelves.c.agent == self.agent, tuple_(shelves.c.scope, shelves.c.holder).in_(list(map(tuple, wanted))))
+            .where(shelves.c.agent == self.agent, tuple_(shelves.c.scope, shelves.c.holder).in_(list(map(tuple, targets))))
             .order_by(documents.c.id, passages.c.number)
         )
         rows = await self._database.read(lambda connection: connection.execute(query).all())
         found: dict[tuple[Shelf, str], tuple[datetime, list[str]]] = {}
         for row in rows:
-            _, parts = found.setdefault((Shelf(row.scope, row.holder), row.name), (moment(row.added_at), []))
+            _, parts = found.setdefault((Shelf(row.scope, row.holder), row.name), (from_micros(row.added_at), []))
             parts.append(row.text)
         return [(shelf, name, added_at, "\n".join(parts)) for (shelf, name), (added_at, parts) in found.items()]
 
     # Searching
 
-    async def shelf_ids(self, wanted: Sequence[Shelf]) -> dict[Shelf, int]:
+    async def find_shelf_ids(self, targets: Sequence[Shelf]) -> dict[Shelf, int]:
         """Those of the shelves on which there was ever anything, with their numbers."""
         query = select(shelves.c.id, shelves.c.scope, shelves.c.holder).where(
-            shelves.c.agent == self.agent, tuple_(shelves.c.scope, shelves.c.holder).in_(list(map(tuple, wanted)))
+            shelves.c.agent == self.agent, tuple_(shelves.c.scope, shelves.c.holder).in_(list(map(tuple, targets)))
         )
         rows = await self._database.read(lambda connection: connection.execute(query).all())
         return {Shelf(row.scope, row.holder): row.id for row in rows}
 
-    async def candidates(self, on: Collection[int], wanted: Sequence[str], also: Iterable[int], most: int) -> list[PassageRow]:
-        """The `most` passages on these shelves that full text finds, the best first, and then those of `also`."""
-        numbers = list(also)
+    async def find_candidates(
+        self, shelf_ids: Collection[int], keywords: Sequence[str], further_ids: Iterable[int], limit: int
+    ) -> list[PassageRecord]:
+        """The `limit` passages on these shelves that full text finds, the best first, and then those of `further_ids`."""
+        numbers = list(further_ids)
 
-        def work(connection: Connection) -> list[PassageRow]:
-            ids = list(dict.fromkeys([*full_text.find(connection, list(on), wanted, most), *numbers]))
+        def work(connection: Connection) -> list[PassageRecord]:
+            ids = list(dict.fromkeys([*full_text.find_passages(connection, list(shelf_ids), keywords, limit), *numbers]))
             query = (
                 select(passages.c.id, documents.c.name, passages.c.number, passages.c.text, passages.c.words)
                 .join(documents, documents.c.id == passages.c.document)
-                .where(passages.c.id.in_(ids), passages.c.shelf.in_(list(on)))
+                .where(passages.c.id.in_(ids), passages.c.shelf.in_(list(shelf_ids)))
             )
-            rows = {row.id: PassageRow(*row) for row in connection.execute(query)}
+            rows = {row.id: PassageRecord(*row) for row in connection.execute(query)}
             return [rows[id_] for id_ in ids if id_ in rows]
 
         return await self._database.read(work)
 
     # Vectors
 
-    async def vectors(self, shelf: int, model: str) -> list[tuple[int, bytes]]:
+    async def load_vectors(self, shelf: int, model: str) -> list[tuple[int, bytes]]:
         """The vectors of a shelf that a model made: passage and float32 values."""
         query = (
             select(vectors.c.passage, vectors.c.vector)
@@ -212,28 +223,30 @@ class KnowledgeStore:
         )
         return await self._database.read(lambda connection: [(row[0], row[1]) for row in connection.execute(query)])
 
-    async def lacking(self, of: Lacking, after: int, most: int) -> list[tuple[int, str]]:
+    async def find_missing(self, missing: MissingVectors, after: int, limit: int) -> list[tuple[int, str]]:
         """Passages behind the number `after` that lack a vector: number and text."""
-        query = self._lacking(of, passages.c.id, passages.c.text)
-        query = query.where(passages.c.id > after).order_by(passages.c.id).limit(most)
+        query = self._select_missing(missing, passages.c.id, passages.c.text)
+        query = query.where(passages.c.id > after).order_by(passages.c.id).limit(limit)
         return await self._database.read(lambda connection: [(row[0], row[1]) for row in connection.execute(query)])
 
-    async def count_lacking(self, of: Lacking) -> int:
+    async def count_missing(self, missing: MissingVectors) -> int:
         """How many there are of them."""
-        query = self._lacking(of, func.count())
+        query = self._select_missing(missing, func.count())
         return int(await self._database.read(lambda connection: connection.execute(query).scalar_one()))
 
-    def _lacking(self, of: Lacking, *columns: Any) -> Select[Any]:
+    def _select_missing(self, missing: MissingVectors, *columns: Any) -> Select[Any]:
         fits = vectors.c.passage == passages.c.id
-        if of.kind is not None:
-            fits &= (vectors.c.model == of.kind[0]) & (vectors.c.dimension == of.kind[1])
+        if missing.model_and_dimension is not None:
+            fits &= (vectors.c.model == missing.model_and_dimension[0]) & (
+                vectors.c.dimension == missing.model_and_dimension[1]
+            )
         found = passages.join(shelves, shelves.c.id == passages.c.shelf).outerjoin(vectors, fits)
         query = select(*columns).select_from(found).where(shelves.c.agent == self.agent, vectors.c.passage.is_(None))
-        if of.shelf is not None:
-            query = query.where(shelves.c.scope == of.shelf.scope, shelves.c.holder == of.shelf.holder)
+        if missing.shelf is not None:
+            query = query.where(shelves.c.scope == missing.shelf.scope, shelves.c.holder == missing.shelf.holder)
         return query
 
-    async def models(self) -> dict[tuple[str, int] | None, int]:
+    async def count_by_model(self) -> dict[tuple[str, int] | None, int]:
         """How many passages of the agent have a vector of which model and length; None: of none."""
         query = (
             select(vectors.c.model, vectors.c.dimension, func.count())
@@ -245,7 +258,7 @@ class KnowledgeStore:
         rows = await self._database.read(lambda connection: connection.execute(query).all())
         return {None if model is None else (model, dimension): count for model, dimension, count in rows}
 
-    async def save_vectors(self, rows: Sequence[VectorRow]) -> None:
+    async def save_vectors(self, rows: Sequence[VectorRecord]) -> None:
         """Keeps vectors, each instead of what its passage had before. Of passages that are gone nothing is kept."""
 
         def work(connection: Connection) -> None:
@@ -258,33 +271,33 @@ class KnowledgeStore:
 
         await self._database.write(work)
 
-    def _shelf(self, shelf: Shelf) -> Any:
+    def _select_shelf_id(self, shelf: Shelf) -> Any:
         return select(shelves.c.id).where(
             shelves.c.agent == self.agent, shelves.c.scope == shelf.scope, shelves.c.holder == shelf.holder
         )
 
 
-def clear_shelves(connection: Connection, agent: str, gone: Iterable[Shelf]) -> int:
+def delete_shelves(connection: Connection, agent: str, targets: Iterable[Shelf]) -> int:
     """Deletes shelves with everything on them, in a transaction of others; how many documents there were."""
-    wanted, count = list(map(tuple, gone)), 0
-    for begin in range(0, len(wanted), _AT_ONCE):
-        part = tuple_(shelves.c.scope, shelves.c.holder).in_(wanted[begin : begin + _AT_ONCE])
+    wanted, count = list(map(tuple, targets)), 0
+    for begin in range(0, len(wanted), _BATCH):
+        part = tuple_(shelves.c.scope, shelves.c.holder).in_(wanted[begin : begin + _BATCH])
         numbers = list(connection.scalars(select(shelves.c.id).where(shelves.c.agent == agent, part)))
         found = list(connection.scalars(select(documents.c.id).where(documents.c.shelf.in_(numbers))))
         _delete_documents(connection, found)
         connection.execute(delete(shelves).where(shelves.c.id.in_(numbers)))
         count += len(found)
     if count:
-        full_text.scrub(connection)
+        full_text.purge_deleted_words(connection)
     return count
 
 
-def turn_name(number: int) -> str:
+def turn_document_name(number: int) -> str:
     """What a turn is called that is knowledge of its conversation."""
     return f"turn {number}"
 
 
-def clear_turns(connection: Connection, conversation: int, numbers: Iterable[int]) -> None:
+def delete_turn_documents(connection: Connection, conversation: int, numbers: Iterable[int]) -> None:
     """Deletes turns of a conversation (its row) from its knowledge, in a transaction of others."""
     shelf = (
         select(shelves.c.id)
@@ -294,17 +307,17 @@ def clear_turns(connection: Connection, conversation: int, numbers: Iterable[int
     number = connection.scalar(shelf)
     if number is None:
         return
-    names = list(map(turn_name, numbers))
+    names = list(map(turn_document_name, numbers))
     doomed = select(documents.c.id).where(documents.c.shelf == number, documents.c.name.in_(names))
     found = list(connection.scalars(doomed))
     _delete_documents(connection, found)
     if found:
-        full_text.scrub(connection)
+        full_text.purge_deleted_words(connection)
 
 
 def _delete_documents(connection: Connection, ids: Sequence[int]) -> None:
-    for begin in range(0, len(ids), _AT_ONCE):
-        part = ids[begin : begin + _AT_ONCE]
+    for begin in range(0, len(ids), _BATCH):
+        part = ids[begin : begin + _BATCH]
         theirs = select(passages.c.id).where(passages.c.document.in_(part))
         connection.execute(delete(vectors).where(vectors.c.passage.in_(theirs)))
         connection.execute(delete(passages).where(passages.c.document.in_(part)))

@@ -11,7 +11,7 @@ from pathlib import Path
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
-from ..exceptions import DataDirectoryInUse, StoreError
+from ..exceptions import DataDirectoryInUseError, StoreError
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def lock_directory(directory: Path) -> Iterator[None]:
 
     The kernel gives the lock back when its holder dies, however that happens.
     """
-    with _owning(directory, directory / "lock", "data_dir"):
+    with _acquire_lock(directory, directory / "lock", "data_dir"):
         yield
 
 
@@ -35,42 +35,42 @@ def lock_database(url: str) -> Iterator[None]:
         yield
         return
     file = Path(parsed.database).resolve()
-    with _owning(file, file.with_name(f"{file.name}.lock"), "storage.url"):
+    with _acquire_lock(file, file.with_name(f"{file.name}.lock"), "storage.url"):
         yield
 
 
 @contextmanager
-def _owning(what: Path, lock: Path, key: str) -> Iterator[None]:
+def _acquire_lock(owned: Path, lock: Path, key: str) -> Iterator[None]:
     try:
         lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise _unusable(what, key, error) from error
+        raise _unusable_error(owned, key, error) from error
     try:
-        _take(descriptor, what, key)
+        _lock_descriptor(descriptor, owned, key)
         yield
     finally:
         os.close(descriptor)
 
 
-def _take(descriptor: int, what: Path, key: str) -> None:
+def _lock_descriptor(descriptor: int, owned: Path, key: str) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise DataDirectoryInUse(what, _holder(descriptor), key) from None
+        raise DataDirectoryInUseError(owned, _read_holder_pid(descriptor), key) from None
     except OSError as error:
-        raise _unusable(what, key, error) from error
+        raise _unusable_error(owned, key, error) from error
     try:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
     except OSError as error:
-        raise _unusable(what, key, error) from error
+        raise _unusable_error(owned, key, error) from error
 
 
-def _unusable(what: Path, key: str, error: OSError) -> StoreError:
-    return StoreError(f"{what}: cannot be written: {error.strerror}; see to the directory, or name another one ({key})")
+def _unusable_error(owned: Path, key: str, error: OSError) -> StoreError:
+    return StoreError(f"{owned}: cannot be written: {error.strerror}; see to the directory, or name another one ({key})")
 
 
-def _holder(descriptor: int) -> int | None:
+def _read_holder_pid(descriptor: int) -> int | None:
     text = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
     return int(text) if text.isdecimal() else None

@@ -6,7 +6,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from ..exceptions import StoreError
-from .database import Database, Durability, Intercept, StoreTimings, name_of
+from .database import Database, Durability, Intercept, StoreTimings, display_name
 
 
 async def open_database(
@@ -24,7 +24,7 @@ async def open_database(
     process, "off" is for tests. `intercept` stands between the callers and the writer. Raises StoreError, which names the
     database and the problem.
     """
-    database = _database(url, durability, timings, intercept)
+    database = _create_database(url, durability, timings, intercept)
     try:
         if reads_only:
             await database.open_to_read()
@@ -38,7 +38,7 @@ async def open_database(
     return database
 
 
-def _database(url: str, durability: Durability, timings: StoreTimings, intercept: Intercept | None) -> Database:
+def _create_database(url: str, durability: Durability, timings: StoreTimings, intercept: Intercept | None) -> Database:
     try:
         parsed = make_url(url)
     except ArgumentError as error:
@@ -51,4 +51,4 @@ def _database(url: str, durability: Durability, timings: StoreTimings, intercept
         from .postgres import PostgresDatabase
 
         return PostgresDatabase(parsed, durability, timings, intercept)
-    raise StoreError(f"{name_of(parsed)}: only sqlite+aiosqlite:/// and postgresql+asyncpg:// are supported")
+    raise StoreError(f"{display_name(parsed)}: only sqlite+aiosqlite:/// and postgresql+asyncpg:// are supported")

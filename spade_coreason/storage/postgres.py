@@ -13,27 +13,38 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import NullPool
 
 from ..exceptions import StoreError
-from .database import Database, Durability, Intercept, Questions, Results, Row, StoreTimings, T, Write, grouped
-from .statements import ADD_INTERACTION, CLOSE, KEYS, RECEIVE, RECEIVE_ANSWERED, postgres_queries, postgres_sql
+from .database import (
+    Database,
+    Durability,
+    Intercept,
+    PendingWrite,
+    QueryGenerator,
+    Row,
+    StoreTimings,
+    T,
+    WriteResults,
+    group_rows,
+)
+from .statements import ADD_INTERACTION, CLOSE, KEY_COLUMNS, RECEIVE, RECEIVE_ANSWERED, postgres_queries, postgres_sql
 
 try:
     import asyncpg
 except ImportError as error:
     raise StoreError("PostgreSQL needs asyncpg, which is not installed: pip install 'spade-coreason[postgres]'") from error
 
-_READERS = 4
-_CONNECT_S = 5.0
-_COMMAND_S = 60.0
-_LOCK = 0x73706164
+_READER_CONNECTIONS = 4
+_CONNECT_TIMEOUT_S = 5.0
+_COMMAND_TIMEOUT_S = 60.0
+_LOCK_KEY = 0x73706164
 """The first half of the advisory lock of a platform; the second is its schema."""
-_TAKE = f"SELECT pg_advisory_lock({_LOCK}, hashtext(current_schema()::text))"
-_TAKE_MS = 2000
+_ACQUIRE_LOCK_SQL = f"SELECT pg_advisory_lock({_LOCK_KEY}, hashtext(current_schema()::text))"
+_LOCK_TIMEOUT_MS = 2000
 """For so long the connection of a platform that was killed may be there still."""
 # Classes of SQLSTATE that speak of what was to be written; all others speak of the server (PostgreSQL, appendix A).
-_OF_ONE_WRITE = {"21", "22", "23", "42"}
-_NEW = (RECEIVE, RECEIVE_ANSWERED, ADD_INTERACTION)
+_SINGLE_WRITE_STATES = {"21", "22", "23", "42"}
+_INSERTING_STATEMENTS = (RECEIVE, RECEIVE_ANSWERED, ADD_INTERACTION)
 """The statements by whose rows one knows a transaction again."""
-_PROBLEMS = (asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError, OSError)
+_DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError, OSError)
 
 
 class PostgresDatabase(Database):
@@ -46,94 +57,97 @@ class PostgresDatabase(Database):
             "synchronous_commit": "on" if durability == "full" else "off",
             "jit": "off",  # no query of ours is long enough
         }
-        arguments = {"timeout": _CONNECT_S, "server_settings": settings}
+        arguments = {"timeout": _CONNECT_TIMEOUT_S, "server_settings": settings}
         # Its transactions are begun by us, so that prepared statements and functions share one.
-        self._writers = create_async_engine(
-            url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args={**arguments, "command_timeout": _COMMAND_S}
-        )
-        self._readers: AsyncEngine = create_async_engine(
+        self._writer_engine = create_async_engine(
             url,
-            pool_size=_READERS,
+            poolclass=NullPool,
+            isolation_level="AUTOCOMMIT",
+            connect_args={**arguments, "command_timeout": _COMMAND_TIMEOUT_S},
+        )
+        self._reader_engine: AsyncEngine = create_async_engine(
+            url,
+            pool_size=_READER_CONNECTIONS,
             max_overflow=0,
             pool_pre_ping=True,
             isolation_level="REPEATABLE READ",
             connect_args=arguments,
         )
         self._connection: AsyncConnection | None = None
-        self._waiting: list[Write] = []
-        self._wake = asyncio.Event()
-        self._writer: asyncio.Task[None] | None = None
+        self._handed_over: list[PendingWrite] = []
+        self._wake_event = asyncio.Event()
+        self._writer_task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         try:
             # In one transaction, and a migration may take longer than any other command.
-            async with self._readers.connect() as connection:
-                await self._own(await _driver(connection))
-                await connection.run_sync(self._set_up)
+            async with self._reader_engine.connect() as connection:
+                await self._acquire_lock(await _driver_connection(connection))
+                await connection.run_sync(self._create_or_migrate)
                 await connection.invalidate()  # with its lock
-            await self._connected()
-        except _PROBLEMS as error:
+            await self._ensure_connection()
+        except _DRIVER_ERRORS as error:
             raise self.problem(error) from error
-        self._writer = asyncio.create_task(self._run(), name="database-writer")
+        self._writer_task = asyncio.create_task(self._run_writer(), name="database-writer")
 
-    def _empty_log_soon(self) -> None:
+    def _schedule_log_truncation(self) -> None:
         """It is the server's."""
 
-    async def _finish(self) -> None:
-        if self._writer is not None:
-            self._wake.set()
-            await self._writer
+    async def _stop_writer(self) -> None:
+        if self._writer_task is not None:
+            self._wake_event.set()
+            await self._writer_task
 
     async def dispose(self) -> None:
-        await self._let_go()
-        await self._writers.dispose()
-        await self._readers.dispose()
+        await self._close_connection()
+        await self._writer_engine.dispose()
+        await self._reader_engine.dispose()
 
-    def look_up(self, questions: Questions[T]) -> asyncio.Future[T]:
+    def run_queries(self, queries: QueryGenerator[T]) -> asyncio.Future[T]:
         """Answers a few short questions, beside the writer."""
-        return self._loop.create_task(self._ask(questions))
+        return self._loop.create_task(self._run_query_generator(queries))
 
-    async def _ask(self, questions: Questions[T]) -> T:
+    async def _run_query_generator(self, queries: QueryGenerator[T]) -> T:
         texts = postgres_queries()
         try:
-            async with self._readers.connect() as connection:
-                driver = await _driver(connection)
-                query, parameters = next(questions)
+            async with self._reader_engine.connect() as connection:
+                driver = await _driver_connection(connection)
+                query, parameters = next(queries)
                 while True:
                     rows = await driver.fetch(texts[query], *parameters)
                     try:
-                        query, parameters = questions.send(rows)
+                        query, parameters = queries.send(rows)
                     except StopIteration as end:
                         answer: T = end.value
                         return answer
-        except _PROBLEMS as error:
+        except _DRIVER_ERRORS as error:
             raise self.problem(error) from error
 
     # The writer
 
-    def _take(self, batch: list[Write]) -> None:
-        self._waiting += batch
-        self._wake.set()
+    def _write_batch(self, batch: list[PendingWrite]) -> None:
+        self._handed_over += batch
+        self._wake_event.set()
 
-    async def _run(self) -> None:
-        while self._waiting or not self._is_closed:
-            await self._wake.wait()
-            self._wake.clear()
-            batch, self._waiting = self._waiting, []
+    async def _run_writer(self) -> None:
+        while self._handed_over or not self._is_closed:
+            await self._wake_event.wait()
+            self._wake_event.clear()
+            batch, self._handed_over = self._handed_over, []
             if batch:
                 resolved = await self._commit(batch)
                 batch.clear()  # a turn is let go of where it ends, not here
                 self._resolve(*resolved)
-                if self._waiting:
-                    self._wake.set()
+                if self._handed_over:
+                    self._wake_event.set()
 
-    async def _commit(self, batch: list[Write]) -> tuple[Results, StoreError | None]:
+    async def _commit(self, batch: list[PendingWrite]) -> tuple[WriteResults, StoreError | None]:
         """What became of the writes, and why none at all can be done if that is so."""
         try:
-            results = await self._transaction(batch)
+            results = await self._run_transaction(batch)
         except Exception as error:  # noqa: BLE001 - of whatever kind, it belongs to whoever asked for the write
-            problem = self.problem(error) if isinstance(error, _PROBLEMS) else error
-            failure = problem if isinstance(problem, StoreError) and _concerns_all(error) else None
+            problem = self.problem(error) if isinstance(error, _DRIVER_ERRORS) else error
+            failure = problem if isinstance(problem, StoreError) and _is_server_failure(error) else None
             if failure is not None or len(batch) == 1:
                 return [(future, problem, None) for _, _, future, _ in batch], failure
             # Only the write that cannot be done fails; the others are done each for itself.
@@ -141,79 +155,79 @@ class PostgresDatabase(Database):
             return list(chain.from_iterable(results for results, _ in each)), each[-1][1]
         return results, None
 
-    async def _transaction(self, batch: list[Write]) -> Results:
-        groups = grouped(batch)
-        driver = await self._connected()
+    async def _run_transaction(self, batch: list[PendingWrite]) -> WriteResults:
+        groups = group_rows(batch)
+        driver = await self._ensure_connection()
         transaction = driver.transaction()
         await transaction.start()
         try:
             results = await self._run_batch(driver, groups, batch)
-            ids = [row[0] for statement in _NEW for row in groups[statement]]
+            ids = [row[0] for statement in _INSERTING_STATEMENTS for row in groups[statement]]
             number = None if ids else await driver.fetchval("SELECT txid_current()")
         except TimeoutError:
             driver.terminate()  # a server that does not answer would not hear of a rollback either
             raise
         except BaseException:
-            with suppress(*_PROBLEMS):  # the connection may be what failed
+            with suppress(*_DRIVER_ERRORS):  # the connection may be what failed
                 await transaction.rollback()
             raise
         try:
             await transaction.commit()
-        except _PROBLEMS:
+        except _DRIVER_ERRORS:
             # Whether it was done nobody has said.
-            if not driver.is_closed() or not await self._is_done(ids, number):
+            if not driver.is_closed() or not await self._was_committed(ids, number):
                 raise
         return results
 
-    async def _run_batch(self, driver: Any, groups: list[list[Row]], batch: list[Write]) -> Results:
+    async def _run_batch(self, driver: Any, groups: list[list[Row]], batch: list[PendingWrite]) -> WriteResults:
         *others, closed = groups
         for statement, rows in enumerate(others):
-            await _run_rows(driver, statement, rows)
-        results: Results = []
+            await _write_rows(driver, statement, rows)
+        results: WriteResults = []
         for _, work, future, then in batch:
             if work is not None and self._connection is not None:
                 results.append((future, await self._connection.run_sync(work), then))
             else:
                 results.append((future, True, then))
-        await _run_rows(driver, CLOSE, closed)  # also what a function has only just received
+        await _write_rows(driver, CLOSE, closed)  # also what a function has only just received
         return results
 
-    async def _is_done(self, ids: list[int], number: int | None) -> bool:
+    async def _was_committed(self, ids: list[int], transaction_id: int | None) -> bool:
         """Whether a transaction whose end nobody heard was done; looked for as soon as the server answers.
 
-        By the rows that are new with it; one without any, which is rare, has its `number`.
+        By the rows that are new with it; one without any, which is rare, has its `transaction_id`.
         """
         with suppress(TimeoutError):
-            async with asyncio.timeout(_CONNECT_S):
+            async with asyncio.timeout(_CONNECT_TIMEOUT_S):
                 while True:
                     try:
-                        driver = await self._connected()
-                        if number is not None:
-                            return bool(await driver.fetchval("SELECT txid_status($1) = 'committed'", number))
+                        driver = await self._ensure_connection()
+                        if transaction_id is not None:
+                            return bool(await driver.fetchval("SELECT txid_status($1) = 'committed'", transaction_id))
                         found = await driver.fetchval(
                             "SELECT EXISTS (SELECT FROM inbox WHERE id = ANY($1))"
                             " OR EXISTS (SELECT FROM interactions WHERE id = ANY($1))",
                             ids,
                         )
                         return bool(found)
-                    except _PROBLEMS:
+                    except _DRIVER_ERRORS:
                         await asyncio.sleep(0.1)
         return False
 
     # Connections
 
-    async def _connected(self) -> Any:
+    async def _ensure_connection(self) -> Any:
         """The writer's connection, a new one where the server has ended it."""
         if self._connection is not None:
-            driver = await _driver(self._connection)
+            driver = await _driver_connection(self._connection)
             if not driver.is_closed():
                 return driver
-            await self._let_go()
-        connection = await self._writers.connect()
+            await self._close_connection()
+        connection = await self._writer_engine.connect()
         try:
-            driver = await _driver(connection)
-            await self._own(driver)
-            await connection.run_sync(self._take_stock)
+            driver = await _driver_connection(connection)
+            await self._acquire_lock(driver)
+            await connection.run_sync(self._load_ids_and_keys)
         except BaseException:
             await connection.invalidate()
             await connection.close()
@@ -221,45 +235,45 @@ class PostgresDatabase(Database):
         self._connection = connection
         return driver
 
-    async def _own(self, driver: Any) -> None:
+    async def _acquire_lock(self, driver: Any) -> None:
         """Takes the lock that a platform holds as long as it is connected."""
-        await driver.execute(f"SET lock_timeout = {_TAKE_MS}")
+        await driver.execute(f"SET lock_timeout = {_LOCK_TIMEOUT_MS}")
         try:
-            await driver.execute(_TAKE)
+            await driver.execute(_ACQUIRE_LOCK_SQL)
         except asyncpg.LockNotAvailableError:
             remedy = "stop that one, or name another database in storage.url"
             raise StoreError(f"{self.name}: another platform uses this database; {remedy}") from None
         await driver.execute("RESET lock_timeout")
 
-    async def _let_go(self) -> None:
+    async def _close_connection(self) -> None:
         if self._connection is not None:
             connection, self._connection = self._connection, None
-            with suppress(*_PROBLEMS):  # it may be closed already
+            with suppress(*_DRIVER_ERRORS):  # it may be closed already
                 await connection.close()
 
-    def _take_stock(self, connection: Connection) -> None:
-        super()._take_stock(connection)
+    def _load_ids_and_keys(self, connection: Connection) -> None:
+        super()._load_ids_and_keys(connection)
         connection.commit()
 
 
-async def _driver(connection: AsyncConnection) -> Any:
+async def _driver_connection(connection: AsyncConnection) -> Any:
     return (await connection.get_raw_connection()).driver_connection
 
 
-def _concerns_all(error: Exception) -> bool:
+def _is_server_failure(error: Exception) -> bool:
     """Whether it is the server that cannot write, whoever asks: gone, full, read-only, owned by another platform."""
     if isinstance(error, StoreError):
         return True
     cause = error.orig if isinstance(error, DBAPIError) else error
-    if isinstance(cause, ValueError) or not isinstance(error, _PROBLEMS):
+    if isinstance(cause, ValueError) or not isinstance(error, _DRIVER_ERRORS):
         return False  # of a value that PostgreSQL has no room for, asyncpg says so itself
     state = getattr(cause, "sqlstate", None)
-    return state is None or state[:2] not in _OF_ONE_WRITE
+    return state is None or state[:2] not in _SINGLE_WRITE_STATES
 
 
-async def _run_rows(driver: Any, statement: int, rows: list[Row]) -> None:
+async def _write_rows(driver: Any, statement: int, rows: list[Row]) -> None:
     if not rows:
         return
-    key = KEYS[statement]
+    key = KEY_COLUMNS[statement]
     different = {row[key]: row for row in rows}  # no statement may touch a row twice: the last counts
     await driver.fetch(postgres_sql()[statement], *map(list, zip(*different.values(), strict=True)))

@@ -8,39 +8,41 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from ..contracts import ConversationRecord, ConversationState
-from ..domain.conversation import Life
+from ..domain.conversation import ConversationStatus
 from ..domain.value import value
-from .database import micros, moment
+from .database import from_micros, to_micros
 from .schema import conversations
 
 
 @value
-class ConversationRow:
+class StoredConversation:
     """A conversation and its session, as stored. Turns are numbered from 1; the window begins with `window_start`."""
 
     id: int
     conversation_id: str
     owner: str
     session_id: str
-    life: Life
+    status: ConversationStatus
     max_interactions: int
     window_start: int = 1
     turns: int = 0
 
-    def with_life(self, life: Life) -> ConversationRow:
+    def with_status(self, status: ConversationStatus) -> StoredConversation:
         """The same conversation, which is somewhere else now."""
-        return self.with_turns(life, self.max_interactions, self.window_start, self.turns)
+        return self.with_turns(status, self.max_interactions, self.window_start, self.turns)
 
-    def with_turns(self, life: Life, max_interactions: int, window_start: int, turns: int) -> ConversationRow:
+    def with_turns(
+        self, status: ConversationStatus, max_interactions: int, window_start: int, turns: int
+    ) -> StoredConversation:
         """The same after a turn; in half the time of `replace`."""
-        return ConversationRow(
-            self.id, self.conversation_id, self.owner, self.session_id, life, max_interactions, window_start, turns
+        return StoredConversation(
+            self.id, self.conversation_id, self.owner, self.session_id, status, max_interactions, window_start, turns
         )
 
     @property
-    def record(self) -> ConversationRecord:
+    def contract_record(self) -> ConversationRecord:
         """The seed's record."""
-        life = self.life
+        life = self.status
         return ConversationRecord(
             conversation_id=self.conversation_id,
             state=life.state,
@@ -52,7 +54,7 @@ class ConversationRow:
 
 
 @value
-class Turn:
+class TurnRecord:
     """A finished turn, ready to be stored."""
 
     interaction_id: str
@@ -69,20 +71,20 @@ class Variable(NamedTuple):
     value: str
 
 
-class Stored(NamedTuple):
+class LoadedConversation(NamedTuple):
     """What is stored for a message: who has its possible conversation ids, and all that the sender's own conversation holds.
 
     `history` are the turns in the window as JSON, oldest first. Variables and preferences are JSON texts by name.
     """
 
-    rows: dict[str, ConversationRow]
+    conversations: dict[str, StoredConversation]
     history: list[str]
-    variables: dict[str, str]
-    person: dict[str, str]
+    conversation_variables: dict[str, str]
+    person_variables: dict[str, str]
     preferences: dict[str, str]
 
 
-class InboxRow(NamedTuple):
+class InboxRecord(NamedTuple):
     """A message that was received: `state` 0 received, 1 answered, 2 closed. Of a closed one nothing but that is kept."""
 
     received_at: datetime
@@ -91,17 +93,17 @@ class InboxRow(NamedTuple):
     answer: str | None
 
 
-class PendingRow(NamedTuple):
+class PendingRequest(NamedTuple):
     """A request that is not closed: received, or answered with its answer."""
 
-    row: int
+    inbox_row: int
     key: bytes
     request: str | None
     answer: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetReport:
+class DeletionReport:
     """What was deleted."""
 
     conversation_ids: tuple[str, ...]
@@ -114,40 +116,40 @@ class ForgetReport:
     audit_entries: int = 0
 
 
-def columns_of(agent: str, row: ConversationRow) -> tuple[Any, ...]:
+def conversation_columns(agent: str, record: StoredConversation) -> tuple[Any, ...]:
     """The columns of a conversation, as `SAVE_CONVERSATION` wants them."""
-    life = row.life
+    life = record.status
     return (
-        row.id,
+        record.id,
         agent,
-        row.conversation_id,
-        row.owner,
-        row.session_id,
+        record.conversation_id,
+        record.owner,
+        record.session_id,
         str(life.state),  # a third of the time that an Enum takes to say its value
         life.interaction_count,
-        row.max_interactions,
-        micros(life.created_at),
-        micros(life.last_interaction),
+        record.max_interactions,
+        to_micros(life.created_at),
+        to_micros(life.last_interaction),
         life.failures,
-        0 if life.quiet_until is None else micros(life.quiet_until),  # as an int it is bound in a tenth of the time of None
-        row.window_start,
-        row.turns,
+        0 if life.quiet_until is None else to_micros(life.quiet_until),  # as an int it is bound in a tenth of the time of None
+        record.window_start,
+        record.turns,
     )
 
 
-FoundColumns = namedtuple("FoundColumns", conversations.c.keys())  # type: ignore[misc]  # what `FIND` gives, in its order
+ConversationColumns = namedtuple("FoundColumns", conversations.c.keys())  # type: ignore[misc]  # what `FIND_CONVERSATIONS` gives, in its order
 
 
-def conversation_of(row: Any) -> ConversationRow:
+def conversation_from_row(row: Any) -> StoredConversation:
     """A conversation from its columns."""
-    life = Life(
+    life = ConversationStatus(
         ConversationState(row.state),
         row.interaction_count,
-        moment(row.created_at),
-        moment(row.last_interaction),
+        from_micros(row.created_at),
+        from_micros(row.last_interaction),
         row.failures,
-        moment(row.quiet_until) if row.quiet_until else None,
+        from_micros(row.quiet_until) if row.quiet_until else None,
     )
-    return ConversationRow(
+    return StoredConversation(
         row.id, row.conversation_id, row.owner, row.session_id, life, row.max_interactions, row.window_start, row.turns
     )

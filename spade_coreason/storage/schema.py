@@ -22,14 +22,14 @@ REVISION = "0005"
 metadata = MetaData()
 
 # SQLite knows one kind of integer, and a row id has to be called INTEGER; microseconds need 64 bits on PostgreSQL.
-Whole = BigInteger().with_variant(Integer, "sqlite")
+BigInt = BigInteger().with_variant(Integer, "sqlite")
 
 # A conversation and its session are one row: they are made, changed and deleted together. No index has what every turn
 # changes: it would be a page more to write each time, for what is seldom asked.
 conversations = Table(
     "conversations",
     metadata,
-    Column("id", Whole, primary_key=True, autoincrement=False),
+    Column("id", BigInt, primary_key=True, autoincrement=False),
     Column("agent", Text, nullable=False),
     Column("conversation_id", Text, nullable=False),
     Column("owner", Text, nullable=False),
@@ -37,12 +37,12 @@ conversations = Table(
     Column("state", Text, nullable=False),
     Column("interaction_count", Integer, nullable=False),
     Column("max_interactions", Integer, nullable=False),
-    Column("created_at", Whole, nullable=False),
-    Column("last_interaction", Whole, nullable=False),
+    Column("created_at", BigInt, nullable=False),
+    Column("last_interaction", BigInt, nullable=False),
     Column("failures", Integer, nullable=False),
-    Column("quiet_until", Whole),  # 0, or NULL as it was written once, is none
-    Column("window_start", Whole, nullable=False),
-    Column("turns", Whole, nullable=False),
+    Column("quiet_until", BigInt),  # 0, or NULL as it was written once, is none
+    Column("window_start", BigInt, nullable=False),
+    Column("turns", BigInt, nullable=False),
     UniqueConstraint("agent", "conversation_id"),
     Index("conversations_by_owner", "agent", "owner"),
 )
@@ -50,11 +50,11 @@ conversations = Table(
 interactions = Table(
     "interactions",
     metadata,
-    Column("id", Whole, primary_key=True, autoincrement=False),
-    Column("conversation", Whole, ForeignKey("conversations.id", ondelete="CASCADE"), nullable=False),
-    Column("number", Whole, nullable=False),
+    Column("id", BigInt, primary_key=True, autoincrement=False),
+    Column("conversation", BigInt, ForeignKey("conversations.id", ondelete="CASCADE"), nullable=False),
+    Column("number", BigInt, nullable=False),
     Column("interaction_id", Text, nullable=False),
-    Column("timestamp", Whole, nullable=False),
+    Column("timestamp", BigInt, nullable=False),
     Column("body", Text, nullable=False),
     Index("interactions_by_number", "conversation", "number"),
 )
@@ -69,7 +69,7 @@ variables = Table(
     Column("holder", Text, nullable=False),
     Column("name", Text, nullable=False),
     Column("value", Text, nullable=False),
-    Column("updated_at", Whole, nullable=False),
+    Column("updated_at", BigInt, nullable=False),
     PrimaryKeyConstraint("agent", "scope", "holder", "name"),
 )
 
@@ -81,11 +81,11 @@ RECEIVED, ANSWERED, CLOSED = range(3)
 inbox = Table(
     "inbox",
     metadata,
-    Column("id", Whole, primary_key=True, autoincrement=False),
+    Column("id", BigInt, primary_key=True, autoincrement=False),
     Column("agent", Text, nullable=False),
     Column("key", LargeBinary, nullable=False),
     Column("sender", Text, nullable=False),
-    Column("received_at", Whole, nullable=False),
+    Column("received_at", BigInt, nullable=False),
     Column("state", Integer, nullable=False),
     Column("request", Text),
     Column("answer", Text),
@@ -96,7 +96,7 @@ inbox = Table(
 shelves = Table(
     "shelves",
     metadata,
-    Column("id", Whole, primary_key=True, autoincrement=False),
+    Column("id", BigInt, primary_key=True, autoincrement=False),
     Column("agent", Text, nullable=False),
     Column("scope", Text, nullable=False),
     Column("holder", Text, nullable=False),
@@ -106,13 +106,13 @@ shelves = Table(
 documents = Table(
     "documents",
     metadata,
-    Column("id", Whole, primary_key=True, autoincrement=False),
-    Column("shelf", Whole, ForeignKey("shelves.id", ondelete="CASCADE"), nullable=False),
+    Column("id", BigInt, primary_key=True, autoincrement=False),
+    Column("shelf", BigInt, ForeignKey("shelves.id", ondelete="CASCADE"), nullable=False),
     Column("name", Text, nullable=False),
     Column("digest", LargeBinary, nullable=False),
     Column("passages", Integer, nullable=False),
     Column("characters", Integer, nullable=False),
-    Column("added_at", Whole, nullable=False),
+    Column("added_at", BigInt, nullable=False),
     UniqueConstraint("shelf", "name"),
     Index("documents_by_digest", "shelf", "digest"),
 )
@@ -121,9 +121,9 @@ documents = Table(
 passages = Table(
     "passages",
     metadata,
-    Column("id", Whole, primary_key=True, autoincrement=False),
-    Column("shelf", Whole, ForeignKey("shelves.id", ondelete="CASCADE"), nullable=False),
-    Column("document", Whole, ForeignKey("documents.id", ondelete="CASCADE"), nullable=False),
+    Column("id", BigInt, primary_key=True, autoincrement=False),
+    Column("shelf", BigInt, ForeignKey("shelves.id", ondelete="CASCADE"), nullable=False),
+    Column("document", BigInt, ForeignKey("documents.id", ondelete="CASCADE"), nullable=False),
     Column("number", Integer, nullable=False),
     Column("text", Text, nullable=False),
     Column("words", Text, nullable=False),
@@ -135,7 +135,7 @@ passages = Table(
 vectors = Table(
     "vectors",
     metadata,
-    Column("passage", Whole, ForeignKey("passages.id", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("passage", BigInt, ForeignKey("passages.id", ondelete="CASCADE"), primary_key=True, autoincrement=False),
     Column("model", Text, nullable=False),
     Column("dimension", Integer, nullable=False),
     Column("vector", LargeBinary, nullable=False),
@@ -146,7 +146,7 @@ audit = Table(
     "audit",
     metadata,
     Column("agent", Text, nullable=False),
-    Column("number", Whole, nullable=False),
+    Column("number", BigInt, nullable=False),
     Column("person", Text, nullable=False),
     Column("integrity_hash", Text, nullable=False),
     Column("entry", Text),
@@ -157,7 +157,7 @@ audit_heads = Table(
     "audit_heads",
     metadata,
     Column("agent", Text, primary_key=True),
-    Column("number", Whole, nullable=False),
+    Column("number", BigInt, nullable=False),
     Column("integrity_hash", Text, nullable=False),
 )
 

@@ -20,15 +20,27 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from ..exceptions import DatabaseEmpty, StoreError
-from .database import Database, Durability, Intercept, Questions, Results, Row, StoreTimings, T, Write, grouped, settle
-from .statements import CLOSE, MAX_ROWS, QUERIES, STATEMENTS, sql
+from ..exceptions import DatabaseEmptyError, StoreError
+from .database import (
+    Database,
+    Durability,
+    Intercept,
+    PendingWrite,
+    QueryGenerator,
+    Row,
+    StoreTimings,
+    T,
+    WriteResults,
+    group_rows,
+    resolve_futures,
+)
+from .statements import CLOSE, MAX_ROWS, SQLITE_QUERIES, STATEMENTS, sqlite_sql
 
 log = logging.getLogger(__name__)
 
-_PAGES_A_CHECKPOINT = 4000
+_CHECKPOINT_PAGES = 4000
 """So far the log grows: 16 MiB."""
-_READERS_MAY_TAKE_S = 0.2
+_READER_WAIT_S = 0.2
 """Nobody writes while the log is emptied, and waits for whoever reads."""
 
 # What concerns the file, whoever writes, and what to do about it.
@@ -47,7 +59,7 @@ _REMEDIES = {
 class _Lookup:
     """What one caller wants to know at once."""
 
-    questions: Questions[Any]
+    queries: QueryGenerator[Any]
     future: asyncio.Future[Any]
 
 
@@ -59,47 +71,47 @@ class SqliteDatabase(Database):
         self._writer_engine: Engine = create_engine(
             url.set(drivername="sqlite"), connect_args={"cached_statements": len(STATEMENTS) * MAX_ROWS + 128}
         )
-        self._readers: AsyncEngine = create_async_engine(
+        self._reader_engine: AsyncEngine = create_async_engine(
             # Every connection is a thread; more of them read no faster.
             url.set(drivername="sqlite+aiosqlite"),
             pool_size=2,
             max_overflow=0,
         )
-        for engine in (self._writer_engine, self._readers.sync_engine):
-            event.listen(engine, "connect", self._prepare)
+        for engine in (self._writer_engine, self._reader_engine.sync_engine):
+            event.listen(engine, "connect", self._configure_connection)
             event.listen(engine, "begin", _begin_deferred if engine is not self._writer_engine else _begin_immediate)
-        self._emptying: asyncio.Task[None] | None = None
-        self._truncating: asyncio.Future[bool] | None = None
+        self._truncation_task: asyncio.Task[None] | None = None
+        self._truncation_future: asyncio.Future[bool] | None = None
         self._has_erased = False
         self._inode = 0
         self._queue: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="database-writer", daemon=True)
+        self._thread = threading.Thread(target=self._run_writer, name="database-writer", daemon=True)
 
     async def open(self) -> None:
         try:
-            await asyncio.to_thread(_make_private, Path(self.name))
+            await asyncio.to_thread(_create_private_file, Path(self.name))
         except OSError as error:
             raise StoreError(f"{self.name}: cannot be opened: {error.strerror}; see to the directory") from error
-        await asyncio.to_thread(self._begin)
+        await asyncio.to_thread(self._open_file)
         self._thread.start()
 
-    def _begin(self) -> None:
+    def _open_file(self) -> None:
         with self._writer_engine.connect() as connection:
-            self._set_up(connection)
-            self._take_stock(connection)
-        self._find_file()
+            self._create_or_migrate(connection)
+            self._load_ids_and_keys(connection)
+        self._remember_inode()
         try:
             self._truncate_log()  # what was deleted just before a crash is still there
         except sqlite3.Error as error:
             raise self.problem(error) from error
 
     async def open_to_read(self) -> None:
-        self._find_file()
+        self._remember_inode()
         await super().open_to_read()
 
-    def _find_file(self) -> None:
+    def _remember_inode(self) -> None:
         if not os.path.isfile(self.name):
-            raise DatabaseEmpty(self.name)
+            raise DatabaseEmptyError(self.name)
         self._inode = os.stat(self.name).st_ino
 
     async def read(self, work: Callable[[Connection], T]) -> T:
@@ -107,11 +119,11 @@ class SqliteDatabase(Database):
         self._require_file()  # a new connection would make another
         return await super().read(work)
 
-    async def _finish(self) -> None:
-        if self._emptying is not None:
-            self._emptying.cancel()  # whoever closes the file last empties it
-        if self._truncating is not None:
-            await asyncio.gather(self._truncating, return_exceptions=True)  # its connection is open until then
+    async def _stop_writer(self) -> None:
+        if self._truncation_task is not None:
+            self._truncation_task.cancel()  # whoever closes the file last empties it
+        if self._truncation_future is not None:
+            await asyncio.gather(self._truncation_future, return_exceptions=True)  # its connection is open until then
         if self._thread.is_alive():
             self._queue.put(None)
             await asyncio.to_thread(self._thread.join)
@@ -119,35 +131,35 @@ class SqliteDatabase(Database):
 
     async def dispose(self) -> None:
         self._writer_engine.dispose()
-        await self._readers.dispose()
+        await self._reader_engine.dispose()
 
-    def look_up(self, questions: Questions[T]) -> asyncio.Future[T]:
+    def run_queries(self, queries: QueryGenerator[T]) -> asyncio.Future[T]:
         """Answers a few short questions, in the writer's thread between two transactions: no way is shorter."""
         future: asyncio.Future[T] = self._loop.create_future()
-        self._enqueue(_Lookup(questions, future))
+        self._enqueue(_Lookup(queries, future))
         return future
 
-    def _take(self, batch: list[Any]) -> None:
+    def _write_batch(self, batch: list[Any]) -> None:
         self._queue.put(batch)
 
     # The log
 
-    def _empty_log_soon(self) -> None:
+    def _schedule_log_truncation(self) -> None:
         self._has_erased = True
         if self._is_closed:
             return
-        if self._emptying is None or self._emptying.done():
-            self._emptying = self._loop.create_task(self._empty_log())
+        if self._truncation_task is None or self._truncation_task.done():
+            self._truncation_task = self._loop.create_task(self._retry_truncating_log())
 
-    async def _empty_log(self) -> None:
+    async def _retry_truncating_log(self) -> None:
         """Once for what is erased within a moment; again and again while others read."""
         wait_s, has_warned = self._timings.empty_log_s, False
         while self._has_erased:
             await asyncio.sleep(wait_s)
             self._has_erased = False
-            self._truncating = asyncio.ensure_future(asyncio.to_thread(self._truncate_log))
+            self._truncation_future = asyncio.ensure_future(asyncio.to_thread(self._truncate_log))
             try:
-                is_empty = await asyncio.shield(self._truncating)
+                is_empty = await asyncio.shield(self._truncation_future)
             except StoreError:  # that the file is another one, whoever writes hears
                 return
             except sqlite3.Error as error:
@@ -162,13 +174,13 @@ class SqliteDatabase(Database):
         """Writes the log into the file, and leaves nothing of it; False where somebody still reads it."""
         self._require_file()
         address = f"file:{quote(os.fsencode(self.name))}?mode=rw"
-        with closing(sqlite3.connect(address, timeout=_READERS_MAY_TAKE_S, isolation_level=None, uri=True)) as connection:
+        with closing(sqlite3.connect(address, timeout=_READER_WAIT_S, isolation_level=None, uri=True)) as connection:
             is_busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         return not is_busy
 
     # The writer thread
 
-    def _run(self) -> None:
+    def _run_writer(self) -> None:
         with self._writer_engine.connect() as connection:
             driver: Any = connection.connection.driver_connection
             cursor = driver.cursor()  # one for all that is written: to make one costs as much as a short statement
@@ -176,7 +188,7 @@ class SqliteDatabase(Database):
                 lookups = [item for item in batch if isinstance(item, _Lookup)]
                 writes = [item for item in batch if not isinstance(item, _Lookup)] if lookups else batch
                 if lookups:
-                    self._loop.call_soon_threadsafe(self._looked_up, self._answer(driver, lookups), bool(writes))
+                    self._loop.call_soon_threadsafe(self._on_looked_up, self._run_lookups(driver, lookups), bool(writes))
                 if writes:
                     resolved = self._commit(connection, cursor, writes)
                     # A turn is let go of where it ends, not here, where the next batch may be long in coming.
@@ -184,21 +196,23 @@ class SqliteDatabase(Database):
                     writes.clear()
                     self._loop.call_soon_threadsafe(self._resolve, *resolved)
 
-    def _looked_up(self, results: Results, is_writing: bool) -> None:
+    def _on_looked_up(self, results: WriteResults, is_writing: bool) -> None:
         if not is_writing:
-            self._rest()
-        settle(results)
+            self._on_writer_idle()
+        resolve_futures(results)
 
-    def _answer(self, driver: sqlite3.Connection, lookups: list[_Lookup]) -> Results:
-        results: Results = []
+    def _run_lookups(self, driver: sqlite3.Connection, lookups: list[_Lookup]) -> WriteResults:
+        results: WriteResults = []
         for lookup in lookups:
             try:
-                results.append((lookup.future, _ask(driver, lookup.questions), None))
+                results.append((lookup.future, _run_query_generator(driver, lookup.queries), None))
             except Exception as error:  # noqa: BLE001 - as in `_commit`
                 results.append((lookup.future, self.problem(error) if isinstance(error, sqlite3.Error) else error, None))
         return results
 
-    def _commit(self, connection: Connection, cursor: sqlite3.Cursor, batch: list[Write]) -> tuple[Results, StoreError | None]:
+    def _commit(
+        self, connection: Connection, cursor: sqlite3.Cursor, batch: list[PendingWrite]
+    ) -> tuple[WriteResults, StoreError | None]:
         """What became of the writes, and why none at all can be done if that is so."""
         try:
             self._require_file()
@@ -211,7 +225,7 @@ class SqliteDatabase(Database):
                 results = self._run_prepared(connection, cursor, batch)
         except Exception as error:  # noqa: BLE001 - of whatever kind, it belongs to whoever asked for the write
             problem = self.problem(error) if isinstance(error, SQLAlchemyError | sqlite3.Error) else error
-            failure = problem if isinstance(problem, StoreError) and _concerns_all(error) else None
+            failure = problem if isinstance(problem, StoreError) and _is_file_failure(error) else None
             if failure is not None or len(batch) == 1:
                 return [(future, problem, None) for _, _, future, _ in batch], failure
             # Only the write that cannot be done fails; the others are done each for itself.
@@ -229,7 +243,7 @@ class SqliteDatabase(Database):
             problem = f"is gone ({error.strerror})"
         raise StoreError(f"{self.name}: {problem}; put it back, or stop the platform and restore a backup")
 
-    def _run_prepared(self, connection: Connection, cursor: sqlite3.Cursor, batch: list[Write]) -> Results:
+    def _run_prepared(self, connection: Connection, cursor: sqlite3.Cursor, batch: list[PendingWrite]) -> WriteResults:
         cursor.execute("BEGIN IMMEDIATE")
         try:
             results = self._run_batch(connection, cursor, batch)
@@ -239,29 +253,29 @@ class SqliteDatabase(Database):
             raise
         return results
 
-    def _run_batch(self, connection: Connection, cursor: sqlite3.Cursor, batch: list[Write]) -> Results:
-        *groups, closed = grouped(batch)
+    def _run_batch(self, connection: Connection, cursor: sqlite3.Cursor, batch: list[PendingWrite]) -> WriteResults:
+        *groups, closed = group_rows(batch)
         for statement, rows in enumerate(groups):
             if rows:
-                _run_rows(cursor, statement, rows)
-        results: Results = [(future, True if work is None else work(connection), then) for _, work, future, then in batch]
+                _write_rows(cursor, statement, rows)
+        results: WriteResults = [(future, True if work is None else work(connection), then) for _, work, future, then in batch]
         if closed:
-            _run_rows(cursor, CLOSE, closed)  # also what a function has only just received
+            _write_rows(cursor, CLOSE, closed)  # also what a function has only just received
         return results
 
     def problem(self, error: Exception) -> StoreError:
         said = super().problem(error)
-        remedy = _REMEDIES.get(_code(error))
+        remedy = _REMEDIES.get(_sqlite_result_code(error))
         return said if remedy is None else StoreError(f"{said}; {remedy}")
 
-    def _prepare(self, dbapi_connection: Any, _record: object) -> None:
+    def _configure_connection(self, dbapi_connection: Any, _record: object) -> None:
         dbapi_connection.isolation_level = None  # transactions are begun by us (SQLAlchemy, SQLite: savepoints)
         cursor = dbapi_connection.cursor()
         cursor.execute("PRAGMA busy_timeout=5000")
         cursor.execute("PRAGMA journal_mode=WAL")
         cursor.execute(f"PRAGMA synchronous={self._durability}")
         # A checkpoint writes what changed since the last once, however often it changed, and syncs twice.
-        cursor.execute(f"PRAGMA wal_autocheckpoint={_PAGES_A_CHECKPOINT}")
+        cursor.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
         cursor.execute("PRAGMA foreign_keys=ON")
         cursor.execute("PRAGMA secure_delete=ON")  # what is forgotten is not in the file either
         # Else a statement of many rows keeps what it may have to undo in a file of its own: a third of all that is written.
@@ -269,40 +283,40 @@ class SqliteDatabase(Database):
         cursor.close()
 
 
-def _run_rows(cursor: sqlite3.Cursor, statement: int, rows: list[Row]) -> None:
+def _write_rows(cursor: sqlite3.Cursor, statement: int, rows: list[Row]) -> None:
     if len(rows) == 1:
-        cursor.execute(sql(statement, 1), rows[0])
+        cursor.execute(sqlite_sql(statement, 1), rows[0])
         return
     for begin in range(0, len(rows), MAX_ROWS):
         part = rows[begin : begin + MAX_ROWS]
-        cursor.execute(sql(statement, len(part)), list(chain.from_iterable(part)))
+        cursor.execute(sqlite_sql(statement, len(part)), list(chain.from_iterable(part)))
 
 
-def _ask(driver: sqlite3.Connection, questions: Questions[T]) -> T:
+def _run_query_generator(driver: sqlite3.Connection, queries: QueryGenerator[T]) -> T:
     # With a cursor of its own, which goes with it: where a row cannot be read, its statement stays open, and the log as it is.
     try:
-        query, parameters = next(questions)
+        query, parameters = next(queries)
         while True:
-            query, parameters = questions.send(driver.execute(QUERIES[query], parameters).fetchall())
+            query, parameters = queries.send(driver.execute(SQLITE_QUERIES[query], parameters).fetchall())
     except StopIteration as end:
         answer: T = end.value
         return answer
 
 
-def _concerns_all(error: Exception) -> bool:
+def _is_file_failure(error: Exception) -> bool:
     """Whether it is the file that cannot be written, whoever writes: locked, full, unreadable."""
     if isinstance(error, StoreError):
         return True
-    return _code(error) in _REMEDIES
+    return _sqlite_result_code(error) in _REMEDIES
 
 
-def _code(error: Exception) -> int:
+def _sqlite_result_code(error: Exception) -> int:
     """SQLite's primary result code; 0 for what is none of its errors."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     return int(getattr(cause, "sqlite_errorcode", 0)) & 0xFF if isinstance(cause, sqlite3.Error) else 0
 
 
-def _make_private(path: Path) -> None:
+def _create_private_file(path: Path) -> None:
     """What people said is for nobody else on this machine; SQLite gives its other files the rights of this one."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.touch(0o600)

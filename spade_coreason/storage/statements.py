@@ -30,7 +30,7 @@ _UPDATES = {
 }
 
 
-def _compiled(statement: ClauseElement, parameters: Sequence[str], dialect: Dialect) -> str:
+def _compile(statement: ClauseElement, parameters: Sequence[str], dialect: Dialect) -> str:
     """The SQL of `statement`, which takes tuples in the order of `parameters`."""
     compiled = statement.compile(dialect=dialect)
     order = list(getattr(compiled, "positiontup", None) or ())
@@ -39,32 +39,32 @@ def _compiled(statement: ClauseElement, parameters: Sequence[str], dialect: Dial
     return str(compiled)
 
 
-def _names(table: Table) -> list[str]:
+def _column_names(table: Table) -> list[str]:
     return [column.name for column in table.columns]
 
 
-Insert = Callable[[Table], Any]
+InsertFunction = Callable[[Table], Any]
 """`insert` of a dialect."""
 
 
-def _insert(insert: Insert, table: Table, names: Sequence[str]) -> Any:
+def _insert(insert: InsertFunction, table: Table, names: Sequence[str]) -> Any:
     return insert(table).values({name: bindparam(name, type_=table.c[name].type) for name in names})
 
 
-def _upsert(insert: Insert, table: Table, key: Sequence[str], fixed: Sequence[str] = ()) -> Any:
+def _upsert(insert: InsertFunction, table: Table, key: Sequence[str], fixed: Sequence[str] = ()) -> Any:
     """`fixed` are the columns that stay what they were: naming them would write their indexes again, with what is in them."""
-    names = _names(table)
+    names = _column_names(table)
     statement = _insert(insert, table, names)
     changed = {name: statement.excluded[name] for name in names if name not in (*key, *fixed)}
     return statement.on_conflict_do_update(index_elements=list(key), set_=changed)
 
 
-_WHOSE = ["agent", "conversation_id", "owner", "session_id", "created_at"]
-_RECEIVED = ["id", "agent", "key", "sender", "received_at", "state", "request"]
-_ANSWERED = [*_RECEIVED[:-1], "answer"]
+_FIXED_CONVERSATION_COLUMNS = ["agent", "conversation_id", "owner", "session_id", "created_at"]
+_RECEIVED_COLUMNS = ["id", "agent", "key", "sender", "received_at", "state", "request"]
+_ANSWERED_COLUMNS = [*_RECEIVED_COLUMNS[:-1], "answer"]
 
 
-KEYS: dict[int, slice] = {
+KEY_COLUMNS: dict[int, slice] = {
     RECEIVE: slice(0, 1),
     RECEIVE_ANSWERED: slice(0, 1),
     SAVE_CONVERSATION: slice(0, 1),
@@ -76,17 +76,23 @@ KEYS: dict[int, slice] = {
 """Which values of a row say what it is about."""
 
 
-def _inserts(insert: Insert, dialect: Dialect) -> dict[int, str]:
+def _build_inserts(insert: InsertFunction, dialect: Dialect) -> dict[int, str]:
     return {
-        RECEIVE: _compiled(_insert(insert, inbox, _RECEIVED), _RECEIVED, dialect),
-        RECEIVE_ANSWERED: _compiled(_insert(insert, inbox, _ANSWERED), _ANSWERED, dialect),
-        SAVE_CONVERSATION: _compiled(_upsert(insert, conversations, ["id"], _WHOSE), _names(conversations), dialect),
-        ADD_INTERACTION: _compiled(_insert(insert, interactions, _names(interactions)), _names(interactions), dialect),
-        SAVE_VARIABLE: _compiled(_upsert(insert, variables, ["agent", "scope", "holder", "name"]), _names(variables), dialect),
+        RECEIVE: _compile(_insert(insert, inbox, _RECEIVED_COLUMNS), _RECEIVED_COLUMNS, dialect),
+        RECEIVE_ANSWERED: _compile(_insert(insert, inbox, _ANSWERED_COLUMNS), _ANSWERED_COLUMNS, dialect),
+        SAVE_CONVERSATION: _compile(
+            _upsert(insert, conversations, ["id"], _FIXED_CONVERSATION_COLUMNS), _column_names(conversations), dialect
+        ),
+        ADD_INTERACTION: _compile(
+            _insert(insert, interactions, _column_names(interactions)), _column_names(interactions), dialect
+        ),
+        SAVE_VARIABLE: _compile(
+            _upsert(insert, variables, ["agent", "scope", "holder", "name"]), _column_names(variables), dialect
+        ),
     }
 
 
-def _update(assignments: dict[str, str], dialect: Dialect) -> tuple[str, str]:
+def _build_update(assignments: dict[str, str], dialect: Dialect) -> tuple[str, str]:
     """An update of the inbox from rows of (id, …), in two halves: FROM comes between them."""
     statement = update(inbox).values({name: literal_column(value) for name, value in assignments.items()})
     statement = statement.where(inbox.c.id == literal_column(f"{_ROWS}.id"))
@@ -97,16 +103,16 @@ def _update(assignments: dict[str, str], dialect: Dialect) -> tuple[str, str]:
 # SQLite
 
 
-def _sqlite() -> dict[int, tuple[str, str, str]]:
+def _build_sqlite_parts() -> dict[int, tuple[str, str, str]]:
     """What stands before the rows, the marks of one row, and what stands behind."""
     dialect = sqlite.dialect()
     statements = {}
-    for number, text in _inserts(sqlite.insert, dialect).items():
+    for number, text in _build_inserts(sqlite.insert, dialect).items():
         before, _, rest = text.partition("VALUES (")
         marks, _, after = rest.partition(")")
         statements[number] = f"{before}VALUES ", f"({marks})", after
     for number, (assignments, names) in _UPDATES.items():
-        changes, condition = _update(assignments, dialect)
+        changes, condition = _build_update(assignments, dialect)
         if len(names) == 1:
             statements[number] = f"{changes} WHERE {names[0]} IN (", "?", ")"  # a list takes half as long as a table of one row
         else:
@@ -116,13 +122,13 @@ def _sqlite() -> dict[int, tuple[str, str, str]]:
     return statements
 
 
-_PARTS = _sqlite()
+_SQLITE_PARTS = _build_sqlite_parts()
 
 
 @cache
-def sql(statement: int, rows: int) -> str:
+def sqlite_sql(statement: int, rows: int) -> str:
     """The SQL of a statement on SQLite for so many rows, whose values it takes one after the other."""
-    before, marks, after = _PARTS[statement]
+    before, marks, after = _SQLITE_PARTS[statement]
     return before + ", ".join([marks] * rows) + after
 
 
@@ -131,21 +137,21 @@ def sql(statement: int, rows: int) -> str:
 
 @cache
 def postgres_sql() -> dict[int, str]:
-    """The statements on PostgreSQL: for any number of rows with different `KEYS`, whose columns they take as arrays."""
+    """The statements on PostgreSQL: for any number of rows with different `KEY_COLUMNS`, whose columns they take as arrays."""
     from sqlalchemy.dialects import postgresql  # slow to import, for those who need it
 
     dialect = _postgres_dialect()
     statements = {}
-    for number, text in _inserts(postgresql.insert, dialect).items():
+    for number, text in _build_inserts(postgresql.insert, dialect).items():
         before, _, rest = text.partition("VALUES (")
         marks, _, after = rest.partition(")")
-        statements[number] = f"{before}SELECT * FROM unnest({_arrays(marks)}){after}"
+        statements[number] = f"{before}SELECT * FROM unnest({_to_arrays(marks)}){after}"
     for number, (assignments, names) in _UPDATES.items():
-        changes, condition = _update(assignments, dialect)
+        changes, condition = _build_update(assignments, dialect)
         marks = ", ".join(
             f"${place}::{inbox.c[name].type.compile(dialect=dialect)}" for place, name in enumerate(names, start=1)
         )
-        statements[number] = f"{changes} FROM unnest({_arrays(marks)}) AS {_ROWS} ({', '.join(names)}) WHERE {condition}"
+        statements[number] = f"{changes} FROM unnest({_to_arrays(marks)}) AS {_ROWS} ({', '.join(names)}) WHERE {condition}"
     return statements
 
 
@@ -156,18 +162,18 @@ def _postgres_dialect() -> Dialect:
     return dialect
 
 
-def _arrays(marks: str) -> str:
+def _to_arrays(marks: str) -> str:
     return re.sub(r"(::\w+)", r"\1[]", marks)
 
 
 # What loading a conversation asks.
 
-FIND, HISTORY, VARIABLES = range(3)
-POSSIBLE_IDS = 3
+FIND_CONVERSATIONS, LOAD_HISTORY, LOAD_VARIABLES = range(3)
+MAX_CANDIDATE_IDS = 3
 
 
-def _queries(dialect: Dialect) -> dict[int, str]:
-    ids = [f"id_{number}" for number in range(POSSIBLE_IDS)]
+def _build_queries(dialect: Dialect) -> dict[int, str]:
+    ids = [f"id_{number}" for number in range(MAX_CANDIDATE_IDS)]
     holder = ["agent", "scope", "holder"]
     find = select(conversations).where(
         conversations.c.agent == bindparam("agent"), conversations.c.conversation_id.in_([bindparam(name) for name in ids])
@@ -181,16 +187,16 @@ def _queries(dialect: Dialect) -> dict[int, str]:
     )
     kept = select(variables.c.name, variables.c.value).where(*(variables.c[name] == bindparam(name) for name in holder))
     return {
-        FIND: _compiled(find, ["agent", *ids], dialect),
-        HISTORY: _compiled(history, ["conversation", "turns"], dialect),
-        VARIABLES: _compiled(kept, holder, dialect),
+        FIND_CONVERSATIONS: _compile(find, ["agent", *ids], dialect),
+        LOAD_HISTORY: _compile(history, ["conversation", "turns"], dialect),
+        LOAD_VARIABLES: _compile(kept, holder, dialect),
     }
 
 
-QUERIES = _queries(sqlite.dialect())
+SQLITE_QUERIES = _build_queries(sqlite.dialect())
 
 
 @cache
 def postgres_queries() -> dict[int, str]:
     """The same on PostgreSQL."""
-    return _queries(_postgres_dialect())
+    return _build_queries(_postgres_dialect())

@@ -9,11 +9,11 @@ from sqlalchemy import Connection, select, update
 
 from .schema import conversations, variables
 
-WINDOW = "coreason.window"
+COMPACTION_VARIABLE = "coreason.window"
 """The name of the variable, in the scope of the conversation."""
 
 
-class Window(NamedTuple):
+class CompactionState(NamedTuple):
     """What a strategy did with the turns that left the window: up to `through` they are in the summary, or in the knowledge."""
 
     strategy: str = ""
@@ -21,7 +21,7 @@ class Window(NamedTuple):
     summary: str = ""
 
     @classmethod
-    def from_json(cls, text: str) -> Window:
+    def from_json(cls, text: str) -> CompactionState:
         """As it is stored."""
         kept = json.loads(text)
         return cls(kept["strategy"], kept["through"], kept.get("summary", ""))
@@ -31,10 +31,10 @@ class Window(NamedTuple):
         return json.dumps(self._asdict(), ensure_ascii=False)
 
 
-NOTHING = Window()
+NO_COMPACTION = CompactionState()
 
 
-def forget_summary(connection: Connection, conversation: int, through: int) -> None:
+def delete_summary(connection: Connection, conversation: int, through: int) -> None:
     """Deletes the summary of a conversation (its row) whose turns up to `through` are deleted, in a transaction of others.
 
     Those that are left are summarised anew.
@@ -49,9 +49,9 @@ def forget_summary(connection: Connection, conversation: int, through: int) -> N
         (variables.c.agent == agent)
         & (variables.c.scope == "conversation")
         & (variables.c.holder == name)
-        & (variables.c.name == WINDOW)
+        & (variables.c.name == COMPACTION_VARIABLE)
     )
     text = connection.scalar(select(variables.c.value).where(its))
-    if text is not None and (kept := Window.from_json(text)).summary:
+    if text is not None and (kept := CompactionState.from_json(text)).summary:
         anew = kept._replace(through=through, summary="")
         connection.execute(update(variables).where(its).values(value=anew.to_json()))

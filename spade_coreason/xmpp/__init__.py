@@ -7,12 +7,12 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "client": ["AgentClient"],
-        "connection.endpoint": ["Endpoint"],
+        "connection.endpoint": ["ServerEndpoint"],
         "connection.probe": ["probe"],
         "host": ["HostedAgent"],
-        "muc.room": ["RoomPlan"],
-        "servers.process": ["AddressInUse"],
-        "servers.selection": ["choose", "local_server"],
-        "servers.server": ["LocalServer", "require_free"],
+        "muc.room": ["RoomConfig"],
+        "servers.process": ["AddressInUseError"],
+        "servers.selection": ["run_local_server", "select_server"],
+        "servers.server": ["LocalServer", "require_free_port"],
     },
 )

@@ -2,7 +2,7 @@ from .client import (
     AgentClient as AgentClient,
 )
 from .connection.endpoint import (
-    Endpoint as Endpoint,
+    ServerEndpoint as ServerEndpoint,
 )
 from .connection.probe import (
     probe as probe,
@@ -11,16 +11,16 @@ from .host import (
     HostedAgent as HostedAgent,
 )
 from .muc.room import (
-    RoomPlan as RoomPlan,
+    RoomConfig as RoomConfig,
 )
 from .servers.process import (
-    AddressInUse as AddressInUse,
+    AddressInUseError as AddressInUseError,
 )
 from .servers.selection import (
-    choose as choose,
-    local_server as local_server,
+    run_local_server as run_local_server,
+    select_server as select_server,
 )
 from .servers.server import (
     LocalServer as LocalServer,
-    require_free as require_free,
+    require_free_port as require_free_port,
 )

@@ -14,12 +14,21 @@ from xml.etree.ElementTree import Element
 from ..codec import decode, retraction_stanza
 from ..config import read_run_file
 from ..contracts import AgentRequest
-from ..domain.jid import bare
-from ..domain.messages import Bounce, Reply
+from ..domain.jid import bare_jid
+from ..domain.messages import Bounce, ReplyEvent
 from ..exceptions import ServerError
-from ..runtime import MOST_BYTES, Answer, OpenRequests, PeerEvent, as_request, collect, command_request, write_request
+from ..runtime import (
+    MAX_REQUEST_BYTES,
+    OpenRequests,
+    PeerAnswer,
+    PeerEvent,
+    as_request,
+    collect,
+    command_request,
+    encode_request,
+)
 from .connection.connection import Connection
-from .connection.endpoint import Endpoint
+from .connection.endpoint import ServerEndpoint
 
 
 class AgentClient:
@@ -42,12 +51,12 @@ class AgentClient:
         timeout_s: float = 10.0,
         attempts: int = 1,
         register: bool = False,
-        stanza_bytes: int = MOST_BYTES,
+        stanza_bytes: int = MAX_REQUEST_BYTES,
     ) -> None:
         self.jid = jid
         self._stanza_bytes = stanza_bytes
         self._password = password
-        self._endpoint = Endpoint(host, port, verify, ca_file, timeout_s, attempts)
+        self._endpoint = ServerEndpoint(host, port, verify, ca_file, timeout_s, attempts)
         self._register = register
         self._requests = OpenRequests()
         self._connection: Connection | None = None
@@ -107,7 +116,7 @@ class AgentClient:
         *,
         thread: str | None = None,
         timeout: float = 30.0,
-    ) -> Answer:
+    ) -> PeerAnswer:
         """Asks the agent `jid` and waits for its whole answer, `timeout` seconds at most.
 
         Raises PeerTimeout, PeerUnavailable, PeerRefused, PeerFailed or RequestTooLong, each naming the agent.
@@ -127,17 +136,17 @@ class AgentClient:
         if connection is None:
             raise RuntimeError("use the client in `async with`")
         asked = as_request(request)
-        stanza = write_request(bare(self.jid), jid, asked, thread, self._stanza_bytes)
+        stanza = encode_request(bare_jid(self.jid), jid, asked, thread, self._stanza_bytes)
         async for event in self._requests.events(jid, str(asked.request_id), timeout, lambda: connection.send([stanza])):
             yield event
 
-    def take_back(self, jid: str, request: AgentRequest) -> None:
+    def cancel(self, jid: str, request: AgentRequest) -> None:
         """Takes back what was asked (XEP-0424): while it waits or is worked on it is dropped, and nothing of it is kept."""
         if self._connection is None:
             raise RuntimeError("use the client in `async with`")
         self._connection.send([retraction_stanza(jid, str(request.request_id))])
 
-    def obey(self, jid: str, command: str, *, timeout: float = 30.0) -> AsyncIterator[PeerEvent]:
+    def run_command(self, jid: str, command: str, *, timeout: float = 30.0) -> AsyncIterator[PeerEvent]:
         """Says a command of an agent or its platform, as people write it: `/history 50`. As `stream`."""
         return self.stream(jid, command_request(command), timeout=timeout)
 
@@ -147,8 +156,8 @@ class AgentClient:
 
     def _on_message(self, stanza: Element) -> asyncio.Future[Any] | None:
         message = decode(stanza)
-        if isinstance(message, Reply):
-            self._requests.deliver(message)
+        if isinstance(message, ReplyEvent):
+            self._requests.receive(message)
         elif isinstance(message, Bounce):
-            self._requests.bounce(message)
+            self._requests.receive_bounce(message)
         return None

@@ -20,27 +20,27 @@ from spade.presence import PresenceManager
 
 from ..codec import SHOW, SHOWS, archive_id
 from ..domain.avatar import Avatar
-from ..domain.jid import bare
-from ..domain.messages import Incoming
+from ..domain.jid import bare_jid
+from ..domain.messages import InboundRequest
 from ..exceptions import StoreError
-from ..runtime import AgentCondition, AgentStatus, Door, Recent, Runner
-from ..storage import AgentStore
+from ..runtime import AgentCondition, AgentStatus, InboundGateway, MetricsSnapshot, Runner
+from ..storage import AgentRepository
 from .archive import Archive
 from .connection.connection import Connection
-from .connection.endpoint import Endpoint
-from .muc.room import RoomPlan, is_visit
-from .muc.rooms import REMEMBERED, Rooms
-from .offline import OfflineMail
-from .profile.peer_features import Abilities
-from .profile.profile import Citizen
+from .connection.endpoint import ServerEndpoint
+from .muc.room import RoomConfig, is_ephemeral_owner
+from .muc.rooms import INVITED_ROOMS_KEY, Rooms
+from .offline import OfflineMessages
+from .profile.peer_features import PeerFeatures
+from .profile.profile import AgentProfile
 from .timings import USUAL, ConnectionTimings
 from .uploads import Uploads
 
 log = logging.getLogger(__name__)
 
 DEFAULT_RESOURCE = "agent"
-_PRESENCE_WITHIN_S = 2.0
-_HEARD = 1000  # messages that behaviours had, claimed or not, and do not get again from the archive
+_PRESENCE_TIMEOUT_S = 2.0
+_MAX_CLAIMS = 1000  # messages that behaviours had, claimed or not, and do not get again from the archive
 
 
 class NoTraces:
@@ -97,11 +97,11 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self,
         jid: str,
         password: str,
-        endpoint: Endpoint,
+        endpoint: ServerEndpoint,
         *,
         register: bool = False,
         avatar: Avatar | None = None,
-        rooms: Iterable[RoomPlan] = (),
+        rooms: Iterable[RoomConfig] = (),
         timings: ConnectionTimings = USUAL,
     ) -> None:
         _remove_upload_directory()
@@ -117,8 +117,8 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self._register = register
         self._avatar = avatar
         self._timings = timings
-        self._citizen: Citizen | None = None
-        self._door: Door | None = None
+        self._profile: AgentProfile | None = None
+        self._gateway: InboundGateway | None = None
         self._runner: Runner | None = None
         self.connection = Connection(
             jid,
@@ -128,51 +128,59 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             on_message=self._on_message,
             on_session=self._on_session,
             on_presence=self._on_presence,
-            takes=self._take_elsewhere,
-            is_there_for=self._is_there_for,
+            intercept=self._intercept,
+            is_visible_to=self._is_visible_to,
             timings=timings,
         )
         self.connection.client.register_plugin("xep_0363")  # what SPADE's behaviours upload goes through it
-        self.archive = Archive(self.connection, self._recover, timings)
-        self.offline_mail = OfflineMail(self.connection)
+        self.archive = Archive(self.connection, self._receive_archived, timings)
+        self.offline_messages = OfflineMessages(self.connection)
         self.uploads = Uploads(self.connection.client, endpoint.context)
-        self.rooms = Rooms(self.connection, rooms, self._occupant_has_left)
-        self._drops: set[asyncio.Task[None]] = set()
-        self._heard: dict[str, bool] = {}
+        self.rooms = Rooms(self.connection, rooms, self._on_occupant_left)
+        self._deletions: set[asyncio.Task[None]] = set()
+        self._claims: dict[str, bool] = {}
         self._is_stopping = False
-        self.abilities = Abilities(self.connection.client, lambda jid: self._door is not None and self._door.admits(jid))
+        self.peer_features = PeerFeatures(
+            self.connection.client, lambda jid: self._gateway is not None and self._gateway.admits(jid)
+        )
 
     def send(self, stanzas: list[str]) -> None:
         """Sends stanzas; while the connection is cut, or the agent not in the room, they wait."""
-        self.connection.send(self.rooms.address(stanzas))
+        self.connection.send(self.rooms.route(stanzas))
 
-    def serve(self, runner: Runner, door: Door) -> None:
+    def serve(self, runner: Runner, gateway: InboundGateway) -> None:
         """Says who answers; before `start`."""
-        self._runner, self._door = runner, door
-        self._citizen = Citizen(
-            self.connection, runner, door.access, door.admissions, self._avatar, self._may_command, self._timings
+        self._runner, self._gateway = runner, gateway
+        self._profile = AgentProfile(
+            self.connection,
+            runner,
+            gateway.access,
+            gateway.access_requests,
+            self._avatar,
+            self._may_run_commands,
+            self._timings,
         )
-        self.rooms.access = door.access
+        self.rooms.access = gateway.access
 
     async def _async_start(self, auto_register: bool = True) -> None:
         """Connects, opens the runner, and only then announces the agent. ConnectError or LoginError if it cannot."""
-        if self._runner is None or self._citizen is None or self._door is None:
+        if self._runner is None or self._profile is None or self._gateway is None:
             raise RuntimeError("serve(runner, door) comes before start()")
         await self._hook_plugin_before_connection()
         self.client = self.connection.client
         self.presence = PresenceManager(agent=self, approve_all=False)
         try:
-            await self._door.admissions.load()
+            await self._gateway.access_requests.load()
             await self.connection.open()
-            await self._citizen.arrive()
+            await self._profile.prepare_session()
             await self._hook_plugin_after_connection()
-            if self.rooms.may_be:
-                await self._runner.departures.forget_where(is_visit)
-            await self._remember_rooms(self._runner.store)
-            await self._runner.open(self.send, self.abilities)
+            if self.rooms.may_join_any:
+                await self._runner.ephemeral_owners.forget_where(is_ephemeral_owner)
+            await self._restore_invited_rooms(self._runner.store)
+            await self._runner.open(self.send, self.peer_features)
             await self.setup()
         except BaseException:
-            await self._citizen.close()
+            await self._profile.close()
             await self._runner.drain(0)
             await self._runner.close()
             await self.connection.close()
@@ -186,34 +194,36 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
                         state.set_agent(self)
                 behaviour.start()
         self._runner.send_unsent()
-        self._citizen.announce()
-        self.rooms.enter()
+        self._profile.announce()
+        self.rooms.join_all()
         # Who hears that the agent is online may write to it at once; ejabberd would keep that for its next login.
-        await self.connection.settle(_PRESENCE_WITHIN_S)
+        await self.connection.wait_until_acknowledged(_PRESENCE_TIMEOUT_S)
         self._catch_up()
 
     async def _async_stop(self, grace_s: float = 10.0) -> None:
         """Says goodbye, lets running turns finish within `grace_s`, and disconnects."""
-        if self._runner is None or self._citizen is None or self.client is None:
+        if self._runner is None or self._profile is None or self.client is None:
             return
         self._is_stopping = True
         if not self._runner.turns_in_flight:
             await self.rooms.close()
-        self._citizen.leave()
+        self._profile.announce_stopping()
         for behaviour in self.behaviours:
             behaviour.kill()
         await self._runner.drain(grace_s)
         if self.rooms.is_in_any:
-            await self.connection.settle(2.0)  # what was said there goes first: who is unavailable is in no room any more
+            await self.connection.wait_until_acknowledged(
+                2.0
+            )  # what was said there goes first: who is unavailable is in no room any more
         await self.rooms.close()
-        await asyncio.gather(*self._drops, return_exceptions=True)
-        self._citizen.gone()
-        await self._citizen.close()
-        await self.connection.settle(2.0)
+        await asyncio.gather(*self._deletions, return_exceptions=True)
+        self._profile.announce_stopped()
+        await self._profile.close()
+        await self.connection.wait_until_acknowledged(2.0)
         await self.archive.close()
-        await self.offline_mail.close()
+        await self.offline_messages.close()
         await self._runner.close()
-        await self.abilities.close()
+        await self.peer_features.close()
         await self.connection.close()
         self._alive.clear()
 
@@ -225,13 +235,14 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         """Whether the agent is started and its connection stands."""
         return bool(self._alive.is_set() and self.connection.state == "online")
 
-    async def _remember_rooms(self, store: AgentStore) -> None:
+    async def _restore_invited_rooms(self, repository: AgentRepository) -> None:
         def kept(done: asyncio.Future[bool]) -> None:
             if not done.cancelled() and (error := done.exception()) is not None:
                 log.warning("%s: the rooms it was invited to are not stored: %s", self.jid, error)
 
-        self.rooms.remember(
-            await store.own(REMEMBERED) or [], lambda rooms: store.keep(REMEMBERED, rooms).add_done_callback(kept)
+        self.rooms.restore_invited(
+            await repository.load_agent_value(INVITED_ROOMS_KEY) or [],
+            lambda rooms: repository.save_agent_value(INVITED_ROOMS_KEY, rooms).add_done_callback(kept),
         )
 
     async def status(self) -> AgentStatus:
@@ -240,7 +251,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         state: AgentCondition = connection.state
         if self._is_stopping:
             state = "stopping"
-        elif connection.trouble:
+        elif connection.last_problem:
             state = "reconnecting"
         elif state == "online" and not self._alive.is_set():
             state = "starting"
@@ -254,102 +265,102 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             except StoreError as error:
                 active, kept, failure = None, None, error
         return AgentStatus(
-            jid=bare(connection.jid),
+            jid=bare_jid(connection.jid),
             state=state,
             since=connection.online_at if connection.state == "online" else None,
-            why=connection.trouble or None,
+            why=connection.last_problem or None,
             cannot_store=str(failure) if failure is not None else None,
-            resumed=connection.resumptions,
-            sessions=connection.sessions,
+            resumed=connection.resumption_count,
+            sessions=connection.session_count,
             conversations=active,
             conversations_kept=kept,
             in_flight=runner.turns_in_flight if runner is not None else 0,
             is_paused=runner is not None and runner.is_paused,
             rooms={jid: str(room) for jid, room in self.rooms.states.items()},
-            recent=runner.activity.recent() if runner is not None else Recent(),
+            recent=runner.metrics.snapshot() if runner is not None else MetricsSnapshot(),
         )
 
-    def _is_there_for(self, asker: str) -> bool:
+    def _is_visible_to(self, requester: str) -> bool:
         """Whether whoever asks (by IQ) may know that the agent is online: servers, its own account, its rooms, the admitted."""
         own = self.connection.client.boundjid.bare
-        is_known = "@" not in bare(asker) or bare(asker) == own or bare(asker) in self.rooms.states
-        return is_known or (self._door is not None and self._door.admits(asker))
+        is_known = "@" not in bare_jid(requester) or bare_jid(requester) == own or bare_jid(requester) in self.rooms.states
+        return is_known or (self._gateway is not None and self._gateway.admits(requester))
 
-    def _may_command(self, jid: str) -> bool:
+    def _may_run_commands(self, jid: str) -> bool:
         """Whether whoever is `jid` may run ad-hoc commands. No occupant of a room may: the room's own data would be theirs."""
-        is_other = bare(jid) not in self.rooms.states and bare(jid) != self.connection.client.boundjid.bare
-        return is_other and self._door is not None and self._door.admits(jid)
+        is_other = bare_jid(jid) not in self.rooms.states and bare_jid(jid) != self.connection.client.boundjid.bare
+        return is_other and self._gateway is not None and self._gateway.admits(jid)
 
     def _on_presence(self, presence: Presence) -> bool:
         for show in presence.xml.findall(SHOW):
             if show.text not in SHOWS:
                 presence.xml.remove(show)  # SPADE's reader fails at it
-        if self.rooms.see(presence.xml):
+        if self.rooms.handle_presence(presence.xml):
             return True  # slixmpp would keep a roster of each room
-        self.abilities.see(presence)
+        self.peer_features.handle_presence(presence)
         return False
 
-    def _occupant_has_left(self, owner: str) -> None:
+    def _on_occupant_left(self, owner: str) -> None:
         if self._runner is None:
             return
-        task = asyncio.create_task(self._runner.departures.forget(owner))
-        self._drops.add(task)
-        task.add_done_callback(self._drops.discard)
+        task = asyncio.create_task(self._runner.ephemeral_owners.forget(owner))
+        self._deletions.add(task)
+        task.add_done_callback(self._deletions.discard)
 
     def _on_session(self, is_new: bool) -> None:
         if not is_new:
-            self.rooms.watch.check()
+            self.rooms.ping.check()
             return
-        self.abilities.forget()
-        if self._alive.is_set() and self._citizen is not None:
-            self._citizen.announce_again(self._catch_up)
-            self.rooms.enter()
+        self.peer_features.clear()
+        if self._alive.is_set() and self._profile is not None:
+            self._profile.announce_new_session(self._catch_up)
+            self.rooms.join_all()
 
     def _on_message(self, stanza: Any) -> asyncio.Future[bool] | None:
-        if self._door is None or self._citizen is None:
+        if self._gateway is None or self._profile is None:
             return None
-        self._citizen.noticed()
-        if self.rooms.concerns(stanza):
-            said = self.rooms.read(stanza)
-            if isinstance(said, Incoming):
-                return self._door.take(said)
+        self._profile.on_activity()
+        if self.rooms.is_room_message(stanza):
+            said = self.rooms.read_message(stanza)
+            if isinstance(said, InboundRequest):
+                return self._gateway.receive(said)
             if said is not None:
-                self._door.refer(said.sender, said)
+                self._gateway.receive_reference(said.sender, said)
             return None
-        durable = self._door.deliver(stanza)
-        self.archive.note(stanza, durable)
-        self.offline_mail.note(durable)
+        durable = self._gateway.receive_stanza(stanza)
+        self.archive.record_received(stanza, durable)
+        self.offline_messages.record_received(durable)
         return durable
 
     def _catch_up(self) -> None:
         if self._runner is not None and self.client.is_full_server:
-            self.archive.begin(self._runner.store)
-            self.offline_mail.begin()
+            self.archive.start(self._runner.store)
+            self.offline_messages.start()
 
-    async def _recover(self, stanza: Element) -> asyncio.Future[bool] | None:
+    async def _receive_archived(self, stanza: Element) -> asyncio.Future[bool] | None:
         """Takes a message of the archive in. What is said in rooms is not there, and whoever is gone from one waits no more."""
-        if self._door is None or self.rooms.concerns(stanza):
+        if self._gateway is None or self.rooms.is_room_message(stanza):
             return None
-        is_claimed = self._heard.get(archive_id(stanza, bare(self.connection.jid)))
+        is_claimed = self._claims.get(archive_id(stanza, bare_jid(self.connection.jid)))
         if is_claimed is None:
-            is_claimed = self._behaviours_take(stanza)
-        return None if is_claimed else await self._door.recover(stanza)
+            is_claimed = self._offer_to_behaviours(stanza)
+        return None if is_claimed else await self._gateway.receive_archived(stanza)
 
-    def _take_elsewhere(self, stanza: Element) -> bool:
-        if self.archive.collects(stanza):
+    def _intercept(self, stanza: Element) -> bool:
+        if self.archive.collect(stanza):
             return True
         if not self.behaviours:
             return False
-        is_claimed = self._behaviours_take(stanza)
+        is_claimed = self._offer_to_behaviours(stanza)
         if is_claimed:
-            self.archive.note(stanza, None)
-        if ident := archive_id(stanza, bare(self.connection.jid)):
-            self._heard[ident] = is_claimed
-            if len(self._heard) > _HEARD:
-                del self._heard[next(iter(self._heard))]
+            self.archive.record_received(stanza, None)
+        if ident := archive_id(stanza, bare_jid(self.connection.jid)):
+            self._claims[ident] = is_claimed
+            if len(self._claims) > _MAX_CLAIMS:
+                del self._claims[next(iter(self._claims))]
         return is_claimed
 
-    def _behaviours_take(self, stanza: Element) -> bool:
+    def _offer_to_behaviours(self, stanza: Element) -> bool:
         """Gives a message to SPADE's behaviours; True where one claims it by its template."""
         if not self.behaviours or stanza.get("type") in ("error", "headline", "groupchat"):
             return False
@@ -366,6 +377,6 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
                 self.submit(behaviour.enqueue(message))
         except Exception:  # SPADE's reader fails at a form field without a name; a template may fail at anything
             log.warning("%s: the behaviours cannot read a message from %s", self.jid, stanza.get("from"), exc_info=True)
-        if is_claimed and self._door is not None:
-            self._door.dropped["claimed by a behaviour"] += 1
+        if is_claimed and self._gateway is not None:
+            self._gateway.dropped["claimed by a behaviour"] += 1
         return is_claimed

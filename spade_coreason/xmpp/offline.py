@@ -14,30 +14,30 @@ from xml.etree.ElementTree import SubElement
 
 from slixmpp.exceptions import IqError, IqTimeout
 
-from ..domain.jid import bare
+from ..domain.jid import bare_jid
 from .connection.connection import Connection
 
 log = logging.getLogger(__name__)
 
 OFFLINE = "http://jabber.org/protocol/offline"
 
-_AFTER_S = (2.0, 30.0)
+_FETCH_DELAYS_S = (2.0, 30.0)
 """So long after the first presence it is asked for: a busy server may take a while to store something."""
-_ANSWER_WITHIN_S = 10.0
-_AT_ONCE = 100
+_RESPONSE_TIMEOUT_S = 10.0
+_BATCH_SIZE = 100
 
 
-class OfflineMail:
+class OfflineMessages:
     """Asks, with each new session, for what the server still keeps. It comes as any message does, in its order."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._own = bare(connection.jid)
+        self._own_jid = bare_jid(connection.jid)
         self._task: asyncio.Task[None] | None = None
-        self._coming: list[asyncio.Future[Any]] | None = None
-        self.at_once = _AT_ONCE
+        self._arriving: list[asyncio.Future[Any]] | None = None
+        self.batch_size = _BATCH_SIZE
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """With a new session, after the first presence."""
         if self._task is not None:
             self._task.cancel()
@@ -49,10 +49,10 @@ class OfflineMail:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def note(self, durable: asyncio.Future[Any] | None) -> None:
-        """A message came in; `durable` is done when it need not come again (None: at once)."""
-        if self._coming is not None and durable is not None:
-            self._coming.append(durable)
+    def record_received(self, stored: asyncio.Future[Any] | None) -> None:
+        """A message came in; `stored` is done when it need not come again (None: at once)."""
+        if self._arriving is not None and stored is not None:
+            self._arriving.append(stored)
 
     async def fetch(self) -> int:
         """Has the server hand over what it keeps; it keeps that no longer, once all of it is durable. How many messages.
@@ -60,44 +60,44 @@ class OfflineMail:
         IqError where the server has no such thing, IqTimeout where it does not answer.
         """
         seen: set[str] = set()
-        while nodes := [node for node in await self._nodes() if node not in seen][: self.at_once]:
+        while nodes := [node for node in await self._list_nodes() if node not in seen][: self.batch_size]:
             coming: list[asyncio.Future[Any]] = []
-            self._coming = coming
+            self._arriving = coming
             try:
-                await self._ask("get", "view", nodes)  # they come before the answer
+                await self._send_request("get", "view", nodes)  # they come before the answer
             finally:
-                self._coming = None
+                self._arriving = None
             if coming:
                 await asyncio.wait(coming)
             if any(one.cancelled() or one.exception() is not None for one in coming):
                 break  # what could not be stored stays there
-            await self._ask("set", "remove", nodes)
+            await self._send_request("set", "remove", nodes)
             seen.update(nodes)
         return len(seen)
 
-    async def _nodes(self) -> list[str]:
+    async def _list_nodes(self) -> list[str]:
         """The server's names of the messages, the oldest first."""
         disco = self._connection.client.plugin["xep_0030"]
-        found = await disco.get_items(jid=self._own, node=OFFLINE, local=False, timeout=_ANSWER_WITHIN_S)
+        found = await disco.get_items(jid=self._own_jid, node=OFFLINE, local=False, timeout=_RESPONSE_TIMEOUT_S)
         return [node for item in found["disco_items"].xml if (node := item.get("node"))]
 
-    async def _ask(self, kind: str, action: str, nodes: Sequence[str]) -> None:
+    async def _send_request(self, kind: str, action: str, nodes: Sequence[str]) -> None:
         iq = self._connection.client.make_iq(itype=kind)
         query = SubElement(iq.xml, f"{{{OFFLINE}}}offline")
         for node in nodes:
             SubElement(query, f"{{{OFFLINE}}}item", {"action": action, "node": node})
-        await iq.send(timeout=_ANSWER_WITHIN_S)
+        await iq.send(timeout=_RESPONSE_TIMEOUT_S)
 
     async def _fetch_later(self) -> None:
         waited_s = 0.0
-        for after_s in _AFTER_S:
+        for after_s in _FETCH_DELAYS_S:
             await asyncio.sleep(after_s - waited_s)
             waited_s = after_s
             try:
                 if count := await self.fetch():
-                    log.info("%s: its server still kept %d messages for it", self._own, count)
+                    log.info("%s: its server still kept %d messages for it", self._own_jid, count)
             except IqTimeout:
-                log.debug("%s: its server does not say what it keeps", self._own)
+                log.debug("%s: its server does not say what it keeps", self._own_jid)
             except IqError as error:  # most servers know nothing of it, and keep nothing back
-                log.debug("%s: its server does not say what it keeps: %s", self._own, error.condition)
+                log.debug("%s: its server does not say what it keeps: %s", self._own_jid, error.condition)
                 return

@@ -12,29 +12,29 @@ from slixmpp.exceptions import IqError, IqTimeout
 
 from ..codec import FORM_FIELD, FORM_VALUE, is_link
 from ..exceptions import UploadError
-from ..runtime import Progress, connection_problem, status_in_words
+from ..runtime import Progress, describe_connection_error, format_status
 
 _NAMESPACE = "urn:xmpp:http:upload:0"
 _TAG = f"{{{_NAMESPACE}}}"
 
-_NAMES_WITHIN_S = 5.0
-_ANSWER_WITHIN_S = 10.0
-_UPLOAD_WITHIN_S = 600.0
-_CHUNK = 65_536
-_SERVICES = 50
+_DISCO_TIMEOUT_S = 5.0
+_RESPONSE_TIMEOUT_S = 10.0
+_UPLOAD_TIMEOUT_S = 600.0
+_CHUNK_BYTES = 65_536
+_MAX_SERVICES = 50
 # All that a server may ask us to send along; what else it names is not passed on (XEP-0363, 4).
-_HEADERS = {"authorization", "cookie", "expires"}
+_ALLOWED_HEADERS = {"authorization", "cookie", "expires"}
 
 
-class _Service(NamedTuple):
+class _UploadService(NamedTuple):
     jid: str
     max_bytes: int | None
 
 
-class _Slot(NamedTuple):
-    put: str
+class _UploadSlot(NamedTuple):
+    put_url: str
     headers: dict[str, str]
-    get: str
+    get_url: str
 
 
 class Uploads:
@@ -43,109 +43,111 @@ class Uploads:
     def __init__(self, client: Any, context: ssl.SSLContext) -> None:
         self._client = client
         self._context = context
-        self._service: _Service | None = None
+        self._service: _UploadService | None = None
 
-    async def put(self, name: str, data: bytes, type: str, progress: Progress | None = None) -> str:
+    async def upload(self, name: str, data: bytes, type: str, progress: Progress | None = None) -> str:
         """Keeps `data` as a file and returns its link. UploadError if there is no such service, or it refuses."""
         try:
-            service = self._service = self._service or await self._find(name)
+            service = self._service = self._service or await self._find_service(name)
             if service.max_bytes is not None and len(data) > service.max_bytes:
-                raise _too_large(name, len(data), service.max_bytes)
-            slot = await self._ask(name, len(data), type, service)
+                raise _too_large_error(name, len(data), service.max_bytes)
+            slot = await self._request_slot(name, len(data), type, service)
         except BaseException:
             self._service = None  # next time it may be another one, or take more
             raise
-        await self._send(name, data, type, slot, progress)
-        return slot.get
+        await self._send_file(name, data, type, slot, progress)
+        return slot.get_url
 
-    async def _find(self, name: str) -> _Service:
+    async def _find_service(self, name: str) -> _UploadService:
         """The service that the server names (XEP-0030)."""
         disco, domain = self._client.plugin["xep_0030"], str(self._client.boundjid.domain)
         if not self._client.is_full_server:
             raise UploadError(name, f"{domain} has no service for files; the embedded server has none")
 
         def info(jid: str) -> Any:
-            return disco.get_info(jid, timeout=_NAMES_WITHIN_S)
+            return disco.get_info(jid, timeout=_DISCO_TIMEOUT_S)
 
-        asked = (disco.get_items(domain, timeout=_NAMES_WITHIN_S), info(domain))
+        asked = (disco.get_items(domain, timeout=_DISCO_TIMEOUT_S), info(domain))
         answers: Any = await asyncio.gather(*asked, return_exceptions=True)
         items, own = answers
         if isinstance(own, IqTimeout):
             raise UploadError(name, f"{domain} does not say whether it has a service for files") from own
         named = [] if isinstance(items, BaseException) else items["disco_items"]["items"]
-        others = sorted(str(jid) for jid, node, _ in named if not node)[:_SERVICES]
+        others = sorted(str(jid) for jid, node, _ in named if not node)[:_MAX_SERVICES]
         for found in (own, *await asyncio.gather(*map(info, others), return_exceptions=True)):
             if not isinstance(found, BaseException) and _NAMESPACE in found["disco_info"]["features"]:
-                return _Service(str(found["from"]), _most(found.xml))
+                return _UploadService(str(found["from"]), _parse_max_bytes(found.xml))
         problem = (
             f"{domain} has no service for files (XEP-0363); Prosody has it as http_file_share, ejabberd as mod_http_upload"
         )
         raise UploadError(name, problem)
 
-    async def _ask(self, name: str, size: int, type: str, service: _Service) -> _Slot:
+    async def _request_slot(self, name: str, size: int, type: str, service: _UploadService) -> _UploadSlot:
         """Where the file may be put."""
         iq = self._client.make_iq_get(ito=service.jid)
         iq.append(Element(f"{_TAG}request", {"filename": name, "size": str(size), "content-type": type}))
         try:
-            answer = await iq.send(timeout=_ANSWER_WITHIN_S)
+            answer = await iq.send(timeout=_RESPONSE_TIMEOUT_S)
         except IqTimeout as error:
-            raise UploadError(name, f"{service.jid} does not answer within {_ANSWER_WITHIN_S:g} s") from error
+            raise UploadError(name, f"{service.jid} does not answer within {_RESPONSE_TIMEOUT_S:g} s") from error
         except IqError as error:
             if (refused := error.iq.xml.find(f".//{_TAG}file-too-large")) is not None:
-                raise _too_large(name, size, _number(refused.findtext(f"{_TAG}max-file-size"))) from error
+                raise _too_large_error(name, size, _parse_number(refused.findtext(f"{_TAG}max-file-size"))) from error
             said = error.iq["error"]
             text = f" ({said['text']})" if said["text"] else ""
             raise UploadError(name, f"{service.jid} refuses: {said['condition']}{text}") from error
-        slot = _slot(answer.xml)
+        slot = _parse_slot(answer.xml)
         if slot is None:
             raise UploadError(name, f"{service.jid} gives no usable link")
         return slot
 
-    async def _send(self, name: str, data: bytes, type: str, slot: _Slot, progress: Progress | None) -> None:
+    async def _send_file(self, name: str, data: bytes, type: str, slot: _UploadSlot, progress: Progress | None) -> None:
         from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 
         async def chunks() -> AsyncIterator[bytes]:
-            for start in range(0, len(data), _CHUNK):
-                yield data[start : start + _CHUNK]
+            for start in range(0, len(data), _CHUNK_BYTES):
+                yield data[start : start + _CHUNK_BYTES]
                 if progress is not None:
-                    progress(min(start + _CHUNK, len(data)), len(data))
+                    progress(min(start + _CHUNK_BYTES, len(data)), len(data))
 
         headers = {**slot.headers, "Content-Type": type, "Content-Length": str(len(data)), "User-Agent": "spade-coreason"}
         session = ClientSession(
-            connector=TCPConnector(ssl=self._context), cookie_jar=DummyCookieJar(), timeout=ClientTimeout(_UPLOAD_WITHIN_S)
+            connector=TCPConnector(ssl=self._context), cookie_jar=DummyCookieJar(), timeout=ClientTimeout(_UPLOAD_TIMEOUT_S)
         )
         try:
             async with (
                 session,
-                session.put(slot.put, data=chunks(), headers=headers, allow_redirects=False) as response,
+                session.put(slot.put_url, data=chunks(), headers=headers, allow_redirects=False) as response,
             ):
                 if not 200 <= response.status < 300:
-                    raise UploadError(name, f"the server answers {status_in_words(response.status)}")
+                    raise UploadError(name, f"the server answers {format_status(response.status)}")
         except TimeoutError as error:
-            raise UploadError(name, f"it took longer than {_UPLOAD_WITHIN_S:g} s") from error
+            raise UploadError(name, f"it took longer than {_UPLOAD_TIMEOUT_S:g} s") from error
         except (ClientError, OSError, ValueError) as error:
-            raise UploadError(name, connection_problem(error)) from error
+            raise UploadError(name, describe_connection_error(error)) from error
 
 
-def _slot(answer: Element) -> _Slot | None:
+def _parse_slot(answer: Element) -> _UploadSlot | None:
     put, get = answer.find(f"{_TAG}slot/{_TAG}put"), answer.find(f"{_TAG}slot/{_TAG}get")
     if put is None or get is None or not is_link(put.get("url", "")) or not is_link(get.get("url", "")):
         return None
     headers = {header.get("name", ""): (header.text or "").strip() for header in put.iterfind(f"{_TAG}header")}
-    return _Slot(put.get("url", ""), {k: v for k, v in headers.items() if k.lower() in _HEADERS}, get.get("url", ""))
+    return _UploadSlot(
+        put.get("url", ""), {k: v for k, v in headers.items() if k.lower() in _ALLOWED_HEADERS}, get.get("url", "")
+    )
 
 
-def _most(info: Element) -> int | None:
+def _parse_max_bytes(info: Element) -> int | None:
     for field in info.iter(FORM_FIELD):
         if field.get("var") == "max-file-size":
-            return _number(field.findtext(FORM_VALUE))
+            return _parse_number(field.findtext(FORM_VALUE))
     return None
 
 
-def _number(text: str | None) -> int | None:
+def _parse_number(text: str | None) -> int | None:
     return int(text) if text and text.isascii() and text.isdecimal() and len(text) < 20 else None
 
 
-def _too_large(name: str, size: int, most: int | None) -> UploadError:
-    limit = f", and the server takes {most:,}" if most is not None else ", and the server takes less"
+def _too_large_error(name: str, size: int, max_bytes: int | None) -> UploadError:
+    limit = f", and the server takes {max_bytes:,}" if max_bytes is not None else ", and the server takes less"
     return UploadError(name, f"it has {size:,} bytes{limit}")

@@ -28,12 +28,12 @@ from spade_coreason import (
     load_settings,
 )
 from spade_coreason.codec.decode import decode
-from spade_coreason.domain.identifiers import derived_thread, inbox_key, possible_ids, session_id
+from spade_coreason.domain.identifiers import candidate_conversation_ids, derive_inbox_key, derive_session_id, derive_thread
 from spade_coreason.storage import open_database
-from spade_coreason.storage.audit import Verdict
+from spade_coreason.storage.audit import AuditVerification
 from spade_coreason.storage.database import Database
-from spade_coreason.storage.knowledge import KnowledgeStore
-from spade_coreason.storage.repository import AgentStore
+from spade_coreason.storage.knowledge import KnowledgeRepository
+from spade_coreason.storage.repository import AgentRepository
 
 from ..support.servers.clients import StockClient
 from ..support.servers.prosody import installed
@@ -142,12 +142,12 @@ async def running(database: Database, jid: str = KEEPER) -> AsyncIterator[tuple[
             if (acknowledge := getattr(stanza, "acknowledge", None)) is not None:
                 acknowledge()
 
-    knowledge = Knowledge(KnowledgeStore(database, jid))
+    knowledge = Knowledge(KnowledgeRepository(database, jid))
     policy = Policy(memory=POLICIES[jid])
-    runner = Runner(reader, jid, AgentStore(database, jid), policy, clock=lambda: NOW, knowledge=knowledge)
+    runner = Runner(reader, jid, AgentRepository(database, jid), policy, clock=lambda: NOW, knowledge=knowledge)
     await runner.open(send)
     runner.send_unsent()
-    await runner.settled()
+    await runner.wait_until_idle()
     try:
         yield runner, reader, sent
     finally:
@@ -162,7 +162,7 @@ async def receives(runner: Runner, sender: str, stanza: str) -> bool:
     received: Any = decode(message)
     is_new = runner.receive(received)
     assert is_new is not None
-    await runner.settled()
+    await runner.wait_until_idle()
     return await is_new
 
 
@@ -239,12 +239,12 @@ async def test_new_conversations_and_answers_get_the_ids_that_they_got_before(da
 
 
 def test_names_that_are_made_of_others_are_the_same_as_before() -> None:
-    session = session_id(KEEPER, ALICE, "garden")
+    session = derive_session_id(KEEPER, ALICE, "garden")
     assert str(session) == "cef958ba-be79-5d54-af71-a1a3ceb2fc0f"
-    assert str(derived_thread(session, SLIDER)) == "4fc6029b-0284-585f-b3c7-bcc142faf3bd"
-    assert str(inbox_key(KEEPER, ALICE, "1", "hello")) == "2a2bc219-8b27-5733-8850-c955e38f5438"
-    assert str(inbox_key(KEEPER, ALICE, "", "hello", "archive-1")) == "dd20c0fa-f11f-511a-8537-7528e7a14087"
-    assert possible_ids("garden", BOB, KEEPER) == ["garden", f"garden_{BOB}", f"garden_{BOB}_405010d6c16c16de"]
+    assert str(derive_thread(session, SLIDER)) == "4fc6029b-0284-585f-b3c7-bcc142faf3bd"
+    assert str(derive_inbox_key(KEEPER, ALICE, "1", "hello")) == "2a2bc219-8b27-5733-8850-c955e38f5438"
+    assert str(derive_inbox_key(KEEPER, ALICE, "", "hello", "archive-1")) == "dd20c0fa-f11f-511a-8537-7528e7a14087"
+    assert candidate_conversation_ids("garden", BOB, KEEPER) == ["garden", f"garden_{BOB}", f"garden_{BOB}_405010d6c16c16de"]
 
 
 # What was said and kept
@@ -297,7 +297,7 @@ async def test_others_go_on_with_what_is_theirs(database: Database) -> None:
 
 
 async def test_documents_are_found_by_those_whose_they_are(database: Database) -> None:
-    knowledge = Knowledge(KnowledgeStore(database, KEEPER))
+    knowledge = Knowledge(KnowledgeRepository(database, KEEPER))
 
     async def found(query: str, person: str | None = None, conversation: str | None = None) -> list[tuple[str, str]]:
         hits = await knowledge.search(query, threshold=0.5, person=person, conversation=conversation)
@@ -315,14 +315,14 @@ async def test_documents_are_found_by_those_whose_they_are(database: Database) -
     assert await knowledge.add("Alice is allergic to wasps.", "alice.txt", person=ALICE) == "same"
     assert await knowledge.add("Alice is allergic to bees.", "alice.txt", person=ALICE) == "changed"
     assert await found("Is Alice allergic?", person=ALICE) == [("alice.txt", "Alice is allergic to bees.")]
-    turns = await Knowledge(KnowledgeStore(database, SHELVER)).list(conversation="garden")
+    turns = await Knowledge(KnowledgeRepository(database, SHELVER)).list(conversation="garden")
     assert [document.name for document in turns] == ["turn 1", "turn 2", "turn 3"]
 
 
 async def test_audit_trails_are_whole_and_go_on(database: Database) -> None:
     for jid, (entries, head) in HEADS.items():
-        trail = AgentStore(database, jid).trail
-        assert await trail.verify(head) == Verdict(entries, 0, head, ())
+        trail = AgentRepository(database, jid).audit_trail
+        assert await trail.verify(head) == AuditVerification(entries, 0, head, ())
         async with running(database, jid) as (runner, reader, _):
             assert await receives(runner, ALICE, said("And now?", "garden"))
         verdict = await trail.verify(head)

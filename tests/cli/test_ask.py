@@ -13,7 +13,7 @@ from subprocess import PIPE, Popen
 import pytest
 
 from spade_coreason.cli.account import Account
-from spade_coreason.exceptions import PeerUnavailable
+from spade_coreason.exceptions import PeerUnavailableError
 from spade_coreason.storage.lock import lock_directory
 
 from ..support.program import COMMAND, MOODY, TIMEOUT_S, Running, call, environment, running
@@ -187,8 +187,8 @@ def test_the_options_of_an_account_need_one(invoke: Invoke, command: tuple[str, 
     ],
 )
 def test_an_agent_that_is_not_there_is_told_from_those_that_are(agents: tuple[str, ...], there: str) -> None:
-    with pytest.raises(PeerUnavailable, match=f"nobody@localhost is not there; {there}$"):
-        Account("guest@localhost", "x", agents=dict.fromkeys(agents, ""), are_all=True).address_of("nobody")
+    with pytest.raises(PeerUnavailableError, match=f"nobody@localhost is not there; {there}$"):
+        Account("guest@localhost", "x", agents=dict.fromkeys(agents, ""), is_complete=True).resolve_jid("nobody")
 
 
 def test_without_a_platform_it_says_how_to_start_one(beside: Invoke) -> None:

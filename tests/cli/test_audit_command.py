@@ -9,7 +9,7 @@ from pathlib import Path
 from spade_coreason.contracts import AuditEntry
 from spade_coreason.storage import open_database
 from spade_coreason.storage.lock import lock_directory
-from spade_coreason.storage.repository import AgentStore
+from spade_coreason.storage.repository import AgentRepository
 
 from ..support.databases import SQLITE, execute
 from ..support.records import AGENT, ALICE
@@ -19,7 +19,7 @@ from .conftest import Invoke
 def filled(url: str, entries: int) -> list[AuditEntry]:
     async def fill() -> list[AuditEntry]:
         database = await open_database(url, "off")
-        trail = AgentStore(database, AGENT).trail
+        trail = AgentRepository(database, AGENT).audit_trail
         deeds = [AuditEntry(actor=AGENT, action="tool.call", resource=f"tool {n}", outcome="success") for n in range(entries)]
         sealed = [await trail.append(deed, ALICE) for deed in deeds]
         await database.close()

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from spade_coreason import PeerError, PeerFailed, PeerUnavailable
-from spade_coreason.cli.checks import mixed_slixmpp
-from spade_coreason.cli.commands.run import name_of
-from spade_coreason.cli.console import duration, lasting, mark, paint, passing, write
-from spade_coreason.cli.logging import OneLine, _StandardError
+from spade_coreason import PeerError, PeerFailedError, PeerUnavailableError
+from spade_coreason.cli.checks import slixmpp_problem
+from spade_coreason.cli.commands.run import default_agent_name
+from spade_coreason.cli.console import format_milliseconds, format_timedelta, paint, status_line, verdict_sign, write
+from spade_coreason.cli.logging import OneLineFormatter, _StandardErrorHandler
 
 
 def test_colours_are_for_terminals_and_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,11 +42,11 @@ def test_a_log_line_is_one_line_and_quotes_no_person() -> None:
         raise ValueError("what alice said")
     except ValueError:
         record = logging.LogRecord("x", logging.ERROR, __file__, 1, "a turn\nfailed", (), sys.exc_info())
-    line = OneLine().format(record)
+    line = OneLineFormatter().format(record)
     assert line.startswith("error: a turn failed: ValueError (test_console.py:")
     assert "alice" not in line
     assert "\n" not in line
-    line = OneLine(quotes=True).format(record)
+    line = OneLineFormatter(quotes_errors=True).format(record)
     assert line.startswith("error: a turn failed: ValueError: what alice said (test_console.py:")
 
 
@@ -55,10 +55,10 @@ def test_a_log_line_names_the_place_in_somebodys_own_code_and_the_peer(tmp_path:
     scope = runpy.run_path(str(tmp_path / "chef.py"))
 
     def peer_fails() -> None:
-        raise PeerFailed("pantry@localhost", "what alice said")
+        raise PeerFailedError("pantry@localhost", "what alice said")
 
     def peer_is_away() -> None:
-        raise PeerUnavailable("pantry@localhost", "is not there")
+        raise PeerUnavailableError("pantry@localhost", "is not there")
 
     problems: list[tuple[Callable[[], Any], str]] = [
         (lambda: scope["cook"](lambda: json.loads("{")), r"JSONDecodeError \(test_console.py:\d+\)"),
@@ -71,16 +71,16 @@ def test_a_log_line_names_the_place_in_somebodys_own_code_and_the_peer(tmp_path:
             problem()
         except (ValueError, PeerError):
             record = logging.LogRecord("x", logging.ERROR, __file__, 1, "incident 1", (), sys.exc_info())
-        assert re.fullmatch(f"error: incident 1: {told}; -vv shows more", OneLine().format(record))
+        assert re.fullmatch(f"error: incident 1: {told}; -vv shows more", OneLineFormatter().format(record))
 
 
 def test_a_log_line_stands_above_the_line_that_says_for_whom_one_waits(capfd: pytest.CaptureFixture[str]) -> None:
-    handler, before = _StandardError(), sys.stderr
+    handler, before = _StandardErrorHandler(), sys.stderr
     sys.stderr = sys.stdout  # as in a terminal, both go to the same place
     try:
-        passing.show("waiting for echo…")
+        status_line.show("waiting for echo…")
         handler.handle(logging.LogRecord("x", logging.WARNING, __file__, 1, "connected again", (), None))
-        passing.clear()
+        status_line.clear()
     finally:
         sys.stderr = before
     away = "\r\x1b[K"
@@ -94,7 +94,7 @@ def test_a_log_line_does_not_stand_in_the_line_of_an_answer(monkeypatch: pytest.
         monkeypatch.setattr(sys, "stderr", terminal)
         for said in ("word4 word5", " word6\n"):
             write(said)
-            _StandardError().handle(logging.LogRecord("x", logging.WARNING, __file__, 1, "connection lost", (), None))
+            _StandardErrorHandler().handle(logging.LogRecord("x", logging.WARNING, __file__, 1, "connection lost", (), None))
         shown = ""
         while shown.count("lost\r\n") < 2:  # a terminal gives what is there, a line or two
             shown += os.read(main, 1000).decode()
@@ -105,17 +105,17 @@ def test_a_log_line_does_not_stand_in_the_line_of_an_answer(monkeypatch: pytest.
 def test_good_and_bad_look_different_in_any_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
     for encoding, signs in (("utf-8", "✓•✗"), ("ascii", "+-x"), ("latin-1", "+-x")):
         monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding))
-        assert "".join(map(mark, ("good", "note", "bad"))) == signs
+        assert "".join(map(verdict_sign, ("good", "note", "bad"))) == signs
 
 
 def test_an_installation_with_both_slixmpps_is_recognised() -> None:
-    assert mixed_slixmpp(None, "1.12.0") is None
-    mixed = mixed_slixmpp("1.15.0", "1.12.0")
+    assert slixmpp_problem(None, "1.12.0") is None
+    mixed = slixmpp_problem("1.15.0", "1.12.0")
     assert mixed is not None
     assert mixed.startswith(
         "slixmpp 1.15.0 and slixmpp-multiplatform 1.12.0 have overwritten each other's files; mend it: pip "
     )
-    assert mixed_slixmpp("1.15.0", None) is not None
+    assert slixmpp_problem("1.15.0", None) is not None
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_an_installation_with_both_slixmpps_is_recognised() -> None:
     [("weather:weather", "weather"), ("agents.echo:EchoAgent", "echo"), ("a:Agent", "agent"), ("a:B.my_agent", "my")],
 )
 def test_an_agent_is_named_after_its_attribute(spec: str, name: str) -> None:
-    assert name_of(spec) == name
+    assert default_agent_name(spec) == name
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_an_agent_is_named_after_its_attribute(spec: str, name: str) -> None:
     ],
 )
 def test_a_duration_has_two_digits(milliseconds: float | None, shown: str) -> None:
-    assert duration(milliseconds) == shown
+    assert format_milliseconds(milliseconds) == shown
 
 
 @pytest.mark.parametrize(
@@ -148,4 +148,4 @@ def test_a_duration_has_two_digits(milliseconds: float | None, shown: str) -> No
     ],
 )
 def test_how_long_something_lasts_is_in_whole_units(time: timedelta, shown: str) -> None:
-    assert lasting(time) == shown
+    assert format_timedelta(time) == shown

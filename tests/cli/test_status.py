@@ -154,7 +154,7 @@ async def test_it_is_honest_while_it_starts_is_cut_comes_back_and_stops(
     ):
         starting = asyncio.create_task(platform.__aenter__())
         await eventually((data / "status.sock").exists)
-        assert not (await _says(data, "starting")).is_well
+        assert not (await _says(data, "starting")).is_healthy
         [(jid, host)] = platform.agents.items()
         held = platform.runners[jid].agent
         held.may_start.set()  # type: ignore[attr-defined]  # of this test's own agent
@@ -162,7 +162,7 @@ async def test_it_is_honest_while_it_starts_is_cut_comes_back_and_stops(
         alice.send("work", jid)
         await eventually(lambda: platform.runners[jid].turns_in_flight == 1)
         online = await _said(data)
-        assert online.is_well
+        assert online.is_healthy
         [agent] = online.agents
         assert (agent.state, agent.why, agent.sessions, agent.in_flight) == ("online", None, 1, 1)
         assert agent.since == host.connection.online_at
@@ -187,7 +187,7 @@ async def test_it_is_honest_while_it_starts_is_cut_comes_back_and_stops(
         back = (await _says(data, "online")).agents[0]
         assert (back.resumed, back.sessions, back.why, back.since) == (1, 1, None, agent.since)
         stopping = asyncio.create_task(platform.__aexit__(None, None, None))
-        assert not (await _says(data, "stopping")).is_well
+        assert not (await _says(data, "stopping")).is_healthy
         held.may_answer.set()  # type: ignore[attr-defined]  # of this test's own agent
         await stopping
         assert await asyncio.to_thread(read_status, data) is None
@@ -208,10 +208,10 @@ async def test_it_says_of_agents_that_they_cannot_store_anything(
 
         async def cannot_store(conversations: int | None, problem: str) -> None:
             with pytest.raises(StoreError):
-                await runner.store.keep("any", "x" * 10_000)
+                await runner.store.save_agent_value("any", "x" * 10_000)
             said = await _said(data)
             [agent] = said.agents
-            assert (agent.state, agent.conversations, said.is_well) == ("online", conversations, False)
+            assert (agent.state, agent.conversations, said.is_healthy) == ("online", conversations, False)
             assert str(agent.cannot_store).startswith(f"{file}: {problem}")
             shown = await asyncio.to_thread(invoke, "status", "--data", str(data))
             assert shown.exit_code == 1
@@ -221,10 +221,10 @@ async def test_it_says_of_agents_that_they_cannot_store_anything(
         await database.write(lambda connection: connection.exec_driver_sql("PRAGMA max_page_count = 1"))  # no room for more
         await cannot_store(0, "database or disk is full")
         await database.write(lambda connection: connection.exec_driver_sql("PRAGMA max_page_count = 100000"))
-        assert (await _said(data)).is_well
+        assert (await _said(data)).is_healthy
         file.rename(data / "aside")
         await cannot_store(None, "is gone")
         (data / "aside").rename(file)
-        await runner.store.keep("any", 1)
-        assert (await _said(data)).is_well
+        await runner.store.save_agent_value("any", 1)
+        assert (await _said(data)).is_healthy
         await platform.__aexit__(None, None, None)

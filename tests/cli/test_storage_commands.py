@@ -8,7 +8,7 @@ from pathlib import Path
 
 from spade_coreason.storage import open_database, schema
 from spade_coreason.storage.lock import lock_directory
-from spade_coreason.storage.repository import AgentStore
+from spade_coreason.storage.repository import AgentRepository
 
 from ..support.databases import SQLITE, downgrade, everything, execute
 from ..support.records import AGENT, conversation, received, turn
@@ -19,7 +19,7 @@ from .conftest import Invoke
 def filled(url: str) -> None:
     async def fill() -> None:
         database = await open_database(url, "off")
-        store = AgentStore(database, AGENT)
+        store = AgentRepository(database, AGENT)
         row = await turn(store, conversation(store), answer='["<message/>"]')
         await turn(store, row)
         await received(store)

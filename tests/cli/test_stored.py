@@ -18,13 +18,13 @@ import pytest
 
 from spade_coreason import AgentInteractionMemory, ConversationState, Interaction
 from spade_coreason.config.runfile import RunFile
-from spade_coreason.domain.conversation import Life
-from spade_coreason.domain.identifiers import session_id
+from spade_coreason.domain.conversation import ConversationStatus
+from spade_coreason.domain.identifiers import derive_session_id
 from spade_coreason.memory.forget import forget_conversation, forget_everybody, forget_person
 from spade_coreason.storage import open_database
 from spade_coreason.storage.lock import lock_directory
-from spade_coreason.storage.records import ConversationRow, Turn, Variable
-from spade_coreason.storage.repository import AgentStore
+from spade_coreason.storage.records import StoredConversation, TurnRecord, Variable
+from spade_coreason.storage.repository import AgentRepository
 
 from ..support.program import COMMAND, environment
 from ..support.records import conversation
@@ -38,16 +38,16 @@ NOW = datetime(2025, 1, 9, 10, 30, tzinfo=UTC)
 SEED_KEYS = ["conversation_id", "state", "interaction_count", "max_interactions", "created_at", "last_interaction"]
 
 
-async def keep(store: AgentStore, memory: AgentInteractionMemory, owner: str, conversation_id: str) -> ConversationRow:
+async def keep(store: AgentRepository, memory: AgentInteractionMemory, owner: str, conversation_id: str) -> StoredConversation:
     """One turn of a conversation, with a variable of each scope and a memory."""
-    life = Life(ConversationState.ACTIVE, 1, NOW, NOW)
-    session = str(session_id(store.agent, owner, conversation_id))
-    row = ConversationRow(store.new_conversation_row(), conversation_id, owner, session, life, 100, turns=1)
+    life = ConversationStatus(ConversationState.ACTIVE, 1, NOW, NOW)
+    session = str(derive_session_id(store.agent, owner, conversation_id))
+    row = StoredConversation(store.next_conversation_row_id(), conversation_id, owner, session, life, 100, turns=1)
     turn = Interaction(timestamp=NOW, input={"query": f"a secret of {owner}"}, output={"text": "I'll remember"})
     received, is_new, _ = store.inbox.receive(uuid4().bytes, owner, "{}", NOW)
     await is_new
     written = [Variable("conversation", conversation_id, "v", "1"), Variable("person", owner, "v", "2")]
-    await store.inbox.finish(received, row, Turn(str(turn.interaction_id), NOW, turn.to_json()), None, written)
+    await store.inbox.finish(received, row, TurnRecord(str(turn.interaction_id), NOW, turn.to_json()), None, written)
     await memory.aadd_information(conversation_id, f"a memory of {owner}")
     return row
 
@@ -59,7 +59,7 @@ def stored(tmp_path: Path) -> Path:
 
     async def fill() -> None:
         database = await open_database(f"sqlite+aiosqlite:///{data / 'platform.db'}", "off")
-        store, memory = AgentStore(database, AGENT), AgentInteractionMemory(AGENT, data / "memory")
+        store, memory = AgentRepository(database, AGENT), AgentInteractionMemory(AGENT, data / "memory")
         await keep(store, memory, ALICE, f"{ALICE}_{AGENT}")
         await keep(store, memory, ALICE, "holiday")
         await keep(store, memory, BOB, f"holiday_{BOB}")
@@ -130,7 +130,7 @@ def test_a_session_is_shown_with_its_turns_and_variables(stored: Path, invoke: I
     assert "Variables of the person\n  v = 2" in shown
     whole = json.loads(invoke("sessions", "show", "holiday", "--json").stdout)
     assert whole["variables"] == {"v": 1}
-    assert whole["session_id"] == str(session_id(AGENT, ALICE, "holiday"))
+    assert whole["session_id"] == str(derive_session_id(AGENT, ALICE, "holiday"))
     assert whole["created_at"] == "2025-01-09T10:30:00Z"
     unknown = invoke("sessions", "show", "nothing")
     assert (unknown.exit_code, unknown.stderr.count("\n")) == (2, 1)
@@ -252,7 +252,7 @@ def test_a_shell_completes_conversations_of_the_configuration(
     async def fill() -> None:
         database = await open_database(url, "off")
         for name in ("holiday", "holi%", "work"):
-            store = AgentStore(database, AGENT)
+            store = AgentRepository(database, AGENT)
             await store.save_conversation(conversation(store, name))
         await database.close()
 
@@ -291,7 +291,7 @@ def test_an_agent_that_is_unknown_is_named_with_those_that_are_there(stored: Pat
 
 async def test_forgetting_reports_what_was_there(tmp_path: Path) -> None:
     database = await open_database(f"sqlite+aiosqlite:///{tmp_path / 'platform.db'}", "off")
-    store, memory = AgentStore(database, AGENT), AgentInteractionMemory(AGENT, tmp_path / "memory")
+    store, memory = AgentRepository(database, AGENT), AgentInteractionMemory(AGENT, tmp_path / "memory")
     row = await keep(store, memory, ALICE, "holiday")
     gone = await forget_conversation(store, memory, row)
     assert (gone.conversation_ids, gone.interactions, gone.variables, gone.memories) == (("holiday",), 1, 1, 1)
@@ -299,5 +299,5 @@ async def test_forgetting_reports_what_was_there(tmp_path: Path) -> None:
     await memory.aadd_information(f"{ALICE}_{AGENT}", "only here")
     gone = await forget_person(store, memory, f"{ALICE}/phone")
     assert (gone.conversation_ids, gone.variables, gone.memories) == ((), 1, 1)
-    assert (await forget_everybody(store, memory)).is_nothing
+    assert (await forget_everybody(store, memory)).is_empty
     await database.close()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from prompt_toolkit.utils import get_cwidth
 
-from spade_coreason.cli.wrapping import Wrapped, fitting, hanging
+from spade_coreason.cli.wrapping import IncrementalWrapper, truncate, wrap_hanging
 
 TEXTS = [
     "the quick brown fox jumps over the lazy dog, twice",
@@ -26,7 +26,7 @@ def at(width: int | None) -> Callable[[], int | None]:
 
 
 def wrapped(text: str, width: int | None) -> str:
-    wrapped = Wrapped(at(width))
+    wrapped = IncrementalWrapper(at(width))
     return wrapped.feed(text) + wrapped.end()
 
 
@@ -35,7 +35,7 @@ def wrapped(text: str, width: int | None) -> str:
     [("", ""), ("a" * 10, "a" * 10), ("a" * 11, "a" * 9 + "…"), ("世" * 5, "世" * 5), ("世" * 6, "世" * 4 + "…")],
 )
 def test_a_line_is_cut_where_the_terminal_ends(line: str, fits: str) -> None:
-    assert fitting(line, 10) == fits
+    assert truncate(line, 10) == fits
 
 
 def test_a_line_breaks_between_words_and_the_next_is_indented() -> None:
@@ -68,14 +68,14 @@ def test_without_a_width_nothing_is_wrapped() -> None:
 
 
 def test_a_word_that_comes_in_pieces_is_moved_as_a_whole() -> None:
-    text = Wrapped(at(20))
+    text = IncrementalWrapper(at(20))
     pieces = ["one two three ", "fo", "urt", "een fif", "teen"]
     assert [text.feed(piece) for piece in pieces] == ["  one two three ", "", "\n  fourt", "een ", ""]
     assert text.end() == "fifteen"
 
 
 def test_far_from_the_end_of_the_line_a_piece_of_a_word_is_written_at_once() -> None:
-    text = Wrapped(at(80))
+    text = IncrementalWrapper(at(80))
     assert [text.feed("Wait"), text.feed("ing"), text.feed("…")] == ["  Wait", "ing", "…"]
     assert text.end() == ""
 
@@ -85,7 +85,7 @@ def test_far_from_the_end_of_the_line_a_piece_of_a_word_is_written_at_once() -> 
 def test_however_a_text_is_cut_no_line_is_too_long_and_nothing_is_lost(text: str, width: int) -> None:
     dice = random.Random(7)
     for _ in range(20):
-        wrapped = Wrapped(at(width))
+        wrapped = IncrementalWrapper(at(width))
         written, position = "", 0
         while position < len(text):
             size = dice.randint(1, 9)
@@ -100,15 +100,18 @@ def test_however_a_text_is_cut_no_line_is_too_long_and_nothing_is_lost(text: str
 
 def test_a_terminal_that_changes_its_width_loses_nothing() -> None:
     widths = iter([80, 10, 40, None, 5, 80])
-    text = Wrapped(lambda: next(widths))
+    text = IncrementalWrapper(lambda: next(widths))
     pieces = ["the quick brown fox ", "jumps over", " the lazy", " dog and", " sleeps"]
     written = "".join(text.feed(piece) for piece in pieces) + text.end()
     assert "".join(line[2:] for line in written.split("\n")) == "".join(pieces)
 
 
 def test_a_long_text_beside_its_head_goes_on_below_its_beginning() -> None:
-    assert hanging("echo   ", "Repeats what you say, word by word", 30) == "echo   Repeats what you say, \n       word by word"
+    assert (
+        wrap_hanging("echo   ", "Repeats what you say, word by word", 30)
+        == "echo   Repeats what you say, \n       word by word"
+    )
 
 
 def test_a_narrow_terminal_has_no_column_beside_a_head() -> None:
-    assert hanging("echo   ", "Repeats what you say", 20) == "echo   Repeats what you say"
+    assert wrap_hanging("echo   ", "Repeats what you say", 20) == "echo   Repeats what you say"

@@ -12,9 +12,9 @@ from spade_coreason.codec.adhoc import (
     CommandForm,
     CommandProblem,
     CommandStage,
-    fitting,
     problem_stanza,
     read_call,
+    split_to_fit,
     stage_stanza,
 )
 from spade_coreason.domain.forms import Choice, Field
@@ -119,7 +119,7 @@ def test_no_stanza_is_longer_than_it_may_be() -> None:
 
 @pytest.mark.parametrize("text", ["one line " * 5000, "x\n" * 5000, "<&>é\n\n" * 3000, "short", "", "a\n" + "b" * 9000])
 def test_a_text_is_cut_where_it_no_longer_fits_and_nothing_is_lost(text: str) -> None:
-    shown, rest = fitting(text, 4000)
+    shown, rest = split_to_fit(text, 4000)
     stage = CommandStage("n", "s", "completed", title="T", text=f"{shown}\n…")
     assert len(stage_stanza(CALL, stage, 65536).encode()) < 4000 + 600
     assert f"{shown}\n{rest}".split() == text.split()

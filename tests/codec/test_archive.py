@@ -9,7 +9,7 @@ import pytest
 
 from spade_coreason.codec.archive import archive_id, archive_query, is_sent_to, newest_query, read_archived, read_page
 from spade_coreason.codec.decode import decode
-from spade_coreason.domain.messages import Incoming
+from spade_coreason.domain.messages import InboundRequest
 
 from ..support.foreign_stanzas import AGENT, DEVICE, message
 
@@ -24,7 +24,7 @@ def result(kept: str = KEPT % "", *, query: str = "q", ident: str = "7") -> str:
 
 
 def test_a_query_names_where_it_begins_and_how_much_it_wants() -> None:
-    query = archive_query("q", after="41", since=datetime(2026, 11, 20, 9, tzinfo=UTC), most=50)
+    query = archive_query("q", after="41", since=datetime(2026, 11, 20, 9, tzinfo=UTC), max_messages=50)
     text = tostring(query, encoding="unicode")
     assert (query.tag, query.get("queryid")) == ("{urn:xmpp:mam:2}query", "q")
     for part in ("urn:xmpp:mam:2", "2026-11-20T09:00:00Z", ">50<", ">41<"):
@@ -42,10 +42,10 @@ def test_an_answer_of_the_own_archive_is_the_message_with_its_id_and_its_time(se
     assert archived.archive_id == archive_id(archived.message, AGENT) == "7"
     assert archive_id(archived.message, "room@muc.example.org") == "5"
     decoded = decode(archived.message)
-    assert isinstance(decoded, Incoming)
+    assert isinstance(decoded, InboundRequest)
     assert (decoded.payload, decoded.metadata) == ({"query": "hi"}, {"delayed_since": "2026-11-20T10:00:00Z"})
     live = decode(fromstring(KEPT % ""))
-    assert isinstance(live, Incoming)
+    assert isinstance(live, InboundRequest)
     assert (live.sender, live.stanza_id, live.content) == (decoded.sender, decoded.stanza_id, decoded.content)
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from spade_coreason.codec.cloud_events import request_stanza
 from spade_coreason.codec.decode import decode
-from spade_coreason.codec.encoders.factory import voice_for
+from spade_coreason.codec.encoders.factory import encoder_for
 from spade_coreason.contracts import AgentRequest, ClientCapabilities
-from spade_coreason.domain.identifiers import inbox_key
-from spade_coreason.domain.messages import RESERVED, Bounce, Incoming, Malformed, Reply, owner_of
+from spade_coreason.domain.identifiers import derive_inbox_key
+from spade_coreason.domain.messages import RESERVED_METADATA, Bounce, InboundRequest, MalformedRequest, ReplyEvent, owner_of
 from spade_coreason.domain.value import replace
 
 from ..support.foreign_stanzas import (
@@ -50,7 +50,7 @@ STANZA_ERRORS = "urn:ietf:params:xml:ns:xmpp-stanzas"
 def test_what_a_person_writes_is_the_query(text: str) -> None:
     incoming = person(text)
     assert incoming.payload == {"query": text}
-    assert (incoming.language, incoming.sender, incoming.stanza_id, incoming.thread) == ("person", DEVICE, "1", None)
+    assert (incoming.channel, incoming.sender, incoming.stanza_id, incoming.thread) == ("person", DEVICE, "1", None)
     assert (incoming.request_id, incoming.root_request_id, dict(incoming.metadata)) == (None, None, {})
 
 
@@ -176,7 +176,7 @@ def test_what_comes_from_nobody_is_dropped(sender: str | None, inner: str) -> No
 
 @pytest.mark.parametrize("inner", [*ASKED, body("hi") + container({"type": "org.example"})])
 def test_an_answer_of_ours_is_never_a_request(inner: str) -> None:
-    assert isinstance(decode(message(inner)), Incoming | Malformed)
+    assert isinstance(decode(message(inner)), InboundRequest | MalformedRequest)
     for marked in (inner + MARKER, MARKER + inner):
         assert decode(message(marked)) is None
 
@@ -198,7 +198,7 @@ def test_a_thread_of_absurd_length_in_the_form_is_nobodys_too() -> None:
 
 def test_a_program_says_what_its_envelope_says() -> None:
     incoming = program(thread="t")
-    assert (incoming.language, incoming.sender, incoming.stanza_id, incoming.thread) == ("program", DEVICE, "1", "t")
+    assert (incoming.channel, incoming.sender, incoming.stanza_id, incoming.thread) == ("program", DEVICE, "1", "t")
     assert incoming.payload == {"query": "hi"}
     assert incoming.request_id == UUID(REQUEST_ID)
 
@@ -240,7 +240,7 @@ def test_the_container_counts_and_not_the_body_beside_it() -> None:
 def test_the_container_of_another_application_leaves_the_body_to_be_read() -> None:
     for other in (container({"type": "org.example"}), container([1]), container("no JSON"), container({"type": 7})):
         incoming = request(message(other + body("hi")))
-        assert (incoming.language, incoming.payload) == ("person", {"query": "hi"})
+        assert (incoming.channel, incoming.payload) == ("person", {"query": "hi"})
 
 
 @pytest.mark.parametrize("other", [{"type": "org.example.event", "data": {}}, {"type": 7}, {"type": ""}])
@@ -303,21 +303,21 @@ WRONG = [
 @pytest.mark.parametrize(("inner", "problem"), WRONG)
 def test_a_wrong_request_says_what_is_wrong(inner: str, problem: str) -> None:
     malformed = decode(message(inner, thread="t"))
-    assert isinstance(malformed, Malformed)
+    assert isinstance(malformed, MalformedRequest)
     assert problem in malformed.problem
     assert (malformed.sender, malformed.stanza_id, malformed.thread) == (DEVICE, "1", "t")
 
 
 def test_a_wrong_request_is_named_by_its_own_id() -> None:
     malformed = decode(message(envelope([], request_id=REQUEST_ID)))
-    assert isinstance(malformed, Malformed)
+    assert isinstance(malformed, MalformedRequest)
     assert malformed.request_id == REQUEST_ID
 
 
 @pytest.mark.parametrize("absurd", [7, {}, "x" * 1025])
 def test_what_no_id_can_be_does_not_name_a_wrong_request(absurd: object) -> None:
     malformed = decode(message(envelope(request_id=absurd)))
-    assert isinstance(malformed, Malformed)
+    assert isinstance(malformed, MalformedRequest)
     assert malformed.request_id is None
 
 
@@ -325,7 +325,7 @@ def test_what_no_id_can_be_does_not_name_a_wrong_request(absurd: object) -> None
 
 
 def test_what_the_platform_says_about_a_request_nobody_else_may_say() -> None:
-    forged = dict.fromkeys(RESERVED, "forged")
+    forged = dict.fromkeys(RESERVED_METADATA, "forged")
     assert request(message(envelope(metadata={**forged, "locale": "es"}))).metadata == {"locale": "es"}
     said = spade({**forged, "ontology": "weather"}).metadata
     assert {name: value for name, value in said.items() if name != "spade"} == {"ontology": "weather"}
@@ -336,7 +336,7 @@ def test_what_the_platform_says_about_a_request_nobody_else_may_say() -> None:
     ["conversation_id", "redelivered", "sender", "attachments", "reply_to", "thread", "language", "spade", "delayed_since"],
 )
 def test_a_name_of_the_platforms_is_reserved(name: str) -> None:
-    assert name in RESERVED
+    assert name in RESERVED_METADATA
 
 
 @pytest.mark.parametrize("nothing", [None, {}])
@@ -350,7 +350,7 @@ def test_metadata_that_is_not_there_is_empty(nothing: dict[str, Any] | None) -> 
 def test_spade_metadata_becomes_the_metadata() -> None:
     fields = {"performative": "request", "ontology": "weather", "<&'\">": "<&'\">"}
     incoming = spade(fields)
-    assert (incoming.language, incoming.payload) == ("spade", {"query": "hi"})
+    assert (incoming.channel, incoming.payload) == ("spade", {"query": "hi"})
     assert incoming.metadata == {**fields, "spade": fields}
 
 
@@ -393,14 +393,14 @@ def test_a_field_named_spade_does_not_silence_the_agent(value: str) -> None:
     """It took the place of the fields, and what answers a SPADE agent could not be made of it."""
     incoming = spade({"spade": value})
     assert incoming.metadata["spade"] == {"spade": value}
-    assert voice_for(incoming, KEY, AGENT, 65_536)
+    assert encoder_for(incoming, KEY, AGENT, 65_536)
 
 
 def test_what_spade_writes_is_read(spades: Any) -> None:
     written = spades.Message(to=AGENT, sender=DEVICE, body="hi", thread="t", metadata={"performative": "request"})
     client = SimpleNamespace(Message=spades.Stanza)  # all that SPADE takes of its client here
     incoming = request(written.prepare(client).xml)
-    assert (incoming.language, incoming.thread, incoming.payload) == ("spade", "t", {"query": "hi"})
+    assert (incoming.channel, incoming.thread, incoming.payload) == ("spade", "t", {"query": "hi"})
     assert incoming.metadata["performative"] == "request"
 
 
@@ -418,7 +418,7 @@ KINDS = ["block.markdown", "stream.chunk", "request.completed", "request.failed"
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("beside", ["", MARKER, body("for people")])
 def test_an_event_with_a_request_id_is_an_answer(kind: str, beside: str) -> None:
-    assert decode(message(beside + answer(kind))) == Reply(DEVICE, REQUEST_ID, kind, "e1", {"content": "hi"})
+    assert decode(message(beside + answer(kind))) == ReplyEvent(DEVICE, REQUEST_ID, kind, "e1", {"content": "hi"})
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -429,7 +429,7 @@ def test_an_event_that_answers_nothing_is_nothing(kind: str, wrong: dict[str, An
 
 
 def test_a_request_with_a_request_id_is_no_answer() -> None:
-    assert isinstance(decode(message(answer("request", data={"payload": {}}))), Incoming)
+    assert isinstance(decode(message(answer("request", data={"payload": {}}))), InboundRequest)
 
 
 # Bounces
@@ -465,8 +465,8 @@ def test_a_bounce_needs_neither_sender_nor_id() -> None:
 # The same message, or another one
 
 
-def key(incoming: Incoming) -> UUID:
-    return inbox_key(AGENT, owner_of(incoming), incoming.stanza_id, incoming.content)
+def key(incoming: InboundRequest) -> UUID:
+    return derive_inbox_key(AGENT, owner_of(incoming), incoming.stanza_id, incoming.content)
 
 
 SAID = [
@@ -524,16 +524,16 @@ KEPT = [
 
 
 @pytest.mark.parametrize("incoming", KEPT, ids=range(len(KEPT)))
-def test_a_request_that_waited_in_the_inbox_is_the_same(incoming: Incoming) -> None:
+def test_a_request_that_waited_in_the_inbox_is_the_same(incoming: InboundRequest) -> None:
     """All but what only the key and the receipt need."""
-    kept = Incoming.from_json(incoming.to_json())
+    kept = InboundRequest.from_json(incoming.to_json())
     assert kept == replace(incoming, content="", metadata=dict(incoming.metadata))
-    assert Incoming.from_json(kept.to_json().encode()) == kept
+    assert InboundRequest.from_json(kept.to_json().encode()) == kept
 
 
 def test_what_is_not_said_takes_no_room_in_the_inbox() -> None:
     assert json.loads(person().to_json()) == {
-        "language": "person",
+        "channel": "person",
         "sender": DEVICE,
         "stanza_id": "1",
         "payload": {"query": "hi"},

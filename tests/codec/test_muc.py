@@ -8,14 +8,21 @@ from xml.etree.ElementTree import fromstring
 import pytest
 
 from spade_coreason.codec.decode import decode
-from spade_coreason.codec.encoders.base import Manner
-from spade_coreason.codec.encoders.factory import voice_for
-from spade_coreason.codec.muc import private_request, question_to, read_invitation, read_presence, read_utterance, room_request
-from spade_coreason.domain.identifiers import inbox_key
-from spade_coreason.domain.messages import Completed, Incoming, SaidText
+from spade_coreason.codec.encoders.base import PresentationOptions
+from spade_coreason.codec.encoders.factory import encoder_for
+from spade_coreason.codec.muc import (
+    extract_question,
+    private_request,
+    read_invitation,
+    read_presence,
+    read_room_message,
+    room_request,
+)
+from spade_coreason.domain.identifiers import derive_inbox_key
+from spade_coreason.domain.messages import Completed, InboundRequest, TextEmitted
 from spade_coreason.domain.value import replace
-from spade_coreason.xmpp.muc.membership import RoomState, after_leaving, after_refusal
-from spade_coreason.xmpp.muc.room import Room, RoomPlan
+from spade_coreason.xmpp.muc.membership import RoomState, decide_after_leaving, decide_after_refusal
+from spade_coreason.xmpp.muc.room import Room, RoomConfig
 
 from ..support.foreign_stanzas import AGENT, KEY, message
 
@@ -26,11 +33,11 @@ QUOTE = "<reply xmlns='urn:xmpp:reply:0' id='{}'/><fallback xmlns='urn:xmpp:fall
 
 
 def said(text: str, inner: str = "", nick: str = "Alice", **settings: Any) -> Any:
-    return read_utterance(message(f"<body>{text}</body>{inner}", type="groupchat", sender=f"{ROOM}/{nick}", **settings))
+    return read_room_message(message(f"<body>{text}</body>{inner}", type="groupchat", sender=f"{ROOM}/{nick}", **settings))
 
 
 def room(**settings: Any) -> Room:
-    return Room(RoomPlan(ROOM, "Echo", **settings))
+    return Room(RoomConfig(ROOM, "Echo", **settings))
 
 
 def presence(inner: str, nick: str = "Alice", kind: str = "") -> Any:
@@ -39,46 +46,46 @@ def presence(inner: str, nick: str = "Alice", kind: str = "") -> Any:
 
 @pytest.mark.parametrize("text", ["Echo: tea?", "echo, tea?", "@Echo tea?", "@ECHO: tea?", "  Echo : tea?", "@Echo, tea?"])
 def test_who_begins_with_the_name_addresses_it(text: str) -> None:
-    assert question_to("Echo", text) == "tea?"
+    assert extract_question("Echo", text) == "tea?"
 
 
 @pytest.mark.parametrize("text", ["Echo tea?", "hi Echo: tea?", "Echoes: tea?", "Echo-2: tea?", "@Echo-2 tea?", "> Echo: tea?"])
 def test_who_only_names_it_does_not_address_it(text: str) -> None:
-    assert question_to("Echo", text) is None
+    assert extract_question("Echo", text) is None
 
 
 def test_of_two_with_almost_the_same_name_the_one_is_meant_whose_name_stands_there() -> None:
-    assert question_to("Echo", "echo: tea?", ["echo"]) is None
-    assert question_to("Echo", "Echo: tea?", ["echo"]) == "tea?"
-    assert question_to("Echo", "@Echo Bot tea?", ["Echo Bot"]) is None
+    assert extract_question("Echo", "echo: tea?", ["echo"]) is None
+    assert extract_question("Echo", "Echo: tea?", ["echo"]) == "tea?"
+    assert extract_question("Echo", "@Echo Bot tea?", ["Echo Bot"]) is None
 
 
 def test_a_name_is_no_pattern() -> None:
-    assert question_to("E.*(", "Echo: tea?") is None
-    assert question_to("E.*(", "e.*(: tea?") == "tea?"
+    assert extract_question("E.*(", "Echo: tea?") is None
+    assert extract_question("E.*(", "e.*(: tea?") == "tea?"
 
 
 @pytest.mark.parametrize("stamp", [f"from='{ROOM}'", "from='muc.example.org'", ""])
 def test_what_was_said_before_is_no_request(stamp: str) -> None:
     tea = room()
-    tea.becomes_current()
-    assert tea.question_in(said("Echo: tea?", OLD.format(stamp))) is None
+    tea.mark_current()
+    assert tea.extract_question(said("Echo: tea?", OLD.format(stamp))) is None
 
 
 def test_a_message_that_waited_for_a_resumption_is_one() -> None:
     tea = room()
     late = said("Echo: tea?", OLD.format("from='example.org'"))
-    assert tea.question_in(late) is None  # who knows, before the history has ended
-    tea.becomes_current()
-    assert tea.question_in(late) == "tea?"
+    assert tea.extract_question(late) is None  # who knows, before the history has ended
+    tea.mark_current()
+    assert tea.extract_question(late) == "tea?"
 
 
 def test_a_reply_to_its_own_message_is_a_request_without_the_quote() -> None:
     tea = room()
-    tea.question_in(said("Alice: yes", nick="Echo", id="own"))
+    tea.extract_question(said("Alice: yes", nick="Echo", id="own"))
     part = "<body start='0' end='6'/>"
-    assert tea.question_in(said("> yes\nreally?", QUOTE.format("own", part))) == "really?"
-    assert tea.question_in(said("> yes\nreally?", QUOTE.format("another", part))) is None
+    assert tea.extract_question(said("> yes\nreally?", QUOTE.format("own", part))) == "really?"
+    assert tea.extract_question(said("> yes\nreally?", QUOTE.format("another", part))) is None
 
 
 @pytest.mark.parametrize("part", ["", "<body/>", "<body start='9' end='1'/>", "<body start='x' end='-1'/>"])
@@ -89,18 +96,18 @@ def test_a_malformed_quote_stays_where_it_is(part: str) -> None:
 def test_an_agent_is_heard_where_it_addresses_and_only_so_often() -> None:
     mark = "<answer xmlns='urn:spade-coreason:answer:0'/>"
     tea = room(answers="all", agent_turns=2)
-    assert tea.question_in(said("hello", mark, "Bot")) is None
-    assert [tea.question_in(said("Echo: go on", mark, "Bot")) for _ in range(3)] == ["go on", "go on", None]
-    assert tea.question_in(said("hello")) == "hello"
-    assert tea.question_in(said("Echo: go on", mark, "Bot")) == "go on"
+    assert tea.extract_question(said("hello", mark, "Bot")) is None
+    assert [tea.extract_question(said("Echo: go on", mark, "Bot")) for _ in range(3)] == ["go on", "go on", None]
+    assert tea.extract_question(said("hello")) == "hello"
+    assert tea.extract_question(said("Echo: go on", mark, "Bot")) == "go on"
 
 
 def test_a_thousand_in_a_room_are_no_trouble() -> None:
     tea = room()
     for number in range(1000):
-        tea.see(presence("", f"user{number}"))
-    assert tea.question_in(said("Echo: tea?", nick="user7")) == "tea?"
-    assert tea.question_in(said("user7: tea?", nick="user8")) is None
+        tea.handle_presence(presence("", f"user{number}"))
+    assert tea.extract_question(said("Echo: tea?", nick="user7")) == "tea?"
+    assert tea.extract_question(said("user7: tea?", nick="user8")) is None
 
 
 @pytest.mark.parametrize(
@@ -114,29 +121,29 @@ def test_a_thousand_in_a_room_are_no_trouble() -> None:
     ],
 )
 def test_what_says_nothing_is_no_utterance(inner: str) -> None:
-    assert read_utterance(message(inner, type="groupchat", sender=f"{ROOM}/Alice")) is None
+    assert read_room_message(message(inner, type="groupchat", sender=f"{ROOM}/Alice")) is None
 
 
 def test_the_room_itself_says_nothing() -> None:
-    assert read_utterance(message("<body>Echo: x</body>", type="groupchat", sender=ROOM)) is None
+    assert read_room_message(message("<body>Echo: x</body>", type="groupchat", sender=ROOM)) is None
 
 
 def test_the_conversation_of_a_room_is_the_rooms_and_its_key_the_occupants() -> None:
     requests = [room_request(ROOM, said("Echo: tea?", nick=nick), "tea?", None) for nick in ("Alice", "Bob")]
     assert {request.owner for request in requests} == {ROOM}
-    assert len({inbox_key(AGENT, r.owner, r.stanza_id, r.content) for r in requests}) == 2
-    again = Incoming.from_json(requests[0].to_json())
+    assert len({derive_inbox_key(AGENT, r.owner, r.stanza_id, r.content) for r in requests}) == 2
+    again = InboundRequest.from_json(requests[0].to_json())
     assert again == replace(requests[0], content="")
 
 
 def test_an_answer_to_a_room_names_once_who_asked() -> None:
     request = room_request(ROOM, said("Echo: tea?", thread="t"), "tea?", None)
-    voice = voice_for(request, KEY, AGENT, 65_536, Manner(grows=True))
-    stanzas = [fromstring(_in_stream(s)) for text in ("Yes.", "Green.") for s in voice.say(SaidText(text, 1))]
+    voice = encoder_for(request, KEY, AGENT, 65_536, PresentationOptions(has_live_messages=True))
+    stanzas = [fromstring(_in_stream(s)) for text in ("Yes.", "Green.") for s in voice.encode(TextEmitted(text, 1))]
     assert [stanza.findtext("{jabber:client}body") for stanza in stanzas] == ["Alice: Yes.", "Green."]
     assert {(s.get("to"), s.get("type"), s.findtext("{jabber:client}thread")) for s in stanzas} == {(ROOM, "groupchat", "t")}
-    assert (voice.shows_typing, voice.grows) == (False, False)
-    assert voice.say(Completed("c", "active")) == []
+    assert (voice.shows_typing, voice.has_live_messages) == (False, False)
+    assert voice.encode(Completed("c", "active")) == []
 
 
 def _in_stream(stanza: str) -> str:
@@ -145,9 +152,9 @@ def _in_stream(stanza: str) -> str:
 
 def test_a_private_message_is_answered_where_its_occupant_is() -> None:
     incoming = decode(message(f"<body>tea?</body><x {USER}/>", sender=f"{ROOM}/Alice"), in_room=True)
-    assert isinstance(incoming, Incoming)
+    assert isinstance(incoming, InboundRequest)
     request = private_request(incoming, f"{ROOM}/visit-1", f"{ROOM}/visit-1", None)
-    [stanza] = voice_for(request, KEY, AGENT, 65_536).say(SaidText("Yes.", 1))
+    [stanza] = encoder_for(request, KEY, AGENT, 65_536).encode(TextEmitted("Yes.", 1))
     assert fromstring(stanza).get("to") == f"{ROOM}/visit-1"
     assert (request.owner, request.metadata["nickname"]) == (f"{ROOM}/visit-1", "Alice")
 
@@ -170,36 +177,36 @@ def test_invitations_are_read() -> None:
 def test_who_makes_up_an_occupant_id_is_not_believed() -> None:
     tea = room()
     wears = "<occupant-id xmlns='urn:xmpp:occupant-id:0' id='{}'/>"
-    tea.see(presence(wears.format("alices"), "Alice"))
-    tea.see(presence(wears.format("alices"), "Mallory"))
-    assert tea.seat("Alice") != tea.seat("Mallory")  # the room says nothing of such ids
+    tea.handle_presence(presence(wears.format("alices"), "Alice"))
+    tea.handle_presence(presence(wears.format("alices"), "Mallory"))
+    assert tea.register_private_sender("Alice") != tea.register_private_sender("Mallory")  # the room says nothing of such ids
     tea.has_occupant_ids = True
-    assert tea.seat("Alice") == tea.seat("Mallory")
+    assert tea.register_private_sender("Alice") == tea.register_private_sender("Mallory")
 
 
 def test_only_a_room_that_somebody_named_is_believed_who_is_in_it() -> None:
     tea = room()
-    tea.see(presence(f"<x {USER}><item jid='alice@example.org/phone'/></x>"))
+    tea.handle_presence(presence(f"<x {USER}><item jid='alice@example.org/phone'/></x>"))
     assert tea.jid_of("Alice") is None
-    seat = tea.seat("Alice")
+    seat = tea.register_private_sender("Alice")
     assert seat is not None
-    assert seat.is_visit
+    assert seat.is_ephemeral
     tea.is_trusted = True
-    seat = tea.seat("Alice")
+    seat = tea.register_private_sender("Alice")
     assert seat is not None
     assert seat.owner == "alice@example.org"
 
 
 def test_another_name_is_no_other_visit() -> None:
     tea = room()
-    tea.see(presence(""))
-    seat = tea.seat("Alice")
+    tea.handle_presence(presence(""))
+    seat = tea.register_private_sender("Alice")
     assert seat is not None
     renamed = f"<x {USER}><item nick='Alicia'/><status code='303'/></x>"
-    assert tea.see(presence(renamed, kind="type='unavailable'")) is None
-    assert tea.nick_at(seat.address) == "Alicia"
-    assert tea.see(presence("", "Alicia", "type='unavailable'")) == seat
-    assert tea.nick_at(seat.address) is None
+    assert tea.handle_presence(presence(renamed, kind="type='unavailable'")) is None
+    assert tea.find_nick(seat.address) == "Alicia"
+    assert tea.handle_presence(presence("", "Alicia", "type='unavailable'")) == seat
+    assert tea.find_nick(seat.address) is None
 
 
 @pytest.mark.parametrize(
@@ -217,10 +224,10 @@ def test_another_name_is_no_other_visit() -> None:
 )
 def test_what_follows_from_leaving(inner: str, state: RoomState, comes_again: bool) -> None:
     seen = presence(f"<x {USER}>{inner}</x>", kind="type='unavailable'")
-    then = after_leaving(seen, was_kicked=False, kick_pause_s=60, attempt=0)
-    assert (then.state, then.again_s is not None) == (state, comes_again)
+    then = decide_after_leaving(seen, was_kicked=False, kick_pause_s=60, attempt=0)
+    assert (then.state, then.retry_after_s is not None) == (state, comes_again)
     if state is RoomState.KICKED:
-        assert after_leaving(seen, was_kicked=True, kick_pause_s=60, attempt=0).again_s is None
+        assert decide_after_leaving(seen, was_kicked=True, kick_pause_s=60, attempt=0).retry_after_s is None
 
 
 @pytest.mark.parametrize(
@@ -230,4 +237,4 @@ def test_what_follows_from_leaving(inner: str, state: RoomState, comes_again: bo
 def test_what_follows_from_a_refusal(condition: str, state: RoomState) -> None:
     namespace = "urn:ietf:params:xml:ns:xmpp-stanzas"
     seen = presence(f"<error type='cancel'><{condition} xmlns='{namespace}'/></error>", kind="type='error'")
-    assert (seen.kind, after_refusal(seen.condition, 0).state) == ("error", state)
+    assert (seen.kind, decide_after_refusal(seen.condition, 0).state) == ("error", state)

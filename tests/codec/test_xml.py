@@ -7,8 +7,8 @@ from xml.etree.ElementTree import fromstring
 
 import pytest
 
-from spade_coreason.codec.xml import attribute, clean, escape, split, wire_size
-from spade_coreason.domain.text import printable
+from spade_coreason.codec.xml import clean, escape, escape_attribute, split_text, wire_size
+from spade_coreason.domain.text import replace_lone_surrogates
 
 FAMILY = "👩‍👩‍👧‍👦"
 HARMLESS = [
@@ -42,7 +42,7 @@ def in_body(text: str) -> str:
 
 def in_attribute(text: str) -> str | None:
     """What a parser reads of `text` as an attribute."""
-    return fromstring(f"<field var='{attribute(text)}'/>").get("var")
+    return fromstring(f"<field var='{escape_attribute(text)}'/>").get("var")
 
 
 @pytest.mark.parametrize("text", [*HARMLESS, *HOSTILE])
@@ -77,7 +77,7 @@ def test_a_text_costs_what_it_takes_on_the_wire(text: str, size: int) -> None:
 
 
 def test_half_characters_in_json_become_question_marks_everywhere() -> None:
-    assert printable({"a\ud800": ["\udc00b", ("c", {"d": "\ud800"})], "n": 1, "none": None}) == {
+    assert replace_lone_surrogates({"a\ud800": ["\udc00b", ("c", {"d": "\ud800"})], "n": 1, "none": None}) == {
         "a?": ["?b", ["c", {"d": "?"}]],
         "n": 1,
         "none": None,
@@ -88,8 +88,8 @@ def test_half_characters_in_json_become_question_marks_everywhere() -> None:
 
 
 def test_what_fits_is_one_part() -> None:
-    assert list(split("a b", 100)) == ["a b"]
-    assert list(split("", 100)) == []
+    assert list(split_text("a b", 100)) == ["a b"]
+    assert list(split_text("", 100)) == []
 
 
 @pytest.mark.parametrize(
@@ -106,13 +106,13 @@ def test_what_fits_is_one_part() -> None:
     ids=["paragraph", "line", "sentence", "word", "too long a word", "no boundary", "only white space between"],
 )
 def test_a_text_is_cut_at_the_best_boundary_in_the_last_half(text: str, parts: list[str]) -> None:
-    assert list(split(text, 24)) == parts
+    assert list(split_text(text, 24)) == parts
 
 
 @pytest.mark.parametrize("sensibly", [True, False])
 @pytest.mark.parametrize("limit", [-1, 0, 1, 15])
 def test_a_limit_that_no_character_fits_still_ends(limit: int, sensibly: bool) -> None:
-    parts = list(split("&\N{ROCKET}" * 10, limit, sensibly=sensibly))
+    parts = list(split_text("&\N{ROCKET}" * 10, limit, at_boundaries=sensibly))
     assert "".join(parts) == "&\N{ROCKET}" * 10
     assert max(map(wire_size, parts)) <= 16
 
@@ -144,7 +144,7 @@ def random_texts(seed: int, count: int) -> list[tuple[str, int]]:
 @pytest.mark.parametrize("seed", range(4))
 def test_no_part_is_too_long_and_together_they_are_the_text(seed: int) -> None:
     for text, limit in random_texts(seed, 100):
-        parts = list(split(text, limit, sensibly=False))
+        parts = list(split_text(text, limit, at_boundaries=False))
         assert "".join(parts) == text
         assert all(0 < len(escape(part).encode()) <= limit for part in parts if clean(part)), (text, limit)
 
@@ -153,7 +153,7 @@ def test_no_part_is_too_long_and_together_they_are_the_text(seed: int) -> None:
 def test_sensible_parts_lose_white_space_only_and_only_at_their_edges(seed: int) -> None:
     for text, limit in random_texts(seed, 100):
         text = clean(text)
-        parts = list(split(text, limit))
+        parts = list(split_text(text, limit))
         rest = text
         for part in parts:
             assert part == part.strip() != ""
@@ -187,7 +187,7 @@ def test_a_block_of_code_that_is_cut_is_one_in_every_part(limit: int, before: in
     """The rest of a program was shown as prose, without its indentation."""
     prose = [f"Some words, number {n}." for n in range(before)]
     text = "\n".join([*prose, "```python", *CODE, "```", "", "And so on.", "```", *CODE, "```"])
-    parts = list(split(text, limit))
+    parts = list(split_text(text, limit))
     inside, outside = zip(*map(blocks_in, parts), strict=True)
     assert [line for lines in inside for line in lines] == CODE * 2
     assert [line for lines in outside for line in lines if line] == [*prose, "And so on."]
@@ -197,7 +197,7 @@ def test_a_block_of_code_that_is_cut_is_one_in_every_part(limit: int, before: in
 
 
 def test_a_block_that_nobody_closes_is_open_only_at_the_end() -> None:
-    *parts, last = split("\n".join(["```", *CODE]), 200)
+    *parts, last = split_text("\n".join(["```", *CODE]), 200)
     assert all(part.startswith("```\n") and part.endswith("\n```") for part in parts)
     assert last.startswith("```\n")
     assert not last.endswith("```")
@@ -207,5 +207,5 @@ def test_a_block_that_nobody_closes_is_open_only_at_the_end() -> None:
 def test_parts_are_as_long_as_they_may_be(character: str) -> None:
     """Many small messages would be a flood."""
     text = character * 50_000
-    parts = list(split(text, 1000, sensibly=False))
+    parts = list(split_text(text, 1000, at_boundaries=False))
     assert len(parts) <= wire_size(text) // 900 + 50

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
-from spade_coreason.concurrency import Slots
+from spade_coreason.concurrency import Semaphore
 
 
-async def works(name: str, slots: Slots, done: list[str], end: asyncio.Event) -> None:
-    if not slots.take():
-        await slots.wait()
+async def works(name: str, slots: Semaphore, done: list[str], end: asyncio.Event) -> None:
+    if not slots.acquire_nowait():
+        await slots.acquire()
     try:
         done.append(name)
         await end.wait()
     finally:
-        slots.give()
+        slots.release()
 
 
 class Workers:
@@ -25,7 +25,7 @@ class Workers:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._ends: dict[str, asyncio.Event] = {}
 
-    async def begin(self, name: str, slots: Slots) -> None:
+    async def begin(self, name: str, slots: Semaphore) -> None:
         self._ends[name] = asyncio.Event()
         self._tasks[name] = asyncio.create_task(works(name, slots, self.at_work, self._ends[name]))
         await asyncio.sleep(0)
@@ -46,7 +46,7 @@ class Workers:
 
 
 async def test_who_finds_none_free_waits_and_who_came_first_is_first() -> None:
-    slots, workers = Slots(2), Workers()
+    slots, workers = Semaphore(2), Workers()
     for name in "abcd":
         await workers.begin(name, slots)
     assert workers.at_work == ["a", "b"]
@@ -55,39 +55,39 @@ async def test_who_finds_none_free_waits_and_who_came_first_is_first() -> None:
     assert workers.at_work == ["a", "b", "c"]
     await workers.end("a", "c", "d", "e")
     assert workers.at_work == ["a", "b", "c", "d", "e"]
-    assert [slots.take() for _ in range(3)] == [True, True, False]
+    assert [slots.acquire_nowait() for _ in range(3)] == [True, True, False]
 
 
 async def test_one_that_is_given_back_is_nobody_elses_than_of_who_waits_longest() -> None:
-    slots, workers = Slots(1), Workers()
-    assert slots.take()
+    slots, workers = Semaphore(1), Workers()
+    assert slots.acquire_nowait()
     await workers.begin("a", slots)
-    slots.give()
-    assert not slots.take()
+    slots.release()
+    assert not slots.acquire_nowait()
     await asyncio.sleep(0)
     assert workers.at_work == ["a"]
     await workers.end("a")
 
 
 async def test_who_is_cancelled_waits_no_longer_and_takes_no_slot_along() -> None:
-    slots, workers = Slots(1), Workers()
-    assert slots.take()
+    slots, workers = Semaphore(1), Workers()
+    assert slots.acquire_nowait()
     for name in "abc":
         await workers.begin(name, slots)
     workers.cancel("a")
     assert await workers.cancelled("a")
-    slots.give()
+    slots.release()
     workers.cancel("b")  # it has been handed the slot, and does not know it yet
     assert await workers.cancelled("b")
     await asyncio.sleep(0)
     assert workers.at_work == ["c"]
     await workers.end("c")
-    assert [slots.take(), slots.take()] == [True, False]
+    assert [slots.acquire_nowait(), slots.acquire_nowait()] == [True, False]
 
 
 async def test_slots_within_others_need_one_there_as_well() -> None:
-    whole, workers = Slots(3), Workers()
-    alice, bob = Slots(2, within=whole), Slots(2, within=whole)
+    whole, workers = Semaphore(3), Workers()
+    alice, bob = Semaphore(2, parent=whole), Semaphore(2, parent=whole)
     for name in ("a1", "a2", "a3"):
         await workers.begin(name, alice)
     for name in ("b1", "b2"):
@@ -98,20 +98,26 @@ async def test_slots_within_others_need_one_there_as_well() -> None:
     await workers.end("b1")
     assert workers.at_work == ["a1", "a2", "b1", "b2", "a3"]
     await workers.end("a2", "a3", "b2")
-    assert [alice.take(), alice.take(), alice.take(), bob.take(), bob.take()] == [True, True, False, True, False]
+    assert [
+        alice.acquire_nowait(),
+        alice.acquire_nowait(),
+        alice.acquire_nowait(),
+        bob.acquire_nowait(),
+        bob.acquire_nowait(),
+    ] == [True, True, False, True, False]
 
 
 async def test_who_is_cancelled_while_the_others_are_waited_for_gives_its_own_back() -> None:
-    whole, workers = Slots(1), Workers()
-    alice = Slots(1, within=whole)
-    assert whole.take()
+    whole, workers = Semaphore(1), Workers()
+    alice = Semaphore(1, parent=whole)
+    assert whole.acquire_nowait()
     await workers.begin("a", alice)
     await workers.begin("b", alice)
     workers.cancel("a")
     assert await workers.cancelled("a")
-    whole.give()
+    whole.release()
     for _ in range(3):
         await asyncio.sleep(0)
     assert workers.at_work == ["b"]
     await workers.end("b")
-    assert alice.take()
+    assert alice.acquire_nowait()

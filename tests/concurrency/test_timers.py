@@ -8,66 +8,66 @@ import time
 
 import pytest
 
-from spade_coreason.concurrency import Alarms, Limit
+from spade_coreason.concurrency import Deadline, TimerGroup
 
 from ..support.wait import PATIENCE_S, eventually
 
 
-async def rung(alarms: Alarms, expected: int, heard: list[str]) -> list[str]:
+async def rung(alarms: TimerGroup, expected: int, heard: list[str]) -> list[str]:
     await eventually(lambda: len(heard) >= expected)
     return heard
 
 
 async def test_waits_end_in_the_order_in_which_they_began_and_not_before_their_time() -> None:
-    alarms, heard = Alarms(0.02), list[str]()
+    alarms, heard = TimerGroup(0.02), list[str]()
     began = asyncio.get_running_loop().time()
     for name in "abc":
-        alarms.set(lambda name=name: heard.append(name))  # type: ignore[misc]  # mypy knows no type of a lambda with a default
+        alarms.schedule(lambda name=name: heard.append(name))  # type: ignore[misc]  # mypy knows no type of a lambda with a default
     assert await rung(alarms, 3, heard) == ["a", "b", "c"]
     assert asyncio.get_running_loop().time() - began >= 0.02
 
 
 async def test_what_was_taken_back_is_not_called_and_what_was_set_later_is() -> None:
-    alarms, heard = Alarms(0.02), list[str]()
+    alarms, heard = TimerGroup(0.02), list[str]()
 
     def first() -> None:
         heard.append("first")
 
-    alarms.set(first)
-    alarms.take_back(first)
-    alarms.take_back(first)
-    alarms.set(lambda: heard.append("second"))
+    alarms.schedule(first)
+    alarms.cancel(first)
+    alarms.cancel(first)
+    alarms.schedule(lambda: heard.append("second"))
     assert await rung(alarms, 1, heard) == ["second"]
-    alarms.set(lambda: heard.append("third"))
+    alarms.schedule(lambda: heard.append("third"))
     assert await rung(alarms, 2, heard) == ["second", "third"]
 
 
 async def test_one_that_raises_hinders_no_other() -> None:
-    alarms, heard, problems = Alarms(0.01), list[str](), list[object]()
+    alarms, heard, problems = TimerGroup(0.01), list[str](), list[object]()
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: problems.append(context["exception"]))
 
     def raises() -> None:
         raise ZeroDivisionError
 
-    alarms.set(raises)
-    alarms.set(lambda: heard.append("after it"))
+    alarms.schedule(raises)
+    alarms.schedule(lambda: heard.append("after it"))
     assert await rung(alarms, 1, heard) == ["after it"]
     assert [type(problem) for problem in problems] == [ZeroDivisionError]
 
 
 async def test_after_stop_nothing_rings() -> None:
-    alarms, heard = Alarms(0.01), list[str]()
-    alarms.set(lambda: heard.append("x"))
-    alarms.stop()
-    other = Alarms(0.03)
-    other.set(lambda: heard.append("later"))
+    alarms, heard = TimerGroup(0.01), list[str]()
+    alarms.schedule(lambda: heard.append("x"))
+    alarms.cancel_all()
+    other = TimerGroup(0.03)
+    other.schedule(lambda: heard.append("later"))
     assert await rung(other, 1, heard) == ["later"]
 
 
 async def test_a_limit_is_a_timeout_error() -> None:
-    limit = Limit(Alarms(0.01))
+    limit = Deadline(TimerGroup(0.01))
     with pytest.raises(TimeoutError):
-        await limit.hold(asyncio.Event().wait())
+        await limit.run(asyncio.Event().wait())
     assert limit.has_expired
     task = asyncio.current_task()
     assert task is not None
@@ -76,32 +76,32 @@ async def test_a_limit_is_a_timeout_error() -> None:
 
 
 async def test_what_cannot_be_awaited_leaves_no_alarm_behind() -> None:
-    alarms = Alarms(0.01)
+    alarms = TimerGroup(0.01)
     with pytest.raises(AttributeError):
-        await Limit(alarms).hold(None)  # type: ignore[arg-type]  # the point of the test
+        await Deadline(alarms).run(None)  # type: ignore[arg-type]  # the point of the test
     await asyncio.sleep(0.05)  # is not cancelled
 
 
 async def test_within_the_limit_nothing_happens_and_a_delay_of_nought_is_no_limit() -> None:
-    for alarms in (Alarms(5), Alarms(0)):
-        limit = Limit(alarms)
-        await limit.hold(asyncio.sleep(0.01))
+    for alarms in (TimerGroup(5), TimerGroup(0)):
+        limit = Deadline(alarms)
+        await limit.run(asyncio.sleep(0.01))
         assert not limit.has_expired
-        alarms.stop()
+        alarms.cancel_all()
 
 
 async def test_a_cancel_from_outside_travels_on_through_a_limit() -> None:
-    alarms = Alarms(5)
+    alarms = TimerGroup(5)
 
     async def waits() -> None:
-        await Limit(alarms).hold(asyncio.Event().wait())
+        await Deadline(alarms).run(asyncio.Event().wait())
 
     task = asyncio.create_task(waits())
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    alarms.stop()
+    alarms.cancel_all()
 
 
 async def test_what_is_raised_within_a_limit_that_expired_is_what_is_raised() -> None:
@@ -112,7 +112,7 @@ async def test_what_is_raised_within_a_limit_that_expired_is_what_is_raised() ->
             raise ZeroDivisionError from None
 
     with pytest.raises(ZeroDivisionError):
-        await Limit(Alarms(0.01)).hold(raises())
+        await Deadline(TimerGroup(0.01)).run(raises())
 
 
 async def test_what_swallows_its_cancellation_is_left_where_it_stands() -> None:
@@ -127,9 +127,9 @@ async def test_what_swallows_its_cancellation_is_left_where_it_stands() -> None:
             except GeneratorExit:
                 closed.append("closed")
 
-    limit = Limit(Alarms(0.01), patience_s=0.03)
+    limit = Deadline(TimerGroup(0.01), cancel_grace_s=0.03)
     with pytest.raises(TimeoutError):
-        await limit.hold(stubborn())
+        await limit.run(stubborn())
     assert (cancelled, closed) == (["cancelled"], ["closed"])
     task = asyncio.current_task()
     assert task is not None
@@ -149,9 +149,9 @@ async def test_what_puts_things_in_order_after_its_cancellation_has_the_time_for
             raise
         return "never"
 
-    limit = Limit(Alarms(0.01), patience_s=5)
+    limit = Deadline(TimerGroup(0.01), cancel_grace_s=5)
     with pytest.raises(TimeoutError):
-        await limit.hold(tidy())
+        await limit.run(tidy())
     assert ordered.is_set()
 
 
@@ -166,11 +166,11 @@ async def test_work_that_is_held_gives_its_value_and_hears_what_it_waits_for() -
         async with asyncio.timeout(PATIENCE_S):
             return await asyncio.to_thread(lambda: "done")
 
-    alarms = Alarms(5)
-    assert await Limit(alarms).hold(work()) == "done"
+    alarms = TimerGroup(5)
+    assert await Deadline(alarms).run(work()) == "done"
     with pytest.raises(ZeroDivisionError):
-        await Limit(alarms).hold(fails())
-    alarms.stop()
+        await Deadline(alarms).run(fails())
+    alarms.cancel_all()
 
 
 async def test_work_that_blocks_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -178,6 +178,6 @@ async def test_work_that_blocks_is_named_in_the_log(caplog: pytest.LogCaptureFix
         await asyncio.sleep(0)
         time.sleep(1.05)  # noqa: ASYNC251 - what agents should not do
 
-    await Limit(Alarms(0)).hold(blocks())
+    await Deadline(TimerGroup(0)).run(blocks())
     [said] = [record.getMessage() for record in caplog.records]
     assert re.fullmatch(r"test_work.*blocks held up everybody else for \d\.\d s; give what blocks to asyncio\.to_thread", said)

@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from spade_coreason.config.loader import load_settings
-from spade_coreason.config.settings import AgentSettings, RoomSettings, Settings, keys_of, section_in
+from spade_coreason.config.settings import AgentSettings, RoomSettings, Settings, keys_of, section_of
 
 from ..support.configurations import ECHO, agents, load, mistake
 
@@ -68,7 +68,7 @@ def test_platform_yaml_names_every_key_with_its_default_and_nothing_else() -> No
         assert list(values) == list(keys_of(section)), place
         for name, field in section.model_fields.items():
             key = field.alias or name
-            inner = section_in(field.annotation)
+            inner = section_of(field.annotation)
             if key == "agents":
                 assert inner is AgentSettings
                 assert field.get_default() == ()

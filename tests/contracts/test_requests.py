@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from spade_coreason.contracts import AgentRequest, ClientCapabilities
-from spade_coreason.contracts.base import of_valid
+from spade_coreason.contracts.base import construct_valid
 
 
 def test_a_request_needs_only_its_session_and_its_payload() -> None:
@@ -173,7 +173,7 @@ def test_a_request_of_valid_fields_is_as_one_that_was_validated() -> None:
         "capabilities": None,
         "metadata": {"a": 1},
     }
-    validated, made = AgentRequest.model_validate(fields), of_valid(AgentRequest, dict(fields))
+    validated, made = AgentRequest.model_validate(fields), construct_valid(AgentRequest, dict(fields))
     assert made == validated
     assert (repr(made), made.to_json()) == (repr(validated), validated.to_json())
     assert made.model_fields_set == validated.model_fields_set

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from spade_coreason.config.loader import load_settings
-from spade_coreason.domain.avatar import drawn, read_avatar
+from spade_coreason.domain.avatar import draw_avatar, read_avatar
 from spade_coreason.exceptions import ConfigError
 
 
 def test_the_same_name_has_the_same_picture_and_another_name_another() -> None:
-    assert drawn("echo") == drawn("echo")
-    assert len({drawn(f"agent {number}").hash for number in range(200)}) == 200
-    assert drawn("\ud800").type == "image/png"
+    assert draw_avatar("echo") == draw_avatar("echo")
+    assert len({draw_avatar(f"agent {number}").hash for number in range(200)}) == 200
+    assert draw_avatar("\ud800").media_type == "image/png"
 
 
 def test_a_drawn_picture_is_a_whole_small_png() -> None:
-    data = drawn("echo").data
+    data = draw_avatar("echo").data
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     assert len(data) < 500
     at, chunks = 8, {}
@@ -43,7 +43,7 @@ def test_a_drawn_picture_is_a_whole_small_png() -> None:
 @pytest.mark.parametrize(
     ("content", "kind"),
     [
-        (drawn("x").data, "image/png"),
+        (draw_avatar("x").data, "image/png"),
         (b"\xff\xd8\xff\xe0 and so on", "image/jpeg"),
         (b"RIFF\0\0\0\0WEBPVP8 ", "image/webp"),
     ],

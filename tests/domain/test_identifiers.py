@@ -8,14 +8,14 @@ from uuid import RFC_4122, UUID, SafeUUID, uuid5
 import pytest
 
 from spade_coreason.domain.identifiers import (
-    INBOX,
-    choose,
-    derived_thread,
-    inbox_key,
-    is_reserved,
-    possible_ids,
-    session_id,
-    thread_of,
+    INBOX_NAMESPACE,
+    candidate_conversation_ids,
+    choose_conversation_id,
+    derive_inbox_key,
+    derive_session_id,
+    derive_thread,
+    is_reserved_thread,
+    recover_thread,
 )
 
 AGENT = "notes@example.org"
@@ -24,7 +24,7 @@ BOB = "bob@example.org"
 
 
 def conversation(thread: str | None, sender: str, owners: dict[str, str]) -> str | None:
-    return choose(possible_ids(thread, sender, AGENT), sender, owners)
+    return choose_conversation_id(candidate_conversation_ids(thread, sender, AGENT), sender, owners)
 
 
 def test_a_thread_is_the_conversation_of_whoever_comes_first() -> None:
@@ -42,7 +42,7 @@ def test_who_had_to_take_another_id_keeps_it_when_the_first_is_free_again() -> N
 
 @pytest.mark.parametrize("thread", [f"{ALICE}_{AGENT}", f"t_{ALICE}", f"x_{AGENT}", "a_b@c"])
 def test_a_thread_that_reads_as_an_id_of_ours_is_never_taken_as_it_is(thread: str) -> None:
-    assert is_reserved(thread, AGENT)
+    assert is_reserved_thread(thread, AGENT)
     assert conversation(thread, BOB, {}) == f"{thread}_{BOB}"
 
 
@@ -61,32 +61,32 @@ def test_an_id_that_another_owns_all_the_same_gets_a_hash_of_the_owner() -> None
 
 
 def test_sessions_are_the_same_after_a_restart_and_differ_by_each_part() -> None:
-    made = {session_id(agent, owner, name) for agent in "ab" for owner in "cd" for name in "ef"}
+    made = {derive_session_id(agent, owner, name) for agent in "ab" for owner in "cd" for name in "ef"}
     assert len(made) == 8
-    assert session_id("a", "c", "e") in made
-    assert session_id("a", "c", "e").version == 5
-    assert session_id("a", "b_c", "d") != session_id("a", "b", "c_d")
+    assert derive_session_id("a", "c", "e") in made
+    assert derive_session_id("a", "c", "e").version == 5
+    assert derive_session_id("a", "b_c", "d") != derive_session_id("a", "b", "c_d")
 
 
 def test_a_stanza_is_the_same_only_with_the_same_sender_id_and_content() -> None:
-    key = inbox_key(AGENT, ALICE, "1", "hi")
-    assert key == inbox_key(AGENT, ALICE, "1", "hi")
-    assert len({key, inbox_key(AGENT, BOB, "1", "hi"), inbox_key(AGENT, ALICE, "1", "ho")}) == 3
-    assert inbox_key(AGENT, ALICE, "", "hi") != inbox_key(AGENT, ALICE, "", "hi")
+    key = derive_inbox_key(AGENT, ALICE, "1", "hi")
+    assert key == derive_inbox_key(AGENT, ALICE, "1", "hi")
+    assert len({key, derive_inbox_key(AGENT, BOB, "1", "hi"), derive_inbox_key(AGENT, ALICE, "1", "ho")}) == 3
+    assert derive_inbox_key(AGENT, ALICE, "", "hi") != derive_inbox_key(AGENT, ALICE, "", "hi")
 
 
 def test_the_key_of_a_stanza_is_a_uuid_of_version_5() -> None:
     for number in range(100):
-        key = inbox_key(AGENT, ALICE, str(number), "hi")
-        assert key == uuid5(INBOX, f"{AGENT}\0{ALICE}\0{number}\0hi")
+        key = derive_inbox_key(AGENT, ALICE, str(number), "hi")
+        assert key == uuid5(INBOX_NAMESPACE, f"{AGENT}\0{ALICE}\0{number}\0hi")
     assert (key.version, key.variant, key.is_safe) == (5, RFC_4122, SafeUUID.unknown)
     assert UUID(str(key)) == key == pickle.loads(pickle.dumps(key))
 
 
 def test_two_people_behind_one_agent_are_two_threads_at_the_next() -> None:
-    alice, bob = (session_id("relay@example.org", who, f"{who}_relay@example.org") for who in (ALICE, BOB))
-    assert derived_thread(alice, AGENT) != derived_thread(bob, AGENT)
-    assert derived_thread(alice, AGENT) == derived_thread(alice, AGENT)
+    alice, bob = (derive_session_id("relay@example.org", who, f"{who}_relay@example.org") for who in (ALICE, BOB))
+    assert derive_thread(alice, AGENT) != derive_thread(bob, AGENT)
+    assert derive_thread(alice, AGENT) == derive_thread(alice, AGENT)
 
 
 @pytest.mark.parametrize("sender", [ALICE, "tea@muc.example.org", "tea@muc.example.org/visit-0"])
@@ -95,6 +95,6 @@ def test_two_people_behind_one_agent_are_two_threads_at_the_next() -> None:
     [None, "t", "a@b", "a_b", "a_b@c", f"t_{ALICE}", f"t_{BOB}", f"{ALICE}_{AGENT}", f"_{ALICE}", f"t_{ALICE}_{ALICE}"],
 )
 def test_the_thread_of_a_conversation_is_found_from_its_id(sender: str, thread: str | None) -> None:
-    for ident in possible_ids(thread, sender, AGENT):
-        found = thread_of(ident, sender, AGENT)
+    for ident in candidate_conversation_ids(thread, sender, AGENT):
+        found = recover_thread(ident, sender, AGENT)
         assert found == thread

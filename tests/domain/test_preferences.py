@@ -18,11 +18,11 @@ from spade_coreason import (
     ThinkingBlock,
     agent,
 )
-from spade_coreason.codec.encoders.base import Manner
-from spade_coreason.codec.encoders.factory import voice_for
-from spade_coreason.contracts.blocks import STEP
-from spade_coreason.domain.messages import Incoming, Said, SaidText
-from spade_coreason.domain.preferences import PREFERENCES, USUAL, Preferences, is_language_tag
+from spade_coreason.codec.encoders.base import PresentationOptions
+from spade_coreason.codec.encoders.factory import encoder_for
+from spade_coreason.contracts.blocks import STEP_TITLE
+from spade_coreason.domain.messages import BlockEmitted, InboundRequest, TextEmitted
+from spade_coreason.domain.preferences import DEFAULTS, PREFERENCES, Preferences, is_language_tag
 from spade_coreason.runtime.response import Response
 
 from ..support.errors import ExpectedErrors
@@ -75,20 +75,20 @@ def test_only_true_and_false_say_whether(value: Any) -> None:
 async def test_thoughts_are_shown_to_whom_wants_them_and_are_no_part_of_the_answer() -> None:
     async with thinking() as t:
         assert await t.say("?") == SILENT
-        await t.runners[AGENT].prefer(ALICE, Preferences(thoughts=True))
+        await t.runners[AGENT].set_preferences(ALICE, Preferences(thoughts=True))
         assert await t.say("?") == ALOUD
         assert await t.say("?", thread="another") == ALOUD
         assert await t.say("?", user=BOB) == SILENT
         history = await t.say("/history")
         assert "window" not in history[0]
-        await t.runners[AGENT].prefer(ALICE, Preferences(thoughts=False))
+        await t.runners[AGENT].set_preferences(ALICE, Preferences(thoughts=False))
         assert await t.say("?") == SILENT
 
 
 async def test_thoughts_may_be_shown_to_all_who_do_not_mind() -> None:
     async with thinking(policy=Policy(thoughts=True)) as t:
         assert await t.say("?") == ALOUD
-        await t.runners[AGENT].prefer(ALICE, Preferences(thoughts=False))
+        await t.runners[AGENT].set_preferences(ALICE, Preferences(thoughts=False))
         assert await t.say("?") == SILENT
 
 
@@ -107,9 +107,9 @@ async def test_a_program_and_a_spade_agent_get_thoughts_in_their_own_way() -> No
 
 @pytest.mark.parametrize("language", ["room", "person"])
 def test_a_thought_is_one_stanza_that_is_not_kept_and_in_a_room_it_is_none(language: str) -> None:
-    asked = Incoming(language, f"{ALICE}/phone", "1", None, {"query": "?"}, "", nickname="alice")
-    voice = voice_for(asked, UUID(int=1), AGENT, 10_000, Manner(thoughts=True))
-    said = [stanza for text in ("snake_case is\x00 odd", " ", "x" * 20_000) for stanza in voice.say(thought(text))]
+    asked = InboundRequest(language, f"{ALICE}/phone", "1", None, {"query": "?"}, "", nickname="alice")
+    voice = encoder_for(asked, UUID(int=1), AGENT, 10_000, PresentationOptions(shows_thoughts=True))
+    said = [stanza for text in ("snake_case is\x00 odd", " ", "x" * 20_000) for stanza in voice.encode(thought(text))]
     if language == "room":
         assert said == []
         return
@@ -118,22 +118,24 @@ def test_a_thought_is_one_stanza_that_is_not_kept_and_in_a_room_it_is_none(langu
     assert all("<no-store xmlns='urn:xmpp:hints'/>" in stanza and len(stanza) <= 10_000 for stanza in said)
     assert "x …</body>" in long
     assert short.split(" id='")[1].split("'")[0].startswith(str(UUID(int=1)))
-    assert voice.say(SaidText("It is sunny.", 1))[0].count(f"id='{UUID(int=1)}-0-") == 2
+    assert voice.encode(TextEmitted("It is sunny.", 1))[0].count(f"id='{UUID(int=1)}-0-") == 2
 
 
 @pytest.mark.parametrize(
     ("language", "manner", "is_said"),
     [
-        ("person", Manner(steps=True), True),
-        ("person", Manner(thoughts=True), True),
-        ("person", Manner(), False),
-        ("room", Manner(steps=True), False),
+        ("person", PresentationOptions(shows_steps=True), True),
+        ("person", PresentationOptions(shows_thoughts=True), True),
+        ("person", PresentationOptions(), False),
+        ("room", PresentationOptions(shows_steps=True), False),
     ],
 )
-def test_a_step_is_read_by_people_who_do_not_mind_and_not_in_a_room(language: Any, manner: Manner, is_said: bool) -> None:
-    asked = Incoming(language, f"{ALICE}/phone", "1", None, {"query": "?"}, "", nickname="alice")
-    voice = voice_for(asked, UUID(int=1), AGENT, 10_000, manner)
-    said = voice.say(Said(ThinkingBlock(title=STEP, content="Using recall…")))
+def test_a_step_is_read_by_people_who_do_not_mind_and_not_in_a_room(
+    language: Any, manner: PresentationOptions, is_said: bool
+) -> None:
+    asked = InboundRequest(language, f"{ALICE}/phone", "1", None, {"query": "?"}, "", nickname="alice")
+    voice = encoder_for(asked, UUID(int=1), AGENT, 10_000, manner)
+    said = voice.encode(BlockEmitted(ThinkingBlock(title=STEP_TITLE, content="Using recall…")))
     assert ["<body>_Using recall…_</body>" in stanza for stanza in said] == [True] * is_said
 
 
@@ -147,12 +149,12 @@ async def test_an_agent_says_its_steps_to_people_and_programs_beside_its_answer(
         assert await t.say("?") == ["_Looking into the oven…_", "It is done."]
         answer = await t.ask("?")
         assert answer.text == "It is done."
-        assert (answer.events[0].type, answer.events[0].data["title"]) == ("block.thought", STEP)
+        assert (answer.events[0].type, answer.events[0].data["title"]) == ("block.thought", STEP_TITLE)
         assert "oven" not in (await t.say("/history"))[0]
 
 
-def thought(text: str) -> Said:
-    return Said(ThinkingBlock(content=text))
+def thought(text: str) -> BlockEmitted:
+    return BlockEmitted(ThinkingBlock(content=text))
 
 
 async def test_the_agent_hears_which_language_is_preferred_and_nobody_else_may_say_so() -> None:
@@ -160,7 +162,7 @@ async def test_the_agent_hears_which_language_is_preferred_and_nobody_else_may_s
         runner, agent = t.runners[AGENT], t.agent
         assert isinstance(agent, Thinker)
         await t.say("?")
-        await runner.prefer(ALICE, Preferences(language="pt-BR"))
+        await runner.set_preferences(ALICE, Preferences(language="pt-BR"))
         await t.say("?")
         await t.ask("?")
         await t.say("?", user=BOB)
@@ -195,18 +197,18 @@ async def test_the_language_of_a_message_is_known_where_it_has_one(
 async def test_preferences_outlast_a_restart_and_end_with_forget_me() -> None:
     prefers = Preferences("de", thoughts=True, streaming=False)
     async with thinking() as t:
-        assert await t.runners[AGENT].preferences(ALICE) == USUAL
-        await t.runners[AGENT].prefer(ALICE, prefers)
-        assert await t.runners[AGENT].preferences(ALICE) == prefers
+        assert await t.runners[AGENT].get_preferences(ALICE) == DEFAULTS
+        await t.runners[AGENT].set_preferences(ALICE, prefers)
+        assert await t.runners[AGENT].get_preferences(ALICE) == prefers
         assert await t.say("?") == ALOUD
         await t.restart()
-        assert await t.runners[AGENT].preferences(ALICE) == prefers
+        assert await t.runners[AGENT].get_preferences(ALICE) == prefers
         assert await t.say("?") == ALOUD
-        assert await t.runners[AGENT].preferences(BOB) == USUAL
+        assert await t.runners[AGENT].get_preferences(BOB) == DEFAULTS
         await t.say("/forget yes")
         assert await t.say("?") == ALOUD
         await t.say("/forget me yes")
-        assert await t.runners[AGENT].preferences(ALICE) == USUAL
+        assert await t.runners[AGENT].get_preferences(ALICE) == DEFAULTS
         assert await t.say("?") == SILENT
         await t.restart()
         assert await t.say("?") == SILENT

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spade_coreason.domain.text import coverage, keywords, words
-from spade_coreason.memory.knowledge.chunking import split
+from spade_coreason.domain.text import extract_keywords, keyword_coverage, split_words
+from spade_coreason.memory.knowledge.chunking import chunk
 
 
 @pytest.mark.parametrize(
@@ -19,13 +19,13 @@ from spade_coreason.memory.knowledge.chunking import split
     ],
 )
 def test_words_have_no_case_and_no_accents(text: str, found: list[str]) -> None:
-    assert words(text) == found
+    assert split_words(text) == found
 
 
 def test_a_question_is_about_its_uncommon_words() -> None:
-    assert keywords("What is the refund policy for subscriptions?") == ["refund", "policy", "subscriptions"]
-    assert keywords("Wie ist die Rückgabe geregelt?") == ["ruckgabe", "geregelt"]
-    assert keywords("who is it?") == ["who", "is", "it"]
+    assert extract_keywords("What is the refund policy for subscriptions?") == ["refund", "policy", "subscriptions"]
+    assert extract_keywords("Wie ist die Rückgabe geregelt?") == ["ruckgabe", "geregelt"]
+    assert extract_keywords("who is it?") == ["who", "is", "it"]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_question_is_about_its_uncommon_words() -> None:
     ],
 )
 def test_forms_of_a_word_count_as_the_word(query: str, text: str, share: float) -> None:
-    assert coverage(keywords(query), " ".join(words(text))) == share
+    assert keyword_coverage(extract_keywords(query), " ".join(split_words(text))) == share
 
 
 # Cutting
@@ -48,7 +48,7 @@ def test_forms_of_a_word_count_as_the_word(query: str, text: str, share: float) 
 
 def test_passages_end_where_a_person_would_end_them() -> None:
     text = "One is short.\n\n" + "Two has a sentence. " * 30 + "\n\nThree."
-    found = split(text, most=200)
+    found = chunk(text, max_characters=200)
     assert all(0 < len(passage) <= 200 for passage in found)
     assert found[0].startswith("One is short.")
     assert all(passage.endswith(".") for passage in found)
@@ -58,22 +58,22 @@ def test_passages_end_where_a_person_would_end_them() -> None:
 @pytest.mark.parametrize("text", ["x" * 5000, "word " * 1000, "日本語。" * 1000, "\n" * 100, "a\n" * 3000, "", "…" * 2001])
 def test_nothing_is_lost_and_nothing_too_long_whatever_the_text(text: str) -> None:
     for most in (10, 100, 1000):
-        found = split(text, most=most)
+        found = chunk(text, max_characters=most)
         assert all(0 < len(passage) <= most for passage in found)
         assert "".join("".join(found).split()) == "".join(text.split())
 
 
 def test_a_passage_of_markdown_says_under_which_headings_it_stands() -> None:
     text = "Before.\n\n# Shop\n\n## Refunds\n\nWithin 14 days.\n\n```\n# no heading\n```\n\n## Hours\n\nNine to five.\n"
-    assert split(text, is_markdown=True) == [
+    assert chunk(text, is_markdown=True) == [
         "Before.",
         "Shop › Refunds\nWithin 14 days.\n\n```\n# no heading\n```",
         "Shop › Hours\nNine to five.",
     ]
     long = "# " + "title " * 100 + "\n" + "word " * 500
-    assert all(len(passage) <= 300 for passage in split(long, is_markdown=True, most=300))
+    assert all(len(passage) <= 300 for passage in chunk(long, is_markdown=True, max_characters=300))
 
 
 def test_a_heading_of_many_spaces_takes_no_time() -> None:
     text = f"# one{' ' * 100_000}two ##\nthe text"  # a regular expression that goes back takes minutes
-    assert len(split(text, is_markdown=True)) == 1
+    assert len(chunk(text, is_markdown=True)) == 1

@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from spade_coreason import MemoryConfig, MemoryStrategy
-from spade_coreason.domain.window import KEPT, extent, fitting, to_absorb
+from spade_coreason.domain.window import MAX_UNBOUNDED_TURNS, count_fitting_turns, turns_to_compact, window_bounds
 from spade_coreason.exceptions import ConfigError
-from spade_coreason.memory.summaries import extract
-from spade_coreason.memory.tokens import Tokenizer, counter, estimate
+from spade_coreason.memory.summaries import extract_sentences
+from spade_coreason.memory.tokens import Tokenizer, counter_for, estimate_tokens
 
 PROSE = "The agent keeps what it was told, and says it again when somebody asks for it. " * 20
 
@@ -31,51 +31,51 @@ def config(strategy: MemoryStrategy, limit: int) -> MemoryConfig:
     ],
 )
 def test_a_token_buffer_holds_the_newest_turns_that_fit(sizes: list[int], limit: int, kept: int) -> None:
-    assert fitting(sizes, limit) == kept
+    assert count_fitting_turns(sizes, limit) == kept
     policy, turns = config(MemoryStrategy.TOKEN_BUFFER, limit), len(sizes)
-    assert extent(turns, policy, turns, sizes=iter(sizes)) == (kept, turns - kept + 1)
+    assert window_bounds(turns, policy, turns, sizes=iter(sizes)) == (kept, turns - kept + 1)
 
 
 @pytest.mark.parametrize("strategy", [MemoryStrategy.SUMMARY, MemoryStrategy.VECTOR_STORE])
 def test_what_is_not_taken_in_yet_stays_in_the_window(strategy: MemoryStrategy) -> None:
     policy = config(strategy, 3)
-    assert to_absorb(policy, 3, 0) == range(0)
-    assert list(to_absorb(policy, 10, 0)) == [1, 2, 3, 4, 5, 6, 7]
-    assert extent(10, policy, 10, absorbed=0) == (10, 1)
-    assert list(to_absorb(policy, 10, 5)) == [6, 7]
-    assert extent(10, policy, 10, absorbed=7) == (3, 8)
+    assert turns_to_compact(policy, 3, 0) == range(0)
+    assert list(turns_to_compact(policy, 10, 0)) == [1, 2, 3, 4, 5, 6, 7]
+    assert window_bounds(10, policy, 10, compacted_through=0) == (10, 1)
+    assert list(turns_to_compact(policy, 10, 5)) == [6, 7]
+    assert window_bounds(10, policy, 10, compacted_through=7) == (3, 8)
 
 
 @pytest.mark.parametrize("strategy", [MemoryStrategy.ALL, MemoryStrategy.SUMMARY])
 def test_a_window_without_bounds_is_not_all_in_memory(strategy: MemoryStrategy) -> None:
-    assert extent(KEPT + 50, config(strategy, 3), KEPT + 50) == (KEPT, 1)
+    assert window_bounds(MAX_UNBOUNDED_TURNS + 50, config(strategy, 3), MAX_UNBOUNDED_TURNS + 50) == (MAX_UNBOUNDED_TURNS, 1)
 
 
 @pytest.mark.parametrize("strategy", [MemoryStrategy.ALL, MemoryStrategy.SLIDING_WINDOW, MemoryStrategy.TOKEN_BUFFER])
 def test_only_two_strategies_take_turns_in(strategy: MemoryStrategy) -> None:
-    assert not to_absorb(config(strategy, 3), 1000, 0)
+    assert not turns_to_compact(config(strategy, 3), 1000, 0)
 
 
 def test_the_estimate_is_near_what_a_tokenizer_counts() -> None:
     for name in ("o200k", "cl100k"):
-        assert 0.9 < estimate(PROSE) / counter(name)(PROSE) < 1.3
-    assert estimate("") == 0
-    assert estimate("a") == 1
-    assert estimate("日本語") == 3
+        assert 0.9 < estimate_tokens(PROSE) / counter_for(name)(PROSE) < 1.3
+    assert estimate_tokens("") == 0
+    assert estimate_tokens("a") == 1
+    assert estimate_tokens("日本語") == 3
 
 
 @pytest.mark.parametrize("name", ["auto", "o200k", "cl100k", "estimate"])
 def test_any_text_has_a_number_of_tokens(name: Tokenizer) -> None:
-    count = counter(name)
+    count = counter_for(name)
     for text in ("", "word", "<|endoftext|>", "\ud800 alone", "👩‍👩‍👧", "x" * 100_000, "\x00\x01"):
         assert count(text) >= (1 if text else 0)
 
 
 def test_a_tokenizer_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rs_bpe", None)
-    assert counter("auto") is estimate
+    assert counter_for("auto") is estimate_tokens
     with pytest.raises(ConfigError, match=r'pip install "spade-coreason\[tokens\]"'):
-        counter("o200k")
+        counter_for("o200k")
 
 
 def test_a_summary_without_a_model_keeps_what_was_spoken_of_most_in_its_order() -> None:
@@ -86,8 +86,8 @@ def test_a_summary_without_a_model_keeps_what_was_spoken_of_most_in_its_order() 
         "Agent: Sunny.",
         "User: And is the plane on Friday on time?",
     ]
-    kept = extract(lines, 130)
-    assert kept == extract(lines, 130)
+    kept = extract_sentences(lines, 130)
+    assert kept == extract_sentences(lines, 130)
     assert len(kept) <= 130
     assert kept.splitlines() == [
         "User: My plane leaves on Friday at 7.",
@@ -95,4 +95,4 @@ def test_a_summary_without_a_model_keeps_what_was_spoken_of_most_in_its_order() 
         kept.splitlines()[2],
     ]
     assert "hello" not in kept
-    assert extract([], 100) == extract(["User: "], 100) == ""
+    assert extract_sentences([], 100) == extract_sentences(["User: "], 100) == ""

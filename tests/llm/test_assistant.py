@@ -11,7 +11,7 @@ import pytest
 
 from agents.assistant import AssistantAgent
 from spade_coreason import AgentTester, ConfigError, load_settings
-from spade_coreason.runtime.agent_factory import AgentParts, load_agent
+from spade_coreason.runtime.agent_factory import Injectables, load_agent
 
 from ..support.chat_completions import ChatServer, calls, contents, says
 from ..support.mcp_servers.servers import old
@@ -81,8 +81,8 @@ def test_the_configuration_of_the_assistant_is_read(tmp_path: Path) -> None:
         "output_guardrails",
         "budgets",
     }
-    parts = AgentParts(memory=object, peers=object, usage=object)
-    made = load_agent(agent.agent, place="", project=ROOT, parts=parts, options=agent.options)
+    parts = Injectables(memory=object, peers=object, usage=object)
+    made = load_agent(agent.agent, place="", project=ROOT, injectables=parts, options=agent.options)
     assert made.manifest.metadata.name == "AssistantAgent"
 
 
@@ -90,7 +90,7 @@ def test_an_assistant_without_a_model_says_what_to_do(monkeypatch: pytest.Monkey
     for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY", "OPENAI_MODEL"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ConfigError, match=r"options.model: no model is named.*OPENAI_MODEL"):
-        load_agent("agents.assistant:AssistantAgent", place="", project=ROOT, parts=AgentParts(), options={})
+        load_agent("agents.assistant:AssistantAgent", place="", project=ROOT, injectables=Injectables(), options={})
 
 
 async def test_the_bakery_of_the_readme_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from spade_coreason import AgentTester, PeerFailed
-from spade_coreason.memory.usage import USAGE
+from spade_coreason import AgentTester, PeerFailedError
+from spade_coreason.memory.usage import USAGE_EVENT
 
 from ..support.chat_completions import calls, hangs, says
 from ..support.clock import Clock
@@ -19,7 +19,7 @@ EVENING = datetime(2026, 11, 21, 18, 30, tzinfo=UTC)
 
 
 async def refused(t: AgentTester, **how: Any) -> str:
-    with pytest.raises(PeerFailed) as raised:
+    with pytest.raises(PeerFailedError) as raised:
         await t.ask("more", **how)
     return str(raised.value)
 
@@ -36,7 +36,7 @@ async def test_what_a_turn_used_is_an_event_of_it_and_in_its_meta() -> None:
         "completion_tokens": 14,
         "total_tokens": 36,
     }
-    assert [event["data"] for event in turn["events"] if event["type"] == USAGE] == [turn["meta"]["usage"]]
+    assert [event["data"] for event in turn["events"] if event["type"] == USAGE_EVENT] == [turn["meta"]["usage"]]
 
 
 async def test_a_person_has_a_budget_for_a_day_over_restarts_and_conversations() -> None:

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from spade_coreason import AgentRequest, PeerEvent, PeerFailed
+from spade_coreason import AgentRequest, PeerEvent, PeerFailedError
 
 from ..support.chat_completions import Answer, Wire, breaks, calls, hangs, says
 from ..support.llm_agent import giving, guarded, recorded
@@ -49,12 +49,12 @@ async def test_a_judge_is_in_the_budget_also_where(answer: Answer, guardrail: di
     async with guarded(answer, says("ok"), input_guardrails=[guardrail], budgets={"conversation": 1000}) as (server, t):
         try:
             await t.ask("hello")
-        except PeerFailed as failed:
+        except PeerFailedError as failed:
             assert "budget of 1,000" in str(failed)  # noqa: PT017 - of the answer, after the judge
         [turn] = await recorded(t)
         assert turn["meta"]["usage"]["total_tokens"] > 1000
         asked = len(server.asked)
-        with pytest.raises(PeerFailed, match="budget of 1,000"):
+        with pytest.raises(PeerFailedError, match="budget of 1,000"):
             await t.ask("again")
         assert len(server.asked) == asked
 
@@ -79,7 +79,7 @@ async def test_a_judge_of_an_answer_is_not_asked_when_the_budget_is_used_up() ->
             async for event in t.stream("count"):
                 events.append(event)
 
-        with pytest.raises(PeerFailed, match="budget of 36 tokens"):
+        with pytest.raises(PeerFailedError, match="budget of 36 tokens"):
             await listen()
         [turn] = await recorded(t)
     assert [asked["model"] for asked in server.asked] == ["small", "judge", "judge"]
@@ -91,13 +91,13 @@ async def test_a_judge_of_an_answer_is_not_asked_when_the_budget_is_used_up() ->
 async def test_an_answer_that_broke_off_is_in_the_budget_and_one_that_never_began_is_not() -> None:
     async with guarded(breaks("one " * 100), budgets={"conversation": 1000}) as (server, t):
         for _ in range(2):
-            with pytest.raises(PeerFailed, match="broke off"):
+            with pytest.raises(PeerFailedError, match="broke off"):
                 await t.ask("word " * 600)
-        with pytest.raises(PeerFailed, match="budget of 1,000"):
+        with pytest.raises(PeerFailedError, match="budget of 1,000"):
             await t.ask("again")
         assert len(server.asked) == 2
     async with guarded(breaks()) as (_, t):
-        with pytest.raises(PeerFailed, match=r"broke off|cannot be reached"):
+        with pytest.raises(PeerFailedError, match=r"broke off|cannot be reached"):
             await t.ask("word " * 600)
         [turn] = await recorded(t)
     assert "total_tokens" not in turn["meta"]["usage"]
@@ -163,5 +163,5 @@ async def test_a_keyword_is_found_in_data_behind_whatever_json_writes_otherwise(
 
     data = says(*json.dumps({"text": text}))
     async with guarded(data, definition=giving({"type": "object"}), output_guardrails=[rule]) as (_, t):
-        with pytest.raises(PeerFailed, match="I cannot give this answer"):
+        with pytest.raises(PeerFailedError, match="I cannot give this answer"):
             await t.ask("Say it.")

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from spade_coreason import Interaction, PeerFailed
-from spade_coreason.llm.context import Context, ContextTooLong
+from spade_coreason import Interaction, PeerFailedError
+from spade_coreason.llm.context import Context, ContextTooLongError
 from spade_coreason.llm.prompts import Message
-from spade_coreason.memory.tokens import counter
+from spade_coreason.memory.tokens import counter_for
 
 from ..support.chat_completions import Asked, calls, contents, says
 from .test_agent import helper
@@ -98,7 +98,7 @@ def test_what_tools_answered_is_shortened_the_first_before_the_last_and_every_ca
 def test_a_question_that_has_no_room_is_one_clear_error() -> None:
     made = context(LIMIT, facts=9, turns=9)
     made.tail.append({"role": "user", "content": "x" * LIMIT})
-    with pytest.raises(ContextTooLong, match=r"too long for my language model: 2,\d\d\d tokens, and 2,000 are the most"):
+    with pytest.raises(ContextTooLongError, match=r"too long for my language model: 2,\d\d\d tokens, and 2,000 are the most"):
         made.messages()
 
 
@@ -112,12 +112,12 @@ async def test_an_agent_with_much_of_everything_never_shows_more_than_the_limit(
     def tokens(asked: Asked) -> int:
         beside = json.dumps([asked.get("tools"), asked.get("response_format")])
         texts = [beside, *(message["content"] or "" for message in asked["messages"])]
-        return sum(map(counter("auto"), texts))
+        return sum(map(counter_for("auto"), texts))
 
     rounds: list[Any] = [calls(*(("read", {"part": part}) for part in range(4))) for _ in range(5)]
     limits = {"context_tokens": limit}
     async with helper(says("Noted."), tools=[read], limits=limits) as (server, t):
-        memory, knowledge = t.runners[t.jid].memory, t.runners[t.jid].knowledge
+        memory, knowledge = t.runners[t.jid].interaction_memory, t.runners[t.jid].knowledge
         assert memory is not None
         assert knowledge is not None
         for number in range(5):
@@ -133,7 +133,7 @@ async def test_an_agent_with_much_of_everything_never_shows_more_than_the_limit(
         assert max(most) <= limit
         assert max(most) > limit * 0.8
         assert "fact 199" in contents(server.asked[-1], "system")[-1]
-        with pytest.raises(PeerFailed, match=r"This is too long for my language model: .* ask with less\."):
+        with pytest.raises(PeerFailedError, match=r"This is too long for my language model: .* ask with less\."):
             await t.ask("word " * 4000)
         server.answers[:] = [says("yes")]
         assert (await t.ask("hi")).text == "yes"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from spade_coreason import ConfigError, PeerFailed, Policy
+from spade_coreason import ConfigError, PeerFailedError, Policy
 from spade_coreason.llm.agent import LLMAgent
 
 from ..support.chat_completions import Answer, Wire, breaks, calls, contents, fails, says
@@ -224,7 +224,7 @@ async def _talks_for_ever(wire: Wire) -> None:
 async def test_a_slow_drip_ends_with_the_time_of_a_turn(expected_errors: ExpectedErrors) -> None:
     expected_errors("assist took longer than 2 s")
     async with nothing_left(), helper(_drips, policy=Policy(assist_timeout_s=2)) as (server, t):
-        with pytest.raises(PeerFailed, match=r"I could not finish this within 2 s"):
+        with pytest.raises(PeerFailedError, match=r"I could not finish this within 2 s"):
             await t.ask("hi")
         await eventually(lambda: server.open == 0)
         server.answers[:] = [says("yes")]
@@ -249,7 +249,7 @@ async def test_an_answer_without_end_is_cut_off_and_says_so(answer: Answer) -> N
 )
 async def test_a_model_that_comes_to_no_answer_is_one_line(answer: Answer) -> None:
     async with nothing_left(), helper(answer) as (server, t):
-        with pytest.raises(PeerFailed, match="My language model used up all it may say before its answer"):
+        with pytest.raises(PeerFailedError, match="My language model used up all it may say before its answer"):
             await t.ask("hi", timeout=PATIENCE_S)
         await eventually(lambda: server.open == 0)
         server.answers[:] = [says("yes")]
@@ -339,7 +339,7 @@ def _coded(status: int, code: str) -> Answer:
 )
 async def test_nonsense_on_the_wire_is_one_line_and_the_agent_stays(failure: Answer, said: str) -> None:
     async with nothing_left(), helper(failure, endpoint={"tries": 1}) as (server, t):
-        with pytest.raises(PeerFailed, match=f"My language model {said}") as raised:
+        with pytest.raises(PeerFailedError, match=f"My language model {said}") as raised:
             await t.ask("hi")
         assert "\n" not in str(raised.value)
         assert len(server.asked) == 1
@@ -372,7 +372,7 @@ def _endless(piece: str, status: int = 200) -> Answer:
 )
 async def test_of_what_has_no_end_no_more_is_read_than_anybody_wants(failure: Answer, said: str) -> None:
     async with nothing_left(), helper(failure, endpoint={"tries": 1}) as (server, t):
-        with pytest.raises(PeerFailed, match=f"My language model {said}"):
+        with pytest.raises(PeerFailedError, match=f"My language model {said}"):
             await t.ask("hi", timeout=PATIENCE_S)
         await eventually(lambda: server.open == 0)
         server.answers[:] = [says("yes")]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spade_coreason import AgentTester, PeerFailed, Policy
+from spade_coreason import AgentTester, PeerFailedError, Policy
 from spade_coreason.llm.agent import LLMAgent
 
 from ..support.chat_completions import ChatServer, Wire, contents, fails, hangs, says
@@ -54,7 +54,7 @@ async def test_agents_of_one_process_have_their_own_model_key_tools_and_memory()
         questions = [t.ask(f"to {name}", to=jids[name]) for name in servers for _ in range(5)]
         answers = await asyncio.gather(*questions)
         assert [answer.text for answer in answers] == [f"I am {name}" for name in servers for _ in range(5)]
-        one = t.built[jids["one"]]
+        one = t.built_agents[jids["one"]]
         assert isinstance(one, LLMAgent)
         await one.shutdown()  # of one, and the other goes on
         assert (await t.ask("again", to=jids["two"])).text == "I am two"
@@ -91,7 +91,7 @@ async def test_a_date_says_when_to_ask_again() -> None:
     async with helper(fails(429, **{"Retry-After": at(-9)}), says("yes"), endpoint={"first_pause_s": 60}) as (server, t):
         assert (await t.ask("hi")).text == "yes"  # at once
         server.answers[:] = [fails(429, **{"Retry-After": at(600)})]
-        with pytest.raises(PeerFailed, match=r"My language model is busy \(429\); ask again in (5[0-9]|60)\d s\."):
+        with pytest.raises(PeerFailedError, match=r"My language model is busy \(429\); ask again in (5[0-9]|60)\d s\."):
             await t.ask("hi")
     assert len(server.asked) == 3
 

@@ -115,7 +115,7 @@ async def test_a_person_with_profanity_sees_the_tool_and_the_answer_grow(prosody
         await screen.type(f"/sub request {online.jid}")
         await screen.shows(f"Subscription received from {online.jid}")
         await screen.type(f"/sub allow {online.jid}")
-        await eventually(lambda: online.host.abilities.corrects(account[0]))
+        await eventually(lambda: online.host.peer_features.has_corrections(account[0]))
         await screen.type(f"/msg {online.jid}")
         await screen.type("is there tea?")
         await screen.shows("me: is there tea?", "Using recall…")

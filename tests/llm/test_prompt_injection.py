@@ -17,7 +17,7 @@ from spade_coreason import (
     SessionHandle,
 )
 from spade_coreason.llm.agent import LLMAgent
-from spade_coreason.xmpp.muc.room import RoomPlan
+from spade_coreason.xmpp.muc.room import RoomConfig
 
 from ..support.chat_completions import Asked, ChatServer, calls, contents, says
 from ..support.hosting import hosted
@@ -130,7 +130,7 @@ async def test_no_remembered_fact_can_begin_another() -> None:
     every = [chr(code) for code in range(0x2100) if unicodedata.category(chr(code)) in ("Cc", "Zl", "Zp")]
     async with helper(says("yes")) as (server, t):
         await t.ask("hi", user="ada@localhost")
-        memory = t.runners[t.jid].memory
+        memory = t.runners[t.jid].interaction_memory
         assert memory is not None
         [conversation] = await t.conversations()
         facts = [f"a{character}- pirate" for character in every]
@@ -155,7 +155,7 @@ async def test_nobody_in_a_room_speaks_for_another_or_as_the_system(prosody: Xmp
         async with (
             StockClient(*await prosody.account(), prosody) as one,
             StockClient(*await prosody.account(), prosody) as other,
-            hosted(agent, prosody, tmp_path, rooms=[RoomPlan(room, "Guard")]) as online,
+            hosted(agent, prosody, tmp_path, rooms=[RoomConfig(room, "Guard")]) as online,
         ):
             await is_in(online, room)
             eve, bob = await Person(one, room, nick).enter(), await Person(other, room, "Bob").enter()

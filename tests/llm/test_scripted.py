@@ -13,7 +13,7 @@ import pytest
 
 from agents.assistant import AssistantAgent
 from spade_coreason import AgentTester
-from spade_coreason.llm.scripted import NOTICE, REMEMBER, TIME, Line, ScriptedModel, next_line
+from spade_coreason.llm.scripted import NOTICE, REMEMBER_TOOL, TIME_TOOL, ScriptedModel, ScriptedReply, choose_reply
 
 from ..support.wait import PATIENCE_S
 
@@ -27,23 +27,28 @@ def person(text: str, *remembered: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("messages", "said"),
     [
-        (person("Remember: I like tea"), Line(tool=REMEMBER, arguments={"information": "I like tea"})),
-        (person("I like tea"), Line(tool=REMEMBER, arguments={"information": "I like tea"})),
-        (person(""), Line("Tell me something that I should remember.")),
-        (person("What do I like?", "I like tea", "My cat is Tom"), Line('You told me: "I like tea"')),
-        (person("Who is my cat?", "I like tea", "My cat is Tom"), Line('You told me: "My cat is Tom"')),
-        (person("Where is my dog?", "I like tea"), Line("I know only what you tell me, and of that you told me nothing.")),
-        (person("What is the time?"), Line(tool=TIME)),
+        (person("Remember: I like tea"), ScriptedReply(tool=REMEMBER_TOOL, arguments={"information": "I like tea"})),
+        (person("I like tea"), ScriptedReply(tool=REMEMBER_TOOL, arguments={"information": "I like tea"})),
+        (person(""), ScriptedReply("Tell me something that I should remember.")),
+        (person("What do I like?", "I like tea", "My cat is Tom"), ScriptedReply('You told me: "I like tea"')),
+        (person("Who is my cat?", "I like tea", "My cat is Tom"), ScriptedReply('You told me: "My cat is Tom"')),
+        (
+            person("Where is my dog?", "I like tea"),
+            ScriptedReply("I know only what you tell me, and of that you told me nothing."),
+        ),
+        (person("What is the time?"), ScriptedReply(tool=TIME_TOOL)),
     ],
 )
-def test_the_script_remembers_by_a_tool_and_answers_from_the_system_message(messages: list[dict[str, Any]], said: Line) -> None:
-    assert next_line(messages, (REMEMBER, TIME)) == said
+def test_the_script_remembers_by_a_tool_and_answers_from_the_system_message(
+    messages: list[dict[str, Any]], said: ScriptedReply
+) -> None:
+    assert choose_reply(messages, (REMEMBER_TOOL, TIME_TOOL)) == said
 
 
 async def test_the_script_says_once_what_it_is_and_how_to_get_a_real_model() -> None:
     assert "OPENAI_API_KEY" in NOTICE
     assert "OPENAI_MODEL" in NOTICE
-    async with ScriptedModel(pace_s=0) as model:
+    async with ScriptedModel(delay_s=0) as model:
         endpoint = {"url": model.url}
         async with AgentTester(AssistantAgent, options={"model": "script", "endpoint": endpoint}) as t:
             first = await t.ask("My train leaves at noon")
@@ -55,7 +60,7 @@ async def test_the_script_says_once_what_it_is_and_how_to_get_a_real_model() -> 
 async def test_the_server_of_the_script_speaks_to_the_real_client() -> None:
     messages: Any = person("Where is my dog?")
     async with (
-        ScriptedModel(pace_s=0.01) as model,
+        ScriptedModel(delay_s=0.01) as model,
         openai.AsyncOpenAI(base_url=model.url, api_key="none", max_retries=0) as client,
     ):
         stream = await client.chat.completions.create(model="script", messages=messages, stream=True)

@@ -14,7 +14,7 @@ import pytest
 
 from spade_coreason import AgentInteractionMemory, ConversationState
 from spade_coreason.contracts import AuditEntry
-from spade_coreason.domain.conversation import Life
+from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.domain.preferences import PREFERENCES, Preferences
 from spade_coreason.domain.value import replace
 from spade_coreason.memory.export import SCHEMA, VERSION, export_person
@@ -22,8 +22,8 @@ from spade_coreason.memory.forget import forget_person
 from spade_coreason.storage import open_database
 from spade_coreason.storage.database import Database
 from spade_coreason.storage.knowledge import NewDocument, Shelf
-from spade_coreason.storage.records import ConversationRow, Turn, Variable
-from spade_coreason.storage.repository import AgentStore
+from spade_coreason.storage.records import StoredConversation, TurnRecord, Variable
+from spade_coreason.storage.repository import AgentRepository
 
 AGENT, OTHER, ALICE, BOB = "agent@localhost", "other@localhost", "alice@localhost", "bob@localhost"
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -41,33 +41,38 @@ def memory(tmp_path: Path) -> AgentInteractionMemory:
     return AgentInteractionMemory(AGENT, tmp_path / "memory", clock=lambda: NOW)
 
 
-async def talked(store: AgentStore, owner: str, name: str, turns: int) -> ConversationRow:
+async def talked(store: AgentRepository, owner: str, name: str, turns: int) -> StoredConversation:
     """A conversation with so many turns and a variable."""
-    row = ConversationRow(
-        store.new_conversation_row(), name, owner, str(uuid4()), Life(ConversationState.ACTIVE, turns, NOW, NOW), 100
+    row = StoredConversation(
+        store.next_conversation_row_id(),
+        name,
+        owner,
+        str(uuid4()),
+        ConversationStatus(ConversationState.ACTIVE, turns, NOW, NOW),
+        100,
     )
     for number in range(turns):
         row = replace(row, turns=number + 1)
         inbox, _, _ = store.inbox.receive(uuid4().bytes, owner, "{}", NOW)
-        turn = Turn(f"{name}-{number}", NOW, json.dumps({"of": owner, "number": number}))
+        turn = TurnRecord(f"{name}-{number}", NOW, json.dumps({"of": owner, "number": number}))
         ended = store.inbox.finish(inbox, row, turn, None, [Variable("conversation", name, "city", '"Berlin"')])
     await ended
     return row
 
 
-async def lived(store: AgentStore, memory: AgentInteractionMemory, owner: str) -> None:
+async def lived(store: AgentRepository, memory: AgentInteractionMemory, owner: str) -> None:
     """Somebody of whom there is something of every kind."""
     await talked(store, owner, f"{owner}/long", 1201)
     await talked(store, owner, f"{owner}/short", 1)
-    await store.give_feedback(f"{owner}/short-0", owner, ["👍"])
+    await store.save_feedback(f"{owner}/short-0", owner, ["👍"])
     await store.save_variable("person", owner, "name", f'"{owner}"')
     await store.save_variable(PREFERENCES, owner, PREFERENCES, Preferences("de", streaming=False).to_json())
     await memory.aadd_information(f"{owner}/short", f"is {owner}")
     known = [NewDocument(f"note of {owner}", owner.encode(), [f"knows {owner}", "and more"])]
-    await store.knowledge.put(Shelf("person", owner), known, NOW)
-    await store.knowledge.put(Shelf("conversation", f"{owner}/long"), known, NOW)
+    await store.knowledge.save_documents(Shelf("person", owner), known, NOW)
+    await store.knowledge.save_documents(Shelf("conversation", f"{owner}/long"), known, NOW)
     await memory.aadd_information(f"{owner}_{AGENT}", "was told in a turn that never ended")
-    await store.trail.append(AuditEntry(actor=AGENT, action="tell", resource=owner, outcome="success"), owner)
+    await store.audit_trail.append(AuditEntry(actor=AGENT, action="tell", resource=owner, outcome="success"), owner)
     _, is_new, _ = store.inbox.receive(uuid4().bytes, owner, json.dumps({"payload": {"query": "waits"}}), NOW)
     await is_new
 
@@ -75,10 +80,10 @@ async def lived(store: AgentStore, memory: AgentInteractionMemory, owner: str) -
 async def test_everything_about_a_person_is_shown_and_nothing_about_others(
     database: Database, memory: AgentInteractionMemory
 ) -> None:
-    store = AgentStore(database, AGENT)
+    store = AgentRepository(database, AGENT)
     await lived(store, memory, ALICE)
     await lived(store, memory, BOB)
-    await talked(AgentStore(database, OTHER), ALICE, "elsewhere", 1)
+    await talked(AgentRepository(database, OTHER), ALICE, "elsewhere", 1)
     shown = json.loads(json.dumps(await export_person(store, memory, f"{ALICE}/phone", clock=lambda: NOW)))
     assert BOB not in json.dumps(shown)
     head = {name: shown[name] for name in ("schema", "version", "agent", "person", "exported_at")}
@@ -126,7 +131,7 @@ async def test_everything_about_a_person_is_shown_and_nothing_about_others(
 async def test_what_is_forgotten_was_shown_before_and_nothing_is_shown_after(
     database: Database, memory: AgentInteractionMemory
 ) -> None:
-    store = AgentStore(database, AGENT)
+    store = AgentRepository(database, AGENT)
     await lived(store, memory, ALICE)
     shown = await export_person(store, memory, ALICE)
     counted = {
@@ -151,19 +156,19 @@ async def test_what_is_forgotten_was_shown_before_and_nothing_is_shown_after(
 async def test_whoever_has_only_said_what_they_prefer_is_known_and_can_be_forgotten(
     database: Database, memory: AgentInteractionMemory
 ) -> None:
-    store = AgentStore(database, AGENT)
+    store = AgentRepository(database, AGENT)
     await store.save_variable(PREFERENCES, ALICE, PREFERENCES, Preferences(thoughts=True).to_json())
-    assert await store.people() == [ALICE]
+    assert await store.list_people() == [ALICE]
     assert (await export_person(store, None, ALICE))["preferences"] == {"thoughts": True}
     gone = await forget_person(store, memory, ALICE)
-    assert (gone.preferences, gone.is_nothing, await store.people()) == (1, False, [])
+    assert (gone.preferences, gone.is_empty, await store.list_people()) == (1, False, [])
 
 
 @pytest.mark.parametrize("body", ["[" * 100_000, '{"n": ' + "9" * 5000 + "}", "no JSON"])
 async def test_a_turn_that_cannot_be_read_is_shown_as_it_is_stored(database: Database, body: str) -> None:
-    store = AgentStore(database, AGENT)
+    store = AgentRepository(database, AGENT)
     row = replace(await talked(store, ALICE, "t", 1), turns=2)
     inbox, _, _ = store.inbox.receive(uuid4().bytes, ALICE, "{}", NOW)
-    await store.inbox.finish(inbox, row, Turn("x", NOW, body), None)
+    await store.inbox.finish(inbox, row, TurnRecord("x", NOW, body), None)
     shown: dict[str, Any] = await export_person(store, None, ALICE)
     assert [turn if isinstance(turn, str) else turn["number"] for turn in shown["conversations"][0]["turns"]] == [0, body]

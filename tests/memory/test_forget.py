@@ -11,12 +11,12 @@ from uuid import UUID
 import pytest
 
 from spade_coreason import AgentInteractionMemory
-from spade_coreason.domain.identifiers import choose, possible_ids, session_id
+from spade_coreason.domain.identifiers import candidate_conversation_ids, choose_conversation_id, derive_session_id
 from spade_coreason.domain.value import replace
-from spade_coreason.memory.forget import Forgotten, forget_conversation, forget_everybody, forget_person
+from spade_coreason.memory.forget import ErasureReport, forget_conversation, forget_everybody, forget_person
 from spade_coreason.runtime.policy import Policy
-from spade_coreason.storage.records import ConversationRow, Variable
-from spade_coreason.storage.repository import AgentStore
+from spade_coreason.storage.records import StoredConversation, Variable
+from spade_coreason.storage.repository import AgentRepository
 
 from ..support.databases import CLOSED, SQLITE, everything, opened
 from ..support.records import AGENT, ALICE, ALICE_ELSEWHERE, BOB, CAROL, MALICE, NOW, OTHER_AGENT, conversation, received, turn
@@ -32,7 +32,7 @@ async def populated(database_url: str, memory: AgentInteractionMemory | None = N
     """Five people, two agents; each person has two conversations, and a request in each state with each agent."""
     database = await opened(database_url)
     for agent in (AGENT, OTHER_AGENT):
-        store = AgentStore(database, agent)
+        store = AgentRepository(database, agent)
         for owner in (ALICE, BOB, MALICE, ALICE_ELSEWHERE):
             person = Variable("person", owner, "v", json.dumps(f"a secret of {owner}"))
             for name in (f"{owner}_{agent}", f"of {owner.split('@')[0]} {owner[-1]}"):
@@ -59,7 +59,7 @@ async def test_forgetting_a_person_takes_all_rows_of_theirs_and_none_of_others_a
     before = everything(database_url)
     theirs = {row["id"] for row in before["conversations"] if (row["agent"], row["owner"]) == (AGENT, ALICE)}
     database = await opened(database_url)
-    report = await AgentStore(database, AGENT).forget(ALICE)
+    report = await AgentRepository(database, AGENT).erase_person(ALICE)
     after = everything(database_url)
     mine = {table: [row for row in before[table] if is_about(row, AGENT, ALICE, theirs)] for table in before}
     for table in ("conversations", "interactions", "variables"):
@@ -71,7 +71,7 @@ async def test_forgetting_a_person_takes_all_rows_of_theirs_and_none_of_others_a
     assert sorted(report.conversation_ids) == sorted(row["conversation_id"] for row in mine["conversations"])
     assert (report.interactions, report.variables, report.requests) == (7, 3, 2)
     assert (len(mine["interactions"]), len(mine["variables"]), len(waiting)) == (7, 3, 2)
-    assert await AgentStore(database, AGENT).forget(ALICE) == replace(
+    assert await AgentRepository(database, AGENT).erase_person(ALICE) == replace(
         report, conversation_ids=(), interactions=0, variables=0, requests=0
     )
     await database.close()
@@ -79,12 +79,12 @@ async def test_forgetting_a_person_takes_all_rows_of_theirs_and_none_of_others_a
 
 async def test_of_a_forgotten_person_not_even_the_name_is_in_the_file(database_url: str) -> None:
     database = await opened(database_url)
-    store = AgentStore(database, AGENT)
+    store = AgentRepository(database, AGENT)
     for owner in (ALICE, BOB):
         row = await turn(store, conversation(store, f"{owner}_{AGENT}", owner), Variable("person", owner, "v", f'"{owner}"'))
         await turn(store, row, answer=f'["to {owner}"]')
         await received(store, owner, f'{{"from": "{owner}"}}')
-    await store.forget(ALICE)
+    await store.erase_person(ALICE)
     for table, found in everything(database_url).items():
         assert ALICE not in str(found), table
     await database.close()
@@ -96,22 +96,22 @@ async def test_of_a_forgotten_person_not_even_the_name_is_in_the_file(database_u
 
 async def test_of_a_forgotten_stranger_nothing_is_left(database_url: str) -> None:
     database = await opened(database_url)
-    store = AgentStore(database, AGENT)
+    store = AgentRepository(database, AGENT)
     for stranger in (ALICE, BOB):
-        await store.keep_refusal(stranger)
-    assert sorted(await store.refused()) == sorted(await store.people()) == sorted([ALICE, BOB])
-    await store.forget(ALICE)
-    await store.forget_refusal(BOB)
-    assert await store.refused() == await store.people() == []
+        await store.save_refusal(stranger)
+    assert sorted(await store.list_refused()) == sorted(await store.list_people()) == sorted([ALICE, BOB])
+    await store.erase_person(ALICE)
+    await store.delete_refusal(BOB)
+    assert await store.list_refused() == await store.list_people() == []
     await database.close()
 
 
 async def test_a_message_that_comes_again_after_forgetting_is_still_known(database_url: str) -> None:
     database = await opened(database_url)
-    store = AgentStore(database, AGENT)
+    store = AgentRepository(database, AGENT)
     await received(store, key=b"k" * 16)
-    await store.forget(ALICE)
-    assert await store.inbox.pending() == []
+    await store.erase_person(ALICE)
+    assert await store.inbox.load_pending() == []
     assert not await store.inbox.receive(b"k" * 16, ALICE, "{}", NOW)[1]
     await database.close()
 
@@ -119,7 +119,7 @@ async def test_a_message_that_comes_again_after_forgetting_is_still_known(databa
 async def test_deleting_a_conversation_leaves_the_persons_others_and_every_other_agents(database_url: str) -> None:
     await populated(database_url)
     database = await opened(database_url)
-    store = AgentStore(database, AGENT)
+    store = AgentRepository(database, AGENT)
     before = everything(database_url)
     row = (await store.find_conversations([f"{ALICE}_{AGENT}"]))[f"{ALICE}_{AGENT}"]
     report = await store.delete_conversation(row)
@@ -136,15 +136,15 @@ async def test_deleting_a_conversation_leaves_the_persons_others_and_every_other
         "variables": 1,
         "inbox": 0,
     }
-    assert await store.variables("person", ALICE) != {}
+    assert await store.load_variables("person", ALICE) != {}
     await database.close()
 
 
-async def taken(store: AgentStore, thread: str | None, owner: str) -> ConversationRow:
+async def taken(store: AgentRepository, thread: str | None, owner: str) -> StoredConversation:
     """The conversation that the owner gets on a thread, as the runner gives it."""
-    possible = possible_ids(thread, owner, store.agent)
+    possible = candidate_conversation_ids(thread, owner, store.agent)
     found = await store.find_conversations(possible)
-    name = choose(possible, owner, {name: row.owner for name, row in found.items()})
+    name = choose_conversation_id(possible, owner, {name: row.owner for name, row in found.items()})
     assert name is not None
     row = found.get(name) or conversation(store, name, owner)
     return await turn(store, row, Variable("conversation", name, "v", f'"{owner}"'))
@@ -152,7 +152,7 @@ async def taken(store: AgentStore, thread: str | None, owner: str) -> Conversati
 
 @pytest.mark.parametrize("cleared", ["conversation", "person"])
 async def test_after_a_conversation_was_cleared_everybody_else_keeps_theirs(
-    store: AgentStore, memory: AgentInteractionMemory, cleared: str
+    store: AgentRepository, memory: AgentInteractionMemory, cleared: str
 ) -> None:
     hers, his = await taken(store, "t", ALICE), await taken(store, "t", BOB)
     assert (hers.conversation_id, his.conversation_id) == ("t", f"t_{BOB}")
@@ -164,10 +164,10 @@ async def test_after_a_conversation_was_cleared_everybody_else_keeps_theirs(
     assert (again.conversation_id, again.id, again.turns) == (f"t_{BOB}", his.id, 2)
     carols = await taken(store, "t", CAROL)
     assert (carols.conversation_id, carols.turns) == ("t", 1)
-    assert await store.variables("conversation", "t") == {"v": f'"{CAROL}"'}
+    assert await store.load_variables("conversation", "t") == {"v": f'"{CAROL}"'}
     new = await taken(store, "t", ALICE)
     assert (new.conversation_id, new.turns) == (f"t_{ALICE}", 1)
-    assert len(await store.history(new.id, 10)) == 1
+    assert len(await store.load_history(new.id, 10)) == 1
 
 
 # With the interaction memory
@@ -190,12 +190,12 @@ async def test_nothing_of_a_forgotten_person_remains_in_the_memory_file(
             for thread in (None, "t", "u"):
                 await talk.say("x", thread, sender)
     database = await opened(database_url)
-    store = AgentStore(database, AGENT)
+    store = AgentRepository(database, AGENT)
     row = (await store.find_conversations(["t"]))["t"]
     assert row.owner == ALICE
     if cleared == "conversation":
         gone = await forget_conversation(store, memory, row)
-        assert gone == Forgotten(("t",), 1, 1, 0, 1)
+        assert gone == ErasureReport(("t",), 1, 1, 0, 1)
     elif cleared == "memory":
         assert await memory.aclear_conversation("t")
     await database.close()
@@ -206,13 +206,13 @@ async def test_nothing_of_a_forgotten_person_remains_in_the_memory_file(
             await talk.say("y", "t", sender)
     assert agent.seen == [Seen(), alice_sees]
     database = await opened(database_url)
-    store = AgentStore(database, AGENT)
+    store = AgentRepository(database, AGENT)
     gone = await forget_person(store, memory, f"{ALICE}/phone")
     assert (len(gone.conversation_ids), gone.memories) == (3, 3)
     assert ALICE not in remembered(memory)
     assert all(remembered(memory).count(f"a secret of {other}") for other in (BOB, CAROL))
-    assert (await forget_person(store, memory, ALICE)).is_nothing
-    assert set(await memory.aget_all_conversations()) == {row.conversation_id for row in await store.conversations()}
+    assert (await forget_person(store, memory, ALICE)).is_empty
+    assert set(await memory.aget_all_conversations()) == {row.conversation_id for row in await store.list_conversations()}
     await database.close()
 
 
@@ -226,7 +226,7 @@ async def test_what_an_unfinished_turn_remembered_is_forgotten_too(
         await agent.at_work.wait()
     assert ALICE in remembered(memory)
     database = await opened(database_url)
-    gone = await forget_person(AgentStore(database, AGENT), memory, ALICE)
+    gone = await forget_person(AgentRepository(database, AGENT), memory, ALICE)
     await database.close()
     assert (gone.requests, gone.memories) == (1, 1)
     assert ALICE not in remembered(memory)
@@ -242,7 +242,7 @@ async def test_forgetting_somebodys_unfinished_turn_takes_no_memory_of_who_owns_
         talk.begin("x", "t", ALICE)
         await agent.at_work.wait()
     database = await opened(database_url)
-    gone = await forget_person(AgentStore(database, AGENT), memory, ALICE)
+    gone = await forget_person(AgentRepository(database, AGENT), memory, ALICE)
     await database.close()
     assert gone.memories == 1
     assert ALICE not in remembered(memory)
@@ -262,7 +262,7 @@ async def test_what_an_interrupted_turn_remembered_stays_its_owners(database_url
     assert BOB not in str(await memory.aget_information("t"))
     assert await memory.aget_information(f"t_{BOB}") == [f"a secret of {BOB}"]
     database = await opened(database_url)
-    await forget_person(AgentStore(database, AGENT), memory, ALICE)
+    await forget_person(AgentRepository(database, AGENT), memory, ALICE)
     await database.close()
     assert ALICE not in remembered(memory)
 
@@ -272,7 +272,7 @@ async def test_forgetting_everybody_leaves_nothing_of_an_agent_and_everything_of
 ) -> None:
     await populated(database_url, memory)
     database = await opened(database_url)
-    store = AgentStore(database, AGENT)
+    store = AgentRepository(database, AGENT)
     before = everything(database_url)
     # Whose only conversation was cleared may still have variables; a request that waits may be somebody's first.
     row = await turn(store, conversation(store, "carols", CAROL), Variable("person", CAROL, "v", '"a secret of carol"'))
@@ -285,12 +285,12 @@ async def test_forgetting_everybody_leaves_nothing_of_an_agent_and_everything_of
     assert all(row["state"] == CLOSED and row["request"] is None for row in after["inbox"] if row["agent"] == AGENT)
     assert (len(gone.conversation_ids), gone.interactions, gone.variables, gone.requests, gone.memories) == (8, 28, 13, 9, 8)
     assert "secret" not in remembered(memory)
-    assert (await forget_everybody(store, memory)).is_nothing
+    assert (await forget_everybody(store, memory)).is_empty
     await database.close()
 
 
 def test_reports_add_up() -> None:
-    one = Forgotten(("a",), 1, 2, 3, 4)
-    assert not one.is_nothing
-    assert Forgotten().is_nothing
-    assert UUID(str(session_id(AGENT, ALICE, "t"))).version == 5
+    one = ErasureReport(("a",), 1, 2, 3, 4)
+    assert not one.is_empty
+    assert ErasureReport().is_empty
+    assert UUID(str(derive_session_id(AGENT, ALICE, "t"))).version == 5

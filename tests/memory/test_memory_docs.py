@@ -11,10 +11,16 @@ import click
 import pytest
 
 from spade_coreason import AgentTester, ConfigError, MemoryConfig, MemoryLimits, MemoryStrategy, Settings
-from spade_coreason.app.factories import counter_of, embedder_of, memory_limits, memory_policy, summariser_of
+from spade_coreason.app.factories import (
+    build_embedder,
+    build_memory_config,
+    build_memory_limits,
+    build_summariser,
+    build_token_counter,
+)
 from spade_coreason.cli.app import cli
 from spade_coreason.config.loader import load_settings
-from spade_coreason.memory.knowledge.chunking import MOST_CHARACTERS
+from spade_coreason.memory.knowledge.chunking import MAX_CHARACTERS
 from spade_coreason.memory.summaries import ExtractiveSummariser, ModelSummariser
 from spade_coreason.memory.tokens import TokenCounter
 
@@ -44,7 +50,7 @@ def test_the_commands_and_numbers_are_those_of_the_program() -> None:
     for line in block.splitlines():
         assert line.split()[:2] == ["spade-coreason", "knowledge"]
         assert line.split()[2] in group.commands
-    assert f"at most {MOST_CHARACTERS:,} characters" in TEXT
+    assert f"at most {MAX_CHARACTERS:,} characters" in TEXT
 
 
 # What the settings make of it
@@ -61,7 +67,7 @@ def test_an_agents_own_memory_goes_before_its_manifest_and_that_before_the_commo
             f"memory: {common}\nagents: [{{jid: a@localhost, agent: 'a:B', memory: {own}}}]\n"
         )
         found = load_settings(Path("platform.yaml"), tmp_path, {})
-        made = memory_policy(found.memory, found.agents[0].memory, manifest)
+        made = build_memory_config(found.memory, found.agents[0].memory, manifest)
         return made.strategy.value, made.limit
 
     manifest = MemoryConfig(strategy=MemoryStrategy.TOKEN_BUFFER, limit=4000)
@@ -92,9 +98,9 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, text: str, problem: str) -> N
 
 
 def test_how_much_is_remembered_is_configured(tmp_path: Path) -> None:
-    assert memory_limits(settings("", tmp_path)) == MemoryLimits()
+    assert build_memory_limits(settings("", tmp_path)) == MemoryLimits()
     own = "limits: {memory_entry_bytes: 10, memory_conversation_bytes: 100, memory_journal_bytes: 50}"
-    assert memory_limits(settings(own, tmp_path)) == MemoryLimits(10, 100, 50)
+    assert build_memory_limits(settings(own, tmp_path)) == MemoryLimits(10, 100, 50)
 
 
 def test_tokens_are_counted_by_any_function_that_is_named(
@@ -110,7 +116,7 @@ def test_tokens_are_counted_by_any_function_that_is_named(
 
     def count(name: str) -> TokenCounter:
         found = settings(f"memory: {{strategy: token_buffer, tokenizer: 'counting:{name}'}}", tmp_path)
-        return counter_of(found.memory_of(found.agents[0]), tmp_path, "agents[0].memory.tokenizer")
+        return build_token_counter(found.memory_of(found.agents[0]), tmp_path, "agents[0].memory.tokenizer")
 
     assert count("words")("one two three") == 3
     counted = count("words")
@@ -129,11 +135,11 @@ def test_the_models_that_are_named_are_made_and_their_keys_hidden(tmp_path: Path
         "memory: {summariser: {url: 'http://127.0.0.1:1/v1', model: l, api_key: s3cret}}\n"
     )
     found = load_settings(Path("platform.yaml"), tmp_path, {})
-    embedder = embedder_of(found)
+    embedder = build_embedder(found)
     assert embedder is not None
     assert embedder.model == "m"
-    assert isinstance(summariser_of(found.memory), ModelSummariser)
+    assert isinstance(build_summariser(found.memory), ModelSummariser)
     assert "s3cret" not in repr(found) + found.model_dump_json()
     without = load_settings(None, tmp_path, {})
-    assert embedder_of(without) is None
-    assert isinstance(summariser_of(without.memory), ExtractiveSummariser)
+    assert build_embedder(without) is None
+    assert isinstance(build_summariser(without.memory), ExtractiveSummariser)

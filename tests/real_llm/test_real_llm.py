@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agents.assistant import AssistantAgent
-from spade_coreason import AgentDefinition, AgentTester, PeerFailed
+from spade_coreason import AgentDefinition, AgentTester, PeerFailedError
 from spade_coreason.llm.agent import LLMAgent
 
 PATIENCE_S = 120.0
@@ -63,6 +63,6 @@ async def test_a_capability_with_an_output_schema_gives_data() -> None:
 async def test_a_model_that_is_not_there_is_one_line() -> None:
     manifest = AgentDefinition.simple("nobody", system_prompt="You help.")
     async with AgentTester(LLMAgent(manifest, model="no-such-model-of-anybody", endpoint={"tries": 1})) as t:
-        with pytest.raises(PeerFailed, match="My language model ") as raised:
+        with pytest.raises(PeerFailedError, match="My language model ") as raised:
             await t.ask("hi", timeout=PATIENCE_S)
     assert "\n" not in str(raised.value)

@@ -15,7 +15,7 @@ import pytest
 
 from spade_coreason.contracts import AgentDefinition, AgentInterface
 from spade_coreason.exceptions import ConfigError
-from spade_coreason.runtime.agent_factory import AgentParts, load_agent
+from spade_coreason.runtime.agent_factory import Injectables, load_agent
 
 PLACE = "config/platform.yaml: agents[2]"
 
@@ -59,11 +59,11 @@ def write(directory: Path, name: str, *codes: str) -> None:
     path.write_text("\n".join(map(dedent, codes)), encoding="utf-8")
 
 
-def load(project: Path, spec: str, parts: AgentParts | None = None, place: str = PLACE, **options: object) -> Any:
-    return load_agent(spec, place=place, project=project, parts=parts or AgentParts(), options=options)
+def load(project: Path, spec: str, parts: Injectables | None = None, place: str = PLACE, **options: object) -> Any:
+    return load_agent(spec, place=place, project=project, injectables=parts or Injectables(), options=options)
 
 
-def mistake(project: Path, spec: str, parts: AgentParts | None = None, place: str = PLACE, **options: object) -> str:
+def mistake(project: Path, spec: str, parts: Injectables | None = None, place: str = PLACE, **options: object) -> str:
     with pytest.raises(ConfigError) as caught:
         load(project, spec, parts, place, **options)
     assert "\n" not in str(caught.value)
@@ -142,9 +142,9 @@ class Counted:
         return self.name
 
 
-def parts_counted() -> tuple[AgentParts, dict[str, Counted]]:
+def parts_counted() -> tuple[Injectables, dict[str, Counted]]:
     counted = {name: Counted(name) for name in ("peers", "memory", "knowledge", "files", "usage")}
-    return AgentParts(**counted), counted  # type: ignore[arg-type]  # the keys are the fields
+    return Injectables(**counted), counted  # type: ignore[arg-type]  # the keys are the fields
 
 
 def test_only_the_parts_that_are_asked_for_are_made(project: Path) -> None:
@@ -215,9 +215,9 @@ def test_a_manifest_comes_from_the_configuration_then_from_the_class_then_from_i
     )
     write(project, "named.yaml", "metadata: {version: 1.2.3, name: from file, author: me}\ncapabilities: [{name: chat}]\n")
     given = AgentDefinition.simple("given")
-    from_file = AgentParts(manifest_file=project / "named.yaml")
+    from_file = Injectables(manifest_file=project / "named.yaml")
     for name in ("Own", "EchoAgent"):
-        assert load(project, f"mine:{name}", AgentParts(manifest=given)).manifest is given
+        assert load(project, f"mine:{name}", Injectables(manifest=given)).manifest is given
         assert load(project, f"mine:{name}", from_file).manifest.metadata.name == "from file"
     assert load(project, "mine:Own").manifest == "its own"
     assert load(project, "mine:EchoAgent").manifest.metadata.name == "EchoAgent"
@@ -417,7 +417,7 @@ def test_options_that_do_not_fit_are_named(project: Path) -> None:
 def test_a_manifest_file_that_cannot_be_used_is_named(project: Path) -> None:
     write(project, "mine.py", WRONG)
     write(project, "bad.yaml", "metadata: {}")
-    bad = AgentParts(manifest_file=project / "bad.yaml")
+    bad = Injectables(manifest_file=project / "bad.yaml")
     assert mistake(project, "mine:EchoAgent", bad).startswith(f"{PLACE}.manifest: {project}/bad.yaml: metadata.version: ")
     assert mistake(project, "mine:instance", bad).startswith(f"{PLACE}.manifest: mine:instance is an agent already")
     assert mistake(project, "mine:Bare", bad).startswith(f"{PLACE}.manifest: mine:Bare has a manifest of its own")

@@ -20,8 +20,8 @@ from spade_coreason.runtime.policy import Policy
 from spade_coreason.runtime.retention import Keep, Retention
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage.database import Database
-from spade_coreason.storage.records import ConversationRow, ForgetReport
-from spade_coreason.storage.repository import AgentStore
+from spade_coreason.storage.records import DeletionReport, StoredConversation
+from spade_coreason.storage.repository import AgentRepository
 
 from ..support.clock import Clock
 from ..support.wait import PATIENCE_S
@@ -30,7 +30,7 @@ from .test_runner_faults import ALICE, BOB, asked
 AGENT = "agent@localhost"
 
 
-class Store(AgentStore):
+class Store(AgentRepository):
     """Does something, once, while a conversation is stored or deleted."""
 
     meanwhile: Callable[[], object] | None = None
@@ -40,12 +40,12 @@ class Store(AgentStore):
             happens, self.meanwhile = self.meanwhile, None
             happens()
 
-    def save_conversation(self, row: ConversationRow) -> asyncio.Future[bool]:
+    def save_conversation(self, row: StoredConversation) -> asyncio.Future[bool]:
         stored = super().save_conversation(row)
         self._happens()
         return stored
 
-    async def delete_conversation(self, row: ConversationRow, *, with_copies: bool = False) -> ForgetReport:
+    async def delete_conversation(self, row: StoredConversation, *, with_copies: bool = False) -> DeletionReport:
         deleted = asyncio.ensure_future(super().delete_conversation(row, with_copies=with_copies))
         await asyncio.sleep(0)
         self._happens()
@@ -79,10 +79,10 @@ class Running:
 
     async def ask(self, text: str, sender: str = ALICE) -> None:
         self.runner.receive(asked(text, sender))
-        await self.runner.settled(sender, None)
+        await self.runner.wait_until_idle(sender, None)
 
     async def states(self) -> dict[str, str]:
-        return {row.owner: str(row.life.state) for row in await self.store.conversations()}
+        return {row.owner: str(row.status.state) for row in await self.store.list_conversations()}
 
 
 @asynccontextmanager
@@ -124,14 +124,14 @@ async def test_a_clock_that_goes_back_holds_up_no_other_conversation(database: D
 async def test_a_conversation_that_begins_again_while_its_end_is_stored_ends_again(database: Database, by: str) -> None:
     async with running(database) as r:
         await r.ask("hi")
-        [row] = await r.store.conversations()
+        [row] = await r.store.list_conversations()
         r.store.meanwhile = lambda: r.runner.receive(asked("again"))
         if by == "an operator":
             assert await r.runner.end_conversation(row.conversation_id)
         else:
             r.clock.move(hours=5)
             await r.runner.expire_idle()
-        await r.runner.settled()
+        await r.runner.wait_until_idle()
         assert await r.states() == {ALICE: "active"}
         assert len(r.told) == 1
         r.clock.move(hours=50)
@@ -141,12 +141,12 @@ async def test_a_conversation_that_begins_again_while_its_end_is_stored_ends_aga
 
 
 async def test_one_that_begins_again_while_retention_deletes_it_times_out(database: Database) -> None:
-    async with running(database, hours=24 * 30, retention=Retention(usual=Keep(age=timedelta(days=1)))) as r:
+    async with running(database, hours=24 * 30, retention=Retention(default=Keep(age=timedelta(days=1)))) as r:
         await r.ask("hi")
         r.clock.move(days=2)
         r.store.meanwhile = lambda: r.runner.receive(asked("again"))
         assert (await r.runner.purge()).conversations == 1
-        await r.runner.settled()
+        await r.runner.wait_until_idle()
         assert await r.states() == {ALICE: "active"}
         r.clock.move(days=31)
         await r.runner.expire_idle()
@@ -174,10 +174,10 @@ async def test_what_a_conversation_became_while_others_were_ended_stays(database
                 await asyncio.sleep(0.01)
         goes_on.set()
         await expiring
-        await r.runner.settled()
+        await r.runner.wait_until_idle()
         await r.ask("hi again", other)
-        [row] = await r.store.conversations(owner=other)
-        assert row.turns == len(await r.store.history(row.id, 10)) == 3
+        [row] = await r.store.list_conversations(owner=other)
+        assert row.turns == len(await r.store.load_history(row.id, 10)) == 3
 
 
 async def test_an_end_that_cannot_be_stored_is_tried_again(database: Database) -> None:

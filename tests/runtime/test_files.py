@@ -17,7 +17,7 @@ from spade_coreason import (
     AgentDefinition,
     AgentRequest,
     AgentTester,
-    Fetched,
+    FetchedFile,
     FetchError,
     Files,
     ResponseHandler,
@@ -26,8 +26,8 @@ from spade_coreason import (
     fetch,
 )
 from spade_coreason.runtime.url_policy import is_public
-from spade_coreason.xmpp.servers.certificate import certificate_in
-from spade_coreason.xmpp.servers.process import free_ports
+from spade_coreason.xmpp.servers.certificate import ensure_certificate
+from spade_coreason.xmpp.servers.process import find_free_ports
 
 from ..support.web_server import Web, page, redirect
 
@@ -50,7 +50,7 @@ async def web(secret: Web) -> AsyncIterator[Web]:
         yield web
 
 
-async def get(url: str, **limits: Any) -> Fetched:
+async def get(url: str, **limits: Any) -> FetchedFile:
     """Fetches from the world of these tests."""
     return await fetch(url, **{"allow_private": WORLD, "timeout_s": 5.0, **limits})
 
@@ -67,7 +67,7 @@ async def refusal(url: str, **limits: Any) -> str:
 
 async def test_a_file_comes_with_its_name_and_type(web: Web) -> None:
     url = web.url("/a%20b.txt")
-    assert await get(url) == Fetched(url, "a b.txt", "text/plain", b"hello")
+    assert await get(url) == FetchedFile(url, "a b.txt", "text/plain", b"hello")
     assert "hello" not in repr(await get(url))
 
 
@@ -126,12 +126,12 @@ async def test_what_is_no_web_server_is_refused_and_not_quoted(web: Web, said: b
 
 
 async def test_where_nobody_listens_the_connection_fails(web: Web) -> None:
-    [port] = free_ports(1)
+    [port] = find_free_ports(1)
     assert await refusal(f"http://127.0.0.3:{port}/") == "the connection fails (ClientConnectorError)"
 
 
 async def test_a_certificate_of_nobody_is_not_trusted(tmp_path: Path) -> None:
-    certificate = certificate_in(tmp_path, ("localhost",))
+    certificate = ensure_certificate(tmp_path, ("localhost",))
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate.certificate, certificate.key)
     async with Web({"/": page(b"x")}, tls=context) as web:

@@ -17,7 +17,7 @@ from spade_coreason import (
     SessionHandle,
     UploadError,
 )
-from spade_coreason.codec.xml import summary
+from spade_coreason.codec.xml import preview
 from spade_coreason.testing import LocalFiles, ReceivedMessage
 
 from .test_runner_outbox import Wire, question, running
@@ -136,12 +136,12 @@ async def test_a_long_answer_sent_again_after_a_restart_is_the_same_and_is_not_u
     files = LocalFiles()
     first, second = Wire(), Wire()
     for wire in (first, second):
-        async with running(Speaker(Files(files.put)), wire, database_url, policy=SMALL, files=Files(files.put)) as runner:
+        async with running(Speaker(Files(files.upload)), wire, database_url, policy=SMALL, files=Files(files.upload)) as runner:
             if wire is first:
                 runner.receive(question("a block"))
-            await runner.settled()
+            await runner.wait_until_idle()
     assert second.sent == first.sent
-    [link] = files.kept
+    [link] = files.files
     assert first.bodies[-1] == link
 
 
@@ -150,9 +150,9 @@ async def test_a_turn_that_died_behind_its_upload_uploads_again(database_url: st
     uploaded = asyncio.Event()
 
     async def put(name: str, data: bytes, *rest: Any) -> str:
-        link = await files.put(name, data, *rest)
+        link = await files.upload(name, data, *rest)
         uploaded.set()
-        if len(files.kept) == 1:
+        if len(files.files) == 1:
             await asyncio.Event().wait()
         return link
 
@@ -162,8 +162,8 @@ async def test_a_turn_that_died_behind_its_upload_uploads_again(database_url: st
         await uploaded.wait()
     assert first.sent == []
     async with running(Speaker(Files(put)), second, database_url, policy=SMALL, files=Files(put)) as runner:
-        await runner.settled()
-    _, again = files.kept
+        await runner.wait_until_idle()
+    _, again = files.files
     assert second.bodies[-1] == again
 
 
@@ -199,7 +199,7 @@ async def test_a_link_of_somebody_else_is_never_shown_as_a_file() -> None:
 
 @pytest.mark.parametrize("text", ["", "short", "x" * 5000, "```\n" + "code\n" * 1000 + "```", "# a\n\n" + "b " * 3000])
 def test_a_summary_is_short_and_leaves_no_block_open(text: str) -> None:
-    short = summary(text)
+    short = preview(text)
     assert len(short) < 1100
     assert short.count("```") % 2 == 0
     assert not short or short.endswith("\n…")

@@ -10,7 +10,7 @@ import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Policy, ResponseHandler, SessionHandle
 from spade_coreason.domain.conversation import Rules
-from spade_coreason.runtime.operations import PAUSED
+from spade_coreason.runtime.operations import PAUSED_NOTICE
 
 from ..support.clock import Clock, LoopClock
 from ..support.errors import ExpectedErrors
@@ -21,7 +21,7 @@ CONVERSATION = f"{ALICE}_{AGENT}"
 
 
 class Counter:
-    """Counts what it is told, in a variable; `hold` waits until it may go on, and `fail` raises."""
+    """Counts what it is told, in a variable; `hold` waits until it may go on, and `record_failure` raises."""
 
     def __init__(self) -> None:
         self.manifest = AgentDefinition.simple("counter")
@@ -67,7 +67,7 @@ async def record(t: AgentTester) -> tuple[str, int]:
 
 
 async def unfinished(t: AgentTester) -> list[str | None]:
-    return [row.request for row in await t.runners[AGENT].store.inbox.pending() if row.answer is None]
+    return [row.request for row in await t.runners[AGENT].store.inbox.load_pending() if row.answer is None]
 
 
 def send(t: AgentTester, text: str, user: str = ALICE, id: str = "") -> None:
@@ -160,9 +160,9 @@ async def test_in_a_pause_what_runs_ends_and_what_comes_is_kept_until_the_agent_
         for number in range(3):
             send(t, f"{number}")
             send(t, f"bob {number}", user=BOB)
-        await eventually(lambda: t.unread(BOB) == [PAUSED])
+        await eventually(lambda: t.unread(BOB) == [PAUSED_NOTICE])
         await t.settled()
-        assert sorted(t.unread()) == sorted(["hold 1", PAUSED])  # once a minute
+        assert sorted(t.unread()) == sorted(["hold 1", PAUSED_NOTICE])  # once a minute
         assert counter(t).asked == ["hold"]
         assert len(await unfinished(t)) == 7
         runner.resume()
@@ -193,11 +193,11 @@ async def test_a_pause_outlasts_a_restart_and_so_does_what_was_kept(on_restart: 
     async with counting(policy=Policy(on_restart=on_restart)) as t:
         t.runners[AGENT].pause()
         send(t, "x")
-        await eventually(lambda: t.unread() == [PAUSED])
+        await eventually(lambda: t.unread() == [PAUSED_NOTICE])
         await t.restart()
         assert t.runners[AGENT].is_paused
         send(t, "y")
-        await eventually(lambda: t.unread() == [PAUSED])
+        await eventually(lambda: t.unread() == [PAUSED_NOTICE])
         assert counter(t).asked == []
         t.runners[AGENT].resume()
         await t.settled()
@@ -221,7 +221,7 @@ async def test_in_a_pause_commands_are_obeyed_before_what_waits() -> None:
         await t.say("x")
         t.runners[AGENT].pause()
         send(t, "y")
-        await eventually(lambda: t.unread() == [PAUSED])
+        await eventually(lambda: t.unread() == [PAUSED_NOTICE])
         assert await t.say("/status") == [
             "This conversation is active: 1 of 100 messages, 1 answered in all. I am paused at the moment."
         ]
@@ -240,7 +240,7 @@ async def test_a_paused_agent_may_be_stopped_and_keeps_no_more_than_it_may() -> 
         await eventually(lambda: len(t.messages()) == 2)
         refusal, told = t.unread()
         assert refusal.startswith("2 messages of this conversation wait already")
-        assert told == PAUSED
+        assert told == PAUSED_NOTICE
         assert await t.runners[AGENT].drain(1.0)
 
 
@@ -250,9 +250,9 @@ async def test_of_whoever_leaves_a_room_in_a_pause_nothing_runs_when_it_ends() -
         await t.say("x")
         runner.pause()
         send(t, "y")
-        await eventually(lambda: t.unread() == [PAUSED])
-        await runner.departures.forget(ALICE)
+        await eventually(lambda: t.unread() == [PAUSED_NOTICE])
+        await runner.ephemeral_owners.forget(ALICE)
         runner.resume()
         await t.settled()
         assert counter(t).asked == ["x"]
-        assert await runner.store.people() == []
+        assert await runner.store.list_people() == []

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from spade_coreason import PeerError, PeerFailed, PeerRefused, PeerTimeout, PeerUnavailable
-from spade_coreason.domain.messages import Bounce, Reply
+from spade_coreason import PeerError, PeerFailedError, PeerRefusedError, PeerTimeoutError, PeerUnavailableError
+from spade_coreason.domain.messages import Bounce, ReplyEvent
 from spade_coreason.runtime.peers import OpenRequests, PeerEvent
 
 from ..support.peer_answers import OTHER, PEER, answered, chunk, come_in, completed, reply, said, texts
@@ -53,7 +53,7 @@ async def test_what_comes_after_the_end_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("end", [reply("request.refused"), reply("request.failed"), Bounce(PEER, "r", "gone", ""), None])
-async def test_what_comes_after_a_bad_end_is_dropped(end: Reply | Bounce | None) -> None:
+async def test_what_comes_after_a_bad_end_is_dropped(end: ReplyEvent | Bounce | None) -> None:
     requests = OpenRequests()
     with pytest.raises(PeerError):
         await answered(requests, *([end] if end else []), timeout_s=0.05)
@@ -127,15 +127,19 @@ async def test_every_event_is_given_in_order_the_last_included() -> None:
 @pytest.mark.parametrize(
     ("end", "error", "line"),
     [
-        (reply("request.refused", {"message": "not now"}), PeerRefused, f"{PEER} refuses: not now"),
-        (reply("request.refused"), PeerRefused, f"{PEER} refuses: no reason given"),
-        (reply("request.failed", {"message": "it broke", "code": 500}), PeerFailed, f"{PEER} reports: it broke"),
-        (Bounce(f"{PEER}/agent", "r", "service-unavailable", ""), PeerUnavailable, f"{PEER} is not there: service unavailable"),
-        (Bounce(PEER, "r", "gone", "moved away"), PeerUnavailable, f"{PEER} is not there: moved away"),
-        (said("and then nothing"), PeerTimeout, f"{PEER} did not finish its answer in 0.5 s"),
+        (reply("request.refused", {"message": "not now"}), PeerRefusedError, f"{PEER} refuses: not now"),
+        (reply("request.refused"), PeerRefusedError, f"{PEER} refuses: no reason given"),
+        (reply("request.failed", {"message": "it broke", "code": 500}), PeerFailedError, f"{PEER} reports: it broke"),
+        (
+            Bounce(f"{PEER}/agent", "r", "service-unavailable", ""),
+            PeerUnavailableError,
+            f"{PEER} is not there: service unavailable",
+        ),
+        (Bounce(PEER, "r", "gone", "moved away"), PeerUnavailableError, f"{PEER} is not there: moved away"),
+        (said("and then nothing"), PeerTimeoutError, f"{PEER} did not finish its answer in 0.5 s"),
     ],
 )
-async def test_a_bad_end_is_an_error_that_names_the_peer(end: Reply | Bounce, error: type[PeerError], line: str) -> None:
+async def test_a_bad_end_is_an_error_that_names_the_peer(end: ReplyEvent | Bounce, error: type[PeerError], line: str) -> None:
     requests, given = OpenRequests(), []
 
     async def listen() -> None:
@@ -146,13 +150,13 @@ async def test_a_bad_end_is_an_error_that_names_the_peer(end: Reply | Bounce, er
         await listen()
     assert (type(caught.value), str(caught.value), caught.value.jid) == (error, line, PEER)
     assert texts(given)[0] == "before"
-    if isinstance(end, Reply):
+    if isinstance(end, ReplyEvent):
         assert given[-1].type == end.type
 
 
 @pytest.mark.parametrize(("code", "expected"), [(503, 503), ("503", None), (None, None)])
 async def test_the_code_of_a_failure_is_a_number_or_none(code: Any, expected: int | None) -> None:
-    with pytest.raises(PeerFailed) as caught:
+    with pytest.raises(PeerFailedError) as caught:
         await answered(OpenRequests(), reply("request.failed", {"message": "x", "code": code}))
     assert caught.value.code == expected
 
@@ -165,7 +169,7 @@ async def test_events_do_not_prolong_the_time() -> None:
             come_in(requests, chunk(0, "blah"))
             loop.call_later(0.005, talk)
 
-    with pytest.raises(PeerTimeout):
+    with pytest.raises(PeerTimeoutError):
         [event async for event in requests.events(PEER, "r", 0.03, talk)]
 
 

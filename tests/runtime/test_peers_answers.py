@@ -11,7 +11,7 @@ import pytest
 
 from spade_coreason.codec.cloud_events import EventWriter
 from spade_coreason.codec.decode import decode
-from spade_coreason.domain.messages import Reply
+from spade_coreason.domain.messages import ReplyEvent
 from spade_coreason.runtime.peers import OpenRequests, collect
 
 from ..support.peer_answers import ME, OTHER, PEER, answered, chunk, completed, reply, said, texts
@@ -21,20 +21,20 @@ from ..support.peer_answers import ME, OTHER, PEER, answered, chunk, completed, 
 LONG = 'He said "no\\", <and> é🎈\n' * 120
 
 
-def stanzas(*events: tuple[str, dict[str, Any]], prefix: str = "answer") -> list[list[Reply]]:
+def stanzas(*events: tuple[str, dict[str, Any]], prefix: str = "answer") -> list[list[ReplyEvent]]:
     """What a peer sends for its events: one stanza each, or its fragments."""
     writer = EventWriter(to=ME, source=f"xmpp:{PEER}", thread=None, id_prefix=prefix, request_id="r", stanza_bytes=4096)
     return [[received(stanza) for stanza in writer.write(*event)] for event in events]
 
 
-def received(stanza: str) -> Reply:
+def received(stanza: str) -> ReplyEvent:
     message = fromstring(stanza.replace("<message ", f"<message xmlns='jabber:client' from='{PEER}/agent' ", 1))
     decoded = decode(message)
-    assert isinstance(decoded, Reply)
+    assert isinstance(decoded, ReplyEvent)
     return decoded
 
 
-def fragments(content: str = LONG, prefix: str = "answer") -> list[Reply]:
+def fragments(content: str = LONG, prefix: str = "answer") -> list[ReplyEvent]:
     (parts,) = stanzas(("block.markdown", {"id": prefix, "content": content}), prefix=prefix)
     assert len(parts) > 5
     assert {part.type for part in parts} == {"fragment"}
@@ -181,7 +181,7 @@ async def test_a_turn_that_runs_again_and_says_the_same_is_heard_once() -> None:
 
 
 async def test_another_thought_makes_no_other_answer() -> None:
-    def run(thought: str) -> list[list[Reply]]:
+    def run(thought: str) -> list[list[ReplyEvent]]:
         chunks = (("stream.chunk", {"stream_id": "s", "seq": n, "chunk": c}) for n, c in enumerate("abc"))
         return stanzas(("block.thought", {"id": "t", "content": thought}), *chunks, ("request.completed", {}))
 

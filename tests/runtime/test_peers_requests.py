@@ -12,22 +12,22 @@ import pytest
 
 from spade_coreason import AgentRequest, Peers
 from spade_coreason.codec.decode import decode
-from spade_coreason.domain.identifiers import derived_thread
-from spade_coreason.domain.messages import Bounce, Incoming
-from spade_coreason.exceptions import RequestTooLong
+from spade_coreason.domain.identifiers import derive_thread
+from spade_coreason.domain.messages import Bounce, InboundRequest
+from spade_coreason.exceptions import RequestTooLongError
 from spade_coreason.runtime.peers import CURRENT_REQUEST, OpenRequests
 
 from ..support.peer_answers import ME, OTHER, PEER, answered, come_in, completed, said, texts
 
 
-def outgoing(stanza: str) -> Incoming:
+def outgoing(stanza: str) -> InboundRequest:
     """A request as its addressee reads it."""
     decoded = decode(fromstring(stanza.replace("<message ", f"<message xmlns='jabber:client' from='{ME}/agent' ", 1)))
-    assert isinstance(decoded, Incoming)
+    assert isinstance(decoded, InboundRequest)
     return decoded
 
 
-async def told(request: AgentRequest | Mapping[str, Any] | str, jid: str = PEER) -> tuple[str, Incoming]:
+async def told(request: AgentRequest | Mapping[str, Any] | str, jid: str = PEER) -> tuple[str, InboundRequest]:
     sent: list[str] = []
     await Peers(ME, OpenRequests(), sent.extend).tell(jid, request)
     (stanza,) = sent
@@ -39,7 +39,7 @@ async def test_a_request_that_no_server_would_take_is_not_sent(how: str) -> None
     sent: list[str] = []
     peers = Peers(ME, OpenRequests(), sent.extend, 10_000)
     with pytest.raises(
-        RequestTooLong, match=r"was not asked: the request has 3\d,\d{3} bytes .* and 10,000 are the most"
+        RequestTooLongError, match=r"was not asked: the request has 3\d,\d{3} bytes .* and 10,000 are the most"
     ) as error:
         await (peers.ask(PEER, '"' * 5_000 + "<" * 5_000) if how == "ask" else peers.tell(PEER, '"' * 5_000 + "<" * 5_000))
     assert error.value.jid == PEER
@@ -89,13 +89,13 @@ async def test_the_thread_is_of_the_calling_conversation_and_the_peer(resource: 
             asked = AgentRequest(session_id=session, payload={})
             for request in (asked, asked.create_child({}), asked.create_child({}).create_child({})):
                 threads.setdefault((session, jid), set()).add((await told(request, f"{jid}{resource}"))[1].thread)
-    assert threads == {(session, jid): {derived_thread(session, jid)} for session, jid in threads}
+    assert threads == {(session, jid): {derive_thread(session, jid)} for session, jid in threads}
     assert len(set.union(*threads.values())) == 4
 
 
 async def test_a_peer_in_capital_letters_is_the_same_peer() -> None:
     asked = AgentRequest(session_id=SESSIONS[0], payload={})
-    assert (await told(asked, "Peer@LocalHost"))[1].thread == derived_thread(SESSIONS[0], PEER)
+    assert (await told(asked, "Peer@LocalHost"))[1].thread == derive_thread(SESSIONS[0], PEER)
 
 
 @pytest.mark.parametrize("how", ["text", "payload", "child"])
@@ -115,7 +115,7 @@ async def test_what_is_asked_in_a_turn_is_a_child_of_its_request(how: str) -> No
     assert request.payload == {"query": "x"}
     assert (request.root_request_id, request.parent_request_id) == (root.request_id, turn.request_id)
     assert request.request_id not in (root.request_id, turn.request_id)
-    assert request.thread == derived_thread(root.session_id, PEER)
+    assert request.thread == derive_thread(root.session_id, PEER)
 
 
 async def test_one_request_may_be_asked_of_two_at_once() -> None:

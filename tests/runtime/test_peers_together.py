@@ -13,11 +13,11 @@ from spade_coreason import (
     AgentRequest,
     AgentTester,
     PeerError,
-    PeerFailed,
-    PeerRefused,
+    PeerFailedError,
+    PeerRefusedError,
     Peers,
-    PeerTimeout,
-    PeerUnavailable,
+    PeerTimeoutError,
+    PeerUnavailableError,
     ResponseHandler,
     SessionHandle,
     agent,
@@ -100,11 +100,11 @@ async def asking(request: AgentRequest, session: SessionHandle, response: Respon
 @pytest.mark.parametrize(
     ("jid", "error", "text"),
     [
-        ("broken@localhost", PeerFailed, "broken@localhost reports: Something went wrong on my side (incident "),
-        ("complaining@localhost", PeerFailed, "complaining@localhost reports: out of paper"),
-        ("hanging@localhost", PeerTimeout, "hanging@localhost did not answer in 0.05 s"),
-        ("nobody@localhost", PeerUnavailable, "nobody@localhost is not there: service unavailable"),
-        ("elsewhere@closed.example", PeerRefused, "elsewhere@closed.example refuses: I may not talk with you."),
+        ("broken@localhost", PeerFailedError, "broken@localhost reports: Something went wrong on my side (incident "),
+        ("complaining@localhost", PeerFailedError, "complaining@localhost reports: out of paper"),
+        ("hanging@localhost", PeerTimeoutError, "hanging@localhost did not answer in 0.05 s"),
+        ("nobody@localhost", PeerUnavailableError, "nobody@localhost is not there: service unavailable"),
+        ("elsewhere@closed.example", PeerRefusedError, "elsewhere@closed.example refuses: I may not talk with you."),
     ],
 )
 async def test_a_peer_without_a_good_answer_is_named_and_the_agent_goes_on(
@@ -241,7 +241,7 @@ async def test_who_cancels_stops_the_work_of_every_agent_that_was_asked_for_it()
         await asyncio.wait_for(stopped.wait(), PATIENCE_S)
         await t.settled()
         assert await t.say("and now?") == ["done"]
-        kept = [await t.runners[jid].store.conversations() for jid in (OTHER, PEER)]
+        kept = [await t.runners[jid].store.list_conversations() for jid in (OTHER, PEER)]
     assert [[row.turns for row in rows] for rows in kept] == [[1], [1]]  # of what was cancelled nothing
 
 
@@ -267,7 +267,7 @@ async def test_a_timeout_stops_the_work_of_whoever_was_asked() -> None:
             query = request.payload["query"]
             try:
                 answer = await self.peers.ask(PEER, query, timeout=0.1 if query == "slow" else 5.0)
-            except PeerTimeout:
+            except PeerTimeoutError:
                 await response.markdown("too slow")
             else:
                 await response.markdown(answer.text)

@@ -18,17 +18,17 @@ from spade_coreason import (
     ResponseHandler,
     SessionHandle,
 )
-from spade_coreason.app.platform import policy_of
+from spade_coreason.app.platform import build_policy
 from spade_coreason.config.loader import load_settings
 from spade_coreason.contracts import MemoryConfig
 from spade_coreason.domain.conversation import Rules
-from spade_coreason.domain.messages import Incoming
+from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.memory.session import Session
 from spade_coreason.runtime.policy import Policy
 from spade_coreason.runtime.retention import Keep, Retention
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import open_database
-from spade_coreason.storage.repository import AgentStore
+from spade_coreason.storage.repository import AgentRepository
 
 from ..support.clock import Clock
 from ..support.databases import rows
@@ -68,11 +68,11 @@ class Running:
         self.runner, self.agent, self.url = runner, agent, url
 
     def say(self, text: str, sender: str = ALICE, thread: str | None = None) -> None:
-        self.runner.receive(Incoming("person", f"{sender}/x", str(uuid4()), thread, {"query": text}, text))
+        self.runner.receive(InboundRequest("person", f"{sender}/x", str(uuid4()), thread, {"query": text}, text))
 
     async def ask(self, text: str, sender: str = ALICE, thread: str | None = None) -> None:
         self.say(text, sender, thread)
-        await self.runner.settled()
+        await self.runner.wait_until_idle()
 
     def turns(self) -> list[tuple[str, int]]:
         names = {row["id"]: row["conversation_id"] for row in rows(self.url, "conversations")}
@@ -85,7 +85,7 @@ async def running(url: str, path: Path, clock: Clock, retention: Retention, wind
     memory = AgentInteractionMemory(AGENT, path / "memory")
     agent = Keeper(memory)
     policy = Policy(rules=Rules(timeout=timedelta(0)), memory=MemoryConfig(limit=window), retention=retention)
-    runner = Runner(agent, AGENT, AgentStore(database, AGENT), policy, clock=clock, memory=lambda: memory)
+    runner = Runner(agent, AGENT, AgentRepository(database, AGENT), policy, clock=clock, interaction_memory=lambda: memory)
     await runner.open(lambda stanzas: None)
     try:
         yield Running(runner, agent, url)
@@ -153,7 +153,7 @@ async def test_a_conversation_that_is_being_answered_has_time(tmp_path: Path, da
         clock.move(days=31)
         assert await r.runner.purge() == (0, 0)
         r.agent.waits_for.set()
-        await r.runner.settled()
+        await r.runner.wait_until_idle()
         assert r.turns() == [("t", 1), ("t", 2)]
 
 
@@ -200,9 +200,9 @@ def test_the_rules_come_from_the_configuration(tmp_path: Path) -> None:
         "conversation: {retention: {days: 365, states: {timeout: {days: 0.5, turns: 9}, active: {}}}}"
     )
     settings = load_settings(tmp_path / "p.yaml", tmp_path, {})
-    common, own = (policy_of(settings, agent, None).retention for agent in settings.agents)
-    assert common.of(ConversationState.COMPLETED) == Keep(timedelta(days=365))
-    assert common.of(ConversationState.TIMEOUT) == Keep(timedelta(hours=12), 9)
-    assert common.of(ConversationState.ACTIVE) == Keep()
+    common, own = (build_policy(settings, agent, None).retention for agent in settings.agents)
+    assert common.for_state(ConversationState.COMPLETED) == Keep(timedelta(days=365))
+    assert common.for_state(ConversationState.TIMEOUT) == Keep(timedelta(hours=12), 9)
+    assert common.for_state(ConversationState.ACTIVE) == Keep()
     assert own == Retention(Keep(turns=5))
-    assert Policy().retention.is_everything
+    assert Policy().retention.is_unlimited

@@ -15,8 +15,8 @@ from spade_coreason import (
     AgentTester,
     ConversationState,
     PeerEvent,
-    PeerFailed,
-    PeerRefused,
+    PeerFailedError,
+    PeerRefusedError,
     Policy,
     ResponseHandler,
     SessionHandle,
@@ -125,7 +125,7 @@ async def test_a_program_over_the_limit_is_refused_each_time_with_a_code_and_a_t
 
         for rest_s, rest in ((300, "5 min"), (299, "5 min"), (99, "99 s")):
             with pytest.raises(
-                PeerRefused, match=f"2 messages are the limit of a conversation. Write again in {rest}, or begin"
+                PeerRefusedError, match=f"2 messages are the limit of a conversation. Write again in {rest}, or begin"
             ):
                 await ask()
             assert events[-1].data["code"] == 429
@@ -224,7 +224,7 @@ async def test_several_failures_in_a_row_end_in_error(expected_errors: ExpectedE
 
 async def test_an_error_that_the_agent_reports_is_no_failed_turn() -> None:
     async with counting(Clock(), Policy(rules=Rules(max_failures=1))) as t:
-        with pytest.raises(PeerFailed, match="as told"):
+        with pytest.raises(PeerFailedError, match="as told"):
             await t.ask("error")
         assert await record(t) == ("active", 1)
 
@@ -269,7 +269,7 @@ async def test_ten_messages_with_our_last_answer_in_them_are_paused_with_one_not
         answers = [await t.say(f"> Hello! you said, {number}") for number in range(14)]
         assert answers[:9] == [["Hello!"]] * 9
         assert "goes round in circles" in answers[9][0]
-        with pytest.raises(PeerRefused, match="goes round in circles"):  # the same conversation, by a program
+        with pytest.raises(PeerRefusedError, match="goes round in circles"):  # the same conversation, by a program
             await t.ask("x")
         assert answers[10:] == [[]] * 4
         assert await record(t) == ("max_interactions_reached", 10)
@@ -311,7 +311,7 @@ async def keeper(request: AgentRequest, session: SessionHandle, response: Respon
 async def clear(t: AgentTester, conversation_id: str) -> None:
     """As `sessions clear` does: the platform is stopped for it."""
     store = t.runners[AGENT].store
-    (row,) = [row for row in await store.conversations() if row.conversation_id == conversation_id]
+    (row,) = [row for row in await store.list_conversations() if row.conversation_id == conversation_id]
     await store.delete_conversation(row)
     await t.restart()
 
@@ -431,7 +431,7 @@ async def test_a_startup_that_fails_is_an_answer_with_an_error_and_is_tried_agai
     resource = Resource()
     resource.fails = 1
     async with AgentTester(resource, policy=ON_DEMAND) as t:
-        with pytest.raises(PeerFailed, match="Something went wrong"):
+        with pytest.raises(PeerFailedError, match="Something went wrong"):
             await t.ask("x")
         assert (await t.ask("x")).events[-1].type == "request.completed"
     assert resource.log == ["startup", "startup", "x", "shutdown"]

@@ -21,7 +21,7 @@ from spade_coreason import (
     AgentTester,
     ConversationState,
     PeerError,
-    PeerFailed,
+    PeerFailedError,
     Peers,
     ResponseHandler,
     SessionHandle,
@@ -29,12 +29,12 @@ from spade_coreason import (
     agent,
     command,
 )
-from spade_coreason.domain.access import Access
+from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.domain.conversation import Rules
-from spade_coreason.domain.messages import Incoming
+from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.memory.interaction.file import MemoryLimits
 from spade_coreason.memory.session import Session
-from spade_coreason.runtime.gateway import Door
+from spade_coreason.runtime.gateway import InboundGateway
 from spade_coreason.runtime.peers import OpenRequests
 from spade_coreason.runtime.policy import Policy
 from spade_coreason.runtime.runner import Runner
@@ -42,8 +42,8 @@ from spade_coreason.runtime.timings import Timings
 from spade_coreason.storage import open_database
 from spade_coreason.storage.database import Database
 from spade_coreason.storage.inbox import Inbox
-from spade_coreason.storage.records import ConversationRow
-from spade_coreason.storage.repository import AgentStore
+from spade_coreason.storage.records import StoredConversation
+from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.storage.statements import RECEIVE
 
 from ..support.databases import SQLITE, Writes, opened
@@ -66,7 +66,7 @@ class Requests(Inbox):
         return super().finish(*args, **kwargs)
 
 
-class Store(AgentStore):
+class Store(AgentRepository):
     """Fails when told to, and counts how often idle conversations are looked for."""
 
     fails_to_look = 0
@@ -77,7 +77,7 @@ class Store(AgentStore):
         super().__init__(database, agent)
         self.inbox: Requests = Requests(database, agent)
 
-    async def find_conversations(self, ids: Iterable[str]) -> dict[str, ConversationRow]:
+    async def find_conversations(self, ids: Iterable[str]) -> dict[str, StoredConversation]:
         self.looks += 1
         if self.fails_to_look:
             self.fails_to_look -= 1
@@ -106,8 +106,8 @@ class Echo:
         return "AH"
 
 
-def asked(text: str, sender: str = ALICE, thread: str | None = None) -> Incoming:
-    return Incoming("person", f"{sender}/x", str(uuid4()), thread, {"query": text}, text)
+def asked(text: str, sender: str = ALICE, thread: str | None = None) -> InboundRequest:
+    return InboundRequest("person", f"{sender}/x", str(uuid4()), thread, {"query": text}, text)
 
 
 class Running:
@@ -118,10 +118,10 @@ class Running:
 
     async def ask(self, text: str, sender: str = ALICE, thread: str | None = None) -> None:
         self.runner.receive(asked(text, sender, thread))
-        await self.runner.settled()
+        await self.runner.wait_until_idle()
 
     async def states(self) -> list[ConversationState]:
-        return [row.life.state for row in await self.store.conversations()]
+        return [row.status.state for row in await self.store.list_conversations()]
 
     async def ended(self) -> None:
         """Waits until no conversation is active."""
@@ -239,20 +239,20 @@ async def test_a_message_that_comes_in_while_the_runner_opens_runs_once(database
             before = runner.receive(asked("before"))
             assert before is not None
             await before
-            found = await super().pending()
+            found = await super().load_pending()
             runner.receive(asked("after"))
             return found
 
     database = await open_database(database_url, "off")
     agent = Echo()
-    store = AgentStore(database, AGENT)
+    store = AgentRepository(database, AGENT)
     store.inbox = Early(database, AGENT)
     runner = Runner(agent, AGENT, store)
     first = runner.receive(asked("first"))
     assert first is not None
     await first
     await runner.open(lambda stanzas: None)
-    await runner.settled()
+    await runner.wait_until_idle()
     assert agent.asked == ["first", "before", "after"]
     await runner.drain(0)
     await runner.close()
@@ -269,7 +269,7 @@ async def test_a_turn_may_begin_before_its_request_is_on_disk_and_does_not_end_b
             assert is_durable is not None
             assert not is_durable.done()
             assert r.said == ["known"]
-        await r.runner.settled()
+        await r.runner.wait_until_idle()
         assert is_durable.done()
         assert r.said == ["known", "quick"]
 
@@ -288,7 +288,7 @@ async def test_an_answer_that_cannot_be_sent_is_kept_and_the_log_says_whose(
     async with running(database_url, send) as r:
         await r.ask("quick")
         assert f"{AGENT}: the answer to {ALICE}/x cannot be sent" in caplog.text
-        assert [one.answer is not None for one in await r.store.inbox.pending()] == [True]
+        assert [one.answer is not None for one in await r.store.inbox.load_pending()] == [True]
         await r.ask("next")
     assert len(said) == 1
 
@@ -308,7 +308,7 @@ async def test_what_is_not_on_disk_is_not_answered_though_its_answer_is(
             await eventually(lambda: bool(held))
             (_, *waiting), *others = held[0]
             held[0] = [([(RECEIVE, ("no",))], *waiting), *others]
-        await r.runner.settled()
+        await r.runner.wait_until_idle()
         assert isinstance(is_durable.exception(), Exception)
         assert r.said == ["known", NOT_REMEMBERED]
 
@@ -318,7 +318,7 @@ async def test_a_duplicate_that_comes_at_once_goes_no_further(database_url: str)
         twice = asked("hi")
         taken = [r.runner.receive(twice) for _ in range(3)]
         assert [await one for one in taken if one is not None] == [True, False, False]
-        await r.runner.settled()
+        await r.runner.wait_until_idle()
         assert (r.agent.asked, r.said) == (["hi"], ["hi"])
 
 
@@ -400,10 +400,10 @@ async def test_a_peer_that_answers_what_it_cannot_read_with_the_same_gets_no_mor
     def deliver(container: str, number: int) -> None:
         json = f"<json xmlns='urn:xmpp:json:0'>{container}</json>"
         stanza = f"<message xmlns='jabber:client' from='{ALICE}/x' id='{number}'>{json}</message>"
-        assert door.deliver(fromstring(stanza)) is None
+        assert door.receive_stanza(fromstring(stanza)) is None
 
     async with running(database_url) as r:
-        door = Door(r.runner, OpenRequests(), Access(AGENT), sent.extend)
+        door = InboundGateway(r.runner, OpenRequests(), AccessPolicy(AGENT), sent.extend)
         for number in range(50):
             deliver('{"error": "cannot parse"}', number)
         assert len(sent) == 30
@@ -427,7 +427,7 @@ async def test_what_an_agent_could_not_remember_is_reported_as_not_remembered(
         assert await t.say("a short one") == ["I'll remember."]
         [said] = await t.say("a long one" * 10)
         assert said.startswith("My memory cannot be read or written, so this is not remembered (incident ")
-        with pytest.raises(PeerFailed) as failed:
+        with pytest.raises(PeerFailedError) as failed:
             await t.ask("a long one" * 10)
         assert failed.value.code == 503
     assert memory.get_information("c") == ["a short one"]
@@ -444,8 +444,8 @@ async def test_a_turn_that_could_not_be_stored_runs_again_when_it_can_marked_as_
         r.store.inbox.fails_to_finish = False
         await eventually(lambda: r.said[-1] == "one")
         assert r.said[:-1] == [r.said[0]]
-        assert await r.store.inbox.pending() != []  # answered, and not acknowledged
-        [row] = await r.store.conversations()
+        assert await r.store.inbox.load_pending() != []  # answered, and not acknowledged
+        [row] = await r.store.list_conversations()
         assert row.turns == 1
 
 
@@ -468,7 +468,7 @@ async def test_a_turn_that_ends_while_the_database_server_is_away_is_answered_wh
         await eventually(lambda: r.said[-1] == "during")
         await r.ask("after")
         assert r.said[-1] == "after"
-        [row] = await r.store.conversations()
+        [row] = await r.store.list_conversations()
         assert row.turns == 3
 
 

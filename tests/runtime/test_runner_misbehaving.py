@@ -11,7 +11,16 @@ from typing import Any
 
 import pytest
 
-from spade_coreason import AgentRequest, AgentTester, PeerFailed, Policy, ResponseHandler, SessionHandle, StreamHandle, agent
+from spade_coreason import (
+    AgentRequest,
+    AgentTester,
+    PeerFailedError,
+    Policy,
+    ResponseHandler,
+    SessionHandle,
+    StreamHandle,
+    agent,
+)
 from spade_coreason.runtime.timings import Timings
 
 from ..support.errors import ExpectedErrors
@@ -112,7 +121,7 @@ FAILING: list[Assist] = [
 async def test_an_agent_that_fails_fails_alone_with_one_incident(assist: Assist, expected_errors: ExpectedErrors) -> None:
     expected_errors("agent@localhost: incident")
     async with AgentTester(misbehaving(assist)) as t:
-        with pytest.raises(PeerFailed, match=r"went wrong on my side \(incident") as error:
+        with pytest.raises(PeerFailedError, match=r"went wrong on my side \(incident") as error:
             await t.ask("go")
         assert error.value.code == 500
         assert "secret" not in str(error.value)
@@ -145,7 +154,7 @@ async def test_hanging_ends_with_the_assist_timeout(expected_errors: ExpectedErr
         await asyncio.Event().wait()
 
     async with AgentTester(misbehaving(hangs), policy=Policy(assist_timeout_s=0.05)) as t:
-        with pytest.raises(PeerFailed, match=r"could not finish this within 0\.05 s") as error:
+        with pytest.raises(PeerFailedError, match=r"could not finish this within 0\.05 s") as error:
             await t.ask("go")
         assert error.value.code == 504
         assert await t.say("hello") == ["still here"]
@@ -162,7 +171,7 @@ async def test_an_agent_that_swallows_its_cancellation_does_not_hold_its_convers
                 continue
 
     async with AgentTester(misbehaving(never_ends), policy=Policy(assist_timeout_s=0.5)) as t:
-        with pytest.raises(PeerFailed, match=r"could not finish this within 0\.5 s"):
+        with pytest.raises(PeerFailedError, match=r"could not finish this within 0\.5 s"):
             await t.ask("go")
         assert await t.say("hello") == ["still here"]
 
@@ -274,7 +283,7 @@ async def test_a_stream_of_a_turn_that_raises_is_aborted(expected_errors: Expect
         try:
             async for event in t.stream("go"):
                 events.append(event.type)
-        except PeerFailed:
+        except PeerFailedError:
             events.append("raised")
         assert events == ["stream.start", "stream.chunk", "stream.abort", "block.error", "request.failed", "raised"]
         said = await t.say("go")
@@ -338,7 +347,7 @@ async def test_a_failed_turn_is_in_the_history_and_what_it_stored_is_kept(expect
         raise RuntimeError("as told")
 
     async with AgentTester(failing) as t:
-        with pytest.raises(PeerFailed):
+        with pytest.raises(PeerFailedError):
             await t.ask("x")
         await t.restart()
         assert (await t.ask("y")).text == "stored before it failed"
@@ -349,10 +358,10 @@ async def test_the_details_of_an_error_stay_in_the_process_and_in_the_history() 
         await response.error("out of order", {"secret": "s3cret"}, recoverable=True)
 
     async with AgentTester(misbehaving(reports)) as t:
-        with pytest.raises(PeerFailed) as error:
+        with pytest.raises(PeerFailedError) as error:
             await t.ask("go")
         assert error.value.problem == "reports: out of order"
         assert "s3cret" not in str(error.value)
         assert await t.say("go") == ["out of order"]
-        (turn, _) = await t.runners[t.jid].store.history((await t.runners[t.jid].store.conversations())[0].id, 2)
+        (turn, _) = await t.runners[t.jid].store.load_history((await t.runners[t.jid].store.list_conversations())[0].id, 2)
         assert "s3cret" in turn

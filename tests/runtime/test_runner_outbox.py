@@ -10,12 +10,12 @@ from xml.etree.ElementTree import fromstring
 
 from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.codec.decode import decode
-from spade_coreason.domain.messages import Incoming
+from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.memory.session import Session
-from spade_coreason.runtime.outbound import Tracked
+from spade_coreason.runtime.outbound import OutboundStanza
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import open_database
-from spade_coreason.storage.repository import AgentStore
+from spade_coreason.storage.repository import AgentRepository
 
 from ..support.databases import rows
 from ..support.errors import ExpectedErrors
@@ -56,7 +56,7 @@ class Wire:
 
     def acknowledge(self) -> None:
         for stanza in self.sent:
-            if isinstance(stanza, Tracked):
+            if isinstance(stanza, OutboundStanza):
                 stanza.acknowledge()
 
 
@@ -64,7 +64,7 @@ class Wire:
 async def running(agent: Any, wire: Any, url: str, **settings: Any) -> AsyncIterator[Runner]:
     """One life of a process; `settings` are those of its runner."""
     database = await open_database(url, "off")
-    runner = Runner(agent, AGENT, AgentStore(database, AGENT), **settings)
+    runner = Runner(agent, AGENT, AgentRepository(database, AGENT), **settings)
     await runner.open(wire)
     runner.send_unsent()
     try:
@@ -75,12 +75,12 @@ async def running(agent: Any, wire: Any, url: str, **settings: Any) -> AsyncIter
         await database.close()
 
 
-def question(text: str, stanza_id: str = "1") -> Incoming:
+def question(text: str, stanza_id: str = "1") -> InboundRequest:
     stanza = (
         f"<message xmlns='jabber:client' from='alice@localhost/x' type='chat' id='{stanza_id}'><body>{text}</body></message>"
     )
     decoded = decode(fromstring(stanza))
-    assert isinstance(decoded, Incoming)
+    assert isinstance(decoded, InboundRequest)
     return decoded
 
 
@@ -92,7 +92,7 @@ def inbox(url: str) -> list[tuple[int, bool]]:
 RECEIVED, ANSWERED, CLOSED = range(3)
 
 
-async def received(runner: Runner, incoming: Incoming) -> bool:
+async def received(runner: Runner, incoming: InboundRequest) -> bool:
     """Whether a request that is on disk by now was new."""
     taken = runner.receive(incoming)
     assert taken is not None
@@ -115,7 +115,7 @@ async def test_a_final_answer_leaves_when_it_is_stored(database_url: str) -> Non
 
     async with running(Echo(), send, database_url) as runner:
         runner.receive(question("hi"))
-        await runner.settled()
+        await runner.wait_until_idle()
     assert states == [[(ANSWERED, 1)]]
 
 
@@ -126,16 +126,16 @@ async def test_what_was_answered_and_not_acknowledged_is_sent_again_with_the_sam
     async with running(Echo(), first, database_url) as runner:
         runner.receive(question("hi", "1"))
         runner.receive(question("ho", "2"))
-        await runner.settled()
+        await runner.wait_until_idle()
     agent = Echo()
     async with running(agent, second, database_url) as runner:
-        await runner.settled()
+        await runner.wait_until_idle()
         assert (first.bodies, first.ids) == (second.bodies, second.ids)
         assert second.bodies == ["hi", "ho"]
         second.acknowledge()
     assert inbox(database_url) == [(CLOSED, 0)] * 2
     async with running(agent, third, database_url) as runner:
-        await runner.settled()
+        await runner.wait_until_idle()
     assert third.sent == []
     assert agent.turns == 0
 
@@ -144,7 +144,7 @@ async def test_what_the_server_has_acknowledged_is_not_sent_again(database_url: 
     first, second = Wire(), Wire()
     async with running(Echo(), first, database_url) as runner:
         runner.receive(question("hi"))
-        await runner.settled()
+        await runner.wait_until_idle()
         first.acknowledge()
     async with running(Echo(), second, database_url):
         pass
@@ -159,7 +159,7 @@ async def test_a_silent_turn_is_closed_at_once(database_url: str) -> None:
     wire = Wire()
     async with running(Silent(), wire, database_url) as runner:
         runner.receive(question("hi"))
-        await runner.settled()
+        await runner.wait_until_idle()
     assert wire.sent == []
     assert inbox(database_url) == [(CLOSED, 0)]
 
@@ -182,7 +182,7 @@ async def test_what_left_before_a_turn_was_broken_off_leaves_again_with_the_same
     assert first.bodies == ["first"]
     assert inbox(database_url) == [(RECEIVED, 0)]
     async with running(Breaking(), second, database_url) as runner:
-        await runner.settled()
+        await runner.wait_until_idle()
     assert second.bodies == ["first", "second"]
     assert second.ids[0] == first.ids[0]
 
@@ -198,16 +198,16 @@ async def test_a_turn_that_cannot_be_stored_says_so_and_runs_after_the_next_star
         async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
             assert isinstance(session, Session)
             if not request.metadata.get("redelivered"):
-                await session._store._database.close()
+                await session._repository._database.close()
             await response.markdown(request.payload["query"])
 
     first, second = Wire(), Wire()
     async with running(Full(), first, database_url) as runner:
         runner.receive(question("hi"))
-        await runner.settled()
+        await runner.wait_until_idle()
     assert first.bodies == [NOT_REMEMBERED]
     async with running(Full(), second, database_url) as runner:
-        await runner.settled()
+        await runner.wait_until_idle()
     assert second.bodies == ["hi"]
 
 
@@ -216,8 +216,8 @@ async def test_what_comes_while_it_drains_is_kept_for_the_next_start(database_ur
     async with running(Echo(), first, database_url) as runner:
         await runner.drain(1)
         assert await received(runner, question("hi"))
-        await runner.settled()
+        await runner.wait_until_idle()
         assert first.sent == []
     async with running(Echo(), second, database_url) as runner:
-        await runner.settled()
+        await runner.wait_until_idle()
     assert second.bodies == ["hi"]

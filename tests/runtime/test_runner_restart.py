@@ -11,7 +11,7 @@ from spade_coreason import (
     AgentRequest,
     AgentTester,
     ConversationState,
-    PeerFailed,
+    PeerFailedError,
     Policy,
     ResponseHandler,
     SessionHandle,
@@ -102,7 +102,7 @@ async def test_what_was_interrupted_is_reported_where_so_configured() -> None:
         asking = asyncio.create_task(t.ask("one", user=BOB))
         await working.begun.wait()
         await t.restart(grace_s=0)
-        with pytest.raises(PeerFailed, match="interrupted before I could answer this"):
+        with pytest.raises(PeerFailedError, match="interrupted before I could answer this"):
             await asking
         await t.settled()
         assert t.unread(ALICE) == ["I was interrupted before I could answer this. Please ask again."]

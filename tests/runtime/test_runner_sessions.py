@@ -18,15 +18,15 @@ from spade_coreason import (
     Interaction,
     MemoryConfig,
     MemoryStrategy,
-    PeerFailed,
+    PeerFailedError,
     Peers,
-    PeerTimeout,
+    PeerTimeoutError,
     Policy,
     ResponseHandler,
     SessionHandle,
     agent,
 )
-from spade_coreason.domain.identifiers import session_id
+from spade_coreason.domain.identifiers import derive_session_id
 from spade_coreason.memory.session import Session
 
 from ..support.errors import ExpectedErrors
@@ -252,10 +252,10 @@ async def who(request: AgentRequest, session: SessionHandle, response: ResponseH
 async def test_the_session_is_of_agent_owner_and_conversation_and_stays() -> None:
     async with AgentTester(who) as t:
         seen = (await t.ask({"a": 1}, user=ALICE, thread="t")).data[0]["data"]
-        assert seen["session"] == seen["request"]["session_id"] == str(session_id(AGENT, ALICE, "t"))
+        assert seen["session"] == seen["request"]["session_id"] == str(derive_session_id(AGENT, ALICE, "t"))
         assert seen["identity"] == {"id": ALICE, "name": "alice", "role": "agent"}
         assert seen["request"]["payload"] == {"a": 1}
-        metadata = {"conversation_id": "t", "sender": f"{ALICE}/test", "thread": "t", "language": "program"}
+        metadata = {"conversation_id": "t", "sender": f"{ALICE}/test", "thread": "t", "channel": "program"}
         assert seen["request"]["metadata"] == metadata
         await t.restart()
         assert (await t.ask({"a": 1}, user=ALICE, thread="t")).data[0]["data"]["session"] == seen["session"]
@@ -320,15 +320,15 @@ async def test_a_forged_session_and_reserved_metadata_are_overwritten() -> None:
                 "sender": ALICE,
                 "redelivered": True,
                 "attachments": ["/etc/passwd"],
-                "language": "person",
+                "channel": "person",
                 "thread": "t",
                 "kept": "this",
             },
         }
         t.send_stanza(envelope(forged), user=BOB)
         await t.settled()
-        assert seen[1].session_id == session_id(AGENT, BOB, f"{BOB}_{AGENT}") != seen[0].session_id
-        expected = {"conversation_id": f"{BOB}_{AGENT}", "sender": f"{BOB}/test", "language": "program", "kept": "this"}
+        assert seen[1].session_id == derive_session_id(AGENT, BOB, f"{BOB}_{AGENT}") != seen[0].session_id
+        expected = {"conversation_id": f"{BOB}_{AGENT}", "sender": f"{BOB}/test", "channel": "program", "kept": "this"}
         assert seen[1].metadata == expected
 
 
@@ -369,7 +369,7 @@ async def test_a_broken_lineage_is_refused_in_one_line() -> None:
         broken = AgentRequest(session_id=uuid4(), payload={}).model_copy(
             update={"root_request_id": None, "parent_request_id": uuid4()}
         )
-        with pytest.raises(PeerFailed, match="Broken Trace: Root ID missing while Parent ID is present"):
+        with pytest.raises(PeerFailedError, match="Broken Trace: Root ID missing while Parent ID is present"):
             await t.ask(broken)
 
 
@@ -418,7 +418,7 @@ async def test_an_answer_that_comes_too_late_is_nobodys() -> None:
 
     @agent
     async def asking(request: AgentRequest, session: SessionHandle, response: ResponseHandler, peers: Peers) -> None:
-        with pytest.raises(PeerTimeout):
+        with pytest.raises(PeerTimeoutError):
             await peers.ask("slow@localhost", "first", 0.02)
         release.set()
         await response.markdown(str(await peers.ask("slow@localhost", "second")))

@@ -21,9 +21,9 @@ from spade_coreason import (
     agent,
 )
 from spade_coreason.memory.knowledge.embeddings import LocalEmbedder, OpenAIEmbedder
-from spade_coreason.memory.openai_api import WebApi
+from spade_coreason.memory.openai_api import OpenAIApi
 from spade_coreason.storage import open_database
-from spade_coreason.storage.knowledge import KnowledgeStore
+from spade_coreason.storage.knowledge import KnowledgeRepository
 
 from ..support.model_server import ModelServer
 from .minilm import MiniLM, model_directory
@@ -52,7 +52,7 @@ async def server(model: MiniLM) -> AsyncIterator[ModelServer]:
 
 @pytest.fixture
 async def embedder(server: ModelServer) -> AsyncIterator[OpenAIEmbedder]:
-    embedder = OpenAIEmbedder(WebApi(server.url), "all-MiniLM-L6-v2")
+    embedder = OpenAIEmbedder(OpenAIApi(server.url), "all-MiniLM-L6-v2")
     yield embedder
     await embedder.close()
 
@@ -60,7 +60,7 @@ async def embedder(server: ModelServer) -> AsyncIterator[OpenAIEmbedder]:
 @pytest.fixture
 async def knowledge(tmp_path: Path, embedder: OpenAIEmbedder) -> AsyncIterator[Knowledge]:
     database = await open_database(f"sqlite+aiosqlite:///{tmp_path}/platform.db", "off")
-    yield Knowledge(KnowledgeStore(database, "shop@localhost"), embedder)
+    yield Knowledge(KnowledgeRepository(database, "shop@localhost"), embedder)
     await database.close()
 
 
@@ -104,7 +104,7 @@ async def test_the_scores_that_are_documented_are_those_that_are_measured(
         one, other = model.embed([question, passage])
         assert sum(a * b for a, b in zip(one, other, strict=True)) == pytest.approx(cosine, abs=0.006), passage
         database = await open_database(f"sqlite+aiosqlite:///{tmp_path}/{number}.db", "off")
-        store = KnowledgeStore(database, "shop@localhost")
+        store = KnowledgeRepository(database, "shop@localhost")
         await Knowledge(store, embedder).add(passage, "it")
         [hit] = await Knowledge(store, embedder).search(question, threshold=0.0)
         assert hit.score == pytest.approx(both, abs=0.006), passage

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from spade_coreason.storage.database import Database
-from spade_coreason.storage.repository import AgentStore
+from spade_coreason.storage.repository import AgentRepository
 
 from ..support.records import AGENT
 
 
 @pytest.fixture
-def store(database: Database) -> AgentStore:
-    return AgentStore(database, AGENT)
+def store(database: Database) -> AgentRepository:
+    return AgentRepository(database, AGENT)

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from spade_coreason import AgentRequest, AgentTester, PeerFailed, ResponseHandler, SessionHandle, StoreError, agent
+from spade_coreason import AgentRequest, AgentTester, PeerFailedError, ResponseHandler, SessionHandle, StoreError, agent
 from spade_coreason.contracts import GENESIS_HASH, AuditEntry, Interaction
 from spade_coreason.storage import open_database
-from spade_coreason.storage.audit import Verdict
+from spade_coreason.storage.audit import AuditVerification
 from spade_coreason.storage.backup import back_up, restore
 from spade_coreason.storage.database import Database
-from spade_coreason.storage.health import examine
-from spade_coreason.storage.repository import AgentStore
+from spade_coreason.storage.health import check_health
+from spade_coreason.storage.repository import AgentRepository
 
 from ..support.databases import SQLITE, execute
 from ..support.errors import ExpectedErrors
@@ -30,47 +30,50 @@ def entry(resource: str = "it") -> AuditEntry:
     return AuditEntry(actor=AGENT, action="tool.call", resource=resource, outcome="success")
 
 
-async def trail_of(store: AgentStore, entries: int = 5) -> list[AuditEntry]:
-    return [await store.trail.append(entry(f"tool {number}"), ALICE if number % 2 else BOB) for number in range(1, entries + 1)]
+async def trail_of(store: AgentRepository, entries: int = 5) -> list[AuditEntry]:
+    return [
+        await store.audit_trail.append(entry(f"tool {number}"), ALICE if number % 2 else BOB)
+        for number in range(1, entries + 1)
+    ]
 
 
-async def test_entries_that_come_together_are_one_chain(store: AgentStore) -> None:
-    sealed = await asyncio.gather(*(store.trail.append(entry(f"tool {number}"), ALICE) for number in range(50)))
-    found = await store.trail.newest(100)
+async def test_entries_that_come_together_are_one_chain(store: AgentRepository) -> None:
+    sealed = await asyncio.gather(*(store.audit_trail.append(entry(f"tool {number}"), ALICE) for number in range(50)))
+    found = await store.audit_trail.load_newest(100)
     assert [row.number for row in found] == list(range(1, 51))
     assert [AuditEntry.model_validate(row.entry) for row in found] == list(sealed)
     assert sealed[0].previous_hash == GENESIS_HASH
     assert all(later.previous_hash == earlier.integrity_hash for earlier, later in pairwise(sealed))
     assert all(one.is_intact for one in sealed)
-    assert await store.trail.verify() == Verdict(50, 0, sealed[-1].integrity_hash, ())
-    assert [row.number for row in await store.trail.newest(2)] == [49, 50]
+    assert await store.audit_trail.verify() == AuditVerification(50, 0, sealed[-1].integrity_hash, ())
+    assert [row.number for row in await store.audit_trail.load_newest(2)] == [49, 50]
 
 
-async def test_a_trail_goes_on_after_a_restart_and_each_agent_has_its_own(store: AgentStore, database_url: str) -> None:
+async def test_a_trail_goes_on_after_a_restart_and_each_agent_has_its_own(store: AgentRepository, database_url: str) -> None:
     await trail_of(store, 2)
     await store._database.close()
     again = await open_database(database_url, "off")
     try:
-        goes_on, other = AgentStore(again, AGENT), AgentStore(again, "echo@localhost")
-        last = await goes_on.trail.append(entry(), ALICE)
-        assert (await goes_on.trail.verify())[:3] == (3, 0, last.integrity_hash)
-        assert (await other.trail.append(entry(), ALICE)).previous_hash == GENESIS_HASH
-        assert (await other.trail.verify()).entries == 1
+        goes_on, other = AgentRepository(again, AGENT), AgentRepository(again, "echo@localhost")
+        last = await goes_on.audit_trail.append(entry(), ALICE)
+        assert (await goes_on.audit_trail.verify())[:3] == (3, 0, last.integrity_hash)
+        assert (await other.audit_trail.append(entry(), ALICE)).previous_hash == GENESIS_HASH
+        assert (await other.audit_trail.verify()).entries == 1
     finally:
         await again.close()
 
 
 async def test_a_trail_that_was_restored_from_a_backup_is_whole_and_goes_on(
-    store: AgentStore, database: Database, tmp_path: Path
+    store: AgentRepository, database: Database, tmp_path: Path
 ) -> None:
     sealed = await trail_of(store)
-    await store.forget(BOB)
+    await store.erase_person(BOB)
     await back_up(database, tmp_path / "none", tmp_path / "b.tar", "1", lambda done, total: None)
     restored = await open_database(f"{SQLITE}{tmp_path}/restored.db", "off")
     try:
         await restore(restored, tmp_path / "memory", tmp_path / "b.tar", lambda done, total: None)
-        trail = AgentStore(restored, AGENT).trail
-        assert await trail.verify(sealed[0].integrity_hash) == await store.trail.verify()
+        trail = AgentRepository(restored, AGENT).audit_trail
+        assert await trail.verify(sealed[0].integrity_hash) == await store.audit_trail.verify()
         assert (await trail.append(entry(), ALICE)).previous_hash == sealed[-1].integrity_hash
         assert (await trail.verify())[:2] == (6, 2)
     finally:
@@ -108,40 +111,42 @@ async def test_a_trail_that_was_restored_from_a_backup_is_whole_and_goes_on(
     ],
 )
 async def test_what_was_changed_cut_off_or_moved_is_found(
-    store: AgentStore, database: Database, database_url: str, deed: str, problems: list[str]
+    store: AgentRepository, database: Database, database_url: str, deed: str, problems: list[str]
 ) -> None:
     await trail_of(store)
-    assert (await store.trail.verify()).problems == ()
+    assert (await store.audit_trail.verify()).problems == ()
     for statement in deed.split("; "):
         execute(database_url, statement)
-    assert list((await store.trail.verify()).problems) == problems
-    assert list((await examine(database)).problems) == [f"audit trail of {AGENT}: {problem}" for problem in problems]
+    assert list((await store.audit_trail.verify()).problems) == problems
+    assert list((await check_health(database)).problems) == [f"audit trail of {AGENT}: {problem}" for problem in problems]
 
 
-async def test_a_trail_made_anew_is_told_from_the_old_one_by_a_hash_that_was_kept(store: AgentStore, database_url: str) -> None:
+async def test_a_trail_made_anew_is_told_from_the_old_one_by_a_hash_that_was_kept(
+    store: AgentRepository, database_url: str
+) -> None:
     kept = (await trail_of(store, 3))[1].integrity_hash
-    assert (await store.trail.verify(kept)).problems == ()
+    assert (await store.audit_trail.verify(kept)).problems == ()
     for table in ("audit", "audit_heads"):
         execute(database_url, f"DELETE FROM {table}")
     await trail_of(store, 3)
-    assert (await store.trail.verify()).problems == ()
-    assert (await store.trail.verify(kept)).problems == (f"no entry has the hash {kept}",)
+    assert (await store.audit_trail.verify()).problems == ()
+    assert (await store.audit_trail.verify(kept)).problems == (f"no entry has the hash {kept}",)
 
 
 async def test_of_a_person_who_is_forgotten_only_hashes_stay_and_the_rest_is_verified(
-    store: AgentStore, database_url: str
+    store: AgentRepository, database_url: str
 ) -> None:
     sealed = await trail_of(store)
-    assert set(await store.people()) == {ALICE, BOB}
-    assert (await store.forget(ALICE)).audit_entries == 3
-    assert await store.people() == [BOB]
-    assert await store.trail.verify() == Verdict(5, 3, sealed[-1].integrity_hash, ())
+    assert set(await store.list_people()) == {ALICE, BOB}
+    assert (await store.erase_person(ALICE)).audit_entries == 3
+    assert await store.list_people() == [BOB]
+    assert await store.audit_trail.verify() == AuditVerification(5, 3, sealed[-1].integrity_hash, ())
     left = execute(database_url, "SELECT number, person, entry FROM audit ORDER BY number")
     assert [(row["number"], row["person"]) for row in left] == [(1, ""), (2, BOB), (3, ""), (4, BOB), (5, "")]
     assert [row["entry"] is None for row in left] == [True, False, True, False, True]
-    await store.trail.append(entry(), BOB)
+    await store.audit_trail.append(entry(), BOB)
     execute(database_url, "UPDATE audit SET entry = replace(entry, 'tool 4', 'tool 9') WHERE number = 4")
-    assert (await store.trail.verify()).problems == ("entry 4 was changed",)
+    assert (await store.audit_trail.verify()).problems == ("entry 4 was changed",)
 
 
 async def test_what_an_agent_audits_is_in_its_trail_however_its_turn_ends(
@@ -166,12 +171,12 @@ async def test_what_an_agent_audits_is_in_its_trail_however_its_turn_ends(
         retract = "<retract xmlns='urn:xmpp:message-retract:1' id='wait'/>"
         t.send_stanza(f"<message to='{t.jid}' id='r' type='chat'>{retract}</message>", user=ALICE)
         await t.settled()
-        trail = t.runners[t.jid].store.trail
-        entries = [AuditEntry.model_validate(row.entry) for row in await trail.newest(9)]
+        trail = t.runners[t.jid].store.audit_trail
+        entries = [AuditEntry.model_validate(row.entry) for row in await trail.load_newest(9)]
         assert [(one.resource, one.actor, one.outcome) for one in entries] == [
             (query, "me?", "failure") for query in ("be well", "fail", "wait")
         ]
-        assert {row.person for row in await trail.newest(9)} == {ALICE}
+        assert {row.person for row in await trail.load_newest(9)} == {ALICE}
         assert (await trail.verify()).problems == ()
         [first, _] = [Interaction.model_validate_json(text) for text in await _turns(t)]
         assert first.events[0]["data"] == entries[0].dump()
@@ -179,8 +184,8 @@ async def test_what_an_agent_audits_is_in_its_trail_however_its_turn_ends(
 
 async def _turns(t: AgentTester) -> list[str]:
     store = t.runners[t.jid].store
-    [row] = await store.conversations()
-    return await store.history(row.id, 9)
+    [row] = await store.list_conversations()
+    return await store.load_history(row.id, 9)
 
 
 async def test_an_agent_that_cannot_audit_does_not_go_on(database_url: str, expected_errors: ExpectedErrors) -> None:
@@ -195,8 +200,8 @@ async def test_an_agent_that_cannot_audit_does_not_go_on(database_url: str, expe
     async with AgentTester(auditing, database=database_url) as t:
         execute(database_url, "DROP TABLE audit")
         with pytest.raises(StoreError, match="audit"):
-            await t.runners[t.jid].store.trail.append(entry(), ALICE)
-        with pytest.raises(PeerFailed, match="My memory cannot be read or written"):
+            await t.runners[t.jid].store.audit_trail.append(entry(), ALICE)
+        with pytest.raises(PeerFailedError, match="My memory cannot be read or written"):
             await t.ask("x")
         assert went_on == []
         assert execute(database_url, "SELECT * FROM audit_heads") == []

@@ -16,7 +16,7 @@ from spade_coreason import AgentInteractionMemory, StoreError
 from spade_coreason.storage import open_database
 from spade_coreason.storage.backup import back_up, restore
 from spade_coreason.storage.records import Variable
-from spade_coreason.storage.repository import AgentStore
+from spade_coreason.storage.repository import AgentRepository
 
 from ..support.databases import SQLITE, everything, execute
 from ..support.records import AGENT, ALICE, NOW, conversation, received, turn
@@ -29,7 +29,7 @@ def silent(done: int, total: int) -> None:
 
 async def filled(url: str, memory_dir: Path, turns: int = 30) -> None:
     database = await open_database(url, "off")
-    store = AgentStore(database, AGENT)
+    store = AgentRepository(database, AGENT)
     row = conversation(store)
     for number in range(turns):
         row = await turn(store, row, Variable("person", ALICE, "v", f'"{number} ☂"'), answer='["<message/>"]')
@@ -60,7 +60,7 @@ async def test_what_is_backed_up_comes_back_in_either_database(database_url: str
         assert AgentInteractionMemory(AGENT, memory_dir).get_information("t") == ["a plane on Friday ☂"]
         # What was known is known, and row ids go on.
         database = await open_database(target, "off")
-        store = AgentStore(database, AGENT)
+        store = AgentRepository(database, AGENT)
         assert not await store.inbox.receive(b"k" * 16, ALICE, "{}", NOW)[1]
         row = (await store.find_conversations(["t"]))["t"]
         assert (await turn(store, row)).turns == 31
@@ -69,7 +69,7 @@ async def test_what_is_backed_up_comes_back_in_either_database(database_url: str
 
 async def test_a_backup_is_of_one_moment_while_turns_are_stored(database_url: str, tmp_path: Path) -> None:
     database = await open_database(database_url, "off")
-    store = AgentStore(database, AGENT)
+    store = AgentRepository(database, AGENT)
     is_over = False
 
     async def talks(name: str) -> None:

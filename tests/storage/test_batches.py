@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from spade_coreason import ConversationState
-from spade_coreason.domain.conversation import Life
+from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.storage.database import Database
-from spade_coreason.storage.records import ConversationRow
-from spade_coreason.storage.repository import AgentStore
+from spade_coreason.storage.records import StoredConversation
+from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.storage.statements import RECEIVE
 
 from ..support.databases import opened
@@ -25,15 +25,15 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 @pytest.fixture
-def store(database: Database) -> AgentStore:
-    return AgentStore(database, "echo@localhost")
+def store(database: Database) -> AgentRepository:
+    return AgentRepository(database, "echo@localhost")
 
 
-def received(store: AgentStore, number: int) -> asyncio.Future[bool]:
+def received(store: AgentRepository, number: int) -> asyncio.Future[bool]:
     return store.inbox.receive(number.to_bytes(16, "big"), "alice@localhost", "{}", NOW)[1]
 
 
-async def test_what_comes_in_round_after_round_of_the_loop_is_one_transaction(store: AgentStore) -> None:
+async def test_what_comes_in_round_after_round_of_the_loop_is_one_transaction(store: AgentRepository) -> None:
     stored = []
     for number in range(6):
         stored.append(received(store, number))
@@ -42,7 +42,7 @@ async def test_what_comes_in_round_after_round_of_the_loop_is_one_transaction(st
     assert all(one.done() for one in stored)
 
 
-async def test_what_never_stops_coming_is_written_all_the_same(store: AgentStore) -> None:
+async def test_what_never_stops_coming_is_written_all_the_same(store: AgentRepository) -> None:
     stored = [received(store, 0)]
     async with asyncio.timeout(PATIENCE_S):
         while not stored[0].done():
@@ -50,28 +50,28 @@ async def test_what_never_stops_coming_is_written_all_the_same(store: AgentStore
             await asyncio.sleep(0)
     assert not stored[-1].done()
     assert all(await asyncio.gather(*stored))
-    assert len(await store.inbox.pending()) == len(stored)
+    assert len(await store.inbox.load_pending()) == len(stored)
 
 
-async def test_what_comes_while_others_are_written_follows_at_once(store: AgentStore) -> None:
+async def test_what_comes_while_others_are_written_follows_at_once(store: AgentRepository) -> None:
     stored = []
     for number in range(300):
         stored.append(received(store, number))
         await asyncio.sleep(0 if number % 3 else 0.0002)
     assert all(await asyncio.gather(*stored))
-    assert [one.key for one in await store.inbox.pending()] == [number.to_bytes(16, "big") for number in range(300)]
+    assert [one.key for one in await store.inbox.load_pending()] == [number.to_bytes(16, "big") for number in range(300)]
 
 
-def finish(store: AgentStore, row: int, then: Callable[[bool], None]) -> asyncio.Future[bool]:
-    return store.inbox.finish(row, talk(store, f"t{row}"), None, "[]", then=then)
+def finish(store: AgentRepository, row: int, then: Callable[[bool], None]) -> asyncio.Future[bool]:
+    return store.inbox.finish(row, talk(store, f"t{row}"), None, "[]", on_commit=then)
 
 
-def talk(store: AgentStore, thread: str) -> ConversationRow:
-    life = Life(ConversationState.ACTIVE, 1, NOW, NOW)
-    return ConversationRow(store.new_conversation_row(), thread, "alice@localhost", "s", life, 100)
+def talk(store: AgentRepository, thread: str) -> StoredConversation:
+    life = ConversationStatus(ConversationState.ACTIVE, 1, NOW, NOW)
+    return StoredConversation(store.next_conversation_row_id(), thread, "alice@localhost", "s", life, 100)
 
 
-async def test_what_follows_a_turn_is_called_when_it_is_durable_and_before_anybody_goes_on(store: AgentStore) -> None:
+async def test_what_follows_a_turn_is_called_when_it_is_durable_and_before_anybody_goes_on(store: AgentRepository) -> None:
     order: list[str] = []
     row, is_new, _ = store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)
 
@@ -86,7 +86,7 @@ async def test_what_follows_a_turn_is_called_when_it_is_durable_and_before_anybo
     assert order == ["then, True, True", "whoever waits"]
 
 
-async def test_what_follows_is_not_called_of_what_is_not_stored_or_given_up(store: AgentStore, database: Database) -> None:
+async def test_what_follows_is_not_called_of_what_is_not_stored_or_given_up(store: AgentRepository, database: Database) -> None:
     called: list[str] = []
     received(store, 0)  # so that the others are written together
     nobody = (database.next_id("inbox"), None, bytearray(16), "alice@localhost", 0, 0, "{}")
@@ -101,7 +101,7 @@ async def test_what_follows_is_not_called_of_what_is_not_stored_or_given_up(stor
 
 @pytest.mark.parametrize("problem", [ZeroDivisionError, asyncio.CancelledError])
 async def test_what_follows_and_fails_holds_up_nobody(
-    store: AgentStore,
+    store: AgentRepository,
     database: Database,
     caplog: pytest.LogCaptureFixture,
     problem: type[BaseException],
@@ -120,7 +120,7 @@ async def test_what_follows_and_fails_holds_up_nobody(
 
 
 @pytest.mark.parametrize("looks_up", [False, True])
-async def test_what_follows_is_not_held_by_the_writer(store: AgentStore, database: Database, looks_up: bool) -> None:
+async def test_what_follows_is_not_held_by_the_writer(store: AgentRepository, database: Database, looks_up: bool) -> None:
     class Turn:
         def end(self, _: bool) -> None:
             pass
@@ -148,7 +148,7 @@ async def test_a_turn_that_is_alone_waits_for_no_round_of_the_loop(database_url:
         write(batch)
 
     database = await opened(database_url, watched)
-    store = AgentStore(database, "echo@localhost")
+    store = AgentRepository(database, "echo@localhost")
     await received(store, 0)
     handed.clear()
     row, is_new, _ = store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)
@@ -179,24 +179,26 @@ async def test_a_turn_that_is_alone_waits_for_no_round_of_the_loop(database_url:
     await database.close()
 
 
-async def test_reading_alone_keeps_nothing_back(store: AgentStore) -> None:
+async def test_reading_alone_keeps_nothing_back(store: AgentRepository) -> None:
     for number in range(3):
-        assert (await store.load(["t"], "alice@localhost", 5)).rows == {}
+        assert (await store.load(["t"], "alice@localhost", 5)).conversations == {}
         assert await received(store, number)
         both = await asyncio.gather(store.load(["t"], "alice@localhost", 5), received(store, 10 + number))
         assert both[1]
 
 
-async def test_what_is_written_later_is_written_without_anything_else(store: AgentStore, database: Database) -> None:
+async def test_what_is_written_later_is_written_without_anything_else(store: AgentRepository, database: Database) -> None:
     row, is_new, _ = store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)
     assert await is_new
     store.inbox.close(row)
     async with asyncio.timeout(PATIENCE_S):
-        while [one.state for one in await store.inbox.received_from("alice@localhost")] != [2]:  # noqa: ASYNC110 - in the database
+        while [one.state for one in await store.inbox.load_received_from("alice@localhost")] != [2]:  # noqa: ASYNC110 - in the database
             await asyncio.sleep(0.02)
 
 
-async def test_an_agent_that_starts_again_finds_what_is_open_and_nothing_else(store: AgentStore, database: Database) -> None:
+async def test_an_agent_that_starts_again_finds_what_is_open_and_nothing_else(
+    store: AgentRepository, database: Database
+) -> None:
     one_talk = talk(store, "t")
     rows = [store.inbox.receive(bytes([number]) * 16, "alice@localhost", "{}", NOW)[0] for number in range(6)]
     assert not await store.inbox.receive(bytes([0]) * 16, "alice@localhost", "{}", NOW)[1]
@@ -204,8 +206,8 @@ async def test_an_agent_that_starts_again_finds_what_is_open_and_nothing_else(st
     await store.inbox.finish(rows[2], one_talk, None, '["answer"]')
     await store.inbox.finish(rows[3], one_talk, None, '["answer"]')
     store.inbox.close(rows[3])
-    again = AgentStore(database, store.agent)
-    assert [one.row for one in await again.inbox.pending()] == [rows[0], rows[2], rows[4], rows[5]]
+    again = AgentRepository(database, store.agent)
+    assert [one.inbox_row for one in await again.inbox.load_pending()] == [rows[0], rows[2], rows[4], rows[5]]
     again.inbox.close(rows[4])
-    assert [one.row for one in await store.inbox.pending()] == [rows[0], rows[2], rows[5]]
-    assert await AgentStore(database, "notes@localhost").inbox.pending() == []
+    assert [one.inbox_row for one in await store.inbox.load_pending()] == [rows[0], rows[2], rows[5]]
+    assert await AgentRepository(database, "notes@localhost").inbox.load_pending() == []

@@ -18,14 +18,14 @@ from uuid import NAMESPACE_URL, uuid5
 import pytest
 from sqlalchemy import Connection, text
 
-from spade_coreason import ConversationState, DataDirectoryInUse, StoreError
-from spade_coreason.domain.conversation import Life
+from spade_coreason import ConversationState, DataDirectoryInUseError, StoreError
+from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.storage import open_database, schema
 from spade_coreason.storage.database import Database
-from spade_coreason.storage.dedup import KnownKeys
+from spade_coreason.storage.dedup import KeyIndex
 from spade_coreason.storage.lock import lock_directory
-from spade_coreason.storage.records import ConversationRow, Turn, Variable
-from spade_coreason.storage.repository import AgentStore
+from spade_coreason.storage.records import StoredConversation, TurnRecord, Variable
+from spade_coreason.storage.repository import AgentRepository
 
 from ..support.databases import SQLITE, downgrade, everything, execute
 from ..support.errors import ExpectedErrors
@@ -38,25 +38,25 @@ def url(directory: Path) -> str:
 
 
 @pytest.fixture
-def store(database: Database) -> AgentStore:
-    return AgentStore(database, "echo@localhost")
+def store(database: Database) -> AgentRepository:
+    return AgentRepository(database, "echo@localhost")
 
 
-def conversation(store: AgentStore, name: str = "t", owner: str = "alice@localhost", turns: int = 0) -> ConversationRow:
-    life = Life(ConversationState.ACTIVE, turns, NOW, NOW)
-    return ConversationRow(store.new_conversation_row(), name, owner, f"session-{name}", life, 100, turns=turns)
+def conversation(store: AgentRepository, name: str = "t", owner: str = "alice@localhost", turns: int = 0) -> StoredConversation:
+    life = ConversationStatus(ConversationState.ACTIVE, turns, NOW, NOW)
+    return StoredConversation(store.next_conversation_row_id(), name, owner, f"session-{name}", life, 100, turns=turns)
 
 
-async def a_turn(store: AgentStore, row: ConversationRow, number: int, *variables: Variable) -> ConversationRow:
+async def a_turn(store: AgentRepository, row: StoredConversation, number: int, *variables: Variable) -> StoredConversation:
     request, is_new, _ = store.inbox.receive(os.urandom(16), row.owner, "{}", NOW)
     assert await is_new
-    row = ConversationRow(row.id, row.conversation_id, row.owner, row.session_id, row.life, 100, 1, number)
-    await store.inbox.finish(request, row, Turn(f"i{number}", NOW, f'{{"n": {number}}}'), '["<message/>"]', variables)
+    row = StoredConversation(row.id, row.conversation_id, row.owner, row.session_id, row.status, 100, 1, number)
+    await store.inbox.finish(request, row, TurnRecord(f"i{number}", NOW, f'{{"n": {number}}}'), '["<message/>"]', variables)
     store.inbox.close(request)
     return row
 
 
-async def test_a_request_is_kept_once(store: AgentStore) -> None:
+async def test_a_request_is_kept_once(store: AgentRepository) -> None:
     first = store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
     within_the_batch = store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
     other = store.inbox.receive(b"o" * 16, "alice@localhost", "{}", NOW)[1]
@@ -64,7 +64,7 @@ async def test_a_request_is_kept_once(store: AgentStore) -> None:
     assert not await store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
 
 
-async def test_the_json_of_a_request_is_made_only_where_it_is_written(store: AgentStore) -> None:
+async def test_the_json_of_a_request_is_made_only_where_it_is_written(store: AgentRepository) -> None:
     made: list[str] = []
 
     def json_of(name: str) -> Callable[[], str]:
@@ -80,10 +80,13 @@ async def test_the_json_of_a_request_is_made_only_where_it_is_written(store: Age
     again = store.inbox.receive(b"w" * 16, "alice@localhost", json_of("again"), NOW)[1]
     assert [await is_new, await answered, await waits, await again] == [True, True, True, False]
     assert sorted(made) == ["again", "waits"]
-    assert [(one.request, one.answer) for one in await store.inbox.pending()] == [(None, '["<message/>"]'), ('"waits"', None)]
+    assert [(one.request, one.answer) for one in await store.inbox.load_pending()] == [
+        (None, '["<message/>"]'),
+        ('"waits"', None),
+    ]
 
 
-async def test_a_request_without_json_fails_alone(store: AgentStore) -> None:
+async def test_a_request_without_json_fails_alone(store: AgentRepository) -> None:
     def none() -> str:
         raise ValueError("no JSON")
 
@@ -94,15 +97,15 @@ async def test_a_request_without_json_fails_alone(store: AgentStore) -> None:
     with pytest.raises(ValueError, match="no JSON"):
         await outcomes[1]
     assert await store.inbox.receive(b"d" * 16, "alice@localhost", "{}", NOW)[1]
-    assert [one.key[:1] for one in await store.inbox.pending()] == [b"a", b"c", b"d"]
+    assert [one.key[:1] for one in await store.inbox.load_pending()] == [b"a", b"c", b"d"]
 
 
-async def test_the_same_key_of_another_agent_is_another_request(store: AgentStore, database: Database) -> None:
+async def test_the_same_key_of_another_agent_is_another_request(store: AgentRepository, database: Database) -> None:
     assert await store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
-    assert await AgentStore(database, "notes@localhost").inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
+    assert await AgentRepository(database, "notes@localhost").inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
 
 
-async def test_a_duplicate_after_seven_days_is_a_new_message(store: AgentStore) -> None:
+async def test_a_duplicate_after_seven_days_is_a_new_message(store: AgentRepository) -> None:
     row, is_new, _ = store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)
     assert await is_new
     await store.inbox.finish(row, conversation(store), None, None)
@@ -110,7 +113,7 @@ async def test_a_duplicate_after_seven_days_is_a_new_message(store: AgentStore) 
     assert await store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW + timedelta(days=7, seconds=1))[1]
 
 
-async def test_of_two_that_come_at_once_after_seven_days_one_is_new(store: AgentStore) -> None:
+async def test_of_two_that_come_at_once_after_seven_days_one_is_new(store: AgentRepository) -> None:
     talk = conversation(store)
     for weeks in range(3):
         now = NOW + timedelta(days=8 * weeks)
@@ -118,27 +121,29 @@ async def test_of_two_that_come_at_once_after_seven_days_one_is_new(store: Agent
         assert [await is_new for _, is_new, _ in copies] == [True, False, False]
         await store.inbox.finish(copies[0][0], talk, None, None)
         assert not await store.inbox.receive(b"k" * 16, "alice@localhost", "{}", now)[1]
-    assert len(await store.inbox.received_from("alice@localhost")) == 1
+    assert len(await store.inbox.load_received_from("alice@localhost")) == 1
 
 
-async def test_what_may_have_come_before_and_is_taken_back_while_it_is_stored_does_not_come_back(store: AgentStore) -> None:
+async def test_what_may_have_come_before_and_is_taken_back_while_it_is_stored_does_not_come_back(
+    store: AgentRepository,
+) -> None:
     for key, now in ((b"n" * 16, NOW), (b"n" * 16, NOW + timedelta(days=8))):
         row, is_new, _ = store.inbox.receive(key, "alice@localhost", "{}", now)
         store.inbox.close(row)
         assert await is_new
-        assert not await store.inbox.pending()
+        assert not await store.inbox.load_pending()
 
 
-async def test_what_comes_again_and_again_takes_no_memory(store: AgentStore, database: Database) -> None:
+async def test_what_comes_again_and_again_takes_no_memory(store: AgentRepository, database: Database) -> None:
     for _ in range(5):
         copies = [store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1] for _ in range(100)]
         assert sum([await is_new for is_new in copies]) <= 1
-    assert len(database.known.rows(b"k" * 16)) == 1
+    assert len(database.inbox_keys.find_rows(b"k" * 16)) == 1
 
 
-async def test_a_key_that_only_resembles_a_known_one_is_a_new_message(store: AgentStore, database: Database) -> None:
+async def test_a_key_that_only_resembles_a_known_one_is_a_new_message(store: AgentRepository, database: Database) -> None:
     for row in range(1, 4):
-        database.known.add(b"k" * 16, row)  # rows that are not there, or have another key
+        database.inbox_keys.add(b"k" * 16, row)  # rows that are not there, or have another key
     assert await store.inbox.receive(b"o" * 16, "alice@localhost", "{}", NOW)[1]
     _, is_new, is_surely_new = store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)
     assert await is_new
@@ -146,7 +151,7 @@ async def test_a_key_that_only_resembles_a_known_one_is_a_new_message(store: Age
     assert not await store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
 
 
-async def test_old_requests_are_purged_and_those_of_the_week_stay_known(store: AgentStore, database: Database) -> None:
+async def test_old_requests_are_purged_and_those_of_the_week_stay_known(store: AgentRepository, database: Database) -> None:
     keys, talk = [number.to_bytes(16, "big") for number in range(3)], conversation(store)
     for days, key in enumerate(keys):
         row, is_new, _ = store.inbox.receive(key, "alice@localhost", "{}", NOW + timedelta(days=days))
@@ -154,11 +159,11 @@ async def test_old_requests_are_purged_and_those_of_the_week_stay_known(store: A
         await store.inbox.finish(row, talk, None, None)
     now = NOW + timedelta(days=8, hours=1)
     await store.inbox.purge(now)
-    assert [row.received_at for row in await store.inbox.received_from("alice@localhost")] == [NOW + timedelta(days=2)]
+    assert [row.received_at for row in await store.inbox.load_received_from("alice@localhost")] == [NOW + timedelta(days=2)]
     assert [await store.inbox.receive(key, "alice@localhost", "{}", now)[1] for key in keys] == [True, True, False]
 
 
-async def test_what_is_not_closed_is_pending_in_order(store: AgentStore) -> None:
+async def test_what_is_not_closed_is_pending_in_order(store: AgentRepository) -> None:
     rows = []
     for number in range(4):
         row, is_new, _ = store.inbox.receive(bytes([number]) * 16, "alice@localhost", f'{{"n":{number}}}', NOW)
@@ -167,8 +172,8 @@ async def test_what_is_not_closed_is_pending_in_order(store: AgentStore) -> None
     talk = conversation(store)
     await store.inbox.finish(rows[1], talk, None, '["<message/>"]')
     await store.inbox.finish(rows[2], talk, None, None)
-    pending = await store.inbox.pending()
-    assert [(p.row, p.request, p.answer) for p in pending] == [
+    pending = await store.inbox.load_pending()
+    assert [(p.inbox_row, p.request, p.answer) for p in pending] == [
         (rows[0], '{"n":0}', None),
         (rows[1], None, '["<message/>"]'),
         (rows[3], '{"n":3}', None),
@@ -177,36 +182,36 @@ async def test_what_is_not_closed_is_pending_in_order(store: AgentStore) -> None
 
 async def test_a_closed_answer_is_not_sent_again(database_url: str) -> None:
     database = await open_database(database_url, "off")
-    store = AgentStore(database, "echo@localhost")
+    store = AgentRepository(database, "echo@localhost")
     await a_turn(store, conversation(store), 1)
     await database.close()
     database = await open_database(database_url, "off")
-    assert await AgentStore(database, "echo@localhost").inbox.pending() == []
+    assert await AgentRepository(database, "echo@localhost").inbox.load_pending() == []
     await database.close()
 
 
-async def test_history_pages_back_from_the_newest(store: AgentStore) -> None:
+async def test_history_pages_back_from_the_newest(store: AgentRepository) -> None:
     row = conversation(store)
     for number in range(1, 11):
         row = await a_turn(store, row, number)
-    assert await store.history(row.id, 3) == ['{"n": 8}', '{"n": 9}', '{"n": 10}']
-    assert await store.history(row.id, 3, 8) == ['{"n": 1}', '{"n": 2}']
-    assert await store.history(row.id, 3, 10) == []
+    assert await store.load_history(row.id, 3) == ['{"n": 8}', '{"n": 9}', '{"n": 10}']
+    assert await store.load_history(row.id, 3, 8) == ['{"n": 1}', '{"n": 2}']
+    assert await store.load_history(row.id, 3, 10) == []
 
 
-async def test_a_turn_is_stored_whole_or_not_at_all(store: AgentStore, database: Database) -> None:
+async def test_a_turn_is_stored_whole_or_not_at_all(store: AgentRepository, database: Database) -> None:
     row = conversation(store)
     request, is_new, _ = store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)
     assert await is_new
     broken = Variable("conversation", "t", "n", None)  # type: ignore[arg-type]  # what the table refuses
     with pytest.raises(StoreError, match=r"(?i)not.null"):
-        await store.inbox.finish(request, row, Turn("i", NOW, "{}"), None, [broken])
+        await store.inbox.finish(request, row, TurnRecord("i", NOW, "{}"), None, [broken])
     assert await store.find_conversations(["t"]) == {}
-    assert await store.history(row.id, 10) == []
-    assert len(await store.inbox.pending()) == 1
+    assert await store.load_history(row.id, 10) == []
+    assert len(await store.inbox.load_pending()) == 1
 
 
-async def test_a_write_that_fails_harms_no_other_of_its_batch(store: AgentStore, database: Database) -> None:
+async def test_a_write_that_fails_harms_no_other_of_its_batch(store: AgentRepository, database: Database) -> None:
     def wrong(connection: Connection) -> None:
         connection.execute(text("INSERT INTO nowhere VALUES (1)"))
 
@@ -216,24 +221,24 @@ async def test_a_write_that_fails_harms_no_other_of_its_batch(store: AgentStore,
     assert all(await asyncio.gather(*requests))
     with pytest.raises(StoreError, match="nowhere"):
         await failing
-    assert len(await store.inbox.pending()) == 40
+    assert len(await store.inbox.load_pending()) == 40
 
 
-async def test_a_waiter_that_is_cancelled_breaks_nothing(store: AgentStore) -> None:
+async def test_a_waiter_that_is_cancelled_breaks_nothing(store: AgentRepository) -> None:
     first, second = (store.inbox.receive(bytes([n]) * 16, "alice@localhost", "{}", NOW)[1] for n in range(2))
     first.cancel()
     assert await second
-    assert len(await store.inbox.pending()) == 2
+    assert len(await store.inbox.load_pending()) == 2
 
 
-async def test_reading_sees_what_was_written_and_is_not_held_up_by_writing(store: AgentStore) -> None:
+async def test_reading_sees_what_was_written_and_is_not_held_up_by_writing(store: AgentRepository) -> None:
     row = conversation(store)
     for number in range(1, 30):
         row = await a_turn(store, row, number)
-        assert await store.history(row.id, 1) == [f'{{"n": {number}}}']
+        assert await store.load_history(row.id, 1) == [f'{{"n": {number}}}']
 
 
-async def test_variables_of_two_agents_and_scopes_are_apart(store: AgentStore, database: Database) -> None:
+async def test_variables_of_two_agents_and_scopes_are_apart(store: AgentRepository, database: Database) -> None:
     row = conversation(store)
     await a_turn(
         store,
@@ -242,12 +247,12 @@ async def test_variables_of_two_agents_and_scopes_are_apart(store: AgentStore, d
         Variable("conversation", "t", "city", '"Valencia"'),
         Variable("person", "alice@localhost", "city", '"Berlin"'),
     )
-    assert await store.variables("conversation", "t") == {"city": '"Valencia"'}
-    assert await store.variables("person", "alice@localhost") == {"city": '"Berlin"'}
-    assert await AgentStore(database, "notes@localhost").variables("conversation", "t") == {}
+    assert await store.load_variables("conversation", "t") == {"city": '"Valencia"'}
+    assert await store.load_variables("person", "alice@localhost") == {"city": '"Berlin"'}
+    assert await AgentRepository(database, "notes@localhost").load_variables("conversation", "t") == {}
 
 
-async def test_forgetting_a_person_leaves_everybody_else(store: AgentStore) -> None:
+async def test_forgetting_a_person_leaves_everybody_else(store: AgentRepository) -> None:
     for owner in ("alice@localhost", "bob@localhost"):
         row = conversation(store, f"t-{owner}", owner)
         await a_turn(
@@ -258,33 +263,33 @@ async def test_forgetting_a_person_leaves_everybody_else(store: AgentStore) -> N
             Variable("person", owner, "n", "1"),
         )
         assert await store.inbox.receive(owner.encode()[:3] + b"waiting.waits", owner, '{"secret": 1}', NOW)[1]
-    report = await store.forget("alice@localhost")
+    report = await store.erase_person("alice@localhost")
     assert (report.conversation_ids, report.interactions, report.variables, report.requests) == (
         ("t-alice@localhost",),
         1,
         2,
         1,
     )
-    assert [row.owner for row in await store.conversations()] == ["bob@localhost"]
-    assert await store.variables("person", "alice@localhost") == {}
-    assert await store.variables("person", "bob@localhost") == {"n": "1"}
-    assert [p.key[:3] for p in await store.inbox.pending()] == [b"bob"]
+    assert [row.owner for row in await store.list_conversations()] == ["bob@localhost"]
+    assert await store.load_variables("person", "alice@localhost") == {}
+    assert await store.load_variables("person", "bob@localhost") == {"n": "1"}
+    assert [p.key[:3] for p in await store.inbox.load_pending()] == [b"bob"]
 
 
-async def test_deleting_a_conversation_takes_its_turns_and_variables(store: AgentStore) -> None:
+async def test_deleting_a_conversation_takes_its_turns_and_variables(store: AgentRepository) -> None:
     row = await a_turn(store, conversation(store), 1, Variable("conversation", "t", "n", "1"))
     report = await store.delete_conversation(row)
     assert (report.interactions, report.variables) == (1, 1)
-    assert await store.conversations() == []
-    assert await store.history(row.id, 10) == []
+    assert await store.list_conversations() == []
+    assert await store.load_history(row.id, 10) == []
 
 
-async def test_active_conversations_are_found_by_time(store: AgentStore) -> None:
+async def test_active_conversations_are_found_by_time(store: AgentRepository) -> None:
     for number in (1, 0, 2):
-        life = Life(ConversationState.ACTIVE, 1, NOW, NOW + timedelta(minutes=number))
-        row = ConversationRow(store.new_conversation_row(), f"t{number}", "alice@localhost", "s", life, 100)
+        life = ConversationStatus(ConversationState.ACTIVE, 1, NOW, NOW + timedelta(minutes=number))
+        row = StoredConversation(store.next_conversation_row_id(), f"t{number}", "alice@localhost", "s", life, 100)
         await store.save_conversation(row)
-    assert list((await store.active()).items()) == [(f"t{number}", NOW + timedelta(minutes=number)) for number in range(3)]
+    assert list((await store.list_active()).items()) == [(f"t{number}", NOW + timedelta(minutes=number)) for number in range(3)]
 
 
 async def test_migrating_from_nothing_gives_the_schema_of_today(database_url: str) -> None:
@@ -304,7 +309,7 @@ async def test_migrating_from_nothing_gives_the_schema_of_today(database_url: st
 @pytest.mark.parametrize("revision", ["0001", "0002", "0003", "0004"])
 async def test_migrating_keeps_what_is_stored_and_knows_it(database_url: str, revision: str) -> None:
     database = await open_database(database_url, "off")
-    store = AgentStore(database, "echo@localhost")
+    store = AgentRepository(database, "echo@localhost")
     row = await a_turn(store, conversation(store), 1)
     request, is_new, _ = store.inbox.receive(b"k" * 16, "alice@localhost", '{"n":1}', NOW)
     assert await is_new
@@ -314,11 +319,11 @@ async def test_migrating_keeps_what_is_stored_and_knows_it(database_url: str, re
     assert execute(database_url, "SELECT * FROM alembic_version") == [{"version_num": revision}]
     assert everything(database_url) == stored
     database = await open_database(database_url, "off")
-    assert database.was_revision == revision
+    assert database.previous_revision == revision
     assert everything(database_url) == stored
-    store = AgentStore(database, "echo@localhost")
-    assert await store.history(row.id, 1) == ['{"n": 1}']
-    assert [pending.row for pending in await store.inbox.pending()] == [request]
+    store = AgentRepository(database, "echo@localhost")
+    assert await store.load_history(row.id, 1) == ['{"n": 1}']
+    assert [pending.inbox_row for pending in await store.inbox.load_pending()] == [request]
     assert not await store.inbox.receive(b"k" * 16, "alice@localhost", "{}", NOW)[1]
     assert await store.inbox.receive(b"o" * 16, "alice@localhost", "{}", NOW)[1]
     await database.close()
@@ -417,7 +422,7 @@ async def test_what_was_confirmed_survives_kill_9(database_url: str) -> None:
         confirmed += [int(line) for line in child.stdout.read().splitlines() if line]
         child.communicate()
         database = await open_database(database_url)
-        stored = {int.from_bytes(p.key, "big") for p in await AgentStore(database, agent).inbox.pending()}
+        stored = {int.from_bytes(p.key, "big") for p in await AgentRepository(database, agent).inbox.load_pending()}
         await database.close()
         assert set(confirmed[:-1]) <= stored  # the last line may be cut in the middle of its number
 
@@ -438,7 +443,7 @@ async def test_one_process_owns_a_data_directory(tmp_path: Path) -> None:
     child = _start(hold, str(tmp_path))
     assert child.stdout is not None
     assert child.stdout.readline() == b"held\n"
-    with pytest.raises(DataDirectoryInUse, match=f"in use by process {child.pid}"), lock_directory(tmp_path):
+    with pytest.raises(DataDirectoryInUseError, match=f"in use by process {child.pid}"), lock_directory(tmp_path):
         pass
     child.kill()
     child.communicate()
@@ -448,12 +453,12 @@ async def test_one_process_owns_a_data_directory(tmp_path: Path) -> None:
 
 async def test_reading_beside_a_writer_waits_for_nobody_and_changes_nothing(tmp_path: Path) -> None:
     database = await open_database(url(tmp_path), "off")
-    await a_turn(AgentStore(database, "echo@localhost"), conversation(AgentStore(database, "echo@localhost")), 1)
+    await a_turn(AgentRepository(database, "echo@localhost"), conversation(AgentRepository(database, "echo@localhost")), 1)
     with closing(sqlite3.connect(tmp_path / "platform.db", isolation_level=None)) as writer:
         writer.execute("BEGIN IMMEDIATE")
         waiting = asyncio.create_task(asyncio.to_thread(_wait_to_write, tmp_path / "platform.db"))
         beside = await open_database(url(tmp_path), reads_only=True)
-        assert len(await AgentStore(beside, "echo@localhost").conversations()) == 1
+        assert len(await AgentRepository(beside, "echo@localhost").list_conversations()) == 1
         assert not waiting.done()  # it waits as long as a reader would that waits for writers
         await beside.close()
         writer.execute("ROLLBACK")
@@ -480,7 +485,7 @@ async def test_writes_of_one_batch_hear_at_once_that_the_file_is_locked(
 ) -> None:
     expected_errors("database is locked; end the other program that has it open; it is tried again")
     database = await open_database(url(tmp_path), "off")
-    store = AgentStore(database, "echo@localhost")
+    store = AgentRepository(database, "echo@localhost")
     await database.write(lambda connection: connection.exec_driver_sql("PRAGMA busy_timeout = 300") and None)
     loop = asyncio.get_running_loop()
     waits_s = []
@@ -501,7 +506,7 @@ async def test_writes_of_one_batch_hear_at_once_that_the_file_is_locked(
 async def test_what_people_said_is_for_nobody_else_on_the_machine(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     database = await open_database(f"sqlite+aiosqlite:///{directory}/platform.db", "off")
-    await a_turn(AgentStore(database, "echo@localhost"), conversation(AgentStore(database, "echo@localhost")), 1)
+    await a_turn(AgentRepository(database, "echo@localhost"), conversation(AgentRepository(database, "echo@localhost")), 1)
     files = sorted(directory.iterdir())
     assert [stat.S_IMODE(path.stat().st_mode) for path in (directory, *files)] == [0o700, *[0o600] * len(files)]
     assert len(files) == 3  # with the write-ahead log
@@ -509,22 +514,22 @@ async def test_what_people_said_is_for_nobody_else_on_the_machine(tmp_path: Path
 
 
 def test_every_key_that_was_added_is_known_by_its_rows_and_hardly_any_other_is() -> None:
-    known = KnownKeys()
+    known = KeyIndex()
     keys = [uuid5(NAMESPACE_URL, str(number)).bytes for number in range(60_000)]
     for row, key in enumerate(keys[:30_000], start=2**33):
         known.add(key, row)
-    known.renew(keys[0], 2**34)
-    assert known.rows(keys[0]) == [2**34, 2**33]
-    assert all(row in known.rows(key) for row, key in enumerate(keys[:30_000], start=2**33))
-    assert sum(len(known.rows(key)) for key in keys) < 30_010
+    known.add_replacement(keys[0], 2**34)
+    assert known.find_rows(keys[0]) == [2**34, 2**33]
+    assert all(row in known.find_rows(key) for row, key in enumerate(keys[:30_000], start=2**33))
+    assert sum(len(known.find_rows(key)) for key in keys) < 30_010
 
 
 def test_keys_of_rows_that_are_gone_are_forgotten_in_time() -> None:
-    known = KnownKeys()
+    known = KeyIndex()
     keys = [uuid5(NAMESPACE_URL, str(number)).bytes for number in range(30_000)]
     for row, key in enumerate(keys, start=1):
         known.add(key, row)
-    known.renew(keys[0], 1)
-    known.forget(before=29_000)
-    assert all(row in known.rows(key) for row, key in enumerate(keys[29_000:], start=29_001))
-    assert not any(known.rows(key) for key in keys[:8_000])
+    known.add_replacement(keys[0], 1)
+    known.drop_before(first_row=29_000)
+    assert all(row in known.find_rows(key) for row, key in enumerate(keys[29_000:], start=29_001))
+    assert not any(known.find_rows(key) for key in keys[:8_000])

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from spade_coreason import StoreError
 from spade_coreason.storage import open_database
 from spade_coreason.storage.database import Database, StoreTimings
-from spade_coreason.storage.repository import AgentStore
+from spade_coreason.storage.repository import AgentRepository
 
 from ..support.databases import SQLITE, execute
 from ..support.errors import ExpectedErrors
@@ -90,7 +90,7 @@ async def test_after_an_accident_it_goes_on_by_itself_and_nothing_is_lost(
     expected_errors(f"{problem}; it is tried again every 0.02 s")
     path = tmp_path / "platform.db"
     database = await open_database(f"{SQLITE}{path}", "off", timings=SOON)
-    store = AgentStore(database, "echo@localhost")
+    store = AgentRepository(database, "echo@localhost")
 
     def received(number: int) -> tuple[int, asyncio.Future[bool], bool]:
         return store.inbox.receive(bytes([number]) * 16, "alice@localhost", f'"{"x" * 9000}"', NOW)
@@ -109,9 +109,9 @@ async def test_after_an_accident_it_goes_on_by_itself_and_nothing_is_lost(
         await is_new
     if kind in ("gone", "replaced"):
         with pytest.raises(StoreError, match="put it back"):
-            await store.inbox.pending()
+            await store.inbox.load_pending()
     else:
-        assert [pending.key[0] for pending in await store.inbox.pending()] == [0]  # reading goes on
+        assert [pending.key[0] for pending in await store.inbox.load_pending()] == [0]  # reading goes on
     await eventually(lambda: f"{path}: {problem}; it is tried again every 0.02 s" in caplog.text)
     if isinstance(mended := mend(), asyncio.Future):
         await mended
@@ -121,7 +121,7 @@ async def test_after_an_accident_it_goes_on_by_itself_and_nothing_is_lost(
     assert await receive(20)
     await database.close()
     database = await open_database(f"{SQLITE}{path}", "off")
-    assert [pending.key[0] for pending in await AgentStore(database, "echo@localhost").inbox.pending()] == [0, 20]
+    assert [pending.key[0] for pending in await AgentRepository(database, "echo@localhost").inbox.load_pending()] == [0, 20]
     await database.close()
 
 
@@ -139,7 +139,7 @@ async def test_when_the_disk_of_the_database_server_is_full_nothing_is_lost_eith
     expected_errors("No space left on device; it is tried again every 0.02 s")
     url = postgres.url()
     database = await open_database(url, "off", timings=SOON)
-    store = AgentStore(database, "echo@localhost")
+    store = AgentRepository(database, "echo@localhost")
 
     def receive(number: int) -> asyncio.Future[bool]:
         return store.inbox.receive(bytes([number]) * 16, "alice@localhost", "{}", NOW)[1]
@@ -151,12 +151,12 @@ async def test_when_the_disk_of_the_database_server_is_full_nothing_is_lost_eith
     assert problem.startswith(f"{database.name}: ")
     assert "No space left on device" in problem
     assert store.is_failing
-    assert [pending.key[0] for pending in await store.inbox.pending()] == [0]  # reading goes on
+    assert [pending.key[0] for pending in await store.inbox.load_pending()] == [0]  # reading goes on
     await eventually(lambda: f"{problem}; it is tried again every 0.02 s" in caplog.text)
     await asyncio.to_thread(execute, url, "DROP FUNCTION no_room CASCADE")
     await eventually(lambda: not store.is_failing)
     assert await receive(20)
-    assert [pending.key[0] for pending in await store.inbox.pending()] == [0, 20]
+    assert [pending.key[0] for pending in await store.inbox.load_pending()] == [0, 20]
     await database.close()
 
 
@@ -171,13 +171,13 @@ async def test_one_write_that_cannot_be_done_is_no_accident(tmp_path: Path) -> N
 async def test_what_became_read_only_says_so(tmp_path: Path, expected_errors: ExpectedErrors) -> None:
     expected_errors("a readonly database; see to the rights of the file and its directory; it is tried again")
     database = await open_database(f"{SQLITE}{tmp_path}/platform.db", "off")
-    store = AgentStore(database, "echo@localhost")
+    store = AgentRepository(database, "echo@localhost")
     await database.write(lambda connection: connection.exec_driver_sql("PRAGMA query_only = ON"))
     for number in range(2):
         with pytest.raises(StoreError, match=r"a readonly database; see to the rights of the file"):
             await store.inbox.receive(bytes([number]) * 16, "alice@localhost", "{}", NOW)[1]
         assert store.is_failing
-    assert await store.inbox.pending() == []
+    assert await store.inbox.load_pending() == []
     await database.close()
 
 

@@ -13,7 +13,7 @@ from spade_coreason import StoreError
 from spade_coreason.storage import open_database
 from spade_coreason.storage.database import Database, StoreTimings
 from spade_coreason.storage.records import Variable
-from spade_coreason.storage.repository import AgentStore
+from spade_coreason.storage.repository import AgentRepository
 
 from ..support.databases import SQLITE
 from ..support.records import AGENT, ALICE, BOB, conversation, turn
@@ -34,7 +34,7 @@ async def test_what_was_forgotten_is_not_in_the_log_either_even_if_somebody_read
 ) -> None:
     file, log = tmp_path / "platform.db", tmp_path / "platform.db-wal"
     database = await open_database(f"{SQLITE}{file}", "normal", timings=StoreTimings(empty_log_again_s=0.05))
-    store = AgentStore(database, AGENT)
+    store = AgentRepository(database, AGENT)
     for owner in (ALICE, BOB):
         await turn(store, conversation(store, f"{owner}_{AGENT}", owner), Variable("person", owner, "v", f'"{owner}"'))
     assert ALICE.encode() in log.read_bytes()
@@ -42,7 +42,7 @@ async def test_what_was_forgotten_is_not_in_the_log_either_even_if_somebody_read
         if is_read:
             reader.execute("BEGIN")
             reader.execute("SELECT count(*) FROM conversations").fetchone()
-        await store.forget(ALICE)
+        await store.erase_person(ALICE)
         if is_read:
             await turn(store, conversation(store, "meanwhile", BOB))
             for _ in range(2):  # it is tried, and again
@@ -54,26 +54,26 @@ async def test_what_was_forgotten_is_not_in_the_log_either_even_if_somebody_read
             reader.execute("COMMIT")
         await eventually(lambda: log.stat().st_size == 0)
     assert ALICE.encode() not in file.read_bytes()
-    assert [row.owner for row in await store.conversations()] == [BOB] * (2 if is_read else 1)
-    await store.forget(BOB)
+    assert [row.owner for row in await store.list_conversations()] == [BOB] * (2 if is_read else 1)
+    await store.erase_person(BOB)
     await eventually(lambda: BOB.encode() not in log.read_bytes() + file.read_bytes())
-    await store.forget(BOB)
+    await store.erase_person(BOB)
     await database.close()
 
 
-async def forgotten(tmp_path: Path, timings: StoreTimings = USUAL) -> tuple[Database, AgentStore, Path]:
+async def forgotten(tmp_path: Path, timings: StoreTimings = USUAL) -> tuple[Database, AgentRepository, Path]:
     """A database of which nothing is in the file yet, all in the log, and where somebody is about to be forgotten."""
     file = tmp_path / "platform.db"
     database = await open_database(f"{SQLITE}{file}", "normal", timings=timings)
-    store = AgentStore(database, AGENT)
+    store = AgentRepository(database, AGENT)
     await turn(store, conversation(store, f"{ALICE}_{AGENT}", ALICE))
     return database, store, file
 
 
 async def test_whoever_deletes_need_not_wait_for_it(tmp_path: Path) -> None:
     database, store, file = await forgotten(tmp_path)
-    forgetting = asyncio.ensure_future(store.forget(ALICE))
-    while not database._fresh:  # noqa: ASYNC110 - until it is on its way
+    forgetting = asyncio.ensure_future(store.erase_person(ALICE))
+    while not database._pending:  # noqa: ASYNC110 - until it is on its way
         await asyncio.sleep(0)
     forgetting.cancel()
     log = Path(f"{file}-wal")
@@ -84,7 +84,7 @@ async def test_whoever_deletes_need_not_wait_for_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("after_s", [0, 0.01, 0.02])
 async def test_a_closed_database_has_no_log(tmp_path: Path, after_s: float) -> None:
     database, store, file = await forgotten(tmp_path, StoreTimings(empty_log_s=0.01))
-    await store.forget(ALICE)
+    await store.erase_person(ALICE)
     await asyncio.sleep(after_s)
     await database.close()
     assert [path.name for path in file.parent.iterdir()] == [file.name]
@@ -94,19 +94,19 @@ async def test_a_closed_database_has_no_log(tmp_path: Path, after_s: float) -> N
 async def test_the_log_is_not_written_into_another_file(tmp_path: Path) -> None:
     database, store, file = await forgotten(tmp_path)
     (tmp_path / "backup.db").write_bytes(b"another one")
-    await store.forget(ALICE)
+    await store.erase_person(ALICE)
     (tmp_path / "backup.db").replace(file)
     emptying = database._emptying  # type: ignore[attr-defined]  # of SQLite's
     await asyncio.wait([emptying])
     assert file.read_bytes() == b"another one"
     assert emptying.exception() is None
     with pytest.raises(StoreError, match="is another file now"):
-        await store.forget(ALICE)
+        await store.erase_person(ALICE)
 
 
 async def test_what_a_crash_left_in_the_log_is_not_there_after_the_next_start(tmp_path: Path) -> None:
     database, store, _ = await forgotten(tmp_path)
-    await store.forget(ALICE)
+    await store.erase_person(ALICE)
     copy = tmp_path / "copy"
     copy.mkdir()
     for name in ("platform.db", "platform.db-wal"):
@@ -121,7 +121,7 @@ async def test_what_a_crash_left_in_the_log_is_not_there_after_the_next_start(tm
 async def test_a_turn_that_cannot_be_read_keeps_nothing_of_others_in_the_log(tmp_path: Path) -> None:
     file, log = tmp_path / "platform.db", tmp_path / "platform.db-wal"
     database = await open_database(f"{SQLITE}{file}", "normal")
-    store = AgentStore(database, AGENT)
+    store = AgentRepository(database, AGENT)
     for owner in (ALICE, BOB):
         await turn(store, conversation(store, f"{owner}_{AGENT}", owner))
     with closing(sqlite3.connect(file)) as other:
@@ -129,6 +129,6 @@ async def test_a_turn_that_cannot_be_read_keeps_nothing_of_others_in_the_log(tmp
         other.commit()
     with pytest.raises(StoreError, match="decode"):
         await store.load([f"{BOB}_{AGENT}"], BOB, 5)
-    await store.forget(ALICE)
+    await store.erase_person(ALICE)
     await eventually(lambda: log.stat().st_size == 0)
     await database.close()

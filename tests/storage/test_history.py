@@ -15,13 +15,13 @@ from sqlalchemy import Connection, text
 from spade_coreason import AgentDefinition, AgentRequest, ConversationState, ResponseHandler, SessionHandle
 from spade_coreason.contracts import Interaction, MemoryConfig, MemoryStrategy
 from spade_coreason.domain.conversation import Rules
-from spade_coreason.domain.messages import Incoming
+from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.domain.value import replace
-from spade_coreason.domain.window import extent
+from spade_coreason.domain.window import window_bounds
 from spade_coreason.runtime.policy import Policy
 from spade_coreason.storage.database import Database
-from spade_coreason.storage.records import Turn
-from spade_coreason.storage.repository import AgentStore
+from spade_coreason.storage.records import TurnRecord
+from spade_coreason.storage.repository import AgentRepository
 
 from ..support.clock import Clock
 from ..support.databases import SQLITE, execute, opened
@@ -34,24 +34,24 @@ from ..support.runner import Talk
 async def test_history_is_paged_from_the_newest_in_chronological_order(database_url: str, limit: int, offset: int) -> None:
     database_url = await _twenty_five_turns(database_url)
     database = await opened(database_url)
-    store = AgentStore(database, AGENT)
+    store = AgentRepository(database, AGENT)
     row = (await store.find_conversations(["t"]))["t"]
     numbers = list(range(1, 26))
     end = max(25 - offset, 0)
     expected = numbers[max(end - limit, 0) : end]
-    assert [json.loads(body)["n"] for body in await store.history(row.id, limit, offset)] == expected
+    assert [json.loads(body)["n"] for body in await store.load_history(row.id, limit, offset)] == expected
     await database.close()
 
 
 async def _twenty_five_turns(database_url: str) -> str:
     """Of two conversations in turns, with a clock that goes backwards."""
     database = await opened(database_url)
-    store = AgentStore(database, AGENT)
+    store = AgentRepository(database, AGENT)
     talks = [conversation(store, "t"), conversation(store, "other", BOB)]
     finished = []
     for n in range(1, 26):
         for row in talks:
-            what = Turn(f"{n}", NOW - timedelta(hours=n), json.dumps({"n": n if row.owner == ALICE else -n}))
+            what = TurnRecord(f"{n}", NOW - timedelta(hours=n), json.dumps({"n": n if row.owner == ALICE else -n}))
             finished.append(store.inbox.finish(await received(store), replace(row, turns=n), what, None))
     await asyncio.gather(*finished)
     await database.close()
@@ -74,7 +74,7 @@ class Pages:
 async def test_a_long_session_costs_what_its_window_costs(database_url: str) -> None:
     """Whatever reads the rest of a hundred thousand turns takes longer than to count their letters; see `make bench`."""
     database = await opened(database_url)
-    store = AgentStore(database, AGENT)
+    store = AgentRepository(database, AGENT)
     for name, turns in (("short", 100), ("long", LONG)):
         row = conversation(store, name, turns=turns, window_start=turns - 19)
         await store.save_conversation(row)
@@ -90,7 +90,7 @@ async def test_a_long_session_costs_what_its_window_costs(database_url: str) -> 
 
         async def paged(name: str) -> None:
             row = found[name]
-            assert len(await talk.store.history(row.id, 5, row.turns // 2)) == 5
+            assert len(await talk.store.load_history(row.id, 5, row.turns // 2)) == 5
 
         async def turned(name: str) -> None:
             await talk.say("x", name)
@@ -141,7 +141,7 @@ async def _quickest(deed: Callable[[str], Awaitable[None]], name: str) -> float:
 def test_the_window_begins_with_the_first_turn_that_is_kept(
     strategy: MemoryStrategy, limit: int, kept: int, start: int
 ) -> None:
-    assert extent(10, MemoryConfig(strategy=strategy, limit=limit), 10) == (kept, start)
+    assert window_bounds(10, MemoryConfig(strategy=strategy, limit=limit), 10) == (kept, start)
 
 
 async def test_what_leaves_the_window_stays_in_storage_and_a_window_never_grows_back(database_url: str) -> None:
@@ -151,7 +151,7 @@ async def test_what_leaves_the_window_stays_in_storage_and_a_window_never_grows_
             for n in range(5):
                 await talk.say(str(n))
                 starts.append((await talk.store.find_conversations(["t"]))["t"].window_start)
-            assert len(await talk.store.history(1, 1000)) == len(starts)
+            assert len(await talk.store.load_history(1, 1000)) == len(starts)
     assert starts == [1, 1, 1, 2, 3, 3, 3, 3, 3, 3, 10, 11, 12, 13, 14]
 
 
@@ -162,15 +162,15 @@ async def test_a_clock_that_jumps_back_loses_and_reorders_nothing(database_url: 
             clock.move(days=days)
             await talk.say(str(n))
         # The same message, after the clock has gone back, is known all the same.
-        again = Incoming("person", f"{ALICE}/x", "again", "t", {"query": "5"}, "5")
+        again = InboundRequest("person", f"{ALICE}/x", "again", "t", {"query": "5"}, "5")
         for _ in range(2):
             talk.runner.receive(again)
-            await talk.runner.settled()
+            await talk.runner.wait_until_idle()
             clock.move(days=-100)
     async with Talk(database_url, clock=clock) as talk:
         row = (await talk.store.find_conversations(["t"]))["t"]
-        bodies = [json.loads(body)["input"]["query"] for body in await talk.store.history(row.id, 10)]
+        bodies = [json.loads(body)["input"]["query"] for body in await talk.store.load_history(row.id, 10)]
         assert bodies == [str(n) for n in range(6)]
-        assert row.life.state is ConversationState.ACTIVE
+        assert row.status.state is ConversationState.ACTIVE
         await talk.say("6")
         assert (await talk.store.find_conversations(["t"]))["t"].turns == 7

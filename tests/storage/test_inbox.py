@@ -12,8 +12,8 @@ import pytest
 from spade_coreason import StoreError
 from spade_coreason.domain.value import replace
 from spade_coreason.storage.database import Database
-from spade_coreason.storage.records import ConversationRow, Turn, Variable
-from spade_coreason.storage.repository import AgentStore
+from spade_coreason.storage.records import StoredConversation, TurnRecord, Variable
+from spade_coreason.storage.repository import AgentRepository
 
 from ..support.databases import ANSWERED, CLOSED, RECEIVED, commits, everything, opened, rows
 from ..support.records import AGENT, ALICE, NOW, OTHER_AGENT, conversation, received, turn
@@ -26,7 +26,7 @@ def inbox(database_url: str) -> list[tuple[int, str | None, str | None]]:
 # The inbox
 
 
-async def test_a_request_is_received_answered_and_closed(store: AgentStore, database_url: str) -> None:
+async def test_a_request_is_received_answered_and_closed(store: AgentRepository, database_url: str) -> None:
     row = await received(store, request='{"q": 1}')
     assert inbox(database_url) == [(RECEIVED, '{"q": 1}', None)]
     await store.inbox.finish(row, conversation(store), None, '["<message/>"]')
@@ -36,14 +36,14 @@ async def test_a_request_is_received_answered_and_closed(store: AgentStore, data
     assert inbox(database_url) == [(CLOSED, None, None)]
 
 
-async def test_a_request_without_an_answer_is_closed_at_once(store: AgentStore, database_url: str) -> None:
+async def test_a_request_without_an_answer_is_closed_at_once(store: AgentRepository, database_url: str) -> None:
     await store.inbox.finish(await received(store), conversation(store), None, None)
     assert inbox(database_url) == [(CLOSED, None, None)]
 
 
 async def test_what_is_closed_last_is_written_when_the_database_closes(database_url: str) -> None:
     database = await opened(database_url)
-    store = AgentStore(database, AGENT)
+    store = AgentRepository(database, AGENT)
     row = await received(store)
     store.inbox.close(row)
     await database.close()
@@ -54,21 +54,21 @@ async def test_what_is_closed_last_is_written_when_the_database_closes(database_
 @pytest.mark.parametrize("reopened", [False, True], ids=["", "after a restart"])
 async def test_a_duplicate_is_known_in_every_state_and_changes_nothing(database_url: str, state: int, reopened: bool) -> None:
     database = await opened(database_url)
-    store = AgentStore(database, AGENT)
+    store = AgentRepository(database, AGENT)
     row = await received(store, request='{"first": 1}', key=b"k" * 16)
     if state != RECEIVED:
         await store.inbox.finish(row, conversation(store), None, '["<message/>"]' if state == ANSWERED else None)
     if reopened:
         await database.close()
         database = await opened(database_url)
-        store = AgentStore(database, AGENT)
+        store = AgentRepository(database, AGENT)
     before = everything(database_url)
     assert not await store.inbox.receive(b"k" * 16, ALICE, '{"second": 2}', NOW + timedelta(days=1))[1]
     assert everything(database_url) == before
     await database.close()
 
 
-async def test_of_many_duplicates_at_once_one_is_new(store: AgentStore, database_url: str) -> None:
+async def test_of_many_duplicates_at_once_one_is_new(store: AgentRepository, database_url: str) -> None:
     keys = [bytes([n % 7]) * 16 for n in range(200)]
     found = await asyncio.gather(*(store.inbox.receive(key, ALICE, "{}", NOW)[1] for key in keys))
     assert sum(found) == len(inbox(database_url)) == 7
@@ -77,7 +77,7 @@ async def test_of_many_duplicates_at_once_one_is_new(store: AgentStore, database
 
 async def test_unsent_answers_are_listed_again_in_order_until_they_are_closed(database_url: str) -> None:
     database = await opened(database_url)
-    store = AgentStore(database, AGENT)
+    store = AgentRepository(database, AGENT)
     talk = conversation(store)
     numbers = [await received(store, key=bytes([n]) * 16) for n in range(5)]
     for n in (3, 0, 4, 1):
@@ -87,17 +87,17 @@ async def test_unsent_answers_are_listed_again_in_order_until_they_are_closed(da
             store.inbox.close(numbers[closed])
         await database.close()
         database = await opened(database_url)
-        store = AgentStore(database, AGENT)
-        pending = await store.inbox.pending()
+        store = AgentRepository(database, AGENT)
+        pending = await store.inbox.load_pending()
         assert [row.key[0] for row in pending] == expected
         assert [row.answer for row in pending] == [None if n == 2 else f'["answer {n}"]' for n in expected]
         assert [row.request for row in pending if row.answer is None] == ['{"secret": 1}']
     await database.close()
 
 
-async def test_pending_requests_are_of_their_agent(store: AgentStore, database: Database) -> None:
+async def test_pending_requests_are_of_their_agent(store: AgentRepository, database: Database) -> None:
     await received(store)
-    assert await AgentStore(database, OTHER_AGENT).inbox.pending() == []
+    assert await AgentRepository(database, OTHER_AGENT).inbox.load_pending() == []
 
 
 @pytest.mark.parametrize(
@@ -108,11 +108,11 @@ async def test_pending_requests_are_of_their_agent(store: AgentStore, database: 
 async def test_only_what_is_closed_and_old_is_purged(
     database: Database, database_url: str, days: int, is_closed: bool, agent: str, stays: bool
 ) -> None:
-    store = AgentStore(database, agent)
+    store = AgentRepository(database, agent)
     row = await received(store)
     if is_closed:
         await store.inbox.finish(row, conversation(store), None, None)
-    await AgentStore(database, AGENT).inbox.purge(NOW + timedelta(days=days))
+    await AgentRepository(database, AGENT).inbox.purge(NOW + timedelta(days=days))
     assert len(inbox(database_url)) == stays
 
 
@@ -121,14 +121,14 @@ async def test_only_what_is_closed_and_old_is_purged(
 
 @pytest.mark.parametrize("broken", ["conversation", "turn", "variable", "answer"])
 async def test_a_turn_that_cannot_be_stored_whole_leaves_everything_as_it_was(
-    store: AgentStore, database: Database, database_url: str, broken: str
+    store: AgentRepository, database: Database, database_url: str, broken: str
 ) -> None:
     row = await turn(store, conversation(store), Variable("conversation", "t", "v", "1"), answer='["old"]')
     request = await received(store)
     before = everything(database_url)
     parts: dict[str, Any] = {
-        "conversation": replace(row, turns=2, life=replace(row.life, interaction_count=2)),
-        "turn": Turn("i", NOW, "{}"),
+        "conversation": replace(row, turns=2, status=replace(row.status, interaction_count=2)),
+        "turn": TurnRecord("i", NOW, "{}"),
         "variable": Variable("conversation", "t", "v", "2"),
         "answer": '["new"]',
     }
@@ -143,18 +143,20 @@ async def test_a_turn_that_cannot_be_stored_whole_leaves_everything_as_it_was(
         await store.inbox.finish(request, given["conversation"], given["turn"], given["answer"], [given["variable"]])
     assert everything(database_url) == before
     await store.inbox.finish(request, parts["conversation"], parts["turn"], parts["answer"], [parts["variable"]])
-    assert await store.history(row.id, 10) == ['{"n": 1, "of": "alice@localhost"}', "{}"]
-    assert await store.variables("conversation", "t") == {"v": "2"}
+    assert await store.load_history(row.id, 10) == ['{"n": 1, "of": "alice@localhost"}', "{}"]
+    assert await store.load_variables("conversation", "t") == {"v": "2"}
     assert inbox(database_url) == [(ANSWERED, None, '["old"]'), (ANSWERED, None, '["new"]')]
 
 
-async def test_turns_that_end_together_are_each_stored_whole(store: AgentStore, database_url: str) -> None:
+async def test_turns_that_end_together_are_each_stored_whole(store: AgentRepository, database_url: str) -> None:
     good = [conversation(store, f"t{n}", turns=1) for n in range(100)]
     bad = [replace(conversation(store, f"b{n}", turns=1), owner=None) for n in range(3)]
     talks = [*good[:50], *bad, *good[50:]]
     requests = [await received(store) for _ in talks]
     finished = [
-        store.inbox.finish(request, row, Turn("i", NOW, "{}"), "[]", [Variable("conversation", row.conversation_id, "v", "1")])
+        store.inbox.finish(
+            request, row, TurnRecord("i", NOW, "{}"), "[]", [Variable("conversation", row.conversation_id, "v", "1")]
+        )
         for request, row in zip(requests, talks, strict=True)
     ]
     results = await asyncio.gather(*finished, return_exceptions=True)
@@ -163,12 +165,12 @@ async def test_turns_that_end_together_are_each_stored_whole(store: AgentStore, 
     assert sorted(state for state, _, _ in inbox(database_url)) == [RECEIVED] * 3 + [ANSWERED] * 100
 
 
-async def test_turns_that_end_together_share_a_commit(store: AgentStore, database_url: str) -> None:
+async def test_turns_that_end_together_share_a_commit(store: AgentRepository, database_url: str) -> None:
     talks = [conversation(store, f"t{n}", turns=1) for n in range(100)]
     before = commits(database_url)
 
-    async def talk(row: ConversationRow) -> None:
-        await store.inbox.finish(await received(store), row, Turn("i", NOW, "{}"), "[]")
+    async def talk(row: StoredConversation) -> None:
+        await store.inbox.finish(await received(store), row, TurnRecord("i", NOW, "{}"), "[]")
 
     await asyncio.gather(*map(talk, talks))
     assert len(rows(database_url, "interactions")) == 100

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from spade_coreason import ConversationState, StoreError
-from spade_coreason.domain.conversation import Life
+from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.storage import open_database
-from spade_coreason.storage.records import ConversationRow, Turn
-from spade_coreason.storage.repository import AgentStore
+from spade_coreason.storage.records import StoredConversation, TurnRecord
+from spade_coreason.storage.repository import AgentRepository
 
 from ..support.databases import execute, rows
 from ..support.errors import ExpectedErrors
@@ -27,7 +27,7 @@ AGENT, ALICE = "echo@localhost", "alice@localhost"
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
-async def received(store: AgentStore, number: int) -> bool:
+async def received(store: AgentRepository, number: int) -> bool:
     return await store.inbox.receive(bytes([number]) * 16, ALICE, "{}", NOW)[1]
 
 
@@ -37,7 +37,7 @@ async def test_a_second_platform_on_a_database_is_one_clear_line(postgres: Postg
     with pytest.raises(StoreError, match="another platform uses this database; stop that one, or name another database"):
         await open_database(url)
     beside = await open_database(url, reads_only=True)
-    assert await AgentStore(beside, AGENT).conversations() == []
+    assert await AgentRepository(beside, AGENT).list_conversations() == []
     await beside.close()
     elsewhere = await open_database(postgres.url())
     await elsewhere.close()
@@ -60,12 +60,12 @@ async def test_while_the_server_is_away_everything_fails_and_afterwards_it_works
 ) -> None:
     expected_errors("it is tried again every 5 s")
     database = await open_database(own_postgres.url())
-    store = AgentStore(database, AGENT)
+    store = AgentRepository(database, AGENT)
     assert await received(store, 1)
     assert await store.load(["t"], ALICE, 5)
     await asyncio.to_thread(own_postgres.stop)
     outcomes = await asyncio.gather(
-        received(store, 2), received(store, 3), store.inbox.pending(), store.load(["t"], ALICE, 5), return_exceptions=True
+        received(store, 2), received(store, 3), store.inbox.load_pending(), store.load(["t"], ALICE, 5), return_exceptions=True
     )
     assert [type(outcome) for outcome in outcomes] == [StoreError] * 4
     assert all(str(outcome).startswith(f"{database.name}: ") for outcome in outcomes)
@@ -74,7 +74,7 @@ async def test_while_the_server_is_away_everything_fails_and_afterwards_it_works
     assert await received(store, 2)
     assert not database.is_failing
     assert not await received(store, 1)
-    assert [pending.key[0] for pending in await store.inbox.pending()] == [1, 2]
+    assert [pending.key[0] for pending in await store.inbox.load_pending()] == [1, 2]
     assert await store.load(["t"], ALICE, 5)
     await database.close()
 
@@ -84,7 +84,7 @@ async def test_what_was_confirmed_survives_a_crash_of_the_server(
 ) -> None:
     expected_errors("it is tried again every 5 s")
     database = await open_database(own_postgres.url())
-    store = AgentStore(database, AGENT)
+    store = AgentRepository(database, AGENT)
     confirmed: set[int] = set()
     is_up = True
 
@@ -101,7 +101,7 @@ async def test_what_was_confirmed_survives_a_crash_of_the_server(
     is_up = False
     await asyncio.to_thread(own_postgres.start)
     await asyncio.gather(*chains)
-    stored = {int.from_bytes(pending.key, "big") for pending in await store.inbox.pending()}
+    stored = {int.from_bytes(pending.key, "big") for pending in await store.inbox.load_pending()}
     assert confirmed <= stored
     await database.close()
 
@@ -142,14 +142,14 @@ async def test_a_commit_whose_confirmation_is_lost_is_looked_up(postgres: Postgr
     direct = postgres.url()
     async with cut_at_commit(postgres) as (port, armed):
         database = await open_database(direct.replace(f":{postgres.port}/", f":{port}/"))
-        store = AgentStore(database, AGENT)
+        store = AgentRepository(database, AGENT)
         assert await received(store, 1)
         row, is_new, _ = store.inbox.receive(b"2" * 16, ALICE, "{}", NOW)
         assert await is_new
-        life = Life(ConversationState.ACTIVE, 1, NOW, NOW)
-        talk = ConversationRow(store.new_conversation_row(), "t", ALICE, "s", life, 100, turns=1)
+        life = ConversationStatus(ConversationState.ACTIVE, 1, NOW, NOW)
+        talk = StoredConversation(store.next_conversation_row_id(), "t", ALICE, "s", life, 100, turns=1)
         armed.append(b"now")
-        await store.inbox.finish(row, talk, Turn("i", NOW, "{}"), None)
+        await store.inbox.finish(row, talk, TurnRecord("i", NOW, "{}"), None)
         assert not armed
         assert len(rows(direct, "interactions")) == 1
         armed.append(b"now")
@@ -160,7 +160,7 @@ async def test_a_commit_whose_confirmation_is_lost_is_looked_up(postgres: Postgr
         armed.append(b"now")
         assert await is_new
         assert not armed
-        assert len(await store.inbox.pending()) == 3
+        assert len(await store.inbox.load_pending()) == 3
         await database.close()
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, ConversationState, Identity, ResponseHandler, StoreError
-from spade_coreason.domain.conversation import Life, begin
+from spade_coreason.domain.conversation import ConversationStatus, new_status
 from spade_coreason.memory.active import Variables
 from spade_coreason.memory.session import Session
 from spade_coreason.storage.database import Database
-from spade_coreason.storage.records import ConversationRow, Variable
-from spade_coreason.storage.repository import AgentStore
+from spade_coreason.storage.records import StoredConversation, Variable
+from spade_coreason.storage.repository import AgentRepository
 
 from ..support.databases import opened
 from ..support.records import AGENT, ALICE, BOB, MALICE, NOW, OTHER_AGENT, conversation, turn
@@ -25,28 +25,30 @@ from ..support.wait import eventually
 
 
 async def test_a_conversation_comes_back_as_it_was_stored(database_url: str) -> None:
-    life = Life(ConversationState.MAX_INTERACTIONS_REACHED, 7, NOW, NOW + timedelta(microseconds=1), 2, NOW + timedelta(1))
+    life = ConversationStatus(
+        ConversationState.MAX_INTERACTIONS_REACHED, 7, NOW, NOW + timedelta(microseconds=1), 2, NOW + timedelta(1)
+    )
     database = await opened(database_url)
-    store = AgentStore(database, AGENT)
+    store = AgentRepository(database, AGENT)
     row = conversation(store, "t <é> '", life=life, window_start=5, turns=9)
     await store.save_conversation(row)
     await database.close()
     database = await opened(database_url)
-    store = AgentStore(database, AGENT)
+    store = AgentRepository(database, AGENT)
     assert await store.find_conversations([row.conversation_id, "another"]) == {row.conversation_id: row}
-    assert row.record.dump()["interaction_count"] == 7
-    assert store.new_conversation_row() > row.id
+    assert row.contract_record.dump()["interaction_count"] == 7
+    assert store.next_conversation_row_id() > row.id
     await database.close()
 
 
-async def test_an_id_that_is_anothers_cannot_be_stored(store: AgentStore, database: Database) -> None:
+async def test_an_id_that_is_anothers_cannot_be_stored(store: AgentRepository, database: Database) -> None:
     hers = conversation(store, "t", ALICE)
     await store.save_conversation(hers)
     with pytest.raises(StoreError, match=r"(?i)unique"):
         await store.save_conversation(conversation(store, "t", BOB))
     assert await store.find_conversations(["t"]) == {"t": hers}
     # With another agent it is another conversation.
-    elsewhere = AgentStore(database, OTHER_AGENT)
+    elsewhere = AgentRepository(database, OTHER_AGENT)
     await elsewhere.save_conversation(conversation(elsewhere, "t", BOB))
     assert (await store.find_conversations(["t"]))["t"].owner == ALICE
     assert (await elsewhere.find_conversations(["t"]))["t"].owner == BOB
@@ -64,27 +66,31 @@ async def test_an_id_that_is_anothers_cannot_be_stored(store: AgentStore, databa
     ],
 )
 async def test_conversations_are_listed_the_newest_first(
-    store: AgentStore, database: Database, arguments: dict[str, Any], names: list[str]
+    store: AgentRepository, database: Database, arguments: dict[str, Any], names: list[str]
 ) -> None:
     for hours, (name, owner) in enumerate([("a", ALICE), ("b", BOB), ("c", ALICE)]):
         state = ConversationState.COMPLETED if name == "b" else ConversationState.ACTIVE
-        await store.save_conversation(conversation(store, name, owner, life=Life(state, 1, NOW, NOW + timedelta(hours=hours))))
-    elsewhere = AgentStore(database, OTHER_AGENT)
+        await store.save_conversation(
+            conversation(store, name, owner, life=ConversationStatus(state, 1, NOW, NOW + timedelta(hours=hours)))
+        )
+    elsewhere = AgentRepository(database, OTHER_AGENT)
     await elsewhere.save_conversation(conversation(elsewhere, "d"))
-    assert [row.conversation_id for row in await store.conversations(**arguments)] == names
+    assert [row.conversation_id for row in await store.list_conversations(**arguments)] == names
 
 
-async def test_only_the_agents_own_active_conversations_are_active(store: AgentStore, database: Database) -> None:
-    elsewhere = AgentStore(database, OTHER_AGENT)
+async def test_only_the_agents_own_active_conversations_are_active(store: AgentRepository, database: Database) -> None:
+    elsewhere = AgentRepository(database, OTHER_AGENT)
     await elsewhere.save_conversation(conversation(elsewhere, "elsewhere"))
-    ended = Life(ConversationState.COMPLETED, 1, NOW, NOW)
+    ended = ConversationStatus(ConversationState.COMPLETED, 1, NOW, NOW)
     await store.save_conversation(conversation(store, "ended", life=ended))
-    assert await store.active() == {}
+    assert await store.list_active() == {}
     later = NOW + timedelta(seconds=1)
-    await store.save_conversation(conversation(store, "later", life=Life(ConversationState.ACTIVE, 1, NOW, later)))
-    assert await store.active() == {"later": later}
+    await store.save_conversation(
+        conversation(store, "later", life=ConversationStatus(ConversationState.ACTIVE, 1, NOW, later))
+    )
+    assert await store.list_active() == {"later": later}
     assert (await store.count_conversations(), await elsewhere.count_conversations()) == ((1, 2), (1, 1))
-    assert await AgentStore(database, "nobody@localhost").count_conversations() == (0, 0)
+    assert await AgentRepository(database, "nobody@localhost").count_conversations() == (0, 0)
 
 
 # Variables
@@ -98,23 +104,25 @@ HOLDERS = [
 async def test_a_variable_is_of_one_agent_scope_and_holder(database: Database, written: tuple[str, str, str]) -> None:
     """A conversation may have a JID as its name: whoever chose such a thread reads no variable of that person."""
     agent, scope, holder = written
-    store = AgentStore(database, agent)
+    store = AgentRepository(database, agent)
     row = await turn(store, conversation(store), Variable(scope, holder, "v", "1"))
     await turn(store, row, Variable(scope, holder, "v", "2"), Variable(scope, holder, "w\t", "3"))
     for where in HOLDERS:
-        found = await AgentStore(database, where[0]).variables(*where[1:])
+        found = await AgentRepository(database, where[0]).load_variables(*where[1:])
         assert found == ({"v": "2", "w\t": "3"} if where == written else {})
 
 
-def session(store: AgentStore, owner: str, name: str, values: dict[str, str], of_person: dict[str, str]) -> Session:
-    row = ConversationRow(1, name, owner, name, begin(NOW), 0)
+def session(store: AgentRepository, owner: str, name: str, values: dict[str, str], of_person: dict[str, str]) -> Session:
+    row = StoredConversation(1, name, owner, name, new_status(NOW), 0)
     identity = Identity(id=owner, name=owner, role="user")
     conversation, person = Variables("conversation", name, values), Variables("person", owner, of_person)
     return Session(row, (), identity, store, conversation, person)
 
 
-async def loaded(store: AgentStore, owner: str, name: str) -> Session:
-    return session(store, owner, name, await store.variables("conversation", name), await store.variables("person", owner))
+async def loaded(store: AgentRepository, owner: str, name: str) -> Session:
+    return session(
+        store, owner, name, await store.load_variables("conversation", name), await store.load_variables("person", owner)
+    )
 
 
 @pytest.mark.parametrize(
@@ -122,13 +130,13 @@ async def loaded(store: AgentStore, owner: str, name: str) -> Session:
     [("conversation", 1, None, None), ("person", 1, 1, None), (None, 1, 1, None)],
 )
 async def test_what_a_session_stores_is_read_in_its_scope_and_by_no_other_owner(
-    store: AgentStore, scope: Any, same: Any, another_thread: Any, another_person: Any
+    store: AgentRepository, scope: Any, same: Any, another_thread: Any, another_person: Any
 ) -> None:
     told = await loaded(store, ALICE, "t")
     await told.store("v", 1, scope=scope)
     before = await loaded(store, ALICE, "t")
     assert await before.get("v") is None  # it lasts from the end of the turn
-    await turn(store, conversation(store), *told.written())
+    await turn(store, conversation(store), *told.pending_variables())
     assert await (await loaded(store, ALICE, "t")).get("v") == same
     assert await (await loaded(store, ALICE, "u")).get("v") == another_thread
     assert await (await loaded(store, BOB, f"t_{BOB}")).get("v") == another_person
@@ -160,25 +168,25 @@ WRONG["something too deep"] = deep
 @pytest.mark.parametrize("what", WRONG)
 @pytest.mark.parametrize("scope", ["conversation", "person", None])
 async def test_a_value_that_is_no_json_is_an_error_that_names_its_key_and_changes_nothing(
-    store: AgentStore, what: str, scope: Any
+    store: AgentRepository, what: str, scope: Any
 ) -> None:
     before = session(store, ALICE, "t", {"the key": '"old"'}, {"the key": '"older"'})
     await before.store("another", 1)
-    written = before.written()
+    written = before.pending_variables()
     with pytest.raises(ValueError, match=r'variable "the key": .*only JSON values can be kept'):
         await before.store("the key", WRONG[what], scope=scope)
-    assert before.written() == written
+    assert before.pending_variables() == written
     assert await before.get("the key") == "old"
     assert {row.name for row in written} == {"another"}
 
 
-async def test_a_key_that_cannot_be_stored_is_named(store: AgentStore) -> None:
+async def test_a_key_that_cannot_be_stored_is_named(store: AgentRepository) -> None:
     told = session(store, ALICE, "t", {}, {})
     with pytest.raises(ValueError, match="only JSON values can be kept"):
         await told.store("\ud800", 1)
     with pytest.raises(ValueError, match=r"'a\\x00b'"):  # for which PostgreSQL has no room
         await told.store("a\0b", 1)
-    assert told.written() == []
+    assert told.pending_variables() == []
 
 
 class Meeting:
@@ -212,8 +220,8 @@ async def test_two_turns_at_once_lose_none_of_each_others_variables(database_url
         for name in order or agent.go_on:
             agent.go_on[name].set()
             if order:  # else both are stored in one transaction
-                await talk.runner.settled(ALICE, name)
-        await talk.runner.settled()
+                await talk.runner.wait_until_idle(ALICE, name)
+        await talk.runner.wait_until_idle()
         await talk.say("look", "three")
         in_memory = agent.found
     async with Talk(database_url, agent) as talk:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from spade_coreason.codec.encoders.base import Voice
-from spade_coreason.codec.encoders.factory import voice_for
-from spade_coreason.domain.messages import Incoming, SaidText, TurnEvent
+from spade_coreason.codec.encoders.base import ReplyEncoder
+from spade_coreason.codec.encoders.factory import encoder_for
+from spade_coreason.domain.messages import InboundRequest, TextEmitted, TurnEvent
 
 from .foreign_stanzas import AGENT, KEY
 
@@ -16,17 +16,17 @@ HEAVY = ["x", "&", "<", '"', "\\", "\n", "é", "\N{ROCKET}", "\x00", "\x01", "\u
 STYLED = "# Weather\n\n**Berlin** is [sunny](https://example.org/a_b_c).\n\n| °C | wet |\n|---|---|\n| 7 | no |"
 
 
-def voice(incoming: Incoming, limit: int = LIMIT, key: UUID = KEY) -> Voice:
-    return voice_for(incoming, key, AGENT, limit)
+def voice(incoming: InboundRequest, limit: int = LIMIT, key: UUID = KEY) -> ReplyEncoder:
+    return encoder_for(incoming, key, AGENT, limit)
 
 
-def says(text: str) -> SaidText:
-    return SaidText(text, 1)
+def says(text: str) -> TextEmitted:
+    return TextEmitted(text, 1)
 
 
-def all_of(speaker: Voice, *events: TurnEvent) -> list[str]:
+def all_of(speaker: ReplyEncoder, *events: TurnEvent) -> list[str]:
     """Everything that `events` become."""
-    return [stanza for event in events for stanza in speaker.say(event)]
+    return [stanza for event in events for stanza in speaker.encode(event)]
 
 
 def longest(stanzas: list[str]) -> int:

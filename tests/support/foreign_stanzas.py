@@ -9,7 +9,7 @@ from xml.etree.ElementTree import Element, fromstring
 from xml.sax.saxutils import escape, quoteattr
 
 from spade_coreason.codec.decode import decode
-from spade_coreason.domain.messages import Incoming
+from spade_coreason.domain.messages import InboundRequest
 
 AGENT = "notes@example.org"
 ALICE = "alice@example.org"
@@ -64,26 +64,26 @@ def form(fields: dict[str, str]) -> str:
     return f"<x xmlns='jabber:x:data' type='form'><title>spade:x:metadata</title>{entries}</x>"
 
 
-def request(stanza: Element) -> Incoming:
+def request(stanza: Element) -> InboundRequest:
     """The request that `stanza` is."""
     decoded = decode(stanza)
-    assert isinstance(decoded, Incoming), decoded
+    assert isinstance(decoded, InboundRequest), decoded
     return decoded
 
 
-def person(text: str = "hi", *, inner: str = "", thread: str | None = None, type: str | None = "chat") -> Incoming:
+def person(text: str = "hi", *, inner: str = "", thread: str | None = None, type: str | None = "chat") -> InboundRequest:
     """A person's request."""
     return request(message(body(text) + inner, thread=thread, type=type))
 
 
-def program(*, thread: str | None = None, sender: str = DEVICE) -> Incoming:
+def program(*, thread: str | None = None, sender: str = DEVICE) -> InboundRequest:
     """A program's request."""
     return request(message(envelope(request_id=REQUEST_ID), thread=thread, sender=sender))
 
 
 def spade(
     fields: dict[str, str] | None = None, *, thread: str | None = None, id: str | None = "1", sender: str = DEVICE
-) -> Incoming:
+) -> InboundRequest:
     """A SPADE agent's request."""
     return request(message(body("hi") + form(fields or {}), thread=thread, id=id, sender=sender))
 

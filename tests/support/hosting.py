@@ -18,28 +18,28 @@ from xml.sax.saxutils import escape
 
 from spade_coreason import ResponseHandler, SessionHandle
 from spade_coreason.app.platform import Platform
-from spade_coreason.cli.logging import OneLine
+from spade_coreason.cli.logging import OneLineFormatter
 from spade_coreason.config.loader import load_settings
 from spade_coreason.contracts import AgentDefinition, AgentRequest
 from spade_coreason.contracts.base import utc_now
-from spade_coreason.domain.access import Access
+from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.domain.avatar import Avatar
 from spade_coreason.domain.conversation import Rules
-from spade_coreason.domain.jid import bare
+from spade_coreason.domain.jid import bare_jid
 from spade_coreason.memory.interaction.store import AgentInteractionMemory
 from spade_coreason.memory.session import Session
 from spade_coreason.runtime.expiry import OnConversationEnd
 from spade_coreason.runtime.files import Files
-from spade_coreason.runtime.gateway import Door
+from spade_coreason.runtime.gateway import InboundGateway
 from spade_coreason.runtime.peers import OpenRequests, Peers
 from spade_coreason.runtime.policy import Policy
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import open_database
 from spade_coreason.storage.database import Database, StoreTimings
-from spade_coreason.storage.repository import AgentStore
-from spade_coreason.xmpp.connection.endpoint import Endpoint
+from spade_coreason.storage.repository import AgentRepository
+from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
 from spade_coreason.xmpp.host import HostedAgent
-from spade_coreason.xmpp.muc.room import RoomPlan
+from spade_coreason.xmpp.muc.room import RoomConfig
 from spade_coreason.xmpp.timings import USUAL, ConnectionTimings
 
 from .errors import check_errors, errors_in
@@ -89,7 +89,7 @@ class Hosted:
     on_end: tuple[OnConversationEnd, ...] = ()
     prepare: Callable[[HostedAgent], None] = field(default=lambda host: None)
     port: int | None = None
-    rooms: Sequence[RoomPlan] = ()
+    rooms: Sequence[RoomConfig] = ()
     invited_by: Sequence[str] = ()
     admission: Mapping[str, Any] = field(default_factory=dict)
     clock: Callable[[], datetime] = utc_now
@@ -101,7 +101,7 @@ class Hosted:
     database: Database = field(init=False)
     requests: OpenRequests = field(init=False)
     runner: Runner = field(init=False)
-    door: Door = field(init=False)
+    door: InboundGateway = field(init=False)
     host: HostedAgent = field(init=False)
     peers: Peers = field(init=False)
     files: Files = field(init=False)
@@ -109,12 +109,12 @@ class Hosted:
     @property
     def jid(self) -> str:
         """The bare JID."""
-        return bare(self.account[0])
+        return bare_jid(self.account[0])
 
     @property
-    def store(self) -> AgentStore:
+    def store(self) -> AgentRepository:
         """What lasts of the agent."""
-        return AgentStore(self.database, self.jid)
+        return AgentRepository(self.database, self.jid)
 
     async def start(self) -> None:
         """Online; what a run before left is taken up."""
@@ -125,7 +125,7 @@ class Hosted:
             self.requests = OpenRequests()
             self.peers = Peers(self.jid, self.requests, self.host.send)
             self.agent = self.make(self.peers)
-            files = Files(self.host.uploads.put)
+            files = Files(self.host.uploads.upload)
             self.runner = Runner(
                 self.agent,
                 self.jid,
@@ -135,8 +135,8 @@ class Hosted:
                 on_conversation_end=self.on_end,
                 files=files,
             )
-            access = Access(self.jid, self.allow, self.invited_by, operators=self.policy.operators, **self.admission)
-            self.door = Door(self.runner, self.requests, access, self.host.send)
+            access = AccessPolicy(self.jid, self.allow, self.invited_by, operators=self.policy.operators, **self.admission)
+            self.door = InboundGateway(self.runner, self.requests, access, self.host.send)
             self.files = files
             self.host.serve(self.runner, self.door)
             self.prepare(self.host)
@@ -170,7 +170,7 @@ class Hosted:
 
     async def settled(self) -> None:
         """The server has acknowledged everything, and the database knows."""
-        assert await self.host.connection.settle(5.0)
+        assert await self.host.connection.wait_until_acknowledged(5.0)
         await self.database.write(lambda connection: None)
 
 
@@ -186,7 +186,7 @@ async def hosted(
     on_end: tuple[OnConversationEnd, ...] = (),
     prepare: Callable[[HostedAgent], None] = lambda host: None,
     port: int | None = None,
-    rooms: Sequence[RoomPlan] = (),
+    rooms: Sequence[RoomConfig] = (),
     invited_by: Sequence[str] = (),
     admission: Mapping[str, Any] | None = None,
     timings: ConnectionTimings = USUAL,
@@ -203,7 +203,7 @@ async def hosted(
     """
     make: Make = (lambda peers: agent) if hasattr(agent, "assist") else agent
     account = await server.account(name)
-    url = f"sqlite+aiosqlite:///{tmp_path}/{bare(account[0])}.db"
+    url = f"sqlite+aiosqlite:///{tmp_path}/{bare_jid(account[0])}.db"
     one = Hosted(account, server, url, make, policy, access, on_end, prepare, port, rooms, invited_by, admission or {}, clock)
     one.timings, one.store_timings, one.avatar = timings, store_timings, avatar
     await one.start()
@@ -231,11 +231,11 @@ def shown(sent: list[str]) -> int:
     return sum(data.count("<body") for data in sent)
 
 
-def endpoint_of(server: XmppServer, port: int | None = None) -> Endpoint:
+def endpoint_of(server: XmppServer, port: int | None = None) -> ServerEndpoint:
     """Where a test server is; the embedded one needs more than one attempt now and then."""
     if server.kind == "embedded":
-        return Endpoint(server.host, port or server.port, verify=False, timeout_s=PATIENCE_S / 5, attempts=5)
-    return Endpoint(server.host, port or server.port, ca_file=server.ca_file, timeout_s=PATIENCE_S)
+        return ServerEndpoint(server.host, port or server.port, verify=False, timeout_s=PATIENCE_S / 5, attempts=5)
+    return ServerEndpoint(server.host, port or server.port, ca_file=server.ca_file, timeout_s=PATIENCE_S)
 
 
 class Tunnel:
@@ -451,7 +451,7 @@ def _error_log(configuration: Path) -> Path:
 async def _serve(configuration: Path) -> None:
     errors = logging.FileHandler(_error_log(configuration))
     errors.setLevel(logging.ERROR)
-    errors.setFormatter(OneLine(quotes=True))
+    errors.setFormatter(OneLineFormatter(quotes_errors=True))
     logging.basicConfig(handlers=[logging.StreamHandler(), errors])
     async with Platform(load_settings(configuration, PROJECT, os.environ)) as running:
         print("ready", flush=True)

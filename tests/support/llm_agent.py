@@ -50,8 +50,8 @@ async def guarded(
 async def recorded(t: AgentTester, user: str = "tester@localhost") -> list[dict[str, Any]]:
     """The turns of somebody's conversation as they are stored."""
     store = t.runners[t.jid].store
-    [row] = [row for row in await store.conversations() if row.owner == user]
-    return [json.loads(body) for body in await store.history(row.id, 100)]
+    [row] = [row for row in await store.list_conversations() if row.owner == user]
+    return [json.loads(body) for body in await store.load_history(row.id, 100)]
 
 
 def decisions(turn: dict[str, Any]) -> list[tuple[str, str, str]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from spade_coreason.domain.text import keywords
+from spade_coreason.domain.text import extract_keywords
 
 SYNONYMS = {"money": "refund", "reimbur": "refund", "automobile": "car", "vehicle": "car"}
 
@@ -19,7 +19,7 @@ SYNONYMS = {"money": "refund", "reimbur": "refund", "automobile": "car", "vehicl
 def bag_of_words(text: str, dimension: int) -> list[float]:
     """A vector with a direction for each word; texts without a word in common are at right angles, nearly."""
     vector = [0.0] * dimension
-    for form in keywords(text) or ["nothing"]:
+    for form in extract_keywords(text) or ["nothing"]:
         word = form.removesuffix("ed").removesuffix("s")
         seed = hashlib.sha256(SYNONYMS.get(word, word).encode()).digest()
         for place in range(4):

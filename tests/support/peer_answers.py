@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
-from spade_coreason.domain.messages import Bounce, Reply
+from spade_coreason.domain.messages import Bounce, ReplyEvent
 from spade_coreason.runtime.peers import OpenRequests, PeerEvent
 
 from .wait import PATIENCE_S
@@ -23,35 +23,39 @@ def reply(
     sender: str = f"{PEER}/agent",
     request_id: str = "r",
     event_id: str = "",
-) -> Reply:
-    return Reply(sender, request_id, kind, event_id or str(uuid4()), data or {})
+) -> ReplyEvent:
+    return ReplyEvent(sender, request_id, kind, event_id or str(uuid4()), data or {})
 
 
-def said(content: str, block_id: str = "", **where: str) -> Reply:
+def said(content: str, block_id: str = "", **where: str) -> ReplyEvent:
     return reply("block.markdown", {"id": block_id or str(uuid4()), "content": content}, **where)
 
 
-def chunk(seq: int, text: str, stream_id: str = "s") -> Reply:
+def chunk(seq: int, text: str, stream_id: str = "s") -> ReplyEvent:
     return reply("stream.chunk", {"stream_id": stream_id, "seq": seq, "chunk": text})
 
 
-def completed(**where: str) -> Reply:
+def completed(**where: str) -> ReplyEvent:
     return reply("request.completed", {"conversation_id": "c", "state": "active"}, **where)
 
 
 async def answered(
-    requests: OpenRequests, *arrivals: Reply | Bounce, jid: str = PEER, request_id: str = "r", timeout_s: float = PATIENCE_S
+    requests: OpenRequests,
+    *arrivals: ReplyEvent | Bounce,
+    jid: str = PEER,
+    request_id: str = "r",
+    timeout_s: float = PATIENCE_S,
 ) -> list[PeerEvent]:
     """Asks, and as soon as the request has left `arrivals` come in."""
     return [event async for event in requests.events(jid, request_id, timeout_s, lambda: come_in(requests, *arrivals))]
 
 
-def come_in(requests: OpenRequests, *arrivals: Reply | Bounce) -> None:
+def come_in(requests: OpenRequests, *arrivals: ReplyEvent | Bounce) -> None:
     for arrival in arrivals:
         if isinstance(arrival, Bounce):
-            requests.bounce(arrival)
+            requests.receive_bounce(arrival)
         else:
-            requests.deliver(arrival)
+            requests.receive(arrival)
 
 
 def texts(events: list[PeerEvent]) -> list[str]:

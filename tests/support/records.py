@@ -9,11 +9,11 @@ from uuid import uuid4
 
 from spade_coreason import ConversationState
 from spade_coreason.contracts import Interaction
-from spade_coreason.domain.conversation import Life
-from spade_coreason.domain.identifiers import session_id
+from spade_coreason.domain.conversation import ConversationStatus
+from spade_coreason.domain.identifiers import derive_session_id
 from spade_coreason.domain.value import replace
-from spade_coreason.storage.records import ConversationRow, Turn, Variable
-from spade_coreason.storage.repository import AgentStore
+from spade_coreason.storage.records import StoredConversation, TurnRecord, Variable
+from spade_coreason.storage.repository import AgentRepository
 
 AGENT, OTHER_AGENT = "notes@localhost", "echo@localhost"
 ALICE, BOB, CAROL = "alice@localhost", "bob@localhost", "carol@localhost"
@@ -27,24 +27,26 @@ NOT_REMEMBERED = (
 """What a person hears whose turn could not be stored."""
 
 
-def conversation(store: AgentStore, name: str = "t", owner: str = ALICE, **fields: Any) -> ConversationRow:
-    life = Life(ConversationState.ACTIVE, 0, NOW, NOW)
-    session = str(session_id(store.agent, owner, name))
-    return replace(ConversationRow(store.new_conversation_row(), name, owner, session, life, 100), **fields)
+def conversation(store: AgentRepository, name: str = "t", owner: str = ALICE, **fields: Any) -> StoredConversation:
+    life = ConversationStatus(ConversationState.ACTIVE, 0, NOW, NOW)
+    session = str(derive_session_id(store.agent, owner, name))
+    return replace(StoredConversation(store.next_conversation_row_id(), name, owner, session, life, 100), **fields)
 
 
-async def received(store: AgentStore, owner: str = ALICE, request: str = '{"secret": 1}', key: bytes = b"") -> int:
+async def received(store: AgentRepository, owner: str = ALICE, request: str = '{"secret": 1}', key: bytes = b"") -> int:
     row, is_new, _ = store.inbox.receive(key or uuid4().bytes, owner, request, NOW)
     assert await is_new
     return row
 
 
-async def turn(store: AgentStore, row: ConversationRow, *written: Variable, answer: str | None = None) -> ConversationRow:
+async def turn(
+    store: AgentRepository, row: StoredConversation, *written: Variable, answer: str | None = None
+) -> StoredConversation:
     """One turn more of a conversation."""
     row = replace(row, turns=row.turns + 1)
     body = json.dumps({"n": row.turns, "of": row.owner})
     await store.inbox.finish(
-        await received(store, row.owner), row, Turn(f"{row.owner} {row.turns}", NOW, body), answer, written
+        await received(store, row.owner), row, TurnRecord(f"{row.owner} {row.turns}", NOW, body), answer, written
     )
     return row
 

@@ -10,11 +10,11 @@ from uuid import uuid4
 
 from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, ResponseHandler
 from spade_coreason.contracts.base import utc_now
-from spade_coreason.domain.messages import Incoming
+from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.memory.session import Session
 from spade_coreason.runtime.policy import Policy
 from spade_coreason.runtime.runner import Runner
-from spade_coreason.storage.repository import AgentStore
+from spade_coreason.storage.repository import AgentRepository
 
 from .databases import opened
 from .records import AGENT, ALICE
@@ -67,7 +67,7 @@ class Talk:
 
     async def __aenter__(self) -> Talk:
         self.database = await opened(self.url)
-        self.store = AgentStore(self.database, AGENT)
+        self.store = AgentRepository(self.database, AGENT)
         self.runner = Runner(self.agent, AGENT, self.store, self.policy, clock=self.clock)
         await self.runner.open(self.sent.extend)
         self.runner.send_unsent()
@@ -79,10 +79,10 @@ class Talk:
         await self.database.close()
 
     def begin(self, text: str, thread: str | None = "t", sender: str = ALICE) -> asyncio.Future[bool]:
-        taken = self.runner.receive(Incoming("person", f"{sender}/x", str(uuid4()), thread, {"query": text}, text))
+        taken = self.runner.receive(InboundRequest("person", f"{sender}/x", str(uuid4()), thread, {"query": text}, text))
         assert taken is not None
         return taken
 
     async def say(self, text: str, thread: str | None = "t", sender: str = ALICE) -> None:
         await self.begin(text, thread, sender)
-        await self.runner.settled()
+        await self.runner.wait_until_idle()

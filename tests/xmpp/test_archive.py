@@ -19,7 +19,7 @@ from spade.template import Template
 from spade_coreason.contracts.base import utc_now
 from spade_coreason.domain.conversation import Rules
 from spade_coreason.runtime.policy import Policy
-from spade_coreason.xmpp.archive import PLACE
+from spade_coreason.xmpp.archive import POSITION_KEY
 from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.timings import ConnectionTimings
 
@@ -80,7 +80,7 @@ def asked(agent: Hosted) -> list[str]:
 
 async def current(agent: Hosted) -> None:
     """The agent has read its archive to the end."""
-    await eventually(lambda: agent.host.archive.is_current)
+    await eventually(lambda: agent.host.archive.is_caught_up)
 
 
 @asynccontextmanager
@@ -129,7 +129,7 @@ async def test_what_only_the_archive_has_is_answered_once_and_nothing_from_befor
         await current(agent)
         assert await until_last(alice, agent) == [*late, "without an id"]
         assert "delayed_since" in echo.requests[1].metadata
-        assert agent.host.archive.taken >= 8
+        assert agent.host.archive.received_count >= 8
         for end in (agent.stop, agent.vanish):  # in the second one the place is not kept
             await end()
             await agent.start()
@@ -187,10 +187,10 @@ async def test_after_an_outage_longer_than_the_resumption_nothing_is_missed(arch
         await eventually(lambda: not agent.host.is_alive())
         alice.send("while it is away", agent.jid)
         await sent(alice)
-        agent.host.connection.client.sm.sm_id = None  # the session is not to be had any more
+        agent.host.connection.client.stream_management.sm_id = None  # the session is not to be had any more
         tunnel.swallows = ""
         tunnel.is_open = True
-        await eventually(lambda: agent.host.archive.is_current and agent.host.connection.sessions == 2)
+        await eventually(lambda: agent.host.archive.is_caught_up and agent.host.connection.session_count == 2)
         await eventually(lambda: len(agent.agent.requests) == 3)
         assert await until_last(alice, agent) == ["on its way", "while it is away"]
         # What the server still held comes first, and only then what the archive alone has: now and then in another order.
@@ -234,7 +234,7 @@ async def test_a_place_that_the_archive_has_forgotten_is_found_by_its_time(archi
         assert await alice.ask("before", agent.jid) == "before"
         # ejabberd's ids are times, and never unknown.
         gone = "1000" if archive_only.kind == "ejabberd" else "of-a-message-that-is-gone"
-        await agent.store.keep(PLACE, [gone, utc_now().isoformat()])
+        await agent.store.save_agent_value(POSITION_KEY, [gone, utc_now().isoformat()])
         await agent.stop()
         alice.send("late", agent.jid)
         await sent(alice)
@@ -265,18 +265,18 @@ async def test_its_place_is_never_ahead_of_the_disk(both: XmppServer, tmp_path: 
     async with alice_on(both) as alice, hosted(Echo(), both, tmp_path, timings=timings) as agent:
         await current(agent)
         archive = agent.host.archive
-        before = archive._place
+        before = archive._position
         assert await alice.ask("one", agent.jid) == "one"
-        await eventually(lambda: archive._place != before)
-        place = archive._place
+        await eventually(lambda: archive._position != before)
+        place = archive._position
         with closing(sqlite3.connect(agent.url.partition(":///")[2], isolation_level=None)) as database:
             database.execute("BEGIN IMMEDIATE")
             alice.send("two", agent.jid)
-            await eventually(lambda: len(archive._noted) == 1)
+            await eventually(lambda: len(archive._received) == 1)
             await asyncio.sleep(0.2)  # four times it could have gone on
-            assert archive._place == place
+            assert archive._position == place
         assert (await alice.answer())["body"] == "two"
-        await eventually(lambda: archive._place != place)
+        await eventually(lambda: archive._position != place)
 
 
 async def test_where_there_is_no_archive_nothing_of_this_happens(
@@ -290,8 +290,8 @@ async def test_where_there_is_no_archive_nothing_of_this_happens(
             if (task := agent.host.archive._task) is not None:
                 await task
             assert await alice.ask("hello", agent.jid) == "hello"
-            assert not agent.host.archive.is_current
-            assert await agent.store.own(PLACE) is None
+            assert not agent.host.archive.is_caught_up
+            assert await agent.store.load_agent_value(POSITION_KEY) is None
     assert [record.getMessage() for record in caplog.records if "archive" in record.getMessage()] == []
 
 
@@ -306,7 +306,7 @@ async def test_a_stranger_hears_nothing_about_what_is_old(archive_only: XmppServ
         await sent(mallory)
         await agent.start()
         await current(agent)
-        assert agent.host.archive.taken >= 1
+        assert agent.host.archive.received_count >= 1
         assert agent.door.dropped["no request"] >= 1
         mallory.send("let me in now", agent.jid)
         assert "may not talk with you" in (await mallory.answer())["body"]
@@ -334,7 +334,7 @@ async def test_what_pretends_to_be_of_the_archive_or_a_carbon_is_not_taken(both:
             return None
 
         agent.host.connection.client.add_filter("out", swallow)
-        agent.host.archive.begin(agent.store)
+        agent.host.archive.start(agent.store)
         await eventually(lambda: bool(known))
         result = f"<result xmlns='urn:xmpp:mam:2' queryid='{known[0]}' id='9'>{forwarded}</result>"
         mallory.send(None, agent.jid, extra_xml=result)
@@ -389,9 +389,9 @@ async def test_a_behaviour_gets_what_is_in_the_archive_once(archive_only: XmppSe
         await current(agent)
         alice.send("for the behaviour", agent.jid)
         await eventually(lambda: heard == ["for the behaviour"])
-        agent.host.connection.client.sm.sm_id = None
+        agent.host.connection.client.stream_management.sm_id = None
         agent.cut()
-        await eventually(lambda: agent.host.archive.is_current and agent.host.connection.sessions == 2)
+        await eventually(lambda: agent.host.archive.is_caught_up and agent.host.connection.session_count == 2)
         assert await until_last(alice, agent) == []
         assert heard == ["for the behaviour"]
         await agent.stop()

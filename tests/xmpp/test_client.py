@@ -33,7 +33,7 @@ async def test_an_answer_arrives_after_the_session_of_whoever_asked_was_lost(
             await asyncio.wait_for(begun.wait(), PATIENCE_S)
             connection = client._connection
             assert connection is not None
-            connection.client.sm.sm_id = None  # no resumption: the server was started again, say
+            connection.client.stream_management.sm_id = None  # no resumption: the server was started again, say
             tunnel.is_open = False
             tunnel.cut()
             await eventually(lambda: not client.is_online)
@@ -44,4 +44,4 @@ async def test_an_answer_arrives_after_the_session_of_whoever_asked_was_lost(
             await eventually(lambda: client.is_online)
             gate.set()
             assert (await asking).text == "here you are"
-            assert connection.sessions == 2
+            assert connection.session_count == 2

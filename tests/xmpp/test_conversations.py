@@ -14,7 +14,7 @@ import pytest
 from spade_coreason import ResponseHandler
 from spade_coreason.contracts import AgentDefinition, AgentRequest, ConversationState, MemoryConfig
 from spade_coreason.domain.conversation import Rules
-from spade_coreason.exceptions import PeerRefused
+from spade_coreason.exceptions import PeerRefusedError
 from spade_coreason.memory.session import Session
 from spade_coreason.runtime.policy import Policy
 
@@ -61,8 +61,8 @@ class Driven:
 
 
 async def _state(agent: Hosted, client: StockClient) -> tuple[str, int]:
-    [row] = await agent.store.conversations(owner=client.jid)
-    return str(row.life.state), row.life.interaction_count
+    [row] = await agent.store.list_conversations(owner=client.jid)
+    return str(row.status.state), row.status.interaction_count
 
 
 def _rules(**changed: Any) -> Policy:
@@ -114,7 +114,7 @@ async def test_active_counts_and_over_the_limit_there_is_one_notice_then_silence
         assert ends.heard == [(f"{alice.jid}_{agent.jid}", "max_interactions_reached")]
         clock.move(seconds=0.2)
         assert await alice.ask("again", agent.jid) == "again after 3"  # a new episode with the same memory
-        rows = {row.conversation_id: row.life for row in await agent.store.conversations(owner=alice.jid)}
+        rows = {row.conversation_id: row.status for row in await agent.store.list_conversations(owner=alice.jid)}
         life = rows[f"{alice.jid}_{agent.jid}"]
         assert (life.state, life.interaction_count) == (ConversationState.ACTIVE, 1)
 
@@ -134,7 +134,7 @@ async def test_a_program_over_the_limit_hears_when_to_try_again(prosody: XmppSer
         # Requests of one session are one conversation with the peer.
         session = uuid4()
         await other.peers.ask(agent.jid, AgentRequest(session_id=session, payload={"query": "one"}))
-        with pytest.raises(PeerRefused, match="refuses: That is all for now") as refused:
+        with pytest.raises(PeerRefusedError, match="refuses: That is all for now") as refused:
             await other.peers.ask(agent.jid, AgentRequest(session_id=session, payload={"query": "two"}))
         assert refused.value.retry_after_s == 60
 
@@ -268,9 +268,9 @@ async def test_the_end_of_a_conversation_prunes(
         await agent.restart()
         for query in said:
             await alice.ask(query, agent.jid)
-        await eventually(lambda: agent.runner._ends._active == {})
-        [row] = await agent.store.conversations(owner=alice.jid)
-        assert (str(row.life.state), row.turns, row.window_start) == (state, turns, turns - 1)
+        await eventually(lambda: agent.runner._expiry._active == {})
+        [row] = await agent.store.list_conversations(owner=alice.jid)
+        assert (str(row.status.state), row.turns, row.window_start) == (state, turns, turns - 1)
 
 
 async def test_states_last_over_a_restart(prosody: XmppServer, tmp_path: Path) -> None:
@@ -286,8 +286,8 @@ async def test_states_last_over_a_restart(prosody: XmppServer, tmp_path: Path) -
         assert await bob.ask("hello", agent.jid) == "hello after 0"
         assert await _state(agent, alice) == ("max_interactions_reached", 1)
         assert alice.messages.empty()
-        [row] = await agent.store.conversations(owner=alice.jid)
-        record = row.record.dump()
+        [row] = await agent.store.list_conversations(owner=alice.jid)
+        record = row.contract_record.dump()
         assert set(record) == {
             "conversation_id",
             "state",
@@ -307,7 +307,7 @@ async def test_the_window_slides_and_everything_stays_in_the_history(prosody: Xm
     ):
         for number in range(6):
             assert await alice.ask(f"m{number}.", agent.jid) == f"m{number}. after {number}"
-        [row] = await agent.store.conversations(owner=alice.jid)
+        [row] = await agent.store.list_conversations(owner=alice.jid)
         assert (row.turns, row.window_start) == (6, 4)
         await agent.restart()
         assert await alice.ask("m6.", agent.jid) == "m6. after 6"

@@ -11,7 +11,7 @@ import pytest
 
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.domain.conversation import Rules
-from spade_coreason.exceptions import PeerFailed
+from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.runtime.policy import Policy
 from spade_coreason.runtime.response import Response
 from spade_coreason.xmpp.client import AgentClient
@@ -101,7 +101,7 @@ class Naughty:
 
     async def _emit_after(self, response: Response, after: asyncio.Future[BaseException | None]) -> None:
         try:
-            while not response._is_over:  # noqa: ASYNC110 - until just after the turn
+            while not response._is_closed:  # noqa: ASYNC110 - until just after the turn
                 await asyncio.sleep(0)
             await response.markdown("too late")
         except RuntimeError as error:
@@ -163,7 +163,7 @@ async def test_raising_is_one_error_with_an_incident(
         assert found[1] in caplog.text  # the operator finds it there, with its traceback
         await _still_well(alice, agent)
         async with await asking(our_server) as program:
-            with pytest.raises(PeerFailed, match="Something went wrong") as failed:
+            with pytest.raises(PeerFailedError, match="Something went wrong") as failed:
                 await program.ask(agent.jid, what)
             assert failed.value.code == 500
             assert "secret" not in str(failed.value)
@@ -187,7 +187,7 @@ async def test_raising_in_a_stream_aborts_it(
                 async for event in program.stream(agent.jid, "raise in a stream"):
                     events.append(event.type)
 
-            with pytest.raises(PeerFailed):
+            with pytest.raises(PeerFailedError):
                 await collect()
             assert events == [
                 "stream.start",
@@ -270,4 +270,4 @@ async def test_an_answer_of_5_mb_arrives_in_parts(our_server: XmppServer, tmp_pa
             await agent.settled()
             assert len(sent) >= 2 * parts
             assert max(sent) <= 65_536
-        assert agent.host.connection.sessions == 1
+        assert agent.host.connection.session_count == 1

@@ -6,7 +6,7 @@ import secrets
 from pathlib import Path
 
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle, fetch
-from spade_coreason.xmpp.muc.room import RoomPlan
+from spade_coreason.xmpp.muc.room import RoomConfig
 
 from ..support.hosting import By, Echo, hosted
 from ..support.servers.go_sendxmpp import GoSendxmpp
@@ -38,7 +38,7 @@ async def test_go_sendxmpp_is_answered_in_a_room_where_it_names_the_agent(
 ) -> None:
     room, echo = f"room-{secrets.token_hex(3)}@muc.localhost", Echo()
     alice, bob = [GoSendxmpp(go_sendxmpp, await real_server.account(), real_server, tmp_path) for _ in range(2)]
-    async with hosted(echo, real_server, tmp_path, rooms=[RoomPlan(room, "Echo")]) as agent:
+    async with hosted(echo, real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent:
         await eventually(lambda: agent.host.rooms.states.get(room) == "joined")
         async with bob.listening("-c", "-a", "Bob", room) as screen:
             await eventually(lambda: any(seat.nick == "Bob" for seat in agent.host.rooms._rooms[room].occupants.values()))

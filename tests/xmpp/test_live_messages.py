@@ -47,9 +47,9 @@ class Pen:
 async def met(client: StockClient, agent: Hosted) -> None:
     """The agent sees that the client is there, and what it can do."""
     client.xmpp.send_presence(pto=agent.jid)
-    devices = agent.host.abilities._devices
+    devices = agent.host.peer_features._devices
     await eventually(lambda: client.xmpp.boundjid.resource in devices.get(client.jid, {}))
-    await eventually(lambda: not agent.host.abilities._asking)
+    await eventually(lambda: not agent.host.peer_features._queries)
 
 
 def replaces(message: Any) -> str | None:
@@ -103,7 +103,7 @@ async def test_with_one_device_that_sees_no_corrections_it_comes_once_and_whole(
             await eventually(lambda: len(pen.written) == 2)
             pen.write("sunny", None)
             assert [(m["body"], replaces(m)) for m in (await phone.answer(), await old.answer())] == [("It is sunny", None)] * 2
-        await eventually(lambda: agent.host.abilities.corrects(phone.jid))  # as soon as the other has gone
+        await eventually(lambda: agent.host.peer_features.has_corrections(phone.jid))  # as soon as the other has gone
         phone.send("go", agent.jid)
         pen.write("It ")
         assert (await phone.answer())["body"] == "It"
@@ -162,7 +162,7 @@ async def test_who_is_not_admitted_is_not_asked_what_they_can_do(prosody: XmppSe
         mallory.xmpp.send_presence(pto=agent.jid)
         mallory.send("hi", agent.jid)
         assert "may not talk with you" in (await mallory.answer())["body"]
-        assert agent.host.abilities._devices == {}
+        assert agent.host.peer_features._devices == {}
 
 
 async def test_cut_ten_times_while_ten_answers_grow_each_ends_with_its_one_whole_text(
@@ -195,7 +195,7 @@ async def test_cut_ten_times_while_ten_answers_grow_each_ends_with_its_one_whole
             tunnel.cut()
             await eventually(lambda: not agent.host.is_alive())
             await eventually(agent.host.is_alive)
-        assert connection.resumptions + connection.sessions >= 11
+        assert connection.resumption_count + connection.session_count >= 11
         for pen in pens.values():
             pen.write(None)
         for client in people:

@@ -143,7 +143,7 @@ async def _answers(client: StockClient, agent: Hosted, question: str) -> None:
         while (await client.answer())["body"] != question:
             pass
     assert agent.host.is_alive()
-    assert (agent.host.connection.sessions, agent.host.connection.resumptions) == (1, 0)
+    assert (agent.host.connection.session_count, agent.host.connection.resumption_count) == (1, 0)
 
 
 async def test_malformed_extensions_of_messages_do_no_harm(

@@ -25,8 +25,8 @@ async def _still_well(client: StockClient, agent: Hosted) -> None:
     assert await client.ask(asked, agent.jid) == asked
     assert client.messages.empty()
     assert agent.host.is_alive()
-    assert agent.host.connection.sessions == 1
-    assert agent.host.connection.resumptions == 0
+    assert agent.host.connection.session_count == 1
+    assert agent.host.connection.resumption_count == 0
 
 
 TEXTS = [

@@ -21,9 +21,9 @@ from .profile.test_profile import published
 async def given_nothing(agent: Hosted) -> None:
     """From here on its server keeps mail back, as in the moment of a login: the priority is negative (RFC 6121, 8.5.2.1.1)."""
     await published(agent)  # it shows itself once more then
-    await agent.host.connection.settle(2)
+    await agent.host.connection.wait_until_acknowledged(2)
     agent.host.connection.send(["<presence><priority>-1</priority></presence>"])
-    await agent.host.connection.settle(2)
+    await agent.host.connection.wait_until_acknowledged(2)
 
 
 async def test_what_ejabberd_has_kept_back_is_answered_once_and_in_its_order(ejabberd: XmppServer, tmp_path: Path) -> None:
@@ -34,9 +34,9 @@ async def test_what_ejabberd_has_kept_back_is_answered_once_and_in_its_order(eja
         await response.markdown(request.payload["query"])
 
     async with hosted(By(assist), ejabberd, tmp_path) as agent, StockClient(*await ejabberd.account(), ejabberd) as alice:
-        mail = agent.host.offline_mail
+        mail = agent.host.offline_messages
         await mail.close()  # it asks by itself, too
-        mail.at_once = 3
+        mail.batch_size = 3
         assert await alice.ask("before", agent.jid) == "before"
         assert await mail.fetch() == 0
         await given_nothing(agent)
@@ -56,21 +56,21 @@ async def test_what_ejabberd_has_kept_back_is_answered_once_and_in_its_order(eja
 
 async def test_what_cannot_be_stored_stays_with_the_server(ejabberd: XmppServer, tmp_path: Path) -> None:
     async with hosted(Echo(), ejabberd, tmp_path) as agent, StockClient(*await ejabberd.account(), ejabberd) as alice:
-        mail = agent.host.offline_mail
+        mail = agent.host.offline_messages
         await mail.close()
         await given_nothing(agent)
         alice.send("kept", agent.jid)
         async with asyncio.timeout(PATIENCE_S):
-            nodes = await mail._nodes()
+            nodes = await mail._list_nodes()
             while not nodes:
-                nodes = await mail._nodes()
+                nodes = await mail._list_nodes()
         refused: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         refused.set_exception(StoreError("the disk is full"))
-        note = mail.note
-        mail.note = lambda durable: note(refused)  # type: ignore[method-assign]  # what is durable is told to it
+        note = mail.record_received
+        mail.record_received = lambda stored: note(refused)  # type: ignore[method-assign]  # what is durable is told to it
         assert await mail.fetch() == 0
-        mail.note = note  # type: ignore[method-assign]  # what is durable is told to it
-        assert await mail._nodes() == nodes
+        mail.record_received = note  # type: ignore[method-assign]  # what is durable is told to it
+        assert await mail._list_nodes() == nodes
         assert await mail.fetch() == 1
         assert str((await alice.answer())["body"]) == "kept"
 
@@ -81,5 +81,5 @@ async def test_a_server_that_keeps_nothing_back_is_asked_in_vain(prosody: XmppSe
 
     async with hosted(By(assist), prosody, tmp_path) as agent, StockClient(*await prosody.account(), prosody) as alice:
         with pytest.raises(IqError):
-            await agent.host.offline_mail.fetch()
+            await agent.host.offline_messages.fetch()
         assert await alice.ask("still there?", agent.jid) == "here"

@@ -50,7 +50,7 @@ async def test_thoughts_are_shown_and_not_stored_and_an_answer_comes_whole_where
         thinker.may.set()
         assert replaces(await alice.answer()) == grown["id"]
         thinker.may.clear()
-        await agent.runner.prefer(alice.jid, Preferences(thoughts=True, streaming=False))
+        await agent.runner.set_preferences(alice.jid, Preferences(thoughts=True, streaming=False))
         alice.send("as preferred", agent.jid, thread="t", extra_xml=ACTIVE)
         thought = await alice.answer()
         assert (thought["body"], thought["thread"]) == ("_Looking out of the window…_", "t")

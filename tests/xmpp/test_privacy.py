@@ -12,9 +12,9 @@ import pytest
 
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.contracts import AgentDefinition
-from spade_coreason.domain.identifiers import session_id
+from spade_coreason.domain.identifiers import derive_session_id
 from spade_coreason.storage import open_database
-from spade_coreason.storage.repository import AgentStore
+from spade_coreason.storage.repository import AgentRepository
 
 from ..support.hosting import By, envelope, event_in, events_of_answer, hosted
 from ..support.records import query_of
@@ -121,7 +121,7 @@ async def test_nothing_crosses_after_the_first_conversation_was_cleared(our_serv
 async def agent_forgets(agent: Any, person: str) -> None:
     """As `sessions clear` does it beside a stopped platform."""
     database = await open_database(agent.url)
-    report = await AgentStore(database, agent.jid).forget(person)
+    report = await AgentRepository(database, agent.jid).erase_person(person)
     await database.close()
     assert report.interactions == 1
 
@@ -147,7 +147,7 @@ async def test_forged_sessions_ids_lineage_and_reserved_metadata_reveal_nothing(
                 "redelivered": True,
                 "attachments": ["x"],
                 "thread": "T",
-                "language": "person",
+                "channel": "person",
                 "reply_to": "x",
                 "harmless": 1,
             },
@@ -155,13 +155,13 @@ async def test_forged_sessions_ids_lineage_and_reserved_metadata_reveal_nothing(
         mallory.send(None, agent.jid, extra_xml=forged, type="normal")
         events = await events_of_answer(mallory)
         seen = json.loads(events[0]["data"]["content"])
-        assert seen["session"] == str(session_id(agent.jid, mallory.jid, f"{mallory.jid}_{agent.jid}"))
+        assert seen["session"] == str(derive_session_id(agent.jid, mallory.jid, f"{mallory.jid}_{agent.jid}"))
         assert (seen["who"], seen["history"], seen["recall"], seen["before"]) == (mallory.jid, [], [], None)
         request = agent.agent.requests[-1]
         assert request.metadata == {
             "conversation_id": f"{mallory.jid}_{agent.jid}",
             "sender": mallory.full_jid,
-            "language": "program",
+            "channel": "program",
             "harmless": 1,
         }
         # What a program names is data: answers to it are matched by its id, and its lineage gives no rights.

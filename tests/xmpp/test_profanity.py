@@ -11,7 +11,7 @@ from typing import Literal
 import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, SessionHandle, command
-from spade_coreason.xmpp.muc.room import RoomPlan
+from spade_coreason.xmpp.muc.room import RoomConfig
 
 from ..support.hosting import By, hosted
 from ..support.servers.profanity import Profanity, installed
@@ -68,7 +68,7 @@ def _needs_profanity() -> None:
 
 async def test_a_person_talks_with_an_agent_in_profanity(real_server: XmppServer, tmp_path: Path) -> None:
     guide, room = Guide(), f"room-{secrets.token_hex(3)}@muc.localhost"
-    plan = RoomPlan(room, "Guide")
+    plan = RoomConfig(room, "Guide")
     account = await real_server.account()
     async with (
         hosted(guide.agent, real_server, tmp_path, name=f"guide-{secrets.token_hex(3)}", rooms=[plan]) as agent,
@@ -79,7 +79,7 @@ async def test_a_person_talks_with_an_agent_in_profanity(real_server: XmppServer
         await screen.type(f"/sub request {agent.jid}")
         await screen.shows(f"Subscription received from {agent.jid}", f"Received authorization request from {agent.jid}")
         await screen.type(f"/sub allow {agent.jid}")
-        await eventually(lambda: agent.host.abilities.corrects(account[0]))
+        await eventually(lambda: agent.host.peer_features.has_corrections(account[0]))
         await screen.type(f"/msg {agent.jid}")
         await screen.shows("Hello, I am guide.")
 

@@ -15,7 +15,7 @@ from spade.message import Message
 from spade.template import Template
 
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
-from spade_coreason.domain.jid import bare
+from spade_coreason.domain.jid import bare_jid
 
 from ..support.errors import ExpectedErrors
 from ..support.hosting import Echo, hosted
@@ -68,8 +68,8 @@ async def test_a_plain_spade_agent_is_answered_so_that_its_template_matches(our_
             [request] = echo.agent.requests
             assert request.metadata["conversation_id"] == "deal-1"
             assert request.metadata["performative"] == "request"
-            assert request.metadata["language"] == "spade"
-            assert bare(request.metadata["sender"]) == plain.jid.bare
+            assert request.metadata["channel"] == "spade"
+            assert bare_jid(request.metadata["sender"]) == plain.jid.bare
 
 
 async def test_a_failure_says_so_by_its_performative(
@@ -183,4 +183,4 @@ async def test_a_behaviour_that_fails_hurts_nobody(prosody: XmppServer, tmp_path
         echo.host.add_behaviour(Breaks(), Matches())
         assert await alice.ask("two", echo.jid) == "two"
         assert echo.host.is_alive()
-        assert echo.host.connection.resumptions == 0
+        assert echo.host.connection.resumption_count == 0

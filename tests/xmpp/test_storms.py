@@ -15,7 +15,7 @@ from spade.message import Message
 
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.domain.conversation import Rules
-from spade_coreason.exceptions import PeerUnavailable
+from spade_coreason.exceptions import PeerUnavailableError
 from spade_coreason.runtime.policy import Policy
 
 from ..support.hosting import By, Echo, Hosted, hosted
@@ -118,7 +118,7 @@ async def test_what_bounces_is_not_a_request_and_tells_who_asked(any_server: Xmp
     # The embedded server returns what is for another server, and takes in silence what is for nobody.
     nobody = f"nobody-here@{'elsewhere.org' if any_server.kind == 'embedded' else any_server.domain}"
     async with hosted(Echo(), any_server, tmp_path) as echo:
-        with pytest.raises(PeerUnavailable, match=f"{nobody} is not there"):
+        with pytest.raises(PeerUnavailableError, match=f"{nobody} is not there"):
             await echo.peers.ask(nobody, "hello?", timeout=PATIENCE_S)
         # The bounce of a text has the body, on ejabberd.
         echo.host.send([f"<message to='{nobody}' type='chat' id='b'><body>hello?</body></message>"])

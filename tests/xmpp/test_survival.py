@@ -218,7 +218,7 @@ async def test_what_comes_while_the_disk_is_full_is_answered_when_there_is_room_
             alice.send(text, agent.jid)
         apology = (await alice.answer())["body"]
         assert apology.startswith("I cannot store anything at the moment, so what you just said is not remembered yet.")
-        await eventually(lambda: agent.host.connection.sessions >= 2)  # and what came in was not acknowledged
+        await eventually(lambda: agent.host.connection.session_count >= 2)  # and what came in was not acknowledged
         assert "cannot be stored; it is not acknowledged" in caplog.text
         await grows_to(100_000)
         heard = Listener(alice)
@@ -314,8 +314,8 @@ async def test_three_cuts_under_1000_messages_lose_none(real_server: XmppServer,
             mine = [answer for answer in answers.values() if int(answer[:-1]) % 10 == thread]
             assert mine == sorted(mine, key=lambda answer: int(answer[:-1]))
         connection = echo.host.connection
-        assert connection.resumptions >= 1
-        assert connection.resumptions + connection.sessions >= 4
+        assert connection.resumption_count >= 1
+        assert connection.resumption_count + connection.session_count >= 4
         assert len(echo.agent.requests) == 1_000
 
 
@@ -373,14 +373,14 @@ async def test_after_a_failed_resumption_every_question_is_answered_and_none_run
             return [str(message["body"]) for message in heard if message["type"] != "error"]
 
         await listener.until(lambda heard: set(answers(heard)) == everything)
-        assert (connection.resumptions, connection.sessions) == (0, 2)
+        assert (connection.resumption_count, connection.session_count) == (0, 2)
         alice.send("quick now", agent.jid)
         await listener.until(lambda heard: "answer to quick now" in answers(heard))
         assert set(runs.values()) == {1}
         ids = [(str(message["id"]), str(message["body"])) for message in listener.heard if message["type"] != "error"]
         assert len(set(ids)) == len(everything) + 1  # twice only with the same id
         await agent.settled()
-        assert not [row for row in await agent.store.inbox.pending() if row.answer is not None]
+        assert not [row for row in await agent.store.inbox.load_pending() if row.answer is not None]
 
 
 async def test_while_the_server_is_away_answers_wait_and_nothing_is_lost(
@@ -408,7 +408,7 @@ async def test_while_the_server_is_away_answers_wait_and_nothing_is_lost(
             assert (await alice.answer())["body"] == "answer to slow"
             assert await alice.ask("quick", agent.jid) == "answer to quick"
         assert agent.host.is_alive()
-        assert agent.host.connection.sessions == 2
+        assert agent.host.connection.session_count == 2
 
 
 @pytest.mark.parametrize(("kind", "end"), [("prosody", "stop"), ("prosody", "kill"), ("ejabberd", "stop")])
@@ -446,7 +446,7 @@ async def test_what_is_asked_before_while_and_after_the_server_is_away_is_answer
             await asyncio.to_thread(getattr(server, end))
         await eventually(lambda: not agent.host.is_alive())
         goes_on.set()
-        await agent.runner.settled()  # answered while nobody can hear it
+        await agent.runner.wait_until_idle()  # answered while nobody can hear it
         await asyncio.to_thread(server.start)
         async with StockClient(*account, server) as alice:
             # What people write meanwhile leaves their clients when the server is back; here it may be there before the agent.

@@ -51,7 +51,7 @@ class Online:
         if self._arriving is not None:
             self._connection.client.add_filter("in", self._arriving)
         await self._connection.open()
-        return Files(Uploads(self._connection.client, endpoint.context).put)
+        return Files(Uploads(self._connection.client, endpoint.context).upload)
 
     async def __aexit__(self, *exc_info: object) -> None:
         assert self._connection is not None
@@ -131,7 +131,7 @@ async def test_a_person_sends_a_link_and_gets_one_back(keeper: XmppServer, tmp_p
 
     agent: Any = By(assist)
     async with (
-        hosted(agent, keeper, tmp_path, prepare=lambda host: setattr(agent, "files", Files(host.uploads.put))) as one,
+        hosted(agent, keeper, tmp_path, prepare=lambda host: setattr(agent, "files", Files(host.uploads.upload))) as one,
         StockClient(*await keeper.account(), keeper) as alice,
         Online(keeper) as hers,
     ):

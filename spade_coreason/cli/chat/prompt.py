@@ -18,20 +18,20 @@ from prompt_toolkit.patch_stdout import patch_stdout
 from prompt_toolkit.shortcuts import CompleteStyle
 
 from ..console import has_colours
-from .commands import completions, is_command
-from .roster import Company
+from .commands import complete, is_command
+from .roster import ChatRoster
 
 
 class Prompt:
     """Asks for lines. Tab changes the agent, and completes where the line is a command."""
 
-    def __init__(self, company: Company) -> None:
-        self._company = company
+    def __init__(self, roster: ChatRoster) -> None:
+        self._roster = roster
         self._session: PromptSession[str] = PromptSession(
-            self._before,
-            key_bindings=self._keys(),
+            self._render_prompt,
+            key_bindings=self._build_key_bindings(),
             history=_History(),
-            completer=_Commands(company),
+            completer=_CommandCompleter(roster),
             complete_while_typing=False,
             multiline=False,
             prompt_continuation="  ",
@@ -39,32 +39,32 @@ class Prompt:
         )
 
     @property
-    def typed(self) -> str:
+    def typed_text(self) -> str:
         """What was typed last, also if it was not sent."""
         return self._session.default_buffer.text
 
-    async def line(self) -> str:
+    async def read_line(self) -> str:
         """The next line, without white space around it; KeyboardInterrupt for Ctrl-C, EOFError for Ctrl-D."""
         with patch_stdout(raw=True):  # what is logged meanwhile stands above the line, which is drawn again
             return (await self._session.prompt_async()).strip()
 
-    def _before(self) -> FormattedText:
+    def _render_prompt(self) -> FormattedText:
         style = "bold ansicyan" if has_colours(sys.stdout) else ""
-        return FormattedText([(style, self._company.name), ("", " ▸ ")])
+        return FormattedText([(style, self._roster.name), ("", " ▸ ")])
 
-    def _keys(self) -> KeyBindings:
+    def _build_key_bindings(self) -> KeyBindings:
         keys = KeyBindings()
         # Where it is one, Tab keeps the meaning that prompt_toolkit gives it.
-        is_text = Condition(lambda: not is_command(self.typed))
+        is_text = Condition(lambda: not is_command(self.typed_text))
 
         @keys.add("tab", filter=is_text)
         def _next(event: KeyPressEvent) -> None:
-            self._company.move(1)
+            self._roster.switch_by(1)
             event.app.invalidate()
 
         @keys.add("s-tab", filter=is_text)
         def _previous(event: KeyPressEvent) -> None:
-            self._company.move(-1)
+            self._roster.switch_by(-1)
             event.app.invalidate()
 
         @keys.add("escape", "enter")
@@ -75,7 +75,7 @@ class Prompt:
 
 
 @contextmanager
-def without_echo() -> Iterator[None]:
+def disable_echo() -> Iterator[None]:
     """While an answer is shown, what is typed ahead waits for the next prompt, and is not shown amid the answer."""
     before = termios.tcgetattr(sys.stdin)
     changed = termios.tcgetattr(sys.stdin)
@@ -95,14 +95,14 @@ class _History(InMemoryHistory):
             super().append_string(string)
 
 
-class _Commands(Completer):
+class _CommandCompleter(Completer):
     """Completes commands, and the names of agents behind one."""
 
-    def __init__(self, company: Company) -> None:
-        self._company = company
+    def __init__(self, roster: ChatRoster) -> None:
+        self._roster = roster
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
         line = document.text_before_cursor
         word = line.rpartition(" ")[2]
-        for found in completions(line, self._company) if is_command(line) else ():
+        for found in complete(line, self._roster) if is_command(line) else ():
             yield Completion(found, start_position=-len(word))

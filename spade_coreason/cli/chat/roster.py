@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from ...domain.jid import local_part
 
 
-class Company:
+class ChatRoster:
     """`agents` are their JIDs and descriptions, `current` says which of them is spoken to first."""
 
     def __init__(self, agents: Sequence[tuple[str, str]], current: int = 0) -> None:
@@ -16,7 +16,7 @@ class Company:
         self._descriptions = [description for _, description in agents]
         self._current = current
         locals_ = Counter(local_part(jid) for jid in self._jids)
-        self._offered: dict[str, list[str]] = {}
+        self._choices: dict[str, list[str]] = {}
         self._commands: dict[str, Mapping[str, str]] = {}
         self.names = [local_part(jid) if locals_[local_part(jid)] == 1 else jid for jid in self._jids]
 
@@ -31,7 +31,7 @@ class Company:
         return self.names[self._current]
 
     @property
-    def described(self) -> list[tuple[str, str]]:
+    def named_descriptions(self) -> list[tuple[str, str]]:
         """The names and descriptions of all."""
         return list(zip(self.names, self._descriptions, strict=True))
 
@@ -41,29 +41,29 @@ class Company:
         return self._commands.get(self.jid, {})
 
     @property
-    def unknown(self) -> list[str]:
+    def jids_without_commands(self) -> list[str]:
         """The JIDs of those whose commands are not known."""
         return [jid for jid in self._jids if jid not in self._commands]
 
-    def learn(self, jid: str, commands: Mapping[str, str]) -> None:
+    def set_commands(self, jid: str, commands: Mapping[str, str]) -> None:
         """Says what commands an agent knows, and what each does."""
         self._commands[jid] = commands
 
-    def offer(self, jid: str, choices: Sequence[str]) -> None:
+    def set_choices(self, jid: str, choices: Sequence[str]) -> None:
         """Says what an agent offers as answers to what it has just said; nothing where it offers none."""
-        self._offered[jid] = list(choices)
+        self._choices[jid] = list(choices)
 
-    def chosen(self, text: str) -> str:
+    def resolve_choice(self, text: str) -> str:
         """What is said with `text` to whoever is spoken to: a number stands for the answer offered with it."""
-        offered = self._offered.get(self.jid, [])
+        offered = self._choices.get(self.jid, [])
         is_number = text.isascii() and text.isdigit() and text not in offered
         return offered[int(text) - 1] if is_number and 0 < int(text) <= len(offered) else text
 
-    def move(self, step: int) -> None:
+    def switch_by(self, step: int) -> None:
         """Speaks to the next, or the one before."""
         self._current = (self._current + step) % len(self._jids)
 
-    def go_to(self, name: str) -> bool:
+    def switch_to(self, name: str) -> bool:
         """Speaks to the one with this name or JID, if there is one."""
         wanted = name.casefold()
         for number, known in enumerate(zip(self._jids, self.names, strict=True)):

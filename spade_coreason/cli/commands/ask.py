@@ -10,22 +10,22 @@ from typing import Any
 import click
 
 from ...exceptions import ConfigError
-from ..account import Account, account, reach_options
+from ..account import Account, account_options, resolve_account
 from ..answers import AnswerText
-from ..completion import agents
-from ..console import json_text, paint, printable, write
-from ..context import command as define, run
-from ..input import as_given, decoded
+from ..completion import complete_agents
+from ..console import encode_json, paint, strip_control_characters, write
+from ..context import define_command as define, run_async
+from ..input import check_encoding, decode_input
 
 
 @define("ask", context_settings={"allow_extra_args": True})
-@click.argument("agent", metavar="JID", shell_complete=agents)
+@click.argument("agent", metavar="JID", shell_complete=complete_agents)
 @click.argument("text")
 @click.option("--json", "as_json", is_flag=True, help="Print every event of the answer as a line of JSON.")
 @click.option("--thread", help="The thread of the conversation.  [default: none, the one conversation of this account]")
 @click.option("--timeout", default=30.0, show_default=True, type=click.FloatRange(0, min_open=True), help="Seconds to wait.")
-@reach_options
-def command(agent: str, text: str, as_json: bool, thread: str | None, timeout: float, **reach: Any) -> None:
+@account_options
+def command(agent: str, text: str, as_json: bool, thread: str | None, timeout: float, **account_values: Any) -> None:
     """Ask an agent one question and print its answer.
 
     JID is the agent's address; a name alone is an agent on your own server. TEXT is the question, "-" reads it from standard
@@ -43,35 +43,37 @@ def command(agent: str, text: str, as_json: bool, thread: str | None, timeout: f
     if context.args:
         whole = " ".join([text, *context.args])
         raise click.UsageError(f"TEXT is one argument; put it into quotes: {shlex.quote(agent)} {shlex.quote(whole)}", context)
-    question = _from_standard_input() if text == "-" else as_given(text, "TEXT")
-    thread = as_given(thread, "--thread") if thread else None
-    run(_ask(account(**reach), agent, question, thread, timeout, as_json))
+    question = _read_standard_input() if text == "-" else check_encoding(text, "TEXT")
+    thread = check_encoding(thread, "--thread") if thread else None
+    run_async(_ask(resolve_account(**account_values), agent, question, thread, timeout, as_json))
 
 
-def _from_standard_input() -> str:
-    question = decoded(sys.stdin.buffer.read(), "TEXT")
+def _read_standard_input() -> str:
+    question = decode_input(sys.stdin.buffer.read(), "TEXT")
     if not question:
         raise ConfigError("TEXT", 'standard input is empty; write a question, or "" to ask nothing')
     return question
 
 
-async def _ask(who: Account, agent: str, question: str, thread: str | None, timeout_s: float, as_json: bool) -> None:
+async def _ask(account: Account, agent: str, question: str, thread: str | None, timeout_s: float, as_json: bool) -> None:
     from ...runtime import as_request
 
-    jid = who.address_of(agent)
+    jid = account.resolve_jid(agent)
     shows_thoughts = sys.stderr.isatty() and sys.stdout.isatty()
     asked, answer = as_request(question), AnswerText()
-    async with who.client(timeout_s) as client:
+    async with account.build_client(timeout_s) as client:
         try:
             async for event in client.stream(jid, asked, thread=thread, timeout=timeout_s):
                 if as_json:
-                    write(json_text({"type": event.type, "data": dict(event.data)}) + "\n")
+                    write(encode_json({"type": event.type, "data": dict(event.data)}) + "\n")
                     continue
                 write(answer.feed(event))
                 if event.type == "block.thought" and shows_thoughts and not answer.has_text:
-                    print(paint(printable(str(event.data.get("content", ""))), "dim", sys.stderr), file=sys.stderr)
+                    print(
+                        paint(strip_control_characters(str(event.data.get("content", ""))), "dim", sys.stderr), file=sys.stderr
+                    )
         except asyncio.CancelledError:  # Ctrl-C: nobody reads the rest
-            client.take_back(jid, asked)
+            client.cancel(jid, asked)
             raise
         finally:
             if answer.has_text:

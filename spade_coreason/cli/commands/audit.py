@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...exceptions import ConfigError
-from ..console import json_text, mark, printable, table, when
-from ..context import Group, run
-from ..stored import opened, storage_options
+from ..console import encode_json, format_time, print_table, strip_control_characters, verdict_sign
+from ..context import CLIGroup, run_async
+from ..stored import open_storage, storage_options
 
 if TYPE_CHECKING:
-    from ...storage import AuditRow, Verdict
+    from ...storage import AuditRecord, AuditVerification
 
 
-@click.group("audit", cls=Group)
+@click.group("audit", cls=CLIGroup)
 def command() -> None:
     """See what agents did, and whether the record of it is whole.
 
@@ -42,39 +42,42 @@ def list_(file: Path | None, data: Path | None, agent: str | None, limit: int, a
     \b
       spade-coreason audit list --agent assistant --limit 20
     """
-    run(_list(file, data, agent, limit, as_json))
+    run_async(_list(file, data, agent, limit, as_json))
 
 
 async def _list(file: Path | None, data: Path | None, agent: str | None, limit: int, as_json: bool) -> None:
-    async with opened(file, data, agent) as storage:
-        found: list[tuple[str, AuditRow]] = []
+    async with open_storage(file, data, agent) as storage:
+        found: list[tuple[str, AuditRecord]] = []
         for jid in storage.agents:
-            store = storage.store(jid)
-            found += [(jid, row) for row in await store.trail.newest(limit)] if store else []
+            store = storage.repository(jid)
+            found += [(jid, row) for row in await store.audit_trail.load_newest(limit)] if store else []
     if as_json:
-        print(json_text([_record(jid, row) for jid, row in found], indent=2))
+        print(encode_json([_entry_record(jid, row) for jid, row in found], indent=2))
     elif not found:
         print("There are none.")
     else:
-        table(("agent", "number", "when", "actor", "action", "resource", "outcome", "person"), [_line(*pair) for pair in found])
+        print_table(
+            ("agent", "number", "when", "actor", "action", "resource", "outcome", "person"),
+            [_entry_row(*pair) for pair in found],
+        )
 
 
-def _record(jid: str, row: AuditRow) -> dict[str, Any]:
+def _entry_record(jid: str, row: AuditRecord) -> dict[str, Any]:
     place = {"agent": jid, "number": row.number, "person": row.person, "integrity_hash": row.integrity_hash}
     return {**place, "forgotten": True} if row.entry is None else {**row.entry, **place}
 
 
-def _line(jid: str, row: AuditRow) -> tuple[object, ...]:
+def _entry_row(jid: str, row: AuditRecord) -> tuple[object, ...]:
     entry = row.entry
     if entry is None:
         return jid, row.number, "forgotten", "", "", "", "", ""
     said = (str(entry.get(name, "")) for name in ("actor", "action", "resource", "outcome"))
-    return jid, row.number, _time(str(entry.get("timestamp", ""))), *said, row.person
+    return jid, row.number, _format_timestamp(str(entry.get("timestamp", ""))), *said, row.person
 
 
-def _time(text: str) -> str:
+def _format_timestamp(text: str) -> str:
     try:
-        return when(datetime.fromisoformat(text))
+        return format_time(datetime.fromisoformat(text))
     except ValueError:
         return text
 
@@ -93,31 +96,31 @@ def verify(file: Path | None, data: Path | None, agent: str | None, through: str
       spade-coreason audit verify
       spade-coreason audit verify --agent assistant --through 5f1c…
     """
-    return run(_verify(file, data, agent, through, as_json))
+    return run_async(_verify(file, data, agent, through, as_json))
 
 
 async def _verify(file: Path | None, data: Path | None, agent: str | None, through: str | None, as_json: bool) -> int:
-    async with opened(file, data, agent) as storage:
+    async with open_storage(file, data, agent) as storage:
         if through is not None and len(storage.agents) > 1:
             raise ConfigError("--agent", f"is missing: --through is about one of {', '.join(storage.agents)}")
-        found: dict[str, Verdict] = {}
+        found: dict[str, AuditVerification] = {}
         for jid in storage.agents:
-            store = storage.store(jid)
+            store = storage.repository(jid)
             if store is not None:
-                found[jid] = await store.trail.verify(through)
+                found[jid] = await store.audit_trail.verify(through)
     if as_json:
-        print(json_text({jid: {"ok": not one.problems, **one._asdict()} for jid, one in found.items()}, indent=2))
+        print(encode_json({jid: {"ok": not one.problems, **one._asdict()} for jid, one in found.items()}, indent=2))
     else:
         for jid, one in found.items():
-            _report(jid, one)
+            _print_verdict(jid, one)
         if not found:
             print("There are none.")
     return int(any(one.problems for one in found.values()))
 
 
-def _report(jid: str, verdict: Verdict) -> None:
+def _print_verdict(jid: str, verdict: AuditVerification) -> None:
     forgotten = f", {verdict.forgotten:,} of them forgotten" if verdict.forgotten else ""
-    sign = mark("bad" if verdict.problems else "good")
+    sign = verdict_sign("bad" if verdict.problems else "good")
     entries = f"{verdict.entries:,} {'entry' if verdict.entries == 1 else 'entries'}"
     print(
         f"{sign} {jid}: {entries}{forgotten}; hash of the last {verdict.head}"
@@ -125,4 +128,4 @@ def _report(jid: str, verdict: Verdict) -> None:
         else f"{sign} {jid}: no entries"
     )
     for problem in verdict.problems:
-        print(f"    {printable(problem)}")
+        print(f"    {strip_control_characters(problem)}")

@@ -6,14 +6,14 @@ from typing import Any
 
 import click
 
-from ...domain.jid import bare
-from ..account import Account, account, reach_options
-from ..completion import agents
-from ..context import command as define, run
+from ...domain.jid import bare_jid
+from ..account import Account, account_options, resolve_account
+from ..completion import complete_agents
+from ..context import define_command as define, run_async
 
 
 @define("chat")
-@click.argument("agent", metavar="JID", shell_complete=agents)
+@click.argument("agent", metavar="JID", shell_complete=complete_agents)
 @click.option(
     "--timeout",
     default=120.0,
@@ -21,8 +21,8 @@ from ..context import command as define, run
     type=click.FloatRange(0, min_open=True),
     help="Seconds to wait for an answer.",
 )
-@reach_options
-def command(agent: str, timeout: float, **reach: Any) -> int:
+@account_options
+def command(agent: str, timeout: float, **account_values: Any) -> int:
     """Chat with an agent in the terminal.
 
     JID is the agent's address; a name alone is an agent on your own server. You keep one conversation with it, also over
@@ -34,21 +34,24 @@ def command(agent: str, timeout: float, **reach: Any) -> int:
       spade-coreason chat notes@localhost
       spade-coreason chat notes@example.org --jid me@example.org
     """
-    return run(_chat(account(**reach), agent, timeout))
+    return run_async(_chat(resolve_account(**account_values), agent, timeout))
 
 
-async def _chat(who: Account, agent: str, timeout_s: float) -> int:
-    from ..chat.chat import Chat, is_terminal, talk_by_lines
-    from ..chat.roster import Company
+async def _chat(account: Account, agent: str, timeout_s: float) -> int:
+    from ..chat.chat import Chat, chat_by_lines, is_terminal
+    from ..chat.roster import ChatRoster
     from ..serve import print_agents, print_guest
 
-    jid = who.address_of(agent)
-    async with who.client() as client:
+    jid = account.resolve_jid(agent)
+    async with account.build_client() as client:
         if not is_terminal():
-            return await talk_by_lines(client, jid, timeout_s)
+            return await chat_by_lines(client, jid, timeout_s)
         # The one that was named first, as it was named: perhaps with a resource.
-        agents = [(jid, who.agents.get(bare(jid), "")), *(known for known in who.agents.items() if known[0] != bare(jid))]
+        agents = [
+            (jid, account.agents.get(bare_jid(jid), "")),
+            *(known for known in account.agents.items() if known[0] != bare_jid(jid)),
+        ]
         print_agents(agents)
-        print_guest(who.jid, len(agents))
-        await Chat(client, Company(agents), timeout_s).run()
+        print_guest(account.jid, len(agents))
+        await Chat(client, ChatRoster(agents), timeout_s).run()
     return 0

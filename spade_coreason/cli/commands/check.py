@@ -9,9 +9,9 @@ import click
 
 from ...exceptions import CoReasonError
 from .. import errors
-from ..console import json_text, mark
-from ..context import command as define, run
-from ..settings import config_option, platform_settings
+from ..console import encode_json, verdict_sign
+from ..context import define_command as define, run_async
+from ..settings import config_option, load_platform_settings
 
 if TYPE_CHECKING:
     from ..checks import Finding
@@ -31,25 +31,25 @@ def command(file: Path | None, as_json: bool) -> int:
       spade-coreason check
       spade-coreason check -c config/production.yaml --json
     """
-    from ..checks import Finding, examine
+    from ..checks import Finding, check_settings
 
     try:
-        settings = platform_settings(file)
+        settings = load_platform_settings(file)
     except CoReasonError as error:
         if not as_json:
             raise
-        findings = [Finding("configuration", "bad", errors.line(error), errors.exit_code(error))]
-        return _print_all(findings, as_json)
-    return _print_all(run(examine(settings)), as_json)
+        findings = [Finding("configuration", "bad", errors.format_error(error), errors.exit_code(error))]
+        return _print_findings(findings, as_json)
+    return _print_findings(run_async(check_settings(settings)), as_json)
 
 
-def _print_all(findings: list[Finding], as_json: bool) -> int:
+def _print_findings(findings: list[Finding], as_json: bool) -> int:
     code = next((finding.exit_code for finding in findings if finding.verdict == "bad"), 0)
     if as_json:
-        records = [{"what": f.what, "verdict": f.verdict, "text": f.text} for f in findings]
-        print(json_text({"ok": code == 0, "findings": records}, indent=2))
+        records = [{"what": f.subject, "verdict": f.verdict, "text": f.text} for f in findings]
+        print(encode_json({"ok": code == 0, "findings": records}, indent=2))
         return code
-    width = max(len(finding.what) for finding in findings)
+    width = max(len(finding.subject) for finding in findings)
     for finding in findings:
-        print(f"{mark(finding.verdict)} {finding.what:<{width}}  {finding.text}")
+        print(f"{verdict_sign(finding.verdict)} {finding.subject:<{width}}  {finding.text}")
     return code

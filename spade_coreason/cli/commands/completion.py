@@ -6,7 +6,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from ...exceptions import ConfigError
-from ..context import PROGRAM, command as define
+from ..context import PROGRAM, define_command as define
 
 
 @define("completion")

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from ...contracts import ConversationState
-from ..console import json_text, table, when
-from ..context import command as define, run
-from ..stored import opened, storage_options
+from ..console import encode_json, format_time, print_table
+from ..context import define_command as define, run_async
+from ..stored import open_storage, storage_options
 
 
 @define("conversations")
@@ -30,27 +30,27 @@ def command(file: Path | None, data: Path | None, agent: str | None, state: str 
       spade-coreason conversations --state active
       spade-coreason conversations --agent notes --json
     """
-    run(_list(file, data, agent, ConversationState(state) if state else None, limit, as_json))
+    run_async(_list(file, data, agent, ConversationState(state) if state else None, limit, as_json))
 
 
 async def _list(
     file: Path | None, data: Path | None, agent: str | None, state: ConversationState | None, limit: int, as_json: bool
 ) -> None:
-    async with opened(file, data, agent) as storage:
+    async with open_storage(file, data, agent) as storage:
         found = []
         for jid in storage.agents:
-            store = storage.store(jid)
-            found += [(jid, row) for row in await store.conversations(state=state, limit=limit)] if store else []
+            store = storage.repository(jid)
+            found += [(jid, row) for row in await store.list_conversations(state=state, limit=limit)] if store else []
     if as_json:
-        print(json_text([row.record.dump() for _, row in found], indent=2))
+        print(encode_json([row.contract_record.dump() for _, row in found], indent=2))
     elif not found:
         print("There are none.")
     else:
         columns = ("agent", "conversation", "state", "interactions", "of", "begun", "last")
         rows = []
         for jid, row in found:
-            record = row.record
+            record = row.contract_record
             limit_shown = record.max_interactions or "-"
-            times = when(record.created_at), when(record.last_interaction)
+            times = format_time(record.created_at), format_time(record.last_interaction)
             rows.append((jid, record.conversation_id, record.state, record.interaction_count, limit_shown, *times))
-        table(columns, rows)
+        print_table(columns, rows)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...exceptions import ConfigError, ServerError
 from ..account import data_option
-from ..context import command as define, run
-from ..settings import config_option, demo_settings
+from ..context import define_command as define, run_async
+from ..settings import config_option, load_demo_settings
 
 if TYPE_CHECKING:
     from ...app import Platform
@@ -33,53 +33,53 @@ def command(file: Path | None, data: Path | None) -> int:
       spade-coreason demo
       spade-coreason demo < /dev/null
     """
-    settings = demo_settings(file, data)
+    settings = load_demo_settings(file, data)
     if not settings.server.is_local:
         raise ConfigError(settings.place("server.mode"), "a demo has a server of its own; use `up` and `chat` instead")
-    return run(_demo(settings))
+    return run_async(_demo(settings))
 
 
 async def _demo(settings: Settings) -> int:
     from ..chat.chat import is_terminal
-    from ..demo.model import with_model
+    from ..demo.model import provide_model
 
     task = asyncio.current_task()
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    async with with_model(settings) as (settings, model_line):
+    async with provide_model(settings) as (settings, model_line):
         if not is_terminal():
-            from ..demo.script import play
+            from ..demo.script import play_demo
 
-            return await play(settings, model_line)
+            return await play_demo(settings, model_line)
         await _chat(settings, model_line)
-    print(f"Stopped. Your notes are kept in {_shown(settings)}/; run it again and ask.")
+    print(f"Stopped. Your notes are kept in {_format_data_dir(settings)}/; run it again and ask.")
     return 0
 
 
 async def _chat(settings: Settings, model_line: str) -> None:
     from ...app import Platform
     from ..chat.chat import Chat
-    from ..chat.roster import Company
-    from ..demo.script import guest_client
+    from ..chat.roster import ChatRoster
+    from ..demo.script import build_guest_client
     from ..serve import print_guest, print_model, print_platform
 
-    async with Platform(settings) as platform, guest_client(platform) as client:
-        agents = platform.agents_described
+    async with Platform(settings) as platform, build_guest_client(platform) as client:
+        agents = platform.agent_descriptions
         if not agents:
             raise ConfigError(settings.place("agents"), "there are none; add one")
         print_platform(platform)
         print_model(model_line)
         print_guest(client.jid, len(agents))
         first = next((number for number, (jid, _) in enumerate(agents) if jid.startswith("notes@")), 0)
-        await _unless_the_server_dies(platform, Chat(client, Company(agents, first)).run())
+        await _run_while_server_lives(platform, Chat(client, ChatRoster(agents, first)).run())
 
 
-async def _unless_the_server_dies(platform: Platform, work: Coroutine[Any, Any, None]) -> None:
+async def _run_while_server_lives(platform: Platform, work: Coroutine[Any, Any, None]) -> None:
     """Waits for the chat; ServerError if the server under it ends before."""
     chat = asyncio.create_task(work)
     tasks: list[asyncio.Task[Any]] = [chat]
     if platform.server is not None:
-        tasks.append(asyncio.create_task(platform.server.died()))
+        tasks.append(asyncio.create_task(platform.server.wait_until_ended()))
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -91,6 +91,6 @@ async def _unless_the_server_dies(platform: Platform, work: Coroutine[Any, Any, 
     chat.result()
 
 
-def _shown(settings: Settings) -> str:
+def _format_data_dir(settings: Settings) -> str:
     directory = settings.data_dir
     return str(directory.relative_to(settings.project)) if directory.is_relative_to(settings.project) else str(directory)

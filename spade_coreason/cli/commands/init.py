@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 
 from ...exceptions import ConfigError
-from ..console import shown_path
-from ..context import PROGRAM, command as define, options
-from ..scaffold import MODEL_FIRST, QUESTION, THINKING_QUESTION, files_of
+from ..console import format_path
+from ..context import PROGRAM, current_options, define_command as define
+from ..scaffold import MODEL_QUESTION, MODEL_SETUP, QUESTION, build_files
 
 
 @define("init")
@@ -32,15 +32,15 @@ def command(directory: Path, name: str, thinks: bool) -> None:
         raise ConfigError("--name", f'"{name}" is no name for a module; use lower-case letters, digits and _')
     if name in sys.stdlib_module_names or name in ("tests", "config", "data", "agent", "spade", "spade_coreason"):
         raise ConfigError("--name", f'"{name}" is the name of something else; choose another')
-    target = options().project / directory
+    target = current_options().project / directory
     if target.exists() and any(target.iterdir()):
         raise ConfigError(str(directory), "is not empty; name a new directory")
-    for path, text in files_of(name, thinks=thinks).items():
+    for path, text in build_files(name, uses_model=thinks).items():
         file = target / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
-    shown = shown_path(target)
+    shown = format_path(target)
     print(f"{shown} has the agent {name}@localhost in {name}.py. Try it:")
-    first = MODEL_FIRST if thinks else ""
-    question = f'"{THINKING_QUESTION}"' if thinks else QUESTION
+    first = MODEL_SETUP if thinks else ""
+    question = f'"{MODEL_QUESTION}"' if thinks else QUESTION
     print(f"  cd {shown}{first}\n  {PROGRAM} up\nand in another terminal there:\n  {PROGRAM} ask {name}@localhost {question}")

@@ -12,17 +12,17 @@ import click
 
 from ...exceptions import ConfigError, KnowledgeError
 from ..account import data_option
-from ..completion import agents as known_agents
-from ..console import bar, json_text, one_line, printable, table, when
-from ..context import Group, run
-from ..errors import say
-from ..settings import config_option, storage_settings
-from ..stored import confirm, opened
+from ..completion import complete_agents as known_agents
+from ..console import encode_json, format_time, one_line, print_table, progress_bar, strip_control_characters
+from ..context import CLIGroup, run_async
+from ..errors import print_error
+from ..settings import config_option, load_storage_settings
+from ..stored import confirm, open_storage
 
 _PATH = click.Path(path_type=Path)
 
 
-def _options(function: Callable[..., Any]) -> Callable[..., Any]:
+def _knowledge_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """`-c FILE`, `--data DIR`, `--json`, and whose knowledge it is."""
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
@@ -35,10 +35,10 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-_agent = click.argument("agent", shell_complete=known_agents)
+_agent_argument = click.argument("agent", shell_complete=known_agents)
 
 
-@click.group("knowledge", cls=Group)
+@click.group("knowledge", cls=CLIGroup)
 def command() -> None:
     """Give documents to agents, and see what they know.
 
@@ -50,9 +50,9 @@ def command() -> None:
 
 
 @command.command("add")
-@_agent
+@_agent_argument
 @click.argument("paths", nargs=-1, required=True, type=_PATH)
-@_options
+@_knowledge_options
 def add(
     agent: str,
     paths: tuple[Path, ...],
@@ -72,32 +72,32 @@ def add(
       spade-coreason knowledge add notes handbook.pdf docs/
       spade-coreason knowledge add notes contract.md --person alice@example.org
     """
-    raise SystemExit(run(_add(agent, paths, file, data, _whose(person, conversation), as_json)))
+    raise SystemExit(run_async(_add(agent, paths, file, data, _owner_arguments(person, conversation), as_json)))
 
 
 async def _add(
-    agent: str, paths: tuple[Path, ...], file: Path | None, data: Path | None, whose: dict[str, str], as_json: bool
+    agent: str, paths: tuple[Path, ...], file: Path | None, data: Path | None, owner: dict[str, str], as_json: bool
 ) -> int:
-    from ...memory import files_in
+    from ...memory import find_files
 
-    files = list(files_in(paths, storage_settings(file, data).data_dir))
+    files = list(find_files(paths, load_storage_settings(file, data).data_dir))
     if not files:
         raise KnowledgeError(f"{', '.join(map(str, paths))}: there are no text, Markdown or PDF files below it")
     done: list[dict[str, str]] = []
-    async with _opened(file, data, agent, makes=True) as knowledge:
-        with bar(len(files)) as progress:
+    async with _open_knowledge(file, data, agent, creates_directory=True) as knowledge:
+        with progress_bar(len(files)) as progress:
             for path in files:
-                progress.begin(path.name)
+                progress.start_item(path.name)
                 try:
-                    outcome = await knowledge.add_file(path, **whose, progress=progress.part)
+                    outcome = await knowledge.add_file(path, **owner, progress=progress.update_item)
                 except KnowledgeError as error:  # the others are added all the same
-                    say(error)
+                    print_error(error)
                     outcome = "failed"
                 done.append({"document": str(path.absolute()), "outcome": outcome})
-                progress.end()
+                progress.finish_item()
         jid = knowledge.store.agent
     if as_json:
-        print(json_text(done, indent=2))
+        print(encode_json(done, indent=2))
     else:
         counts = Counter(one["outcome"] for one in done)
         parts = [f"{counts[kind]} {kind}" for kind in ("new", "changed", "same", "failed") if counts[kind]]
@@ -106,8 +106,8 @@ async def _add(
 
 
 @command.command("list")
-@_agent
-@_options
+@_agent_argument
+@_knowledge_options
 def list_(
     agent: str, file: Path | None, data: Path | None, person: str | None, conversation: str | None, as_json: bool
 ) -> None:
@@ -116,15 +116,15 @@ def list_(
     \b
       spade-coreason knowledge list notes
     """
-    run(_list(agent, file, data, _whose(person, conversation), as_json))
+    run_async(_list(agent, file, data, _owner_arguments(person, conversation), as_json))
 
 
-async def _list(agent: str, file: Path | None, data: Path | None, whose: dict[str, str], as_json: bool) -> None:
-    async with _opened(file, data, agent, reads_only=True) as knowledge:
-        found = await knowledge.list(**whose) if knowledge is not None else []
+async def _list(agent: str, file: Path | None, data: Path | None, owner: dict[str, str], as_json: bool) -> None:
+    async with _open_knowledge(file, data, agent, is_read_only=True) as knowledge:
+        found = await knowledge.list(**owner) if knowledge is not None else []
         missing = await knowledge.missing() if knowledge is not None else {}
     if as_json:
-        from ...contracts.base import in_json
+        from ...contracts.base import format_rfc3339
 
         records = [
             {
@@ -132,28 +132,28 @@ async def _list(agent: str, file: Path | None, data: Path | None, whose: dict[st
                 "passages": document.passages,
                 "indexed": document.indexed,
                 "characters": document.characters,
-                "added_at": in_json(document.added_at),
+                "added_at": format_rfc3339(document.added_at),
             }
             for document in found
         ]
-        print(json_text(records, indent=2))
+        print(encode_json(records, indent=2))
         return
     if not found:
         print("There is nothing.")
     else:
-        rows = [(d.name, d.passages, d.indexed, d.characters, when(d.added_at)) for d in found]
-        table(("document", "passages", "indexed", "characters", "added"), rows)
+        rows = [(d.name, d.passages, d.indexed, d.characters, format_time(d.added_at)) for d in found]
+        print_table(("document", "passages", "indexed", "characters", "added"), rows)
     if missing:
         count = sum(missing.values())
         print(f"{count} passages have no vector by the configured model: spade-coreason knowledge reindex {agent}")
 
 
 @command.command("search")
-@_agent
+@_agent_argument
 @click.argument("query")
 @click.option("--limit", type=click.IntRange(1), default=5, show_default=True, help="So many passages at most.")
 @click.option("--threshold", type=click.FloatRange(0, 1), default=0.7, show_default=True, help="The least score.")
-@_options
+@_knowledge_options
 def search(
     agent: str,
     query: str,
@@ -173,8 +173,8 @@ def search(
       spade-coreason knowledge search notes "How long can I return it?"
       spade-coreason knowledge search notes refund --threshold 0.5
     """
-    whose = {**({"person": person} if person else {}), **({"conversation": conversation} if conversation else {})}
-    run(_search(agent, query, limit, threshold, file, data, whose, as_json))
+    owner = {**({"person": person} if person else {}), **({"conversation": conversation} if conversation else {})}
+    run_async(_search(agent, query, limit, threshold, file, data, owner, as_json))
 
 
 async def _search(
@@ -184,27 +184,27 @@ async def _search(
     threshold: float,
     file: Path | None,
     data: Path | None,
-    whose: dict[str, str],
+    owner: dict[str, str],
     as_json: bool,
 ) -> None:
-    async with _opened(file, data, agent, reads_only=True) as knowledge:
-        found = await knowledge.search(query, limit, threshold, **whose) if knowledge is not None else []
+    async with _open_knowledge(file, data, agent, is_read_only=True) as knowledge:
+        found = await knowledge.search(query, limit, threshold, **owner) if knowledge is not None else []
     if as_json:
         records = [{"score": f.score, "document": f.document, "passage": f.passage, "text": f.text} for f in found]
-        print(json_text(records, indent=2))
+        print(encode_json(records, indent=2))
     elif not found:
         print(f"Nothing has a score of {threshold:g} or more{'; a lower --threshold may find some' if threshold else ''}.")
     for hit in found if not as_json else ():
         print(f"{hit.score:.2f}  {one_line(hit.document, 10_000)} ({hit.passage})")
-        print("      " + printable(hit.text).replace("\n", "\n      "))
+        print("      " + strip_control_characters(hit.text).replace("\n", "\n      "))
 
 
 @command.command("remove")
-@_agent
+@_agent_argument
 @click.argument("documents", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Remove all documents.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@_options
+@_knowledge_options
 def remove(
     agent: str,
     documents: tuple[str, ...],
@@ -226,7 +226,7 @@ def remove(
     """
     if bool(documents) == everything:
         raise ConfigError("knowledge remove", "say what: DOCUMENTS or --all, one of them")
-    run(_remove(agent, documents, file, data, _whose(person, conversation), yes, as_json))
+    run_async(_remove(agent, documents, file, data, _owner_arguments(person, conversation), yes, as_json))
 
 
 async def _remove(
@@ -234,36 +234,40 @@ async def _remove(
     documents: tuple[str, ...],
     file: Path | None,
     data: Path | None,
-    whose: dict[str, str],
+    owner: dict[str, str],
     yes: bool,
     as_json: bool,
 ) -> None:
-    async with _opened(file, data, agent) as knowledge:
-        known = [document.name for document in await knowledge.list(**whose)] if knowledge is not None else []
-        names = list(dict.fromkeys(name for wanted in documents for name in _meant(wanted, known))) if documents else known
+    async with _open_knowledge(file, data, agent) as knowledge:
+        known = [document.name for document in await knowledge.list(**owner)] if knowledge is not None else []
+        names = (
+            list(dict.fromkeys(name for wanted in documents for name in _match_documents(wanted, known)))
+            if documents
+            else known
+        )
         if names:
             confirm(f"remove {len(names)} document{'' if len(names) == 1 else 's'} of {agent}", yes or bool(documents))
         for name in names:
-            await knowledge.remove(name, **whose)
+            await knowledge.remove(name, **owner)
         jid = knowledge.store.agent if knowledge is not None else agent
     if as_json:
-        print(json_text(names, indent=2))
+        print(encode_json(names, indent=2))
         return
     print(f"{jid}: removed {len(names)} document{'' if len(names) == 1 else 's'}." if names else f"{jid}: there was nothing.")
     for name in names:
         print(f"  {name}")
 
 
-def _meant(wanted: str, known: list[str]) -> list[str]:
-    path = str(Path(wanted).absolute())
-    found = [name for name in known if name in (wanted, path) or name.startswith(f"{path}/")]
+def _match_documents(pattern: str, document_names: list[str]) -> list[str]:
+    path = str(Path(pattern).absolute())
+    found = [name for name in document_names if name in (pattern, path) or name.startswith(f"{path}/")]
     if not found:
-        raise ConfigError("DOCUMENTS", f'there is no "{wanted}"; `knowledge list` shows what there is')
+        raise ConfigError("DOCUMENTS", f'there is no "{pattern}"; `knowledge list` shows what there is')
     return found
 
 
 @command.command("reindex")
-@_agent
+@_agent_argument
 @config_option("config/platform.yaml, if there is one")
 @data_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -275,46 +279,48 @@ def reindex(agent: str, file: Path | None, data: Path | None, as_json: bool) -> 
     \b
       spade-coreason knowledge reindex notes
     """
-    run(_reindex(agent, file, data, as_json))
+    run_async(_reindex(agent, file, data, as_json))
 
 
 async def _reindex(agent: str, file: Path | None, data: Path | None, as_json: bool) -> None:
-    async with _opened(file, data, agent) as knowledge:
+    async with _open_knowledge(file, data, agent) as knowledge:
         if knowledge is not None and knowledge.embedder is None:
             raise ConfigError("knowledge.embedder", "is none: knowledge is found by its words, which needs no index")
-        with bar(1) as progress:
-            progress.begin(agent)
-            count = await knowledge.reindex(progress.part) if knowledge is not None else 0
+        with progress_bar(1) as progress:
+            progress.start_item(agent)
+            count = await knowledge.reindex(progress.update_item) if knowledge is not None else 0
         jid = knowledge.store.agent if knowledge is not None else agent
-    print(json_text({"indexed": count}) if as_json else f"{jid}: made {count} vector{'' if count == 1 else 's'}.")
+    print(encode_json({"indexed": count}) if as_json else f"{jid}: made {count} vector{'' if count == 1 else 's'}.")
 
 
-def _whose(person: str | None, conversation: str | None) -> dict[str, str]:
+def _owner_arguments(person: str | None, conversation: str | None) -> dict[str, str]:
     if person and conversation:
         raise ConfigError("--conversation", "a document belongs to a person or to a conversation; leave one of them out")
     return {**({"person": person} if person else {}), **({"conversation": conversation} if conversation else {})}
 
 
 @asynccontextmanager
-async def _opened(
-    file: Path | None, data: Path | None, agent: str, *, reads_only: bool = False, makes: bool = False
+async def _open_knowledge(
+    file: Path | None, data: Path | None, agent: str, *, is_read_only: bool = False, creates_directory: bool = False
 ) -> AsyncIterator[Any]:
     """The knowledge of an agent; None where nothing was ever stored. Where a platform runs, that one changes it."""
-    from ...app import SOCKET
-    from ...config import is_owned
+    from ...app import KNOWLEDGE_SOCKET
+    from ...config import is_platform_running
 
-    data_dir = storage_settings(file, data).data_dir
-    is_changed_there = not reads_only and is_owned(data_dir) and (data_dir / SOCKET).exists()
-    async with opened(file, data, agent, alone=not (reads_only or is_changed_there), makes=makes) as storage:
+    data_dir = load_storage_settings(file, data).data_dir
+    is_changed_there = not is_read_only and is_platform_running(data_dir) and (data_dir / KNOWLEDGE_SOCKET).exists()
+    async with open_storage(
+        file, data, agent, is_exclusive=not (is_read_only or is_changed_there), creates_directory=creates_directory
+    ) as storage:
         if storage.database is None:
             yield None
             return
-        from ...app import Librarian, embedder_of
+        from ...app import RemoteKnowledge, build_embedder
         from ...memory import Knowledge
-        from ...storage import KnowledgeStore
+        from ...storage import KnowledgeRepository
 
-        store, embedder = KnowledgeStore(storage.database, storage.only_agent), embedder_of(storage.settings)
-        knowledge = Librarian(store, embedder, data_dir) if is_changed_there else Knowledge(store, embedder)
+        store, embedder = KnowledgeRepository(storage.database, storage.only_agent), build_embedder(storage.settings)
+        knowledge = RemoteKnowledge(store, embedder, data_dir) if is_changed_there else Knowledge(store, embedder)
         try:
             yield knowledge
         finally:

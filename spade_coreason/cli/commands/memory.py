@@ -7,12 +7,12 @@ from pathlib import Path
 import click
 
 from ...exceptions import ConfigError
-from ..console import json_text, one_line, printable, table
-from ..context import Group, run
-from ..stored import confirm, opened, storage_options
+from ..console import encode_json, one_line, print_table, strip_control_characters
+from ..context import CLIGroup, run_async
+from ..stored import confirm, open_storage, storage_options
 
 
-@click.group("memory", cls=Group)
+@click.group("memory", cls=CLIGroup)
 def command() -> None:
     """See, delete, import or compact what the agents remember.
 
@@ -33,24 +33,24 @@ def list_(file: Path | None, data: Path | None, agent: str | None, as_json: bool
     \b
       spade-coreason memory list --agent notes
     """
-    run(_list(file, data, agent, as_json))
+    run_async(_list(file, data, agent, as_json))
 
 
 async def _list(file: Path | None, data: Path | None, agent: str | None, as_json: bool) -> None:
     found = []
-    async with opened(file, data, agent) as storage:
+    async with open_storage(file, data, agent) as storage:
         for jid in storage.agents:
             memory = storage.memory(jid)
             for name in await memory.aget_all_conversations():
                 found.append((jid, name, await memory.aget_information(name)))
     if as_json:
         records = [{"agent_id": jid, "conversation_id": name, "information": texts} for jid, name, texts in found]
-        print(json_text(records, indent=2))
+        print(encode_json(records, indent=2))
     elif not found:
         print("There is nothing.")
     else:
         rows = [(jid, name, len(texts), one_line(texts[-1])) for jid, name, texts in found]
-        table(("agent", "conversation", "entries", "newest"), rows)
+        print_table(("agent", "conversation", "entries", "newest"), rows)
 
 
 @command.command("show")
@@ -65,11 +65,11 @@ def show(file: Path | None, data: Path | None, agent: str | None, conversation: 
     \b
       spade-coreason memory show alice@example.org_notes@example.org
     """
-    run(_show(file, data, agent, conversation, as_json))
+    run_async(_show(file, data, agent, conversation, as_json))
 
 
 async def _show(file: Path | None, data: Path | None, agent: str | None, conversation: str, as_json: bool) -> None:
-    async with opened(file, data, agent) as storage:
+    async with open_storage(file, data, agent) as storage:
         found = {jid: await storage.memory(jid).aget_information(conversation) for jid in storage.agents}
     found = {jid: texts for jid, texts in found.items() if texts}
     if not found:
@@ -78,10 +78,10 @@ async def _show(file: Path | None, data: Path | None, agent: str | None, convers
         raise ConfigError("--agent", f"is missing; {' and '.join(found)} remember a conversation of this id")
     [texts] = found.values()
     if as_json:
-        print(json_text(texts, indent=2))
+        print(encode_json(texts, indent=2))
         return
     for text in texts:
-        print("- " + printable(text).replace("\n", "\n  "))
+        print("- " + strip_control_characters(text).replace("\n", "\n  "))
 
 
 @command.command("clear")
@@ -101,11 +101,11 @@ def clear(
     """
     if bool(conversation) == everything:
         raise ConfigError("memory clear", "say what: --conversation ID or --all, one of them")
-    run(_clear(file, data, agent, conversation, yes))
+    run_async(_clear(file, data, agent, conversation, yes))
 
 
 async def _clear(file: Path | None, data: Path | None, agent: str | None, conversation: str | None, yes: bool) -> None:
-    async with opened(file, data, agent, alone=True) as storage:
+    async with open_storage(file, data, agent, is_exclusive=True) as storage:
         jid = storage.only_agent
         memory = storage.memory(jid)
         remembered = await memory.aget_all_conversations()
@@ -128,11 +128,11 @@ def compact(file: Path | None, data: Path | None, agent: str | None) -> None:
     \b
       spade-coreason memory compact --agent notes
     """
-    run(_compact(file, data, agent))
+    run_async(_compact(file, data, agent))
 
 
 async def _compact(file: Path | None, data: Path | None, agent: str | None) -> None:
-    async with opened(file, data, agent) as storage:
+    async with open_storage(file, data, agent) as storage:
         for jid in storage.agents:
             memory = storage.memory(jid)
             await memory.aflush()
@@ -151,11 +151,11 @@ def import_(file: Path | None, data: Path | None, agent: str | None, source: Pat
     \b
       spade-coreason memory import spade_llm/data/agent_memory/notes_example.org_interactions.json --agent notes@example.org
     """
-    run(_import(file, data, agent, source))
+    run_async(_import(file, data, agent, source))
 
 
 async def _import(file: Path | None, data: Path | None, agent: str | None, source: Path) -> None:
-    async with opened(file, data, agent) as storage:
+    async with open_storage(file, data, agent) as storage:
         jid = storage.only_agent
         count = await storage.memory(jid).aimport_file(source)
     print(f"{jid}: imported {count} {'entry' if count == 1 else 'entries'}; {source} is kept and no longer needed.")

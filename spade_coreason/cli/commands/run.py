@@ -12,18 +12,18 @@ import click
 import yaml
 
 from ...exceptions import ConfigError, CoReasonError
-from ..account import PASSWORD_VARIABLE, data_option, password_of
-from ..context import PROGRAM, command as define, run as run_work
+from ..account import PASSWORD_VARIABLE, data_option, read_password
+from ..context import PROGRAM, define_command as define, run_async as run_work
 from ..logging import quote_errors
 from ..serve import serve
-from ..settings import by_option, settings_of
+from ..settings import build_settings, place_at_option
 
 if TYPE_CHECKING:
     from ...app import Platform
     from ...config import Settings
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-_NAMES = {
+_OPTION_BY_KEY = {
     "agents[0]": "",  # the text names the account
     "agents[0].agent": "MODULE:ATTRIBUTE",
     "agents[0].jid": "--jid",
@@ -52,7 +52,7 @@ _NAMES = {
 @click.option("--ca-file", type=_FILE, metavar="FILE", help="The authority that signed the server's certificate.")
 @click.option("--no-verify", is_flag=True, help="Do not verify the server's certificate.")
 @data_option
-def command(agent: str, pairs: tuple[str, ...], jid: str | None, data: Path | None, **given: Any) -> None:
+def command(agent: str, pairs: tuple[str, ...], jid: str | None, data: Path | None, **values: Any) -> None:
     """Run one agent without a configuration file.
 
     MODULE:ATTRIBUTE names a class, a function that makes the agent, or the agent itself. Without --host and --domain a
@@ -64,32 +64,32 @@ def command(agent: str, pairs: tuple[str, ...], jid: str | None, data: Path | No
       spade-coreason run weather:weather --jid weather@example.org --password-file secret.txt
     """
     quote_errors()
-    settings = _settings(agent, pairs, jid, data, given)
+    settings = _build_settings(agent, pairs, jid, data, values)
     options = ["--host", "--port", "--ca-file"]
-    there = [f" {option} {shlex.quote(str(value))}" for option in options if (value := given[option[2:].replace("-", "_")])]
+    there = [f" {option} {shlex.quote(str(value))}" for option in options if (value := values[option[2:].replace("-", "_")])]
     try:
-        run_work(serve(settings, lambda platform: _print(platform, data, "".join(there))))
+        run_work(serve(settings, lambda platform: _print_started(platform, data, "".join(there))))
     except CoReasonError as error:
-        by_option(error, _NAMES)
+        place_at_option(error, _OPTION_BY_KEY)
         raise
     print("Stopped.")
 
 
-def _settings(agent: str, pairs: tuple[str, ...], jid: str | None, data: Path | None, given: dict[str, Any]) -> Settings:
-    domain, host = given["domain"], given["host"]
-    address = jid or f"{name_of(agent) or 'agent'}@{domain or host or 'localhost'}"
+def _build_settings(agent: str, pairs: tuple[str, ...], jid: str | None, data: Path | None, values: dict[str, Any]) -> Settings:
+    domain, host = values["domain"], values["host"]
+    address = jid or f"{default_agent_name(agent) or 'agent'}@{domain or host or 'localhost'}"
     is_external = bool(host or domain) or ("@" in address and address.partition("@")[2].partition("/")[0] != "localhost")
-    settings: dict[str, Any] = {"jid": address, "agent": agent, "options": dict(map(_option, pairs))}
-    if given["manifest"] is not None:
-        settings["manifest"] = str(given["manifest"].absolute())
+    settings: dict[str, Any] = {"jid": address, "agent": agent, "options": dict(map(_parse_option, pairs))}
+    if values["manifest"] is not None:
+        settings["manifest"] = str(values["manifest"].absolute())
     if is_external:
-        settings |= {"password": _password(address, given), "register": given["register"]}
-    elif given["password_env"] or given["password_file"]:
-        settings["password"] = _password(address, given)
-    server: dict[str, Any] = {"port": given["port"]}
+        settings |= {"password": _read_password(address, values), "register": values["register"]}
+    elif values["password_env"] or values["password_file"]:
+        settings["password"] = _read_password(address, values)
+    server: dict[str, Any] = {"port": values["port"]}
     if is_external:
-        ca_file = str(given["ca_file"].absolute()) if given["ca_file"] else None
-        tls = {"verify": not given["no_verify"], "ca_file": ca_file}
+        ca_file = str(values["ca_file"].absolute()) if values["ca_file"] else None
+        tls = {"verify": not values["no_verify"], "ca_file": ca_file}
         server |= {
             "mode": "external",
             "domain": domain or address.partition("@")[2].partition("/")[0],
@@ -98,17 +98,17 @@ def _settings(agent: str, pairs: tuple[str, ...], jid: str | None, data: Path | 
         }
     else:
         server["mode"] = os.environ.get("SPADE_COREASON_SERVER__MODE") or "auto"
-    return settings_of({"server": server, "agents": [settings]}, _NAMES, data)
+    return build_settings({"server": server, "agents": [settings]}, _OPTION_BY_KEY, data)
 
 
-def name_of(spec: str) -> str:
+def default_agent_name(spec: str) -> str:
     """The name of an agent by its class or its variable: "echo" for `agents.echo:EchoAgent`."""
     name = spec.rpartition(":")[2].rpartition(".")[2]
     short = re.sub(r"_?agent$", "", name, flags=re.IGNORECASE) or name
     return short.lower()
 
 
-def _option(pair: str) -> tuple[str, Any]:
+def _parse_option(pair: str) -> tuple[str, Any]:
     name, equals, text = pair.partition("=")
     if not equals or not name.strip():
         raise ConfigError(f"--option {pair}", "is no KEY=VALUE; write it like delay_s=0.2")
@@ -118,24 +118,24 @@ def _option(pair: str) -> tuple[str, Any]:
         raise ConfigError(f"--option {name.strip()}", "its value is no valid YAML; put it into quotes") from error
 
 
-def _password(jid: str, given: dict[str, Any]) -> str:
-    variable = given["password_env"]
+def _read_password(jid: str, values: dict[str, Any]) -> str:
+    variable = values["password_env"]
     if variable is None:
-        return password_of(jid, given["password_file"])
-    if given["password_file"] is not None:
+        return read_password(jid, values["password_file"])
+    if values["password_file"] is not None:
         raise ConfigError("--password-env", "there is --password-file too; keep one of the two")
     if password := os.environ.get(variable):
         return password
     raise ConfigError(f"--password-env {variable}", f"this variable is not set; set it to the password of {jid}")
 
 
-def _print(platform: Platform, data: Path | None, there: str) -> None:
-    """`there` are the options that say where an external server is."""
-    [(jid, _)] = platform.agents_described
+def _print_started(platform: Platform, data: Path | None, server_options: str) -> None:
+    """`server_options` are the options that say where an external server is."""
+    [(jid, _)] = platform.agent_descriptions
     where = platform.server_line
     if platform.server is not None:
         where = f"{platform.server.kind} server, {platform.server.host}:{platform.server.port}"
     print(f"{jid} is online ({where}).\nAsk it from another terminal:")
-    account = "" if platform.server is not None else f" --jid YOU@DOMAIN{there}"
+    account = "" if platform.server is not None else f" --jid YOU@DOMAIN{server_options}"
     place = f" --data {shlex.quote(str(data))}" if data is not None else ""
     print(f'  {PROGRAM} ask {jid} "Hello"{account}{place}', flush=True)

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...exceptions import ConfigError
-from ..completion import conversations
-from ..console import json_text, one_line, paint, printable, table, when
-from ..context import Group, run
-from ..stored import EVERY, Storage, confirm, opened, storage_options
+from ..completion import complete_conversations
+from ..console import encode_json, format_time, one_line, paint, print_table, strip_control_characters
+from ..context import CLIGroup, run_async
+from ..stored import ALL_AGENTS, Storage, confirm, open_storage, storage_options
 
 if TYPE_CHECKING:
     from ...contracts import Interaction
-    from ...memory import Forgotten
-    from ...storage import ConversationRow
+    from ...memory import ErasureReport
+    from ...storage import StoredConversation
 
 
-@click.group("sessions", cls=Group)
+@click.group("sessions", cls=CLIGroup)
 def command() -> None:
     """See or delete what the agents said with whom.
 
@@ -44,26 +44,26 @@ def list_(file: Path | None, data: Path | None, agent: str | None, person: str |
     \b
       spade-coreason sessions list --agent notes --person alice@example.org
     """
-    run(_list(file, data, agent, person, limit, as_json))
+    run_async(_list(file, data, agent, person, limit, as_json))
 
 
 async def _list(file: Path | None, data: Path | None, agent: str | None, person: str | None, limit: int, as_json: bool) -> None:
-    async with opened(file, data, agent) as storage:
+    async with open_storage(file, data, agent) as storage:
         found = []
         for jid in storage.agents:
-            store = storage.store(jid)
-            found += [(jid, row) for row in await store.conversations(owner=person, limit=limit)] if store else []
+            store = storage.repository(jid)
+            found += [(jid, row) for row in await store.list_conversations(owner=person, limit=limit)] if store else []
     if as_json:
-        print(json_text([_session(jid, row) for jid, row in found], indent=2))
+        print(encode_json([_session_record(jid, row) for jid, row in found], indent=2))
     elif not found:
         print("There are none.")
     else:
-        rows = [(j, row.owner, row.conversation_id, row.turns, when(row.life.last_interaction)) for j, row in found]
-        table(("agent", "person", "conversation", "turns", "last"), rows)
+        rows = [(j, row.owner, row.conversation_id, row.turns, format_time(row.status.last_interaction)) for j, row in found]
+        print_table(("agent", "person", "conversation", "turns", "last"), rows)
 
 
-def _session(agent: str, row: ConversationRow) -> dict[str, Any]:
-    from ...contracts.base import in_json
+def _session_record(agent: str, row: StoredConversation) -> dict[str, Any]:
+    from ...contracts.base import format_rfc3339
 
     return {
         "session_id": row.session_id,
@@ -71,13 +71,13 @@ def _session(agent: str, row: ConversationRow) -> dict[str, Any]:
         "user_id": row.owner,
         "conversation_id": row.conversation_id,
         "turns": row.turns,
-        "created_at": in_json(row.life.created_at),
-        "last_interaction": in_json(row.life.last_interaction),
+        "created_at": format_rfc3339(row.status.created_at),
+        "last_interaction": format_rfc3339(row.status.last_interaction),
     }
 
 
 @command.command("show")
-@click.argument("conversation", shell_complete=conversations)
+@click.argument("conversation", shell_complete=complete_conversations)
 @storage_options
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="At most so many turns, the newest.")
 @click.option("--json", "as_json", is_flag=True, help="Print the session as JSON.")
@@ -89,63 +89,65 @@ def show(file: Path | None, data: Path | None, agent: str | None, conversation: 
     \b
       spade-coreason sessions show alice@example.org_notes@example.org
     """
-    run(_show(file, data, agent, conversation, limit, as_json))
+    run_async(_show(file, data, agent, conversation, limit, as_json))
 
 
 async def _show(file: Path | None, data: Path | None, agent: str | None, conversation: str, limit: int, as_json: bool) -> None:
-    from ...domain.history import interactions as turns_of
+    from ...domain.history import parse_interactions as turns_of
 
-    async with opened(file, data, agent) as storage:
-        jid, row = await _find(storage, conversation)
-        store = storage.store(jid)
+    async with open_storage(file, data, agent) as storage:
+        jid, row = await _find_conversation(storage, conversation)
+        store = storage.repository(jid)
         if store is None:
             raise ConfigError("CONVERSATION", "nothing is stored here")
-        turns = turns_of(await store.history(row.id, limit))
-        own = {name: json.loads(value) for name, value in (await store.variables("conversation", conversation)).items()}
-        person = {name: json.loads(value) for name, value in (await store.variables("person", row.owner)).items()}
+        turns = turns_of(await store.load_history(row.id, limit))
+        own = {name: json.loads(value) for name, value in (await store.load_variables("conversation", conversation)).items()}
+        person = {name: json.loads(value) for name, value in (await store.load_variables("person", row.owner)).items()}
     if as_json:
         whole = {
-            **_session(jid, row),
+            **_session_record(jid, row),
             "variables": own,
             "person_variables": person,
             "history": [turn.dump() for turn in turns],
         }
-        print(json_text(whole, indent=2))
+        print(encode_json(whole, indent=2))
         return
     print(
-        f"{paint(conversation, 'bold')}   {row.owner} with {jid}, {row.life.state}, {row.turns} turns, session {row.session_id}"
+        f"{paint(conversation, 'bold')}   {row.owner} with {jid}, {row.status.state}, {row.turns} turns, session {row.session_id}"
     )
     for turn in turns:
-        print(f"\n{paint(when(turn.timestamp), 'dim')}  {paint('▸', 'cyan')} {printable(_asked(turn))}")
-        print("  " + printable(_answered(turn)).replace("\n", "\n  "))
+        print(
+            f"\n{paint(format_time(turn.timestamp), 'dim')}  {paint('▸', 'cyan')} {strip_control_characters(_input_text(turn))}"
+        )
+        print("  " + strip_control_characters(_output_text(turn)).replace("\n", "\n  "))
     for title, variables in (("Variables of the conversation", own), ("Variables of the person", person)):
         if variables:
             print(f"\n{paint(title, 'bold')}")
             for name, value in variables.items():
-                print(f"  {name} = {one_line(json_text(value), 200)}")
+                print(f"  {name} = {one_line(encode_json(value), 200)}")
 
 
-def _asked(turn: Interaction) -> str:
+def _input_text(turn: Interaction) -> str:
     asked = turn.input
     if isinstance(asked, dict) and isinstance(asked.get("query"), str):
         return str(asked["query"])
-    return json_text(turn.dump().get("input"))
+    return encode_json(turn.dump().get("input"))
 
 
-def _answered(turn: Interaction) -> str:
+def _output_text(turn: Interaction) -> str:
     output = turn.output
     said = [str(output["text"])] if output.get("text") else []
     if output.get("data"):
-        said.append(json_text(output["data"]))
+        said.append(encode_json(output["data"]))
     if isinstance(problem := output.get("error"), dict):
         said.append(f"✗ {problem.get('user_message')}")
     return "\n".join(said) or "(nothing)"
 
 
-async def _find(storage: Storage, conversation: str) -> tuple[str, ConversationRow]:
+async def _find_conversation(storage: Storage, conversation: str) -> tuple[str, StoredConversation]:
     found = []
     for jid in storage.agents:
-        store = storage.store(jid)
+        store = storage.repository(jid)
         rows = await store.find_conversations([conversation]) if store is not None else {}
         found += [(jid, row) for row in rows.values()]
     if not found:
@@ -160,7 +162,9 @@ async def _find(storage: Storage, conversation: str) -> tuple[str, ConversationR
 @click.option(
     "--person", metavar="JID", help="Forget this person: all that is theirs, but what they told through another agent."
 )
-@click.option("--conversation", metavar="ID", shell_complete=conversations, help="Delete this conversation with its memory.")
+@click.option(
+    "--conversation", metavar="ID", shell_complete=complete_conversations, help="Delete this conversation with its memory."
+)
 @click.option("--all", "everything", is_flag=True, help="Delete all that the agent has of anybody.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def clear(
@@ -183,64 +187,64 @@ def clear(
     """
     if [bool(person), bool(conversation), everything].count(True) != 1:
         raise ConfigError("sessions clear", "say what: --person JID, --conversation ID or --all, one of them")
-    run(_clear(file, data, agent, person, conversation, yes))
+    run_async(_clear(file, data, agent, person, conversation, yes))
 
 
 async def _clear(
     file: Path | None, data: Path | None, agent: str | None, person: str | None, conversation: str | None, yes: bool
 ) -> None:
-    from ...memory import Forgotten, forget_conversation, forget_everybody, forget_person
+    from ...memory import ErasureReport, forget_conversation, forget_everybody, forget_person
 
-    who = _bare(person) if person else None
-    async with opened(file, data, agent, alone=True) as storage:
+    who = _parse_person(person) if person else None
+    async with open_storage(file, data, agent, is_exclusive=True) as storage:
         if conversation is not None:
-            jid, row = await _find(storage, conversation)
+            jid, row = await _find_conversation(storage, conversation)
             confirm(f"delete the conversation {conversation} of {row.owner} with {jid}", yes)
-            store = storage.store(jid)
+            store = storage.repository(jid)
             if store is not None:
-                _report(jid, await forget_conversation(store, storage.memory(jid), row))
+                _print_erasure(jid, await forget_conversation(store, storage.memory(jid), row))
             return
-        agents = storage.agents if agent == EVERY else (storage.only_agent,)
+        agents = storage.agents if agent == ALL_AGENTS else (storage.only_agent,)
         whose = f"of {who}" if who else "of everybody"
         confirm(f"delete everything {whose} with {', '.join(agents)}", yes)
         for jid in agents:
-            store = storage.store(jid)
+            store = storage.repository(jid)
             if store is None:
-                _report(jid, Forgotten())
+                _print_erasure(jid, ErasureReport())
             elif who:
-                _report(jid, await forget_person(store, storage.memory(jid), who))
+                _print_erasure(jid, await forget_person(store, storage.memory(jid), who))
             else:
-                _report(jid, await forget_everybody(store, storage.memory(jid)))
+                _print_erasure(jid, await forget_everybody(store, storage.memory(jid)))
 
 
-def _bare(person: str) -> str:
-    from ...domain.jid import bare, parse_jid
+def _parse_person(person: str) -> str:
+    from ...domain.jid import bare_jid, parse_jid
 
     try:
-        return bare(parse_jid(person))
+        return bare_jid(parse_jid(person))
     except ValueError as error:
         raise ConfigError("--person", str(error)) from error
 
 
-def _report(agent: str, gone: Forgotten) -> None:
-    if gone.is_nothing:
+def _print_erasure(agent: str, erasure: ErasureReport) -> None:
+    if erasure.is_empty:
         print(f"{agent}: there was nothing.")
         return
     parts = [
-        _count(len(gone.conversation_ids), "conversation"),
-        _count(gone.interactions, "turn"),
-        _count(gone.variables, "variable"),
-        f"memories of {_count(gone.memories, 'conversation')}",
-        _count(gone.requests, "waiting request"),
-        *([_count(gone.documents, "document")] if gone.documents else []),
-        *([_count(gone.audit_entries, "audited step")] if gone.audit_entries else []),
+        _count_text(len(erasure.conversation_ids), "conversation"),
+        _count_text(erasure.interactions, "turn"),
+        _count_text(erasure.variables, "variable"),
+        f"memories of {_count_text(erasure.memories, 'conversation')}",
+        _count_text(erasure.requests, "waiting request"),
+        *([_count_text(erasure.documents, "document")] if erasure.documents else []),
+        *([_count_text(erasure.audit_entries, "audited step")] if erasure.audit_entries else []),
     ]
-    if gone.preferences:
+    if erasure.preferences:
         parts.append("what they preferred")
     print(f"{agent}: deleted {', '.join(parts)}.")
-    for name in gone.conversation_ids:
+    for name in erasure.conversation_ids:
         print(f"  {name}")
 
 
-def _count(number: int, noun: str) -> str:
+def _count_text(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..account import data_option, no_platform, running_directory
-from ..console import duration, json_text, lasting, paint, printable, table
-from ..context import command as define
+from ..account import data_option, find_running_directory, no_platform_error
+from ..console import encode_json, format_milliseconds, format_timedelta, paint, print_table, strip_control_characters
+from ..context import define_command as define
 from ..settings import config_option
 
 if TYPE_CHECKING:
@@ -39,30 +39,30 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
     """
     from ...app import read_status
 
-    directory = running_directory(file, data)
+    directory = find_running_directory(file, data)
     found = read_status(directory)
     if found is None:
-        raise no_platform(directory, "start one (`spade-coreason up`), or name another with --data")
+        raise no_platform_error(directory, "start one (`spade-coreason up`), or name another with --data")
     if as_json:
-        print(json_text(json.loads(found.to_json()), indent=2))
-        return 0 if found.is_well else 1
+        print(encode_json(json.loads(found.to_json()), indent=2))
+        return 0 if found.is_healthy else 1
     print(f"{paint('XMPP server', 'bold')}   {found.server}")
     if found.agents:
         columns = ("agent", "state", "conversations", "in flight", "answers/24h", "p50", "p99", "errors")
-        table(columns, [_row(agent) for agent in found.agents])
+        print_table(columns, [_agent_row(agent) for agent in found.agents])
     for agent in found.agents:
         for room, state in agent.rooms.items():
-            print(printable(f"{agent.jid} in the room {room}: {state}"))
-    for why, whose in _hindrances(found.agents).items():
-        print(paint(printable(f"{', '.join(whose)}: {why}"), "red"))
+            print(strip_control_characters(f"{agent.jid} in the room {room}: {state}"))
+    for why, whose in _jids_by_problem(found.agents).items():
+        print(paint(strip_control_characters(f"{', '.join(whose)}: {why}"), "red"))
     for problem in dict.fromkeys(agent.cannot_store for agent in found.agents if agent.cannot_store):
-        print(paint(printable(problem), "red"))
+        print(paint(strip_control_characters(problem), "red"))
     online = sum(agent.state == "online" for agent in found.agents)
     print(f"{online} of {len(found.agents)} agents online, process {found.pid}")
-    return 0 if found.is_well else 1
+    return 0 if found.is_healthy else 1
 
 
-def _hindrances(agents: Sequence[AgentStatus]) -> dict[str, list[str]]:
+def _jids_by_problem(agents: Sequence[AgentStatus]) -> dict[str, list[str]]:
     """What keeps agents from their server, and whom; a hundred may miss the same one."""
     found: dict[str, list[str]] = {}
     for agent in agents:
@@ -72,10 +72,10 @@ def _hindrances(agents: Sequence[AgentStatus]) -> dict[str, list[str]]:
     return found
 
 
-def _row(agent: AgentStatus) -> tuple[object, ...]:
+def _agent_row(agent: AgentStatus) -> tuple[object, ...]:
     state: str = agent.state
     if agent.since is not None:
-        state += f" {lasting(datetime.now(UTC) - agent.since)}"
+        state += f" {format_timedelta(datetime.now(UTC) - agent.since)}"
     if agent.resumed:
         state += f", resumed {'once' if agent.resumed == 1 else f'{agent.resumed} times'}"
     if agent.is_paused:
@@ -85,5 +85,5 @@ def _row(agent: AgentStatus) -> tuple[object, ...]:
     conversations = "?" if agent.conversations is None else f"{agent.conversations_kept:,} ({agent.conversations:,} active)"
     recent = agent.recent
     errors = f"{recent.errors:,} (last: {recent.last_error})" if recent.last_error is not None else "0"
-    took = duration(recent.p50_ms), duration(recent.p99_ms)
+    took = format_milliseconds(recent.p50_ms), format_milliseconds(recent.p99_ms)
     return agent.jid, state, conversations, agent.in_flight, f"{recent.answers:,}", *took, errors

@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..._version import __version__
-from ...exceptions import ConfigError, DatabaseEmpty
+from ...exceptions import ConfigError, DatabaseEmptyError
 from ...storage import open_database
 from ..account import data_option
-from ..console import json_text, mark, printable
-from ..context import Group, run
-from ..settings import config_option, storage_settings
+from ..console import encode_json, strip_control_characters, verdict_sign
+from ..context import CLIGroup, run_async
+from ..settings import config_option, load_storage_settings
 
 if TYPE_CHECKING:
     from ...config import Settings
-    from ...storage import About, Database, Progress
+    from ...storage import BackupInfo, Database, ProgressCallback
 
-_WHERE = config_option("config/platform.yaml, if there is one")
-_FILE = click.argument("backup", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
+_config_option = config_option("config/platform.yaml, if there is one")
+_backup_argument = click.argument("backup", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 
 
-@click.group("storage", cls=Group)
+@click.group("storage", cls=CLIGroup)
 def command() -> None:
     """Back up, restore, check or migrate what the agents keep.
 
@@ -38,7 +38,7 @@ def command() -> None:
 
 
 @command.command("migrate")
-@_WHERE
+@_config_option
 @data_option
 def migrate(file: Path | None, data: Path | None) -> None:
     """Bring the database to the schema of this version. The start of a platform does that too.
@@ -48,12 +48,12 @@ def migrate(file: Path | None, data: Path | None) -> None:
     \b
       spade-coreason storage migrate -c config/production.yaml
     """
-    run(_migrate(storage_settings(file, data)))
+    run_async(_migrate(load_storage_settings(file, data)))
 
 
 async def _migrate(settings: Settings) -> None:
-    async with _alone(settings) as database:
-        before, now = database.was_revision, database.revision
+    async with _open_exclusively(settings) as database:
+        before, now = database.previous_revision, database.revision
     if before is None:
         print(f"{database.name}: made, schema {now}.")
     elif before == now:
@@ -63,7 +63,7 @@ async def _migrate(settings: Settings) -> None:
 
 
 @command.command("check")
-@_WHERE
+@_config_option
 @data_option
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def check(file: Path | None, data: Path | None, as_json: bool) -> int:
@@ -74,32 +74,32 @@ def check(file: Path | None, data: Path | None, as_json: bool) -> int:
     \b
       spade-coreason storage check --json
     """
-    return run(_check(storage_settings(file, data), as_json))
+    return run_async(_check(load_storage_settings(file, data), as_json))
 
 
 async def _check(settings: Settings, as_json: bool) -> int:
-    from ...storage import examine
+    from ...storage import check_health
 
-    async with _beside(settings) as database:
-        health = await examine(database)
+    async with _open_read_only(settings) as database:
+        health = await check_health(database)
     if as_json:
-        print(json_text({"ok": not health.problems, **asdict(health)}, indent=2))
+        print(encode_json({"ok": not health.problems, **asdict(health)}, indent=2))
         return int(bool(health.problems))
-    print(f"{health.database}: schema {health.schema}; {_counted(health.rows)}")
+    print(f"{health.database}: schema {health.schema}; {_counts_text(health.rows)}")
     waiting = f"{health.received:,} to be answered, {health.answered:,} answered and not acknowledged"
     print(f"requests that are not closed: {waiting}")
     for problem in health.problems:
-        print(f"{mark('bad')} {printable(problem)}")
+        print(f"{verdict_sign('bad')} {strip_control_characters(problem)}")
     if health.problems:
         print("Restore a backup, or go on: what is named above is lost, and nothing else.")
         return 1
-    print(f"{mark('good')} nothing is damaged")
+    print(f"{verdict_sign('good')} nothing is damaged")
     return 0
 
 
 @command.command("backup")
-@_FILE
-@_WHERE
+@_backup_argument
+@_config_option
 @data_option
 @click.option("--json", "as_json", is_flag=True, help="Print what the backup holds as JSON.")
 def backup(backup: Path, file: Path | None, data: Path | None, as_json: bool) -> None:
@@ -111,21 +111,21 @@ def backup(backup: Path, file: Path | None, data: Path | None, as_json: bool) ->
     \b
       spade-coreason storage backup backups/friday.tar
     """
-    about = run(_backup(storage_settings(file, data), backup))
-    _report(about, as_json, f"{backup}: holds")
+    about = run_async(_backup(load_storage_settings(file, data), backup))
+    _print_contents(about, as_json, f"{backup}: holds")
 
 
-async def _backup(settings: Settings, target: Path) -> About:
+async def _backup(settings: Settings, target: Path) -> BackupInfo:
     from ...storage import back_up
 
-    async with _beside(settings) as database:
-        with _bar("backing up") as progress:
+    async with _open_read_only(settings) as database:
+        with _progress_bar("backing up") as progress:
             return await back_up(database, settings.storage.memory_dir, target, __version__, progress)
 
 
 @command.command("restore")
-@_FILE
-@_WHERE
+@_backup_argument
+@_config_option
 @data_option
 @click.option("--json", "as_json", is_flag=True, help="Print what the backup held as JSON.")
 def restore(backup: Path, file: Path | None, data: Path | None, as_json: bool) -> None:
@@ -137,31 +137,31 @@ def restore(backup: Path, file: Path | None, data: Path | None, as_json: bool) -
     \b
       spade-coreason storage restore backups/friday.tar --data restored
     """
-    about = run(_restore(storage_settings(file, data), backup))
-    _report(about, as_json, f"{backup}: restored")
+    about = run_async(_restore(load_storage_settings(file, data), backup))
+    _print_contents(about, as_json, f"{backup}: restored")
 
 
-async def _restore(settings: Settings, source: Path) -> About:
+async def _restore(settings: Settings, source: Path) -> BackupInfo:
     from ...storage import restore
 
-    async with _alone(settings) as database:
-        with _bar("restoring") as progress:
+    async with _open_exclusively(settings) as database:
+        with _progress_bar("restoring") as progress:
             return await restore(database, settings.storage.memory_dir, source, progress)
 
 
-def _report(about: About, as_json: bool, what: str) -> None:
+def _print_contents(about: BackupInfo, as_json: bool, prefix: str) -> None:
     if as_json:
-        print(json_text(asdict(about), indent=2))
+        print(encode_json(asdict(about), indent=2))
         return
-    print(f"{what} {_counted({**about.rows, 'memories': about.memories})}.")
+    print(f"{prefix} {_counts_text({**about.rows, 'memories': about.memories})}.")
 
 
-def _counted(rows: dict[str, int]) -> str:
+def _counts_text(rows: dict[str, int]) -> str:
     return ", ".join(f"{table} {count:,}" for table, count in rows.items() if count) or "nothing"
 
 
 @asynccontextmanager
-async def _alone(settings: Settings) -> AsyncIterator[Database]:
+async def _open_exclusively(settings: Settings) -> AsyncIterator[Database]:
     """The database, made or migrated, and nobody else's; DataDirectoryInUse while a platform runs."""
     from ...storage import lock_database, lock_directory
 
@@ -174,12 +174,12 @@ async def _alone(settings: Settings) -> AsyncIterator[Database]:
 
 
 @asynccontextmanager
-async def _beside(settings: Settings) -> AsyncIterator[Database]:
+async def _open_read_only(settings: Settings) -> AsyncIterator[Database]:
     """The database to read, whoever writes to it."""
 
     try:
         database = await open_database(settings.storage.url, reads_only=True)
-    except DatabaseEmpty as error:
+    except DatabaseEmptyError as error:
         remedy = "name the platform's configuration with -c FILE, or its data with --data DIR"
         raise ConfigError("", f"{error}; {remedy}") from error
     try:
@@ -189,7 +189,7 @@ async def _beside(settings: Settings) -> AsyncIterator[Database]:
 
 
 @contextmanager
-def _bar(label: str) -> Iterator[Progress]:
+def _progress_bar(label: str) -> Iterator[ProgressCallback]:
     """A progress bar on a terminal, and nothing elsewhere."""
     if not sys.stderr.isatty():
         yield lambda done, total: None

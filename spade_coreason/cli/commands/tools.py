@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...domain.jid import bare
+from ...domain.jid import bare_jid
 from ...exceptions import ConfigError
 from .. import errors
-from ..account import those_there
-from ..completion import agents as known_agents
-from ..console import json_text, table
-from ..context import command as define, run
-from ..settings import config_option, platform_settings
+from ..account import describe_agents
+from ..completion import complete_agents as known_agents
+from ..console import encode_json, print_table
+from ..context import define_command as define, run_async
+from ..settings import config_option, load_platform_settings
 
 if TYPE_CHECKING:
     from ...config import Settings
@@ -36,27 +36,27 @@ def command(agent: str | None, file: Path | None, as_json: bool) -> int:
       spade-coreason tools
       spade-coreason tools assistant --json
     """
-    return run(_show(platform_settings(file), agent, as_json))
+    return run_async(_show(load_platform_settings(file), agent, as_json))
 
 
-async def _show(settings: Settings, wanted: str | None, as_json: bool) -> int:
-    from ..dry_run import UsesServers, configured_agent
+async def _show(settings: Settings, agent_name: str | None, as_json: bool) -> int:
+    from ..dry_run import HasMCPServers, build_unstarted_agent
 
-    known = [bare(agent.jid) for agent in settings.agents]
-    if wanted is not None and not any(wanted in (jid, jid.partition("@")[0]) for jid in known):
-        raise ConfigError("AGENT", f'there is no agent "{wanted}"; {those_there(known)}')
+    known = [bare_jid(agent.jid) for agent in settings.agents]
+    if agent_name is not None and not any(agent_name in (jid, jid.partition("@")[0]) for jid in known):
+        raise ConfigError("AGENT", f'there is no agent "{agent_name}"; {describe_agents(known)}')
     records: list[dict[str, Any]] = []
     code = 0
     for number, jid in enumerate(known):
-        if wanted is not None and wanted not in (jid, jid.partition("@")[0]):
+        if agent_name is not None and agent_name not in (jid, jid.partition("@")[0]):
             continue
         try:
-            agent = configured_agent(settings, number)
+            agent = build_unstarted_agent(settings, number)
         except ConfigError as error:
-            errors.say(error)
+            errors.print_error(error)
             code = max(code, errors.exit_code(error))
             continue
-        if not isinstance(agent, UsesServers):
+        if not isinstance(agent, HasMCPServers):
             continue
         offers, problems = await agent.examine_mcp_servers()
         records += [
@@ -64,12 +64,12 @@ async def _show(settings: Settings, wanted: str | None, as_json: bool) -> int:
             for offer in offers
         ]
         for problem in problems:
-            errors.say(problem)
+            errors.print_error(problem)
             code = max(code, errors.exit_code(problem))
     if as_json:
-        print(json_text(records, indent=2))
+        print(encode_json(records, indent=2))
     elif records:
-        table(("agent", "uri", "hash"), [(record["agent"], record["uri"], record["hash"]) for record in records])
+        print_table(("agent", "uri", "hash"), [(record["agent"], record["uri"], record["hash"]) for record in records])
     elif not code:
         print("There are none.")
     return code

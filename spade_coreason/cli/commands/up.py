@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..console import warn
-from ..context import command as define, run
+from ..context import define_command as define, run_async
 from ..serve import print_platform, serve
-from ..settings import config_option, platform_settings
+from ..settings import config_option, load_platform_settings
 
 if TYPE_CHECKING:
     from ...app import Platform
@@ -26,13 +26,13 @@ def command(file: Path | None) -> None:
       spade-coreason up
       spade-coreason up -c config/production.yaml
     """
-    settings = platform_settings(file)
+    settings = load_platform_settings(file)
     if not settings.agents:
         warn(f"{settings.place('agents')}: there are none; add one")
-    run(serve(settings, _print))
+    run_async(serve(settings, _print_ready))
     print("Stopped.")
 
 
-def _print(platform: Platform) -> None:
+def _print_ready(platform: Platform) -> None:
     print_platform(platform)
     print("Ready. Ctrl-C stops.", flush=True)

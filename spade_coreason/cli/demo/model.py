@@ -14,11 +14,11 @@ from .script import is_assistant
 if TYPE_CHECKING:
     from ...config import AgentSettings, Settings
 
-_VARIABLES = ("OPENAI_BASE_URL", "OPENAI_API_KEY")
+_MODEL_VARIABLES = ("OPENAI_BASE_URL", "OPENAI_API_KEY")
 
 
 @asynccontextmanager
-async def with_model(settings: Settings) -> AsyncIterator[tuple[Settings, str]]:
+async def provide_model(settings: Settings) -> AsyncIterator[tuple[Settings, str]]:
     """The settings with a model for the agent "assistant", or without that agent, and a line that says which."""
     agents = settings.agents
     asked = [agent for agent in agents if is_assistant(agent)]
@@ -26,22 +26,22 @@ async def with_model(settings: Settings) -> AsyncIterator[tuple[Settings, str]]:
         yield settings, ""
     elif find_spec("openai") is None:
         line = "none: assistant is left out, it needs the package openai (pip install 'spade-coreason[llm]')"
-        yield _with_agents(settings, (agent for agent in agents if agent not in asked)), line
-    elif "endpoint" in asked[0].options or any(map(os.environ.get, _VARIABLES)):
+        yield _replace_agents(settings, (agent for agent in agents if agent not in asked)), line
+    elif "endpoint" in asked[0].options or any(map(os.environ.get, _MODEL_VARIABLES)):
         name = asked[0].options.get("model") or os.environ.get("OPENAI_MODEL") or "that of its manifest"
         yield settings, f"{name}, asked by assistant"
     else:
-        from ...llm import NAME, REMEDY, ScriptedModel
+        from ...llm import MODEL_NAME, REMEDY, ScriptedModel
 
         async with ScriptedModel() as model:
-            given = {"model": NAME, "endpoint": {"url": model.url}}
-            scripted = (_with_options(agent, given) if agent in asked else agent for agent in agents)
-            yield _with_agents(settings, scripted), f"none: a script plays it for assistant. {REMEDY}"
+            given = {"model": MODEL_NAME, "endpoint": {"url": model.url}}
+            scripted = (_add_options(agent, given) if agent in asked else agent for agent in agents)
+            yield _replace_agents(settings, scripted), f"none: a script plays it for assistant. {REMEDY}"
 
 
-def _with_agents(settings: Settings, agents: Iterable[AgentSettings]) -> Settings:
+def _replace_agents(settings: Settings, agents: Iterable[AgentSettings]) -> Settings:
     return settings.model_copy(update={"agents": tuple(agents)})
 
 
-def _with_options(agent: AgentSettings, given: Mapping[str, object]) -> AgentSettings:
-    return agent.model_copy(update={"options": MappingProxyType({**agent.options, **given})})
+def _add_options(agent: AgentSettings, options: Mapping[str, object]) -> AgentSettings:
+    return agent.model_copy(update={"options": MappingProxyType({**agent.options, **options})})

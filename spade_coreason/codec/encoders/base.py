@@ -12,31 +12,31 @@ from typing import Protocol, TypeAlias
 from ...domain.messages import TurnEvent
 from ...domain.value import value
 
-ChainedTo: TypeAlias = Callable[[], str | None]
+FindChainedDevice: TypeAlias = Callable[[], str | None]
 
 
 @value
-class Manner:
+class PresentationOptions:
     """What the devices of a person show of one turn, and what they want to see of it."""
 
-    grows: bool = False
+    has_live_messages: bool = False
     """Every device of theirs shows corrections (XEP-0308)."""
-    chained_to: ChainedTo = lambda: None
+    find_chained_device: FindChainedDevice = lambda: None
     """Names, whenever it is called, the one device of theirs where each correction has to name the version before it."""
     is_rerun: bool = False
     """Of the same turn something may have been said before."""
-    thoughts: bool = False
+    shows_thoughts: bool = False
     """They read thoughts."""
-    steps: bool = False
+    shows_steps: bool = False
     """They read which tools are used."""
-    refers: bool = False
+    has_replies: bool = False
     """The device that asked shows replies (XEP-0461)."""
 
 
-PLAIN = Manner()
+PLAIN_PRESENTATION = PresentationOptions()
 
 
-class Voice(Protocol):
+class ReplyEncoder(Protocol):
     """The language of one turn."""
 
     @property
@@ -50,7 +50,7 @@ class Voice(Protocol):
         ...
 
     @property
-    def grows(self) -> bool:
+    def has_live_messages(self) -> bool:
         """Whether a stream is shown as a message that grows (XEP-0308)."""
         ...
 
@@ -65,25 +65,25 @@ class Voice(Protocol):
         ...
 
     def reads_thoughts(self, title: str | None) -> bool:
-        """Whether thoughts with this title, `STEP` or none, are shown to this listener."""
+        """Whether thoughts with this title, `STEP_TITLE` or none, are shown to this listener."""
         ...
 
-    def say(self, event: TurnEvent) -> list[str]:
+    def encode(self, event: TurnEvent) -> list[str]:
         """The stanzas that `event` becomes now; none where it waits for more, or is not for this listener."""
         ...
 
-    def growth(self, stream_id: str) -> list[str]:
-        """Where it `grows`: a stream that has more to show than before, as it stands. Nothing of it is to be kept."""
+    def encode_update(self, stream_id: str) -> list[str]:
+        """Where it `has_live_messages`: a stream that has more to show than before, as it stands. Nothing of it is to be kept."""
         ...
 
-    def composing(self) -> str | None:
+    def encode_composing(self) -> str | None:
         """The stanza that says "typing…", where `shows_typing`."""
         ...
 
-    def paused(self) -> str | None:
+    def encode_paused(self) -> str | None:
         """The stanza that takes "typing…" back, where it was said and no answer comes."""
         ...
 
-    def withdrawn(self) -> list[str]:
+    def encode_cancelled(self) -> list[str]:
         """The last words of an answer that nobody wants any more: only where something of it is seen already."""
         ...

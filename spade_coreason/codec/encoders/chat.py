@@ -6,44 +6,55 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from ...contracts import ThinkingBlock
-from ...contracts.blocks import STEP
+from ...contracts.blocks import STEP_TITLE
 from ...domain.messages import (
     PARENT_THREAD,
+    BlockEmitted,
     Completed,
     Failed,
-    Incoming,
+    InboundRequest,
     Refused,
-    Said,
-    SaidText,
     StreamAborted,
     StreamChunk,
     StreamEnded,
     StreamStarted,
+    TextEmitted,
     TurnEvent,
 )
-from ..elements import ANSWER_MARK, LEAST_TEXT_BYTES, address, file_at, frame, hint, replacing, reply_to, responses, said_id
-from ..markdown.convert import styled
+from ..elements import (
+    ANSWER_MARKER_XML,
+    MIN_TEXT_BYTES,
+    content_id,
+    file_element,
+    hint_element,
+    make_frame,
+    replace_element,
+    reply_address,
+    reply_element,
+    response_elements,
+)
+from ..markdown.convert import style_markdown
 from ..markdown.tables import FENCE
 from ..namespaces import CHAT_STATES_NAMESPACE, ORIGIN_ID_NAMESPACE
-from ..xml import attribute, clean, escape_clean, split, wire_size
-from .base import PLAIN, Manner
-from .text import block_text, thought_text
+from ..xml import clean, escape_attribute, escape_clean, split_text, wire_size
+from .base import PLAIN_PRESENTATION, PresentationOptions
+from .text import render_block, render_thought
 
 
-class Growing:
+class LiveMessage:
     """A stream to a person: its text so far, and the message in which it grows."""
 
-    __slots__ = ("chained_to", "chunks", "last_id", "message_id", "reply", "shown", "versions")
+    __slots__ = ("chained_device", "chunks", "last_stanza_id", "message_id", "reply_element", "shown_chunks", "version_count")
 
     def __init__(self, message_id: str) -> None:
         self.chunks: list[str] = []
-        self.shown = 0
-        self.reply: str | None = None
+        self.shown_chunks = 0
+        self.reply_element: str | None = None
         """The reference to the question in every version of it, as soon as there is one."""
         self.message_id = message_id
-        self.versions = 0
-        self.last_id: str | None = None
-        self.chained_to: str | None = None
+        self.version_count = 0
+        self.last_stanza_id: str | None = None
+        self.chained_device: str | None = None
 
     @property
     def text(self) -> str:
@@ -52,19 +63,19 @@ class Growing:
     @property
     def styled(self) -> str:
         """As a person reads it; what is marked and not complete yet stands as it is."""
-        return styled(self.text)
+        return style_markdown(self.text)
 
-    def cut_off(self, why: str) -> str:
+    def interrupted_text(self, reason: str) -> str:
         """Its text, which ends before its end."""
-        return and_more(self.styled.rstrip(), f"… ({why})")
+        return append_mark(self.styled.rstrip(), f"… ({reason})")
 
     @property
-    def has_more(self) -> bool:
+    def has_unshown_text(self) -> bool:
         """Whether there is something to show that was not shown."""
-        return self.shown < len(self.chunks) and bool(self.text.strip())
+        return self.shown_chunks < len(self.chunks) and bool(self.text.strip())
 
 
-def and_more(text: str, mark: str) -> str:
+def append_mark(text: str, mark: str) -> str:
     """A text with a mark behind it that says that it ends too soon."""
     # The end of a block of code is one only if nothing stands behind it.
     return f"{text}\n{mark.lstrip()}" if text.endswith(FENCE) else f"{text}{mark}"
@@ -73,10 +84,10 @@ def and_more(text: str, mark: str) -> str:
 _END = "</message>"
 
 
-class PersonVoice:
+class ChatEncoder:
     """Text with Message Styling (XEP-0393) for people: every block a message, a stream one message.
 
-    Where it `grows`, a stream is shown before it is whole. Where it `refers`, the first message is a reply to the question.
+    Where it `has_live_messages`, a stream is shown before it is whole. Where it `refers`, the first message is a reply to the question.
 
     What a stream shows while it grows is for the moment: not stored, not copied, never twice. Its last version is a correction
     like the others (XEP-0308) and complete in itself; only that one is kept. Nor is a thought, which is no part of the answer.
@@ -85,174 +96,193 @@ class PersonVoice:
     """
 
     shows_files = True
-    offers = True
+    has_quick_responses = True
     """Whether answers may be offered: what is chosen is said to the agent as it is."""
 
-    def __init__(self, incoming: Incoming, key: UUID, stanza_bytes: int, manner: Manner = PLAIN) -> None:
+    def __init__(
+        self, incoming: InboundRequest, key: UUID, stanza_bytes: int, options: PresentationOptions = PLAIN_PRESENTATION
+    ) -> None:
         self.key = str(key)
         self._incoming = incoming
-        self._manner = manner
+        self._options = options
         self._stanza_bytes = stanza_bytes
-        self._reply = reply_to(incoming) if manner.refers or incoming.uses_replies else ""
+        self._reply_element = reply_element(incoming) if options.has_replies or incoming.uses_replies else ""
         parent = incoming.metadata.get(PARENT_THREAD)
-        self._opening, self._thread, most = frame(
-            address(incoming), incoming.message_type, incoming.thread, parent, stanza_bytes
+        self._opening, self._thread, most = make_frame(
+            reply_address(incoming), incoming.message_type, incoming.thread, parent, stanza_bytes
         )
-        self._body_bytes = max(most - len(self._reply.encode()), LEAST_TEXT_BYTES) if self._reply else most
-        self._streams: dict[str, Growing] = {}
-        self._begun = self._made = self._thoughts = 0
-        self._typing = False
-        self.grows = self.follows_streams = manner.grows
+        self._body_bytes = max(most - len(self._reply_element.encode()), MIN_TEXT_BYTES) if self._reply_element else most
+        self._streams: dict[str, LiveMessage] = {}
+        self._stream_count = self._message_count = self._thought_count = 0
+        self._is_typing = False
+        self.has_live_messages = self.follows_streams = options.has_live_messages
         self.shows_typing = incoming.uses_chat_states
 
     def reads_thoughts(self, title: str | None) -> bool:
-        return self._manner.thoughts or (title == STEP and self._manner.steps)
+        return self._options.shows_thoughts or (title == STEP_TITLE and self._options.shows_steps)
 
-    def say(self, event: TurnEvent) -> list[str]:
+    def encode(self, event: TurnEvent) -> list[str]:
         if isinstance(event, StreamChunk):
             self._streams[event.stream_id].chunks.append(event.chunk)
-        elif isinstance(event, SaidText):
-            stanzas = self._whole(styled(event.content) if event.text is None else event.text, event.links)
-            return self._offering(stanzas, event.choices) if event.choices else stanzas
+        elif isinstance(event, TextEmitted):
+            stanzas = self._encode_with_links(
+                style_markdown(event.content) if event.short_text is None else event.short_text, event.links
+            )
+            return self._add_responses(stanzas, event.choices) if event.choices else stanzas
         elif isinstance(event, StreamStarted):
-            stream = self._streams[event.stream_id] = Growing(f"{self.key}-s{self._begun}")
-            stream.chained_to = self._manner.chained_to()
-            self._begun += 1
+            stream = self._streams[event.stream_id] = LiveMessage(f"{self.key}-s{self._stream_count}")
+            stream.chained_device = self._options.find_chained_device()
+            self._stream_count += 1
         elif isinstance(event, StreamEnded):
             stream = self._streams.pop(event.stream_id)
-            return self._whole(stream.styled if event.text is None else event.text, event.links, stream)
-        elif isinstance(event, Completed) or (isinstance(event, Failed) and event.reported):
-            return [self._chat_state("active")] if self._typing else []
-        elif isinstance(event, Said):
+            return self._encode_with_links(stream.styled if event.short_text is None else event.short_text, event.links, stream)
+        elif isinstance(event, Completed) or (isinstance(event, Failed) and event.is_reported):
+            return [self._encode_chat_state("active")] if self._is_typing else []
+        elif isinstance(event, BlockEmitted):
             block = event.block
             if isinstance(block, ThinkingBlock):
-                return self._thought(block)
-            return self._whole(block_text(block) if event.text is None else event.text, event.links)
+                return self._encode_thought(block)
+            return self._encode_with_links(render_block(block) if event.short_text is None else event.short_text, event.links)
         elif isinstance(event, StreamAborted):
             stream = self._streams.pop(event.stream_id)
             if event.replacement is not None:
-                return self._text(styled(event.replacement), stream)
-            return self._text(stream.cut_off(f"interrupted: {event.reason}"), stream) if stream.text.strip() else []
+                return self._encode_text(style_markdown(event.replacement), stream)
+            return (
+                self._encode_text(stream.interrupted_text(f"interrupted: {event.reason}"), stream)
+                if stream.text.strip()
+                else []
+            )
         elif isinstance(event, Failed | Refused):
-            return self._text(event.message)
+            return self._encode_text(event.message)
         return []
 
-    def growth(self, stream_id: str) -> list[str]:
+    def encode_update(self, stream_id: str) -> list[str]:
         stream = self._streams[stream_id]
-        return [self._version(stream)] if self.grows and stream.has_more and self._may_show(stream) else []
-
-    def composing(self) -> str | None:
-        if not self._incoming.uses_chat_states:
-            return None
-        return self._chat_state("composing")
-
-    def paused(self) -> str | None:
-        return self._chat_state("paused") if self._typing else None
-
-    def withdrawn(self) -> list[str]:
-        seen = [stream for stream in self._streams.values() if stream.versions]
-        return [stanza for stream in seen for stanza in self._text(stream.cut_off("taken back"), stream)]
-
-    def _chat_state(self, state: str) -> str:
-        self._typing = state == "composing"
-        to = attribute(address(self._incoming))
         return (
-            f"<message to='{to}' type='chat'><{state} xmlns='{CHAT_STATES_NAMESPACE}'/>{ANSWER_MARK}"
-            f"{self._thread}{hint('no-store')}</message>"
+            [self._encode_version(stream)]
+            if self.has_live_messages and stream.has_unshown_text and self._may_update(stream)
+            else []
         )
 
-    def _may_show(self, stream: Growing) -> bool:
-        return not stream.versions or self._replaced(stream) is not None
+    def encode_composing(self) -> str | None:
+        if not self._incoming.uses_chat_states:
+            return None
+        return self._encode_chat_state("composing")
 
-    def _replaced(self, stream: Growing) -> str | None:
+    def encode_paused(self) -> str | None:
+        return self._encode_chat_state("paused") if self._is_typing else None
+
+    def encode_cancelled(self) -> list[str]:
+        seen = [stream for stream in self._streams.values() if stream.version_count]
+        return [stanza for stream in seen for stanza in self._encode_text(stream.interrupted_text("taken back"), stream)]
+
+    def _encode_chat_state(self, state: str) -> str:
+        self._is_typing = state == "composing"
+        to = escape_attribute(reply_address(self._incoming))
+        return (
+            f"<message to='{to}' type='chat'><{state} xmlns='{CHAT_STATES_NAMESPACE}'/>{ANSWER_MARKER_XML}"
+            f"{self._thread}{hint_element('no-store')}</message>"
+        )
+
+    def _may_update(self, stream: LiveMessage) -> bool:
+        return not stream.version_count or self._replaced_id(stream) is not None
+
+    def _replaced_id(self, stream: LiveMessage) -> str | None:
         """The id that the next version of a stream corrects; None where there is nothing to correct."""
-        if stream.chained_to is not None:
-            return stream.last_id if self._manner.chained_to() == stream.chained_to else None
+        if stream.chained_device is not None:
+            return stream.last_stanza_id if self._options.find_chained_device() == stream.chained_device else None
         # Of a turn that runs again the first run may have shown something already.
-        return stream.message_id if stream.versions or self._manner.is_rerun else None
+        return stream.message_id if stream.version_count or self._options.is_rerun else None
 
-    def _version(self, stream: Growing) -> str:
+    def _encode_version(self, stream: LiveMessage) -> str:
         """The stream as it stands, as much of it as one stanza takes."""
-        stream.shown = len(stream.chunks)
-        self._typing = self.shows_typing
-        text = self._fitting(clean(stream.styled).strip())
-        replaced = self._replaced(stream)
-        number, stream.versions = stream.versions, stream.versions + 1
-        is_first = not (number or self._manner.is_rerun)
-        stanza_id = stream.message_id if is_first else f"{stream.message_id}.{number}{'r' if self._manner.is_rerun else ''}"
-        stream.last_id = stanza_id
-        if stream.reply is None:
-            stream.reply = self._take_reply()
-        extra = f"{self._state}{replacing(replaced)}{stream.reply}{hint('no-store')}{hint('no-copy')}"
-        return self._stanza(stanza_id, text, extra)
+        stream.shown_chunks = len(stream.chunks)
+        self._is_typing = self.shows_typing
+        text = self._cut_to_fit(clean(stream.styled).strip())
+        replaced = self._replaced_id(stream)
+        number, stream.version_count = stream.version_count, stream.version_count + 1
+        is_first = not (number or self._options.is_rerun)
+        stanza_id = stream.message_id if is_first else f"{stream.message_id}.{number}{'r' if self._options.is_rerun else ''}"
+        stream.last_stanza_id = stanza_id
+        if stream.reply_element is None:
+            stream.reply_element = self._pop_reply_element()
+        extra = f"{self._composing_element}{replace_element(replaced)}{stream.reply_element}{hint_element('no-store')}{hint_element('no-copy')}"
+        return self._encode_stanza(stanza_id, text, extra)
 
     @property
-    def _state(self) -> str:
+    def _composing_element(self) -> str:
         """Beside what is said before the end: there is more to come."""
         return f"<composing xmlns='{CHAT_STATES_NAMESPACE}'/>" if self.shows_typing else ""
 
-    def _fitting(self, text: str) -> str:
+    def _cut_to_fit(self, text: str) -> str:
         """As much of a text as one stanza takes."""
         if len(text) * 12 > self._body_bytes and wire_size(text) > self._body_bytes:
-            return and_more(next(split(text, self._body_bytes - 16)), " …")
+            return append_mark(next(split_text(text, self._body_bytes - 16)), " …")
         return text
 
-    def _thought(self, block: ThinkingBlock) -> list[str]:
+    def _encode_thought(self, block: ThinkingBlock) -> list[str]:
         """Its lines in italics, in one stanza: what is too long for it is cut off."""
         text = clean(block.content).strip()
         if not text or not self.reads_thoughts(block.title):
             return []
-        stanza_id = said_id(f"{self.key}-t", self._thoughts, text)
-        self._thoughts += 1
-        self._typing = self.shows_typing
-        return [self._stanza(stanza_id, self._fitting(thought_text(text)), self._state + hint("no-store"))]
+        stanza_id = content_id(f"{self.key}-t", self._thought_count, text)
+        self._thought_count += 1
+        self._is_typing = self.shows_typing
+        return [
+            self._encode_stanza(
+                stanza_id, self._cut_to_fit(render_thought(text)), self._composing_element + hint_element("no-store")
+            )
+        ]
 
-    def _whole(self, text: str, links: tuple[str, ...], stream: Growing | None = None) -> list[str]:
+    def _encode_with_links(self, text: str, links: tuple[str, ...], stream: LiveMessage | None = None) -> list[str]:
         """A text, and behind it a message for each link; one where the text is the link."""
         if not links:
-            return self._text(text, stream)
+            return self._encode_text(text, stream)
         if (alone := text.strip()) in links:
-            return self._text(alone, stream, is_link=True)
-        return [*self._text(text, stream), *(message for link in links for message in self._text(link, is_link=True))]
+            return self._encode_text(alone, stream, is_link=True)
+        return [
+            *self._encode_text(text, stream),
+            *(message for link in links for message in self._encode_text(link, is_link=True)),
+        ]
 
-    def _offering(self, stanzas: list[str], choices: Iterable[tuple[str, str]]) -> list[str]:
+    def _add_responses(self, stanzas: list[str], choices: Iterable[tuple[str, str]]) -> list[str]:
         """With what may be answered (XEP-0439) in the last stanza, if it has room for it; the text says it too."""
-        offered = responses(choices)
-        if not offered or not stanzas or not self.offers:
+        offered = response_elements(choices)
+        if not offered or not stanzas or not self.has_quick_responses:
             return stanzas
         whole = f"{stanzas[-1].removesuffix(_END)}{offered}{_END}"
         return [*stanzas[:-1], whole] if len(whole.encode()) <= self._stanza_bytes else stanzas
 
-    def _text(self, text: str, stream: Growing | None = None, *, is_link: bool = False) -> list[str]:
+    def _encode_text(self, text: str, stream: LiveMessage | None = None, *, is_link: bool = False) -> list[str]:
         text = clean(text).strip()
         if not text:
             return []
-        replaced = self._replaced(stream) if stream is not None and self.grows else None
-        reply = stream.reply if stream is not None and stream.reply is not None else self._take_reply()
+        replaced = self._replaced_id(stream) if stream is not None and self.has_live_messages else None
+        reply = stream.reply_element if stream is not None and stream.reply_element is not None else self._pop_reply_element()
         if is_link:
-            return [self._message(text, replaced, reply + file_at(text))]
+            return [self._encode_message(text, replaced, reply + file_element(text))]
         if len(text) * 12 <= self._body_bytes or wire_size(text) <= self._body_bytes:
-            return [self._message(text, replaced, reply)]
-        first, *others = split(text, self._body_bytes)
-        return [self._message(first, replaced, reply), *(self._message(part) for part in others)]
+            return [self._encode_message(text, replaced, reply)]
+        first, *others = split_text(text, self._body_bytes)
+        return [self._encode_message(first, replaced, reply), *(self._encode_message(part) for part in others)]
 
-    def _take_reply(self) -> str:
-        reply, self._reply = self._reply, ""
+    def _pop_reply_element(self) -> str:
+        reply, self._reply_element = self._reply_element, ""
         return reply
 
-    def _message(self, text: str, replaced: str | None = None, beside: str = "") -> str:
-        stanza_id = said_id(self.key, self._made, text)
-        self._made += 1
-        extra = beside
+    def _encode_message(self, text: str, replaced_id: str | None = None, extra_xml: str = "") -> str:
+        stanza_id = content_id(self.key, self._message_count, text)
+        self._message_count += 1
+        extra = extra_xml
         if self._incoming.uses_chat_states:
-            extra, self._typing = f"{beside}<active xmlns='{CHAT_STATES_NAMESPACE}'/>", False
-        if replaced is not None:
-            extra += replacing(replaced) + hint("store")
-        return self._stanza(stanza_id, text, extra)
+            extra, self._is_typing = f"{extra_xml}<active xmlns='{CHAT_STATES_NAMESPACE}'/>", False
+        if replaced_id is not None:
+            extra += replace_element(replaced_id) + hint_element("store")
+        return self._encode_stanza(stanza_id, text, extra)
 
-    def _stanza(self, stanza_id: str, text: str, extra: str) -> str:
+    def _encode_stanza(self, stanza_id: str, text: str, extra_xml: str) -> str:
         """A message with a text that is clean."""
         return (
             f"{self._opening} id='{stanza_id}'><body>{escape_clean(text)}</body>"
-            f"{self._thread}{extra}{ANSWER_MARK}<origin-id xmlns='{ORIGIN_ID_NAMESPACE}' id='{stanza_id}'/></message>"
+            f"{self._thread}{extra_xml}{ANSWER_MARKER_XML}<origin-id xmlns='{ORIGIN_ID_NAMESPACE}' id='{stanza_id}'/></message>"
         )

@@ -2,23 +2,25 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from ...domain.messages import Incoming
-from .base import PLAIN, Manner, Voice
-from .chat import PersonVoice
-from .groupchat import RoomVoice
-from .program import ProgramVoice
-from .spade import SpadeVoice
+from ...domain.messages import InboundRequest
+from .base import PLAIN_PRESENTATION, PresentationOptions, ReplyEncoder
+from .chat import ChatEncoder
+from .groupchat import GroupchatEncoder
+from .program import CloudEventEncoder
+from .spade import SpadeEncoder
 
 
-def voice_for(incoming: Incoming, key: UUID, agent: str, stanza_bytes: int, manner: Manner = PLAIN) -> Voice:
+def encoder_for(
+    incoming: InboundRequest, key: UUID, agent: str, stanza_bytes: int, options: PresentationOptions = PLAIN_PRESENTATION
+) -> ReplyEncoder:
     """The voice for whoever sent `incoming` to the bare JID `agent`. No stanza it makes exceeds `stanza_bytes`.
 
-    `manner` is how it is shown to a person.
+    `options` is how it is shown to a person.
     """
-    if incoming.language == "program":
-        return ProgramVoice(incoming, key, agent, stanza_bytes)
-    if incoming.language == "spade":
-        return SpadeVoice(incoming, key, stanza_bytes)
-    if incoming.language == "room":
-        return RoomVoice(incoming, key, stanza_bytes)
-    return PersonVoice(incoming, key, stanza_bytes, manner)
+    if incoming.channel == "program":
+        return CloudEventEncoder(incoming, key, agent, stanza_bytes)
+    if incoming.channel == "spade":
+        return SpadeEncoder(incoming, key, stanza_bytes)
+    if incoming.channel == "room":
+        return GroupchatEncoder(incoming, key, stanza_bytes)
+    return ChatEncoder(incoming, key, stanza_bytes, options)

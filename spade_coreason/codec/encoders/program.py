@@ -7,39 +7,39 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 
 from ...contracts import ErrorCode
 from ...domain.messages import (
+    BlockEmitted,
     Completed,
     Failed,
-    Incoming,
-    Malformed,
+    InboundRequest,
+    MalformedRequest,
     Refused,
-    Said,
-    SaidText,
     StreamAborted,
     StreamChunk,
     StreamEnded,
     StreamStarted,
+    TextEmitted,
     TurnEvent,
-    named,
+    derive_part_id,
 )
 from ..cloud_events import EventWriter
 from ..data_forms import result_form
 
 
-class ProgramVoice:
+class CloudEventEncoder:
     """CloudEvents in JSON containers (XEP-0335), at full speed, to the full JID that asked.
 
     Data is a data form (XEP-0004) too, for programs that know those.
     """
 
     shows_typing = False
-    grows = False
+    has_live_messages = False
     follows_streams = True
     shows_files = False
 
-    def __init__(self, incoming: Incoming, key: UUID, agent: str, stanza_bytes: int) -> None:
+    def __init__(self, incoming: InboundRequest, key: UUID, agent: str, stanza_bytes: int) -> None:
         self.key = str(key)
         self._uuid = key
-        self._events = EventWriter(
+        self._writer = EventWriter(
             to=incoming.sender,
             source=f"xmpp:{agent}",
             thread=incoming.thread,
@@ -51,24 +51,24 @@ class ProgramVoice:
     def reads_thoughts(self, title: str | None) -> bool:
         return True
 
-    def say(self, event: TurnEvent) -> list[str]:
-        kind, data = _event(event, self._uuid)
-        return self._events.write(kind, data, beside=result_form(data) if kind == "block.data" else "")
+    def encode(self, event: TurnEvent) -> list[str]:
+        kind, data = _event_data(event, self._uuid)
+        return self._writer.write(kind, data, extra_xml=result_form(data) if kind == "block.data" else "")
 
-    def growth(self, stream_id: str) -> list[str]:
+    def encode_update(self, stream_id: str) -> list[str]:
         return []
 
-    def composing(self) -> str | None:
+    def encode_composing(self) -> str | None:
         return None
 
-    def paused(self) -> str | None:
+    def encode_paused(self) -> str | None:
         return None
 
-    def withdrawn(self) -> list[str]:
+    def encode_cancelled(self) -> list[str]:
         return []
 
 
-def malformed_answer(malformed: Malformed, agent: str, stanza_bytes: int) -> list[str]:
+def encode_malformed_reply(malformed: MalformedRequest, agent: str, stanza_bytes: int) -> list[str]:
     """Says once to whoever sent it why a request cannot be read."""
     key = uuid5(NAMESPACE_URL, malformed.stanza_id)  # theirs could hold anything
     writer = EventWriter(
@@ -79,10 +79,10 @@ def malformed_answer(malformed: Malformed, agent: str, stanza_bytes: int) -> lis
         request_id=malformed.request_id or malformed.stanza_id,
         stanza_bytes=stanza_bytes,
     )
-    return writer.write(*_event(Failed(f"not a request: {malformed.problem}", ErrorCode.BAD_REQUEST, False), key))
+    return writer.write(*_event_data(Failed(f"not a request: {malformed.problem}", ErrorCode.BAD_REQUEST, False), key))
 
 
-def _event(event: TurnEvent, key: UUID) -> tuple[str, dict[str, Any]]:
+def _event_data(event: TurnEvent, key: UUID) -> tuple[str, dict[str, Any]]:
     """The type (without its prefix) and the data of an event; `key` is that of the request."""
     match event:
         case StreamChunk(stream_id, seq, chunk):
@@ -94,10 +94,15 @@ def _event(event: TurnEvent, key: UUID) -> tuple[str, dict[str, Any]]:
         case StreamAborted(stream_id, reason, replacement):
             instead = {} if replacement is None else {"replacement": replacement}
             return "stream.abort", {"stream_id": stream_id, "reason": reason, **instead}
-        case SaidText(content, number, _, _, choices):
+        case TextEmitted(content, number, _, _, choices):
             offered = {"choices": [{"value": value, "label": label} for value, label in choices]} if choices else {}
-            return "block.markdown", {"id": named(key, number), "block_type": "MARKDOWN", "content": content, **offered}
-        case Said(block):
+            return "block.markdown", {
+                "id": derive_part_id(key, number),
+                "block_type": "MARKDOWN",
+                "content": content,
+                **offered,
+            }
+        case BlockEmitted(block):
             return f"block.{block.block_type.lower()}", block.dump()
         case Completed(conversation_id, state):
             return "request.completed", {"conversation_id": conversation_id, "state": state}

@@ -6,28 +6,28 @@ import json
 from typing import Any
 
 from ...contracts import DataBlock, ThinkingBlock, UserErrorBlock
-from ..markdown.tables import aligned, fenced, table_of
+from ..markdown.tables import align_columns, fence_lines, table_of
 from ..xml import clean
 
 
-def block_text(block: ThinkingBlock | DataBlock | UserErrorBlock) -> str:
+def render_block(block: ThinkingBlock | DataBlock | UserErrorBlock) -> str:
     """What a person reads of a block; empty for a thought, which shows as typing."""
     if isinstance(block, UserErrorBlock):
         return block.user_message
     if isinstance(block, DataBlock):
-        text = _RENDERERS.get(str(block.view_hint), _fenced)(block.data)
+        text = _RENDERERS.get(str(block.view_hint), _render_json)(block.data)
         return f"{title}\n{text}" if (title := _title(block.title or "")) else text
     return ""
 
 
-def thought_text(content: str) -> str:
+def render_thought(content: str) -> str:
     """A thought as a person reads it who wants to: in italics."""
     from ..markdown.spans import (
         EMPHASIS,
-        standing,  # the parser is loaded for those who need it
+        wrap_in_mark,  # the parser is loaded for those who need it
     )
 
-    return standing(EMPHASIS, content)
+    return wrap_in_mark(EMPHASIS, content)
 
 
 def _scalar(value: Any) -> str:
@@ -39,8 +39,8 @@ def _title(title: str) -> str:
     return said if "*" in said or not said else f"*{said}*"
 
 
-def _fenced(data: dict[str, Any]) -> str:
-    return "\n".join(fenced(json.dumps(data, indent=2, ensure_ascii=False, default=str).split("\n")))
+def _render_json(data: dict[str, Any]) -> str:
+    return "\n".join(fence_lines(json.dumps(data, indent=2, ensure_ascii=False, default=str).split("\n")))
 
 
 def _list(data: dict[str, Any]) -> str:
@@ -57,11 +57,11 @@ def _key_value(data: dict[str, Any]) -> str:
 def _table(data: dict[str, Any]) -> str:
     table = table_of(data)
     if table is None:
-        return _fenced(data)
+        return _render_json(data)
     columns, rows = table
     cells = [[str(column) for column in columns], *([_scalar(row.get(column, "")) for column in columns] for row in rows)]
     # A line break in a cell would break its row.
-    return "\n".join(fenced(aligned([[" ".join(cell.splitlines()) for cell in row] for row in cells])))
+    return "\n".join(fence_lines(align_columns([[" ".join(cell.splitlines()) for cell in row] for row in cells])))
 
 
-_RENDERERS = {"TABLE": _table, "LIST": _list, "KEY_VALUE": _key_value, "JSON": _fenced}
+_RENDERERS = {"TABLE": _table, "LIST": _list, "KEY_VALUE": _key_value, "JSON": _render_json}

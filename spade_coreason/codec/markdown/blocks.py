@@ -10,20 +10,20 @@ from typing import NamedTuple
 
 from markdown_it.token import Token
 
-from .grammar import blocks
-from .spans import EVERY_MARK, STRONG, shown, standing
-from .tables import FENCE, aligned, fenced
+from .grammar import parse_blocks
+from .spans import EVERY_MARK, STRONG, render_spans, wrap_in_mark
+from .tables import FENCE, align_columns, fence_lines
 
 _ITEM = re.compile(r"([ \t]*(?:[-*+]|[0-9]+[.)]))( {1,4}(?=\S)|\t+(?=\S)|)")
 _QUOTED = re.compile(r"[ \t]*> ?")
 _LANGUAGE = re.compile(r"[\w+#.-]*")
 
 
-def outline(text: str) -> str:
+def render_blocks(text: str) -> str:
     """All of `text`; without Markdown in it the same."""
     lines = text.split("\n")
-    root = _Node(Token("", "", 0, map=[0, len(lines)]), _nested(blocks(text)))
-    return "\n".join(line.text for line in _inside(root, lines))
+    root = _Node(Token("", "", 0, map=[0, len(lines)]), _build_tree(parse_blocks(text)))
+    return "\n".join(line.text for line in _render_children(root, lines))
 
 
 class _Place(Enum):
@@ -57,7 +57,7 @@ class _Node:
         return list(self.token.meta["source"])
 
 
-def _nested(tokens: Sequence[Token]) -> list[_Node]:
+def _build_tree(tokens: Sequence[Token]) -> list[_Node]:
     stack = [_Node(Token("", "", 0))]
     for token in tokens:
         if token.nesting < 0:
@@ -70,7 +70,7 @@ def _nested(tokens: Sequence[Token]) -> list[_Node]:
     return stack[0].children
 
 
-def _inside(node: _Node, blank: Sequence[str] = ()) -> list[_Line]:
+def _render_children(node: _Node, blank: Sequence[str] = ()) -> list[_Line]:
     """The lines of what stands in `node`; all lines that are of no block are blank."""
     at, end = node.range
     found: list[_Line] = []
@@ -87,12 +87,12 @@ def _lines(texts: Sequence[str], place: _Place = _Place.TEXT) -> list[_Line]:
 
 
 def _paragraph(node: _Node) -> list[_Line]:
-    return _lines(shown(node.token.content).split("\n"))
+    return _lines(render_spans(node.token.content).split("\n"))
 
 
 def _heading(node: _Node) -> list[_Line]:
-    text = shown(node.children[0].token.content, without=STRONG)
-    return _lines(standing(STRONG, text).split("\n") if text.strip() else node.source)
+    text = render_spans(node.children[0].token.content, excluded_marks=STRONG)
+    return _lines(wrap_in_mark(STRONG, text).split("\n") if text.strip() else node.source)
 
 
 def _rule(node: _Node) -> list[_Line]:
@@ -106,18 +106,18 @@ def _code(node: _Node) -> list[_Line]:
     # A row of many tildes is an ornament.
     if not is_closed or not _LANGUAGE.fullmatch(info) or (len(markup) > 3 and markup[0] == "~" and not info):
         return _lines(node.source, _Place.MARGIN if markup[0] == FENCE[0] else _Place.TEXT)
-    return _lines(fenced(node.token.content.split("\n")[:-1]), _Place.MARGIN)
+    return _lines(fence_lines(node.token.content.split("\n")[:-1]), _Place.MARGIN)
 
 
 def _table(node: _Node) -> list[_Line]:
-    rows = [[shown(cell, without=EVERY_MARK) for cell in row] for row in node.token.meta["rows"]]
+    rows = [[render_spans(cell, excluded_marks=EVERY_MARK) for cell in row] for row in node.token.meta["rows"]]
     if not any(rows[0]):
         del rows[0]
-    return _lines(fenced(aligned(rows, node.token.meta["sides"])), _Place.MARGIN)
+    return _lines(fence_lines(align_columns(rows, node.token.meta["sides"])), _Place.MARGIN)
 
 
 def _quote(node: _Node) -> list[_Line]:
-    inside = [line.text for line in _inside(node)]
+    inside = [line.text for line in _render_children(node)]
     if inside == [_QUOTED.sub("", line, count=1) for line in node.source]:
         return _lines(node.source)
     return _lines([f"> {line}".rstrip() for line in inside])
@@ -140,7 +140,7 @@ def _list(node: _Node) -> list[_Line]:
 def _item(node: _Node, marker: str, between: str) -> list[_Line]:
     begin = len(marker) - len(marker.lstrip())
     indents = {_Place.TEXT: " " * (len(marker) + len(between or " ")), _Place.LIST: " " * (begin + 2), _Place.MARGIN: ""}
-    inside = _inside(node)
+    inside = _render_children(node)
     if inside[0].place is _Place.MARGIN:
         inside.insert(0, _Line(""))
     first, *others = inside

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 
 # Longer texts are logs and dumps, and the parser reads some ten thousand lines a second.
-_MOST_CHARACTERS = 100_000
+_MAX_CHARACTERS = 100_000
 # Each costs the parser as much as a word; no text that somebody reads has as many.
-_MOST_BRACKETS = 5_000
+_MAX_BRACKETS = 5_000
 # At the beginning of a line. An expression that begins with a character is found soon.
-_BEGINNING = re.compile(r"\n[ \t]*(?:[-+#=]|\d+[.)])")
+_LINE_MARK = re.compile(r"\n[ \t]*(?:[-+#=]|\d+[.)])")
 
 
-def styled(markdown: str) -> str:
+def style_markdown(markdown: str) -> str:
     """`markdown` as a person reads it in a chat: `**x**` is `*x*`, `[text](url)` is `text (url)`, a table is aligned.
 
     What is no Markdown stays as it is, to the character. That goes further than CommonMark: indented lines are no code, HTML,
@@ -22,12 +22,12 @@ def styled(markdown: str) -> str:
     of a code block is dropped. A text of more than 100,000 characters, or 5,000 brackets, comes back
     as it is.
     """
-    if not _has_marks(markdown) or len(markdown) > _MOST_CHARACTERS or markdown.count("[") > _MOST_BRACKETS:
+    if not _has_marks(markdown) or len(markdown) > _MAX_CHARACTERS or markdown.count("[") > _MAX_BRACKETS:
         return markdown
-    from .blocks import outline
+    from .blocks import render_blocks
 
     text = markdown.replace("\r\n", "\n").replace("\r", "\n") if "\r" in markdown else markdown
-    shown = outline(text)
+    shown = render_blocks(text)
     return markdown if shown == text else shown
 
 
@@ -36,4 +36,4 @@ def _has_marks(text: str) -> bool:
     # One after the other they cost a fiftieth of what an expression for all of them does.
     if "*" in text or "_" in text or "`" in text or "[" in text or "|" in text or "<" in text or ">" in text:
         return True
-    return "~" in text or "://" in text or _BEGINNING.search("\n" + text) is not None
+    return "~" in text or "://" in text or _LINE_MARK.search("\n" + text) is not None

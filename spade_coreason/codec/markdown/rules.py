@@ -18,11 +18,11 @@ _DELIMITERS = re.compile(r"\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t
 _CELL_END = re.compile(r"(?<!\\)\|")
 
 
-def _text(state: StateBlock, line: int) -> str:
+def _line_text(state: StateBlock, line: int) -> str:
     return state.src[state.bMarks[line] + state.tShift[line] : state.eMarks[line]]
 
 
-def _goes_on(state: StateBlock, line: int, end: int) -> bool:
+def _is_continued(state: StateBlock, line: int, end: int) -> bool:
     """Whether the block that is read has this line. In CommonMark it also had lines that are not indented as it is."""
     return line < end and not state.isEmpty(line) and state.sCount[line] >= state.blkIndent
 
@@ -32,7 +32,7 @@ def paragraph(state: StateBlock, start: int, end: int, silent: bool) -> bool:
     outer, state.parentType = state.parentType, "paragraph"
     enders = state.md.block.ruler.getRules("paragraph")
     line = start + 1
-    while _goes_on(state, line, end):
+    while _is_continued(state, line, end):
         if not state.is_code_block(line) and any(rule(state, line, end, True) for rule in enders):
             break
         line += 1
@@ -46,9 +46,9 @@ def paragraph(state: StateBlock, start: int, end: int, silent: bool) -> bool:
 
 def table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
     """A table with all its cells: markdown-it's drops those that have no head."""
-    if not _goes_on(state, start + 1, end) or state.is_code_block(start):
+    if not _is_continued(state, start + 1, end) or state.is_code_block(start):
         return False
-    head, delimiters = _text(state, start), _text(state, start + 1)
+    head, delimiters = _line_text(state, start), _line_text(state, start + 1)
     if "|" not in head or "|" not in delimiters or not _DELIMITERS.fullmatch(delimiters):
         return False
     rows = [_cells(head)]
@@ -58,13 +58,13 @@ def table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
     if silent:
         return True
     line = start + 2
-    while _goes_on(state, line, end) and "|" in (text := _text(state, line)):
+    while _is_continued(state, line, end) and "|" in (text := _line_text(state, line)):
         rows.append(_cells(text))
         line += 1
     state.line = line
     token = state.push("table", "", 0)
     token.map = [start, line]
-    token.meta = {"rows": rows, "sides": [_side(cell) for cell in below]}
+    token.meta = {"rows": rows, "sides": [_alignment(cell) for cell in below]}
     return True
 
 
@@ -77,34 +77,34 @@ def _cells(line: str) -> list[str]:
     return [cell.strip().replace("\\|", "|") for cell in cells]
 
 
-def _side(delimiter: str) -> str:
+def _alignment(delimiter: str) -> str:
     """Where the cells of a column stand, as `format` says it."""
     if not delimiter.endswith(":"):
         return "<"
     return "^" if delimiter.startswith(":") else ">"
 
 
-def never(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+def no_indented_code(state: StateBlock, start: int, end: int, silent: bool) -> bool:
     """In place of indented code. It has to be there: markdown-it then takes nothing else for what is indented that far."""
     return False
 
 
-def _alone(state: StateBlock, line: int, end: int) -> bool:
+def _is_blank(state: StateBlock, line: int, end: int) -> bool:
     return line >= end or state.isEmpty(line)
 
 
-def standing_alone(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+def thematic_break(state: StateBlock, start: int, end: int, silent: bool) -> bool:
     """A rule between blank lines; elsewhere, and where it is longer, it belongs to a drawing."""
-    if not _RULE.fullmatch(_text(state, start)) or not _alone(state, start + 1, end):
+    if not _RULE.fullmatch(_line_text(state, start)) or not _is_blank(state, start + 1, end):
         return False
     return hr(state, start, end, silent)
 
 
-def underlined(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+def setext_heading(state: StateBlock, start: int, end: int, silent: bool) -> bool:
     """A heading, and not the first line of a table without bars."""
-    if not _goes_on(state, start + 1, end) or not _alone(state, start + 2, end):
+    if not _is_continued(state, start + 1, end) or not _is_blank(state, start + 2, end):
         return False
-    if not _UNDERLINE.fullmatch(_text(state, start + 1)) or _COLUMNS.match(_text(state, start)):
+    if not _UNDERLINE.fullmatch(_line_text(state, start + 1)) or _COLUMNS.match(_line_text(state, start)):
         return False
     return lheading(state, start, end, silent)
 
@@ -159,7 +159,7 @@ def code(state: StateInline, silent: bool) -> bool:
     return True
 
 
-def address(state: StateInline, silent: bool) -> bool:
+def bare_url(state: StateInline, silent: bool) -> bool:
     """What stands in an address marks nothing."""
     match = _URL.match(state.src, state.pos, state.posMax)
     if match is None:

@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 
 from markdown_it.token import Token
 
-from .grammar import spans
+from .grammar import parse_spans
 
 STRONG = "*"
 EMPHASIS = "_"
 EVERY_MARK = frozenset("*_~`")
 
-_ANY = re.compile(r"[*_~`\[<]")
+_MARK_START = re.compile(r"[*_~`\[<]")
 _MARKS = {"**": "*", "__": "*", "*": "_", "_": "_", "~~": "~"}
 # Spans within more spans than this keep the characters they are written with.
-_DEEPEST = 8
+_MAX_DEPTH = 8
 _MAY_STAND_BEFORE = re.compile(r"[\s(\[{<\"'«“‘„‚¿¡–—*_~]?")
-_GOES_ON = re.compile(r"[^\s\w]?\w")
+_CONTINUES = re.compile(r"[^\s\w]?\w")
 _DUNDER = re.compile(r"[a-z0-9]+(?:_[a-z0-9]+)*")  # __init__; an agent writes **strong**
 _FORMULA = re.compile(r"[!-~]|[!-~]*[0-9][!-~]*")
 _TARGET = re.compile(r"[./#:]")
@@ -34,47 +34,47 @@ class _Span:
     parts: list[str] = field(default_factory=list)
 
     @property
-    def last(self) -> str:
+    def last_character(self) -> str:
         """The character before what comes next."""
         return self.parts[-1][-1:] if self.parts else self.before
 
 
-def shown(text: str, without: Collection[str] = ()) -> str:
-    """`text` with the marks of XEP-0393, but none of `without`."""
-    if _ANY.search(text) is None:
+def render_spans(text: str, excluded_marks: Collection[str] = ()) -> str:
+    """`text` with the marks of XEP-0393, but none of `excluded_marks`."""
+    if _MARK_START.search(text) is None:
         return text
-    tokens = spans(text)
+    tokens = parse_spans(text)
     outermost = _Span("", "")
     stack = [outermost]
-    for token, after in zip(tokens, _following(tokens), strict=True):
+    for token, after in zip(tokens, _next_characters(tokens), strict=True):
         inner = stack[-1]
         if token.type == "link_open":
-            stack.append(_Span("", inner.last, token))
+            stack.append(_Span("", inner.last_character, token))
         elif token.type == "link_close":
             stack.pop()
-            stack[-1].parts.append(_linked(inner))
-        elif token.nesting > 0 and len(stack) > _DEEPEST:
+            stack[-1].parts.append(_render_link(inner))
+        elif token.nesting > 0 and len(stack) > _MAX_DEPTH:
             stack.append(inner)
             inner.parts.append(token.markup)
         elif token.nesting > 0:
-            stack.append(_Span(token.markup, inner.last))
+            stack.append(_Span(token.markup, inner.last_character))
         elif token.nesting < 0:
             stack.pop()
-            outside = {*without, *(_MARKS.get(span.markup, "") for span in stack[: _DEEPEST + 1])}
-            stack[-1].parts.append(token.markup if stack[-1] is inner else _marked(inner, after, outside))
+            outside = {*excluded_marks, *(_MARKS.get(span.markup, "") for span in stack[: _MAX_DEPTH + 1])}
+            stack[-1].parts.append(token.markup if stack[-1] is inner else _render_marked(inner, after, outside))
         elif token.content:
-            inner.parts.append(_code(token, without) if token.type == "code" else token.content)
+            inner.parts.append(_render_code(token, excluded_marks) if token.type == "code" else token.content)
     return "".join(outermost.parts)
 
 
-def standing(mark: str, text: str) -> str:
+def wrap_in_mark(mark: str, text: str) -> str:
     """`text` between two of `mark`, on each of its lines; without where the mark would end too early, or hold nothing."""
     if re.search(rf"\S{re.escape(mark)}", text):
         return text
-    return "\n".join(_line(mark, line) for line in text.split("\n"))
+    return "\n".join(_wrap_line(mark, line) for line in text.split("\n"))
 
 
-def _line(mark: str, line: str) -> str:
+def _wrap_line(mark: str, line: str) -> str:
     said = line.strip()
     if not any(character.isprintable() and character != mark for character in said):
         return line
@@ -82,7 +82,7 @@ def _line(mark: str, line: str) -> str:
     return f"{line[:begin]}{mark}{said}{mark}{line[begin + len(said) :]}"
 
 
-def _following(tokens: list[Token]) -> list[str]:
+def _next_characters(tokens: list[Token]) -> list[str]:
     """For each token the two characters behind it."""
     found: list[str] = []
     behind = ""
@@ -95,11 +95,11 @@ def _following(tokens: list[Token]) -> list[str]:
     return found[::-1]
 
 
-def _code(token: Token, without: Collection[str]) -> str:
+def _render_code(token: Token, excluded_marks: Collection[str]) -> str:
     content = token.content
     if len(token.markup) > 1 and len(content) > 2 and content[0] == content[-1] == " ":
         content = content[1:-1]  # which is how code may begin with a back tick
-    if "`" in without:
+    if "`" in excluded_marks:
         return content
     said = content.strip()
     if not said or "`" in said or said != content:
@@ -107,21 +107,21 @@ def _code(token: Token, without: Collection[str]) -> str:
     return f"`{said}`"
 
 
-def _marked(span: _Span, after: str, outside: Collection[str]) -> str:
+def _render_marked(span: _Span, after: str, used_marks: Collection[str]) -> str:
     inner, markup, before = "".join(span.parts), span.markup, span.before
     raw = f"{markup}{inner}{markup}"
     in_word, goes_on = before.isalnum(), after[:1].isalnum()
     if markup == "__" and _DUNDER.fullmatch(inner):
         return raw
-    if markup == "*" and (not _MAY_STAND_BEFORE.fullmatch(before) or _GOES_ON.match(after)):
+    if markup == "*" and (not _MAY_STAND_BEFORE.fullmatch(before) or _CONTINUES.match(after)):
         return raw
     if in_word or goes_on:
         return raw if in_word and goes_on and _FORMULA.fullmatch(inner) else inner
     mark = _MARKS[markup]
-    return inner if mark in outside else standing(mark, inner)
+    return inner if mark in used_marks else wrap_in_mark(mark, inner)
 
 
-def _linked(span: _Span) -> str:
+def _render_link(span: _Span) -> str:
     assert span.link is not None
     text, url = "".join(span.parts), str(span.link.attrs.get("href", ""))
     if span.link.markup == "autolink":

@@ -7,7 +7,7 @@ from typing import Any
 
 FENCE = "```"
 # A cell that is wider stands out, instead of every other cell growing with it.
-_WIDEST_COLUMN = 200
+_MAX_COLUMN_WIDTH = 200
 
 
 def table_of(data: dict[str, Any]) -> tuple[list[Any], list[dict[Any, Any]]] | None:
@@ -18,30 +18,30 @@ def table_of(data: dict[str, Any]) -> tuple[list[Any], list[dict[Any, Any]]] | N
     return None if any(isinstance(column, list | dict) for column in columns) else (columns, rows)
 
 
-def fenced(lines: Sequence[str]) -> list[str]:
+def fence_lines(lines: Sequence[str]) -> list[str]:
     """`lines` as a block of preformatted text."""
     # A line of just a fence would end it; with a blank before it does not.
     return [FENCE, *(f" {line}" if line.rstrip() == FENCE else line for line in lines), FENCE]
 
 
-def aligned(rows: Sequence[Sequence[str]], sides: Sequence[str] = ()) -> list[str]:
-    """A line for each row; `sides` says for the first columns whether cells stand left (<), right (>) or in the middle (^)."""
+def align_columns(rows: Sequence[Sequence[str]], alignments: Sequence[str] = ()) -> list[str]:
+    """A line for each row; `alignments` says for the first columns whether cells stand left (<), right (>) or in the middle (^)."""
     widths: list[int] = []
     for row in rows:
         widths += [0] * (len(row) - len(widths))
         for column, cell in enumerate(row):
-            widths[column] = max(widths[column], min(width(cell), _WIDEST_COLUMN))
-    sides = [*sides, *"<" * (len(widths) - len(sides))]
-    return ["  ".join(map(_padded, row, widths, sides)).rstrip() for row in rows]
+            widths[column] = max(widths[column], min(display_width(cell), _MAX_COLUMN_WIDTH))
+    alignments = [*alignments, *"<" * (len(widths) - len(alignments))]
+    return ["  ".join(map(_pad, row, widths, alignments)).rstrip() for row in rows]
 
 
-def _padded(cell: str, columns: int, side: str) -> str:
-    missing = max(columns - width(cell), 0)
-    before = {"<": 0, ">": missing, "^": missing // 2}[side]
+def _pad(cell: str, columns: int, alignment: str) -> str:
+    missing = max(columns - display_width(cell), 0)
+    before = {"<": 0, ">": missing, "^": missing // 2}[alignment]
     return " " * before + cell + " " * (missing - before)
 
 
-def width(text: str) -> int:
+def display_width(text: str) -> int:
     """The columns that `text` takes: two for a character of East Asian scripts and for most emoji."""
     if text.isascii():
         return len(text)

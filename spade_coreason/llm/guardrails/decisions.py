@@ -9,27 +9,27 @@ from typing import NamedTuple, NoReturn
 
 from ...contracts import ResponseHandler
 from ...exceptions import CoReasonError
-from ..budget import BudgetUsedUp, Purse
-from .checks import Checks
+from ..budget import BudgetExceededError, BudgetMeter
+from .checks import GuardrailChecks
 from .declaration import Guardrail, Stage
 from .patterns import Pattern
 
 log = logging.getLogger(__name__)
 
-KEPT_BACK = "kept back by a guardrail"
+WITHHELD = "kept back by a guardrail"
 NO_ANSWER = "I cannot give this answer."
-_MESSAGES: Mapping[Stage, str] = {
+_MESSAGE_BY_STAGE: Mapping[Stage, str] = {
     "input": "I cannot take this message.",
     "name": "I cannot take this message.",
-    "tool": KEPT_BACK,
+    "tool": WITHHELD,
     "output": NO_ANSWER,
-    "call": KEPT_BACK,
+    "call": WITHHELD,
     "reasoning": "",
 }
-_UNCHECKED = "I could not check this, so I keep it back. Please try again later."
+_CHECK_FAILED = "I could not check this, so I keep it back. Please try again later."
 
 
-class Withheld(CoReasonError):
+class WithheldError(CoReasonError):
     """A text is not let through; `text` is said instead."""
 
     def __init__(self, guardrail: str, text: str) -> None:
@@ -38,34 +38,34 @@ class Withheld(CoReasonError):
         self.text = text
 
 
-class Armed(NamedTuple):
+class CompiledGuardrail(NamedTuple):
     """A guardrail that is ready: its function found, its patterns compiled."""
 
     guardrail: Guardrail
     patterns: Sequence[Pattern]
 
 
-class Decisions:
+class GuardrailDecisions:
     """Those of one turn. Each but that a text passes is audited, without a word of it."""
 
-    def __init__(self, agent: str, checks: Checks, response: ResponseHandler, purse: Purse) -> None:
+    def __init__(self, agent: str, checks: GuardrailChecks, response: ResponseHandler, meter: BudgetMeter) -> None:
         self._agent = agent
         self.checks = checks
         self._response = response
-        self._purse = purse
+        self._meter = meter
 
-    async def checked(self, armed: Armed, text: str, stage: Stage) -> str:
+    async def apply(self, compiled: CompiledGuardrail, text: str, stage: Stage) -> str:
         """A whole text as a guardrail lets it through that does not redact."""
-        guardrail = armed.guardrail
+        guardrail = compiled.guardrail
         try:
-            if armed.patterns:
-                verdict: bool | str = not await self.checks.search(partial(_is_in, armed.patterns, text))
+            if compiled.patterns:
+                verdict: bool | str = not await self.checks.search(partial(_has_match, compiled.patterns, text))
             else:
-                verdict = await self.checks.verdict(guardrail, text, self._purse)
-        except BudgetUsedUp:
+                verdict = await self.checks.evaluate(guardrail, text, self._meter)
+        except BudgetExceededError:
             raise
         except Exception as error:  # noqa: BLE001 - a check is somebody else's code, or a model
-            await self.failed(guardrail, stage, error)
+            await self.handle_failure(guardrail, stage, error)
             return text
         if verdict is True or verdict == text:
             return text
@@ -80,9 +80,9 @@ class Decisions:
     def withhold(self, guardrail: Guardrail, stage: Stage) -> NoReturn:
         """Says what the guardrail says instead."""
         message = guardrail.replacement if guardrail.action == "replace" else guardrail.message
-        raise Withheld(guardrail.name, message or _MESSAGES[stage])
+        raise WithheldError(guardrail.name, message or _MESSAGE_BY_STAGE[stage])
 
-    async def failed(self, guardrail: Guardrail, stage: Stage, error: Exception) -> None:
+    async def handle_failure(self, guardrail: Guardrail, stage: Stage, error: Exception) -> None:
         """A check came to no verdict: Withheld, unless it lets through then."""
         log.warning("%s: the guardrail %s failed: %s", self._agent, guardrail.name, type(error).__name__)
         log.debug("%s: the guardrail %s failed", self._agent, guardrail.name, exc_info=error)
@@ -90,14 +90,14 @@ class Decisions:
         what = "allow" if guardrail.action == "warn" else guardrail.on_error
         await self._response.audit(self._agent, f"guardrail.{what}", f"{stage}: {guardrail.name}", False)
         if what == "block":
-            raise Withheld(guardrail.name, _UNCHECKED) from error
+            raise WithheldError(guardrail.name, _CHECK_FAILED) from error
 
-    async def audit(self, guardrail: Guardrail, stage: Stage, what: str) -> None:
+    async def audit(self, guardrail: Guardrail, stage: Stage, decision: str) -> None:
         """Records a decision."""
-        if what == "warn":
+        if decision == "warn":
             log.warning("%s: the guardrail %s warns of %s", self._agent, guardrail.name, stage)
-        await self._response.audit(self._agent, f"guardrail.{what}", f"{stage}: {guardrail.name}", True)
+        await self._response.audit(self._agent, f"guardrail.{decision}", f"{stage}: {guardrail.name}", True)
 
 
-def _is_in(patterns: Sequence[Pattern], text: str, timeout_s: float) -> bool:
+def _has_match(patterns: Sequence[Pattern], text: str, timeout_s: float) -> bool:
     return any(match.start() < match.end() for pattern in patterns for match in pattern.find(text, 0, timeout_s))

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 from pydantic import Field, field_validator
 
 from ...exceptions import ConfigError
-from ..options import StrictOptions, options_of
+from ..options import StrictOptions, parse_options
 
 Action: TypeAlias = Literal["block", "redact", "replace", "warn"]
 Stage: TypeAlias = Literal["input", "name", "tool", "output", "call", "reasoning"]
@@ -65,13 +65,13 @@ class Guardrail(StrictOptions):
 
     @field_validator("keywords", "regex", "stages", mode="before")
     @classmethod
-    def _listed(cls, given: Any) -> Any:
-        return (given,) if isinstance(given, str) else given
+    def _wrap_single(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
 
     @field_validator("length", mode="before")
     @classmethod
-    def _most(cls, given: Any) -> Any:
-        return {"max": given} if isinstance(given, int) and not isinstance(given, bool) else given
+    def _wrap_max_length(cls, value: Any) -> Any:
+        return {"max": value} if isinstance(value, int) and not isinstance(value, bool) else value
 
     @property
     def check(self) -> str:
@@ -80,43 +80,45 @@ class Guardrail(StrictOptions):
         return named[0] if len(named) == 1 else ""
 
     @property
-    def is_of_patterns(self) -> bool:
+    def has_patterns(self) -> bool:
         """Whether it looks for something in a text, and needs not all of it."""
         return self.check in ("keywords", "regex")
 
 
-Given: TypeAlias = Guardrail | Mapping[str, Any] | Callable[[str], Any]
+GuardrailSpec: TypeAlias = Guardrail | Mapping[str, Any] | Callable[[str], Any]
 """A guardrail as people write it: itself, a mapping with its fields, or a function."""
 
 
-def guardrails_of(given: Sequence[Given], place: str, *, are_of_output: bool) -> list[Guardrail]:
+def parse_guardrails(specs: Sequence[GuardrailSpec], place: str, *, are_for_output: bool) -> list[Guardrail]:
     """Guardrails as given, from mappings, or of functions. Each has a name that no other has; ConfigError names the key."""
     found: list[Guardrail] = []
-    for number, one in enumerate(given):
+    for number, one in enumerate(specs):
         at = f"{place}[{number}]"
         declared = {"function": one} if callable(one) and not isinstance(one, Guardrail | Mapping) else one
         if not isinstance(declared, Guardrail | Mapping):
             raise ConfigError(at, "is a mapping such as {keywords: [password], action: redact}")
-        guardrail = options_of(Guardrail, declared, at)
-        problem = _problem(guardrail, is_of_output=are_of_output)
+        guardrail = parse_options(Guardrail, declared, at)
+        problem = _find_problem(guardrail, is_for_output=are_for_output)
         if problem is not None:
             raise ConfigError(".".join(filter(None, (at, problem[0]))), problem[1])
-        name = guardrail.name or _free(guardrail.check, [other.name for other in found])
+        name = guardrail.name or _unused_name(guardrail.check, [other.name for other in found])
         if any(other.name == name for other in found):
             raise ConfigError(f"{at}.name", f'there are two called "{name}"; rename one')
-        found.append(guardrail.model_copy(update={"name": name, "stages": _stages(guardrail, is_of_output=are_of_output)}))
+        found.append(
+            guardrail.model_copy(update={"name": name, "stages": _effective_stages(guardrail, is_for_output=are_for_output)})
+        )
     return found
 
 
-def _stages(guardrail: Guardrail, *, is_of_output: bool) -> tuple[str, ...]:
+def _effective_stages(guardrail: Guardrail, *, is_for_output: bool) -> tuple[str, ...]:
     if guardrail.stages:
         return guardrail.stages
-    if not is_of_output:
+    if not is_for_output:
         return ("input",)
-    return ("output", "call") if guardrail.is_of_patterns else ("output",)
+    return ("output", "call") if guardrail.has_patterns else ("output",)
 
 
-def _problem(guardrail: Guardrail, *, is_of_output: bool) -> tuple[str, str] | None:
+def _find_problem(guardrail: Guardrail, *, is_for_output: bool) -> tuple[str, str] | None:
     """What is wrong, and with which key."""
     check, given = guardrail.check, guardrail.model_fields_set
     if not check:
@@ -125,7 +127,7 @@ def _problem(guardrail: Guardrail, *, is_of_output: bool) -> tuple[str, str] | N
         return check, "is a list of texts that are not empty"
     if check == "length" and guardrail.length == Length():
         return check, "needs min, max or both"
-    if guardrail.action == "redact" and not guardrail.is_of_patterns:
+    if guardrail.action == "redact" and not guardrail.has_patterns:
         return "action", f"redact needs keywords or regex; {check} can block, replace or warn"
     if guardrail.action == "replace" and guardrail.replacement is None:
         return "replacement", "is missing: the text that takes the place of the whole"
@@ -135,14 +137,14 @@ def _problem(guardrail: Guardrail, *, is_of_output: bool) -> tuple[str, str] | N
         return "message", "is what is said where it blocks; leave it out"
     if guardrail.judge_model is not None and check != "judge":
         return "judge_model", "is for a judge; leave it out"
-    possible = ("output", "call") if is_of_output else ("input", "tool")
+    possible = ("output", "call") if is_for_output else ("input", "tool")
     if "stages" in given and not (guardrail.stages and set(guardrail.stages) <= set(possible)):
         return "stages", f"is {possible[0]}, {possible[1]} or both"
-    if guardrail.per == "sentence" and not (is_of_output and check in ("judge", "function")):
+    if guardrail.per == "sentence" and not (is_for_output and check in ("judge", "function")):
         return "per", "sentence is for a judge or a function in output_guardrails; leave it out"
     return None
 
 
-def _free(name: str, taken: Sequence[str]) -> str:
-    number = sum(other == name or other.startswith(f"{name} ") for other in taken)
+def _unused_name(name: str, used_names: Sequence[str]) -> str:
+    number = sum(other == name or other.startswith(f"{name} ") for other in used_names)
     return name if not number else f"{name} {number + 1}"

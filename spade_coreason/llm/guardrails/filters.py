@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from .decisions import Armed, Decisions
+from .decisions import CompiledGuardrail, GuardrailDecisions
 from .declaration import Guardrail, Stage
 from .patterns import Pattern, PatternFilter
 
@@ -23,7 +23,7 @@ class Filter(Protocol):
     async def end(self) -> str: ...
 
 
-class Chain:
+class FilterChain:
     """Filters one after the other."""
 
     def __init__(self, filters: Sequence[Filter]) -> None:
@@ -45,67 +45,71 @@ class Chain:
         return rest
 
 
-def filters_of(armed: Armed, decisions: Decisions, stage: Stage) -> list[Filter]:
+def build_filters(compiled: CompiledGuardrail, decisions: GuardrailDecisions, stage: Stage) -> list[Filter]:
     """Those of one guardrail."""
-    guardrail = armed.guardrail
+    guardrail = compiled.guardrail
     if guardrail.action == "warn":
-        return [Watched(decisions, armed, stage)]
-    if armed.patterns:
-        return [Searched(decisions, guardrail, pattern, stage) for pattern in armed.patterns]
-    return [BySentence(decisions, armed, stage) if guardrail.per == "sentence" else Whole(decisions, armed, stage)]
+        return [ObservingFilter(decisions, compiled, stage)]
+    if compiled.patterns:
+        return [RedactingFilter(decisions, guardrail, pattern, stage) for pattern in compiled.patterns]
+    return [
+        SentenceFilter(decisions, compiled, stage)
+        if guardrail.per == "sentence"
+        else WholeTextFilter(decisions, compiled, stage)
+    ]
 
 
-class _Found(Exception):
+class _MatchFoundError(Exception):
     """There is a match, and nothing takes its place."""
 
 
-class Searched:
+class RedactingFilter:
     """Redacts what matches, or keeps back all of a text with a match."""
 
-    def __init__(self, decisions: Decisions, guardrail: Guardrail, pattern: Pattern, stage: Stage) -> None:
+    def __init__(self, decisions: GuardrailDecisions, guardrail: Guardrail, pattern: Pattern, stage: Stage) -> None:
         self._decisions = decisions
         self._guardrail = guardrail
         self._stage = stage
-        self._has_matched = self._is_open = False
-        self._filter = PatternFilter(pattern, self._match)
+        self._has_matched = self._is_bypassed = False
+        self._filter = PatternFilter(pattern, self._on_match)
 
     async def feed(self, piece: str) -> str:
-        if self._is_open:
+        if self._is_bypassed:
             return piece
         self._filter.feed(piece)
-        return await self._shown(self._filter.shown)
+        return await self._release(self._filter.release)
 
     async def end(self) -> str:
-        return "" if self._is_open else await self._shown(partial(self._filter.shown, is_whole=True))
+        return "" if self._is_bypassed else await self._release(partial(self._filter.release, is_whole=True))
 
-    async def _shown(self, look: Callable[[float], str]) -> str:
+    async def _release(self, search: Callable[[float], str]) -> str:
         had_matched = self._has_matched
         try:
-            shown = await self._decisions.checks.search(look)
-        except _Found:
+            shown = await self._decisions.checks.search(search)
+        except _MatchFoundError:
             await self._decisions.audit(self._guardrail, self._stage, self._guardrail.action)
             self._decisions.withhold(self._guardrail, self._stage)
         except (TimeoutError, RuntimeError) as error:  # it goes back and forth without end, or there is no thread for it
-            await self._decisions.failed(self._guardrail, self._stage, error)
-            self._is_open = True
-            return self._filter.give_up()
+            await self._decisions.handle_failure(self._guardrail, self._stage, error)
+            self._is_bypassed = True
+            return self._filter.flush()
         if self._has_matched and not had_matched:
             await self._decisions.audit(self._guardrail, self._stage, "redact")
         return shown
 
-    def _match(self) -> str:
+    def _on_match(self) -> str:
         if self._guardrail.action != "redact":
-            raise _Found
+            raise _MatchFoundError
         self._has_matched = True
         return _REDACTED if self._guardrail.replacement is None else self._guardrail.replacement
 
 
-class Whole:
+class WholeTextFilter:
     """Holds a text until there is all of it."""
 
-    def __init__(self, decisions: Decisions, armed: Armed, stage: Stage) -> None:
+    def __init__(self, decisions: GuardrailDecisions, compiled: CompiledGuardrail, stage: Stage) -> None:
         self._decisions = decisions
-        self._armed = armed
+        self._compiled = compiled
         self._stage = stage
         self._pieces: list[str] = []
 
@@ -115,10 +119,10 @@ class Whole:
 
     async def end(self) -> str:
         text = "".join(self._pieces)
-        return await self._decisions.checked(self._armed, text, self._stage) if text.strip() else text
+        return await self._decisions.apply(self._compiled, text, self._stage) if text.strip() else text
 
 
-class Watched(Whole):
+class ObservingFilter(WholeTextFilter):
     """Lets everything through, and looks at it at the end."""
 
     async def feed(self, piece: str) -> str:
@@ -130,27 +134,27 @@ class Watched(Whole):
         return ""
 
 
-class BySentence:
+class SentenceFilter:
     """Holds a text until a sentence of it is complete, or a line."""
 
-    def __init__(self, decisions: Decisions, armed: Armed, stage: Stage) -> None:
+    def __init__(self, decisions: GuardrailDecisions, compiled: CompiledGuardrail, stage: Stage) -> None:
         self._decisions = decisions
-        self._armed = armed
+        self._compiled = compiled
         self._stage = stage
-        self._held = ""
+        self._buffer = ""
 
     async def feed(self, piece: str) -> str:
-        self._held += piece
+        self._buffer += piece
         shown = ""
-        while (match := _SENTENCE.search(self._held)) is not None:
-            sentence, self._held = self._held[: match.end()], self._held[match.end() :]
-            shown += await self._checked(sentence)
+        while (match := _SENTENCE.search(self._buffer)) is not None:
+            sentence, self._buffer = self._buffer[: match.end()], self._buffer[match.end() :]
+            shown += await self._check_sentence(sentence)
         return shown
 
     async def end(self) -> str:
-        sentence, self._held = self._held, ""
-        return await self._checked(sentence)
+        sentence, self._buffer = self._buffer, ""
+        return await self._check_sentence(sentence)
 
-    async def _checked(self, sentence: str) -> str:
+    async def _check_sentence(self, sentence: str) -> str:
         text = sentence.rstrip()
-        return await self._decisions.checked(self._armed, text, self._stage) + sentence[len(text) :] if text else sentence
+        return await self._decisions.apply(self._compiled, text, self._stage) + sentence[len(text) :] if text else sentence

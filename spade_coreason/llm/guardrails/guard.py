@@ -6,110 +6,121 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from ...contracts import ResponseHandler
-from ..budget import Purse
+from ..budget import BudgetMeter
 from ..model.reply import ToolCall
-from ..options import listed
-from ..structured import unescaped
-from .checks import Checks, with_function
-from .decisions import KEPT_BACK, Armed, Decisions, Withheld
-from .declaration import Given, Stage, guardrails_of
-from .filters import Chain, filters_of
-from .patterns import patterns_of
+from ..options import require_list
+from ..structured import unescape_json
+from .checks import GuardrailChecks, resolve_function
+from .decisions import WITHHELD, CompiledGuardrail, GuardrailDecisions, WithheldError
+from .declaration import GuardrailSpec, Stage, parse_guardrails
+from .filters import FilterChain, build_filters
+from .patterns import compile_patterns
 
 
-def armed(given: Sequence[Given], place: str, *, are_of_output: bool = False) -> list[Armed]:
+def compile_guardrails(specs: Sequence[GuardrailSpec], place: str, *, are_for_output: bool = False) -> list[CompiledGuardrail]:
     """Guardrails as declared, ready; ConfigError names the key."""
     found = []
-    for number, one in enumerate(guardrails_of(listed(given, place), place, are_of_output=are_of_output)):
+    for number, one in enumerate(parse_guardrails(require_list(specs, place), place, are_for_output=are_for_output)):
         at = f"{place}[{number}]"
-        found.append(Armed(with_function(one, at), patterns_of(one, at)))
+        found.append(CompiledGuardrail(resolve_function(one, at), compile_patterns(one, at)))
     return found
 
 
-class Guard:
+class TurnGuard:
     """The guardrails of one turn."""
 
-    def __init__(self, of_input: Sequence[Armed], of_output: Sequence[Armed], decisions: Decisions) -> None:
-        self._of_input = of_input
-        self._of_output = of_output
+    def __init__(
+        self,
+        input_guardrails: Sequence[CompiledGuardrail],
+        output_guardrails: Sequence[CompiledGuardrail],
+        decisions: GuardrailDecisions,
+    ) -> None:
+        self._input_guardrails = input_guardrails
+        self._output_guardrails = output_guardrails
         self._decisions = decisions
 
     @property
-    def is_at_input(self) -> bool:
+    def has_input_guardrails(self) -> bool:
         """Whether any looks at what is asked."""
-        return bool(self._at("input"))
+        return bool(self._guardrails_for("input"))
 
-    async def asked(self, text: str) -> str:
+    async def filter_input(self, text: str) -> str:
         """What is asked, as it may be shown to the model. Withheld where it may not."""
-        return await self._let_through(self._at("input"), text, "input")
+        return await self._apply(self._guardrails_for("input"), text, "input")
 
-    async def named(self, name: str) -> str:
+    async def filter_nickname(self, name: str) -> str:
         """What whoever asks is called in a room, likewise; it passes `keywords` and `regex`."""
-        return await self._let_through([one for one in self._at("input") if one.patterns], name, "name")
+        return await self._apply([one for one in self._guardrails_for("input") if one.patterns], name, "name")
 
-    async def given(self, text: str) -> str:
+    async def filter_tool_result(self, text: str) -> str:
         """What a tool gave, likewise; one that is kept back says so."""
-        rules = self._at("tool")
+        rules = self._guardrails_for("tool")
         try:
-            return await self._let_through(rules, unescaped(text), "tool") if rules else text
-        except Withheld as error:
+            return await self._apply(rules, unescape_json(text), "tool") if rules else text
+        except WithheldError as error:
             return f"error: {error.text}"
 
-    async def found(self, passages: Sequence[str]) -> list[str]:
+    async def filter_passages(self, passages: Sequence[str]) -> list[str]:
         """What was found for the question, as if a tool had; those that are kept back are left out."""
-        rules, passed = self._at("tool"), []
+        rules, passed = self._guardrails_for("tool"), []
         for passage in passages:
-            with suppress(Withheld):
-                passed.append(await self._let_through(rules, passage, "tool"))
+            with suppress(WithheldError):
+                passed.append(await self._apply(rules, passage, "tool"))
         return passed
 
-    async def called(self, call: ToolCall) -> None:
+    async def filter_tool_call(self, call: ToolCall) -> None:
         """Changes what a tool is called with to what may be; a call that may not be is refused."""
-        rules = self._at("call")
-        if not rules or not isinstance(call.parsed, dict):
+        rules = self._guardrails_for("call")
+        if not rules or not isinstance(call.parsed_arguments, dict):
             return
         try:
-            call.arguments = await self._let_through(rules, unescaped(call.arguments), "call")
-        except Withheld as error:
+            call.arguments = await self._apply(rules, unescape_json(call.arguments), "call")
+        except WithheldError as error:
             call.refusal = error.text
         else:
-            if not isinstance(call.parsed, dict):  # what was put in its place is no argument of a tool
-                call.refusal = KEPT_BACK
+            if not isinstance(call.parsed_arguments, dict):  # what was put in its place is no argument of a tool
+                call.refusal = WITHHELD
 
-    def answer(self) -> Chain:
+    def build_reply_chain(self) -> FilterChain:
         """For one reply of the model."""
-        return self._chain("output")
+        return self._build_chain("output")
 
-    def reasoning(self) -> Chain | None:
+    def build_reasoning_chain(self) -> FilterChain | None:
         """For its reasoning, of which nothing is shown where a check needs the whole answer."""
-        if any(not one.patterns and one.guardrail.action != "warn" for one in self._at("output")):
+        if any(not one.patterns and one.guardrail.action != "warn" for one in self._guardrails_for("output")):
             return None
-        return self._chain("reasoning")
+        return self._build_chain("reasoning")
 
-    def _at(self, stage: Stage) -> list[Armed]:
-        return [one for one in (*self._of_input, *self._of_output) if stage in one.guardrail.stages]
+    def _guardrails_for(self, stage: Stage) -> list[CompiledGuardrail]:
+        return [one for one in (*self._input_guardrails, *self._output_guardrails) if stage in one.guardrail.stages]
 
-    def _chain(self, stage: Stage) -> Chain:
-        return Chain([one for rule in self._at("output") for one in filters_of(rule, self._decisions, stage)])
+    def _build_chain(self, stage: Stage) -> FilterChain:
+        return FilterChain(
+            [one for rule in self._guardrails_for("output") for one in build_filters(rule, self._decisions, stage)]
+        )
 
-    async def _let_through(self, rules: Sequence[Armed], text: str, stage: Stage) -> str:
-        for one in rules:
+    async def _apply(self, guardrails: Sequence[CompiledGuardrail], text: str, stage: Stage) -> str:
+        for one in guardrails:
             if one.guardrail.action == "redact":
-                chain = Chain(filters_of(one, self._decisions, stage))
+                chain = FilterChain(build_filters(one, self._decisions, stage))
                 text = await chain.feed(text) + await chain.end()
             else:
-                text = await self._decisions.checked(one, text, stage)
+                text = await self._decisions.apply(one, text, stage)
         return text
 
 
-class Guards:
+class AgentGuardrails:
     """The guardrails of an agent, of its input and of its output; ConfigError names the key (options.…) of a wrong one."""
 
-    def __init__(self, of_input: Sequence[Given], of_output: Sequence[Given], checks: Checks) -> None:
-        self._of_input = armed(of_input, "options.input_guardrails")
-        self._of_output = armed(of_output, "options.output_guardrails", are_of_output=True)
+    def __init__(
+        self, input_guardrails: Sequence[GuardrailSpec], output_guardrails: Sequence[GuardrailSpec], checks: GuardrailChecks
+    ) -> None:
+        self._input_guardrails = compile_guardrails(input_guardrails, "options.input_guardrails")
+        self._output_guardrails = compile_guardrails(output_guardrails, "options.output_guardrails", are_for_output=True)
         self._checks = checks
 
-    def in_turn(self, agent: str, response: ResponseHandler, purse: Purse) -> Guard:
+    def for_turn(self, agent: str, response: ResponseHandler, meter: BudgetMeter) -> TurnGuard:
         """What guards one turn of the agent called so."""
-        return Guard(self._of_input, self._of_output, Decisions(agent, self._checks, response, purse))
+        return TurnGuard(
+            self._input_guardrails, self._output_guardrails, GuardrailDecisions(agent, self._checks, response, meter)
+        )

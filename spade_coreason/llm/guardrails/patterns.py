@@ -11,16 +11,16 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from ...exceptions import ConfigError
 from .declaration import Guardrail
 
-AT_ONCE_S = 0.01
+INLINE_TIMEOUT_S = 0.01
 """What a search may take where everything else waits for it."""
-TIMEOUT_S = 0.5
+THREAD_TIMEOUT_S = 0.5
 """What it may take in a thread: what goes back and forth without end is no check."""
-_MOST_HELD = 20_000
+_MAX_PENDING_CHARACTERS = 20_000
 # Data are checked as JSON, where a line break before a word is two characters, the second a letter.
-_GAP = r"(?:\s|\\[nrt]){1,4}"
-_BEFORE = r"(?:(?<!\w)|(?<=\\[bfnrt])|(?<=\\u[0-9a-f]{4}))"
+_WORD_GAP = r"(?:\s|\\[nrt]){1,4}"
+_WORD_START = r"(?:(?<!\w)|(?<=\\[bfnrt])|(?<=\\u[0-9a-f]{4}))"
 # Scripts that put no space between words: Thai, Lao, Burmese, Khmer, Kana, Han.
-_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
+_UNSPACED_SCRIPTS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
 
 
 class Match(Protocol):
@@ -31,26 +31,26 @@ class Match(Protocol):
     def end(self) -> int: ...
 
 
-Find: TypeAlias = Callable[[str, int, float], Iterator[Match]]
+FindMatches: TypeAlias = Callable[[str, int, float], Iterator[Match]]
 """The matches in a text from a position on, from left to right, in so many seconds, else TimeoutError."""
 
 
 class Pattern(NamedTuple):
     """What a guardrail looks for. What a match is, its first `span` characters and those before it say."""
 
-    find: Find
+    find: FindMatches
     span: int
 
 
-def patterns_of(guardrail: Guardrail, place: str) -> list[Pattern]:
+def compile_patterns(guardrail: Guardrail, place: str) -> list[Pattern]:
     """One for all keywords, one for each expression. ConfigError where one is none, or matches the empty text."""
     if guardrail.keywords is not None:
-        return [_words(guardrail.keywords)]
+        return [_compile_keywords(guardrail.keywords)]
     if guardrail.regex is None:
         return []
     if find_spec("regex") is None:
         raise ConfigError(place, 'regular expressions need the package regex: pip install "spade-coreason[llm]"')
-    return [_expression(one, guardrail.span, f"{place}.regex[{number}]") for number, one in enumerate(guardrail.regex)]
+    return [_compile_expression(one, guardrail.span, f"{place}.regex[{number}]") for number, one in enumerate(guardrail.regex)]
 
 
 class PatternFilter:
@@ -62,29 +62,29 @@ class PatternFilter:
     def __init__(self, pattern: Pattern, on_match: Callable[[], str]) -> None:
         self._pattern = pattern
         self._on_match = on_match
-        self._before = ""
-        self._held = ""
+        self._preceding = ""
+        self._pending = ""
 
     def feed(self, piece: str) -> None:
         """A piece of the text."""
-        self._held += piece
+        self._pending += piece
 
-    def shown(self, timeout_s: float, *, is_whole: bool = False) -> str:
+    def release(self, timeout_s: float, *, is_whole: bool = False) -> str:
         """What can be shown now; all that was held back where the text is whole. It may be asked again after a TimeoutError."""
         if is_whole:
-            return self._settle(len(self._held), timeout_s, is_whole=True)
-        most = len(self._held) - self._pattern.span
-        return self._settle(most, timeout_s, is_whole=False) if most > 0 else ""
+            return self._process(len(self._pending), timeout_s, is_whole=True)
+        most = len(self._pending) - self._pattern.span
+        return self._process(most, timeout_s, is_whole=False) if most > 0 else ""
 
-    def give_up(self) -> str:
+    def flush(self) -> str:
         """What was held back, as it is."""
-        held, self._held = self._held, ""
+        held, self._pending = self._pending, ""
         return held
 
-    def _settle(self, most: int, timeout_s: float, *, is_whole: bool) -> str:
-        """Decides on all matches that begin in the first `most` characters of what is held."""
-        text, begin = self._before + self._held, len(self._before)
-        limit = begin + most
+    def _process(self, limit_characters: int, timeout_s: float, *, is_whole: bool) -> str:
+        """Decides on all matches that begin in the first `limit_characters` characters of what is held."""
+        text, begin = self._preceding + self._pending, len(self._preceding)
+        limit = begin + limit_characters
         settled, shown = begin, []
         for match in self._pattern.find(text, begin, timeout_s):
             start, end = match.start(), match.end()
@@ -92,23 +92,23 @@ class PatternFilter:
                 break
             if start == end:
                 continue
-            if end == len(text) and not is_whole and len(self._held) < _MOST_HELD:
+            if end == len(text) and not is_whole and len(self._pending) < _MAX_PENDING_CHARACTERS:
                 limit = start  # it may go on
                 break
             shown += [text[settled:start], self._on_match()]
             settled = end
         shown.append(text[settled : max(settled, limit)])
         settled = max(settled, limit)
-        self._before = text[max(0, settled - self._pattern.span) : settled]
-        self._held = text[settled:]
+        self._preceding = text[max(0, settled - self._pattern.span) : settled]
+        self._pending = text[settled:]
         return "".join(shown)
 
 
-def _words(keywords: Sequence[str]) -> Pattern:
+def _compile_keywords(keywords: Sequence[str]) -> Pattern:
     """Whole words, in any case; a space is any white space."""
-    found = [_GAP.join(map(re.escape, keyword.split())) for keyword in sorted(keywords, key=len, reverse=True)]
+    found = [_WORD_GAP.join(map(re.escape, keyword.split())) for keyword in sorted(keywords, key=len, reverse=True)]
     bounded = [
-        one if _UNSPACED.search(one) else rf"{_BEFORE}{one}(?!\w)"  # no boundary tells where a word ends there
+        one if _UNSPACED_SCRIPTS.search(one) else rf"{_WORD_START}{one}(?!\w)"  # no boundary tells where a word ends there
         for one in found
     ]
     compiled = re.compile("|".join(bounded), re.I)
@@ -116,7 +116,7 @@ def _words(keywords: Sequence[str]) -> Pattern:
     return Pattern(lambda text, begin, _: compiled.finditer(text, begin), span)
 
 
-def _expression(expression: str, span: int, place: str) -> Pattern:
+def _compile_expression(expression: str, span: int, place: str) -> Pattern:
     # Its searches have a time limit; those of the standard library have none, and cannot be given up.
     regex: Any = import_module("regex")
     try:

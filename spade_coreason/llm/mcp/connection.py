@@ -14,31 +14,31 @@ from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp_types import Implementation, ToolListChangedNotification
 
 from ..._version import __version__
-from .http import http
+from .http import open_http
 from .options import ServerOptions
-from .stdio import stdio
+from .stdio import open_stdio
 
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
 
-_MOST_TOOLS = 1000
-_MOST_PAGES = 100
-_WORDS = 200
-_LEAVING_S = 3.0
+_MAX_TOOLS = 1000
+_MAX_PAGES = 100
+_MAX_OUTPUT_CHARACTERS = 200
+_GOODBYE_TIMEOUT_S = 3.0
 """To say good-bye to a server at an address; a program has its own time."""
-_AGAIN_S = 5.0
+_RESUBSCRIBE_AFTER_S = 5.0
 """Until changes are listened for again, when the server has ended that."""
 
 
-class Connection:
-    """Begun when it is made. `on_tools` hears of the tools at first and whenever they change, `on_over` once, of the problem
+class MCPConnection:
+    """Begun when it is made. `on_tools` hears of the tools at first and whenever they change, `on_closed` once, of the problem
     that ended it; of none where it was left.
 
     What the SDK enters has to be left in the same task; so that task holds the connection, and others only ask the client.
     """
 
     def __init__(
-        self, options: ServerOptions, on_tools: Callable[[Sequence[Tool]], None], on_over: Callable[[str], None]
+        self, options: ServerOptions, on_tools: Callable[[Sequence[Tool]], None], on_closed: Callable[[str], None]
     ) -> None:
         self.client: Client | None = None
         """To ask, while it is there."""
@@ -46,73 +46,77 @@ class Connection:
         """Set when it is there, and when it is over."""
         self._options = options
         self._on_tools = on_tools
-        self._on_over = on_over
-        self._words = ""
-        self._is_over = False
-        self._stir = asyncio.Event()
-        self._limit = anyio.CancelScope(deadline=anyio.current_time() + options.timeout_s)
-        self.task = asyncio.create_task(self._live(), name="MCP server")
+        self._on_closed = on_closed
+        self._last_output = ""
+        self._is_closed = False
+        self._refresh_requested = asyncio.Event()
+        self._time_limit = anyio.CancelScope(deadline=anyio.current_time() + options.timeout_s)
+        self.task = asyncio.create_task(self._run(), name="MCP server")
 
     @property
-    def is_over(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether it is lost or left; its task may still be ending the program."""
-        return self._is_over
+        return self._is_closed
 
-    def leave(self, problem: str = "") -> None:
+    def close(self, problem: str = "") -> None:
         """Ends it, as lost where there is a problem. What is being asked is told that it will not be answered."""
-        if self._is_over:
+        if self._is_closed:
             return
-        self._limit.deadline = anyio.current_time() + (_LEAVING_S if self.client is not None and self._options.url else 0)
-        self._is_over, self.client = True, None
+        self._time_limit.deadline = anyio.current_time() + (
+            _GOODBYE_TIMEOUT_S if self.client is not None and self._options.url else 0
+        )
+        self._is_closed, self.client = True, None
         self.settled.set()
-        self._stir.set()
-        self._on_over(problem)
+        self._refresh_requested.set()
+        self._on_closed(problem)
 
-    def look_again(self) -> None:
+    def refresh_tools(self) -> None:
         """Asks for the tools anew. It is lost where they are not told in time."""
-        self._stir.set()
+        self._refresh_requested.set()
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         try:
-            with self._limit as limit:
+            with self._time_limit as limit:
                 us = Implementation(name="spade-coreason", version=__version__)
-                async with Client(self._transport(), client_info=us, message_handler=self._on_message, cache=None) as client:
+                async with Client(
+                    self._open_transport(), client_info=us, message_handler=self._on_message, cache=None
+                ) as client:
                     try:
-                        self._on_tools(await _tools(client))
-                        if not self._is_over:
+                        self._on_tools(await _list_tools(client))
+                        if not self._is_closed:
                             limit.deadline = math.inf
                             self.client = client
                             self.settled.set()
-                        await self._attend(client)
+                        await self._refresh_on_request(client)
                     except Exception as error:
-                        self._ended(what_went_wrong(error))  # before the program, which ends now, is said to have ended
+                        self._on_ended(describe_error(error))  # before the program, which ends now, is said to have ended
                         raise
-            self.leave(f"was not there within {self._options.timeout_s:g} s")
+            self.close(f"was not there within {self._options.timeout_s:g} s")
         except Exception as error:  # noqa: BLE001 - whatever it dies of, the agent stays
-            self._ended(what_went_wrong(error))
+            self._on_ended(describe_error(error))
         finally:
-            self.leave()
+            self.close()
 
-    def _transport(self) -> AbstractAsyncContextManager[TransportStreams]:
+    def _open_transport(self) -> AbstractAsyncContextManager[TransportStreams]:
         if self._options.command is not None:
-            return stdio(self._options, self._ended, self._said)
-        return http(self._options, self._said)
+            return open_stdio(self._options, self._on_ended, self._on_output)
+        return open_http(self._options, self._on_output)
 
-    async def _attend(self, client: Client) -> None:
+    async def _refresh_on_request(self, client: Client) -> None:
         """Lists the tools again whenever they may have changed."""
         async with anyio.create_task_group() as group:
-            group.start_soon(self._follow, client)
-            while not self._is_over:
-                await self._stir.wait()
-                self._stir.clear()
-                if not self._is_over:
+            group.start_soon(self._listen_for_changes, client)
+            while not self._is_closed:
+                await self._refresh_requested.wait()
+                self._refresh_requested.clear()
+                if not self._is_closed:
                     with anyio.move_on_after(self._options.timeout_s) as limit:
-                        self._on_tools(await _tools(client))
+                        self._on_tools(await _list_tools(client))
                     if limit.cancelled_caught:
-                        self.leave(f"said nothing for {self._options.timeout_s:g} s")
+                        self.close(f"said nothing for {self._options.timeout_s:g} s")
             group.cancel_scope.cancel()
 
-    async def _follow(self, client: Client) -> None:
+    async def _listen_for_changes(self, client: Client) -> None:
         """Hears of changes where a server tells them to who asks (2026-07-28); older ones tell them anyway."""
         tools = client.server_capabilities.tools
         if tools is None or not tools.list_changed:
@@ -122,39 +126,39 @@ class Connection:
                 with suppress(SubscriptionLost):
                     async with client.listen(tools_list_changed=True) as changes:
                         async for _ in changes:
-                            self.look_again()
-                await anyio.sleep(_AGAIN_S)
-                self.look_again()  # what changed meanwhile was told to nobody
-        self.look_again()
+                            self.refresh_tools()
+                await anyio.sleep(_RESUBSCRIBE_AFTER_S)
+                self.refresh_tools()  # what changed meanwhile was told to nobody
+        self.refresh_tools()
 
     async def _on_message(self, message: object) -> None:
         if isinstance(message, ToolListChangedNotification):
-            self.look_again()
+            self.refresh_tools()
 
-    def _said(self, words: str) -> None:
-        self._words = words[:_WORDS]
+    def _on_output(self, output: str) -> None:
+        self._last_output = output[:_MAX_OUTPUT_CHARACTERS]
 
-    def _ended(self, problem: str) -> None:
+    def _on_ended(self, problem: str) -> None:
         # Once it was there its words may be about what a person said.
-        self.leave(f"{problem} ({self._words})" if self._words and self.client is None else problem)
+        self.close(f"{problem} ({self._last_output})" if self._last_output and self.client is None else problem)
 
 
-async def _tools(client: Client) -> list[Tool]:
+async def _list_tools(client: Client) -> list[Tool]:
     """All pages; of a server that comes to no end, the first."""
     found: list[Tool] = []
     cursor: str | None = None
-    for _ in range(_MOST_PAGES):
+    for _ in range(_MAX_PAGES):
         page = await client.list_tools(cursor=cursor)
         found += page.tools
-        if page.next_cursor is None or page.next_cursor == cursor or len(found) > _MOST_TOOLS:
+        if page.next_cursor is None or page.next_cursor == cursor or len(found) > _MAX_TOOLS:
             break
         cursor = page.next_cursor
-    return found[:_MOST_TOOLS]
+    return found[:_MAX_TOOLS]
 
 
-def what_went_wrong(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """An error of the SDK in one line."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     text = error.message if isinstance(error, MCPError) else str(error)
-    return " ".join((text or type(error).__name__).split())[:_WORDS]
+    return " ".join((text or type(error).__name__).split())[:_MAX_OUTPUT_CHARACTERS]

@@ -14,9 +14,9 @@ from urllib.parse import quote
 SCHEME = "mcp"
 SEPARATOR = "__"
 """Between the name of a server, which has no such thing in it, and that of its tool."""
-_MOST = 64
-_DIGITS = 12
-_HASHED = re.compile(rf"_[0-9a-f]{{{_DIGITS}}}$")
+_MAX_NAME_CHARACTERS = 64
+_HASH_DIGITS = 12
+_HASH_SUFFIX = re.compile(rf"_[0-9a-f]{{{_HASH_DIGITS}}}$")
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Offer:
     description: str | None
     schema: Mapping[str, Any]
     """The JSON Schema of its arguments."""
-    destroys: bool = False
+    is_destructive: bool = False
     """Whether the server says so (`destructiveHint`)."""
 
     @cached_property
@@ -44,10 +44,10 @@ class Offer:
         """
         plain = re.sub(r"[^A-Za-z0-9_-]", "_", self.tool)
         name = f"{self.server}{SEPARATOR}{plain}"
-        if plain == self.tool and len(name) <= _MOST and not _HASHED.search(plain):
+        if plain == self.tool and len(name) <= _MAX_NAME_CHARACTERS and not _HASH_SUFFIX.search(plain):
             return name
-        digest = hashlib.sha256(self.tool.encode()).hexdigest()[:_DIGITS]
-        return f"{name[: _MOST - _DIGITS - 1]}_{digest}"
+        digest = hashlib.sha256(self.tool.encode()).hexdigest()[:_HASH_DIGITS]
+        return f"{name[: _MAX_NAME_CHARACTERS - _HASH_DIGITS - 1]}_{digest}"
 
     @cached_property
     def hash(self) -> str:

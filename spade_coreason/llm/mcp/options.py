@@ -10,11 +10,11 @@ from typing import Annotated, Any, Self
 from pydantic import Field, SecretStr, StringConstraints, model_validator
 
 from ...exceptions import ConfigError
-from ..options import StrictOptions, options_of
+from ..options import StrictOptions, parse_options
 
-_PLACE = "options.mcp"
-_NAME = re.compile(r"[A-Za-z0-9](?:_?[A-Za-z0-9-]){0,23}")
-_NAME_RULE = "letters, digits, - and single _ in between, at most 24"
+_OPTIONS_PATH = "options.mcp"
+_SERVER_NAME = re.compile(r"[A-Za-z0-9](?:_?[A-Za-z0-9-]){0,23}")
+_SERVER_NAME_RULE = "letters, digits, - and single _ in between, at most 24"
 
 
 class ServerOptions(StrictOptions):
@@ -32,7 +32,7 @@ class ServerOptions(StrictOptions):
     timeout_s: float = Field(default=10.0, gt=0)
 
     @model_validator(mode="after")
-    def _is_one_of_both(self) -> Self:
+    def _check_transport(self) -> Self:
         if (self.command is None) == (self.url is None):
             raise ValueError("give either command or url")
         if self.command is None and (self.env or self.cwd):
@@ -42,13 +42,13 @@ class ServerOptions(StrictOptions):
         return self
 
 
-def servers_of(given: Any) -> dict[str, ServerOptions]:
+def parse_servers(given: Any) -> dict[str, ServerOptions]:
     """Servers by name; ConfigError names what is wrong."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise ConfigError(_PLACE, 'names servers, such as {"files": {"command": ["mcp-files", "/srv"]}}')
+        raise ConfigError(_OPTIONS_PATH, 'names servers, such as {"files": {"command": ["mcp-files", "/srv"]}}')
     for name in given:
-        if not (isinstance(name, str) and _NAME.fullmatch(name)):
-            raise ConfigError(_PLACE, f"{name!r} is no name of a server: {_NAME_RULE}")
-    return {name: options_of(ServerOptions, one, f"{_PLACE}.{name}") for name, one in given.items()}
+        if not (isinstance(name, str) and _SERVER_NAME.fullmatch(name)):
+            raise ConfigError(_OPTIONS_PATH, f"{name!r} is no name of a server: {_SERVER_NAME_RULE}")
+    return {name: parse_options(ServerOptions, one, f"{_OPTIONS_PATH}.{name}") for name, one in given.items()}

@@ -15,13 +15,13 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Required:
+class RequiredTool:
     """A requirement, and where in the manifest it is."""
 
     place: str
     requirement: ToolRequirement
 
-    def fault(self, offer: Offer | None) -> ConfigError | None:
+    def find_fault(self, offer: Offer | None) -> ConfigError | None:
         """What is wrong with the tool that is offered, or None."""
         uri, expected = self.requirement.uri, self.requirement.hash.lower()
         if offer is None:
@@ -31,19 +31,19 @@ class Required:
                 f"{uri} has {offer.hash}; look at what has changed (spade-coreason tools), and write this one if it is right"
             )
             return ConfigError(f"{self.place}.hash", problem)
-        if offer.destroys and self.requirement.risk_level is RiskLevel.SAFE:
+        if offer.is_destructive and self.requirement.risk_level is RiskLevel.SAFE:
             problem = f"{uri} may destroy something, as its server says; write critical if it may be used all the same"
             return ConfigError(f"{self.place}.risk_level", problem)
         return None
 
 
-Requirements = Mapping[str, Required]
+Requirements = Mapping[str, RequiredTool]
 """By the name of the tool, for one server."""
 
 
-def requirements_of(manifest: AgentDefinition, servers: Collection[str]) -> dict[str, dict[str, Required]]:
+def parse_requirements(manifest: AgentDefinition, server_names: Collection[str]) -> dict[str, dict[str, RequiredTool]]:
     """Those of `dependencies.tools` with a URI mcp://server/tool, by server and tool; others are nobody's to check."""
-    found: dict[str, dict[str, Required]] = {}
+    found: dict[str, dict[str, RequiredTool]] = {}
     for number, one in enumerate(manifest.dependencies.tools):
         if not isinstance(one, ToolRequirement):
             continue
@@ -53,23 +53,23 @@ def requirements_of(manifest: AgentDefinition, servers: Collection[str]) -> dict
             log.warning("%s.uri: %s is not checked; it names no tool of an MCP server (mcp://server/tool)", place, one.uri)
             continue
         tool = unquote(path.removeprefix("/"))
-        if not tool or server not in servers:
+        if not tool or server not in server_names:
             problem = f"{one.uri}: there is no such server under options.mcp; write it mcp://server/tool"
             raise ConfigError(f"{place}.uri", problem)
-        found.setdefault(server, {})[tool] = Required(place, one)
+        found.setdefault(server, {})[tool] = RequiredTool(place, one)
     return found
 
 
-def admitted(offers: Sequence[Offer], requirements: Requirements) -> list[Offer]:
+def select_permitted(offers: Sequence[Offer], requirements: Requirements) -> list[Offer]:
     """What a model may be offered: all, or where anything is required of the server, what is required and right."""
     if not requirements:
         return list(offers)
-    return [one for one in offers if one.tool in requirements and requirements[one.tool].fault(one) is None]
+    return [one for one in offers if one.tool in requirements and requirements[one.tool].find_fault(one) is None]
 
 
-def faults(offers: Sequence[Offer], requirements: Requirements) -> Iterator[ConfigError]:
+def find_faults(offers: Sequence[Offer], requirements: Requirements) -> Iterator[ConfigError]:
     """What is wrong with the tools that are required."""
     offered = {one.tool: one for one in offers}
     for tool, required in requirements.items():
-        if (fault := required.fault(offered.get(tool))) is not None:
+        if (fault := required.find_fault(offered.get(tool))) is not None:
             yield fault

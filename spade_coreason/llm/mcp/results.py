@@ -17,31 +17,31 @@ from mcp_types import (
 )
 
 
-def text_of(result: CallToolResult) -> str:
+def render_result(result: CallToolResult) -> str:
     """Its texts, and its data unless a text says the same; images, sounds and files are named, and not shown."""
-    texts = [_text(part) for part in result.content]
+    texts = [_render_part(part) for part in result.content]
     data = result.structured_content
     is_said = isinstance(data, dict) and data.keys() == {"result"} and texts  # so servers wrap what is no object
-    if data is not None and not is_said and not any(_says(part, data) for part in result.content):
+    if data is not None and not is_said and not any(_has_same_data(part, data) for part in result.content):
         texts.append(json.dumps(data, ensure_ascii=False))
     return "\n".join(texts) or "(no text)"
 
 
-def _text(part: Any) -> str:
+def _render_part(part: Any) -> str:
     match part:
         case TextContent(text=text) | EmbeddedResource(resource=TextResourceContents(text=text)):
             return text
         case ImageContent(data=data, mime_type=kind) | AudioContent(data=data, mime_type=kind):
-            return f"({kind}, {_size(data)}; not shown)"
+            return f"({kind}, {_format_size(data)}; not shown)"
         case EmbeddedResource(resource=BlobResourceContents(uri=uri, blob=blob, mime_type=kind)):
-            return f"({uri}: {kind or 'a file'}, {_size(blob)}; not shown)"
+            return f"({uri}: {kind or 'a file'}, {_format_size(blob)}; not shown)"
         case ResourceLink(name=name, uri=uri):
             return f"(a link, {name}: {uri})"
         case _:
             return f"({type(part).__name__}; not shown)"
 
 
-def _says(part: Any, data: Any) -> bool:
+def _has_same_data(part: Any, data: Any) -> bool:
     if not isinstance(part, TextContent):
         return False
     try:
@@ -50,5 +50,5 @@ def _says(part: Any, data: Any) -> bool:
         return False
 
 
-def _size(encoded: str) -> str:
+def _format_size(encoded: str) -> str:
     return f"{len(encoded) * 3 // 4:,} bytes"

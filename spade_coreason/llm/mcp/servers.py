@@ -13,35 +13,35 @@ from ...contracts import AgentDefinition
 from ...exceptions import ConfigError, CoReasonError, ToolError
 from ..tools.function import Tool
 from .offers import SEPARATOR, Offer
-from .options import servers_of
-from .requirements import requirements_of
+from .options import parse_servers
+from .requirements import parse_requirements
 
 if TYPE_CHECKING:
-    from .server import Server
+    from .server import MCPServer
 
 log = logging.getLogger(__name__)
 
-_MOST_TOOLS = 100
+_MAX_TOOLS = 100
 """OpenAI's models take 128, and there are those of the agent itself."""
-_DESCRIPTION = 2000
-_PATIENCE_S = 2.0
+_MAX_DESCRIPTION_CHARACTERS = 2000
+_LISTING_WAIT_S = 2.0
 """What a turn waits for a server that never told its tools."""
 
 
-class Servers:
+class MCPServers:
     """`given` are the options of the servers by name (`options.mcp`); the manifest's requirements hold for their tools.
 
     ConfigError where an option is wrong, the manifest requires a tool of a server that is none, or the package is missing.
     """
 
     def __init__(self, given: Any, manifest: AgentDefinition) -> None:
-        self._options = servers_of(given)
-        self._requirements = requirements_of(manifest, self._options)
-        self._servers: list[Server] = []
+        self._options = parse_servers(given)
+        self._requirements = parse_requirements(manifest, self._options)
+        self._servers: list[MCPServer] = []
         if self._options and find_spec("mcp") is None:
             raise ConfigError("options.mcp", 'MCP servers need the package mcp: pip install "spade-coreason[mcp]"')
 
-    def owns(self, name: str) -> bool:
+    def may_own_tool(self, name: str) -> bool:
         """Whether a tool of one of them may have this name."""
         server, separator, _ = name.partition(SEPARATOR)
         return bool(separator) and server in self._options
@@ -50,25 +50,25 @@ class Servers:
         """Begins all. Returns when each is there, has failed, or its time is over; never raises for a server."""
         if not self._options or self._servers:
             return
-        make = await asyncio.to_thread(_imported)
+        make = await asyncio.to_thread(_import_server_class)
         self._servers = [make(name, options, self._requirements.get(name, {}), log) for name, options in self._options.items()]
         try:
             await asyncio.gather(*(one.open() for one in self._servers))
         except asyncio.CancelledError:
             await self.close()
             raise
-        if (count := sum(len(one.offers) for one in self._servers)) > _MOST_TOOLS:
+        if (count := sum(len(one.offers) for one in self._servers)) > _MAX_TOOLS:
             remedy = "require those that are needed in the manifest (dependencies.tools)"
-            log.warning("MCP servers offer %d tools, of which only the first %d are used; %s", count, _MOST_TOOLS, remedy)
+            log.warning("MCP servers offer %d tools, of which only the first %d are used; %s", count, _MAX_TOOLS, remedy)
 
     async def examine(self) -> tuple[Sequence[Offer], Sequence[CoReasonError]]:
         """What they offer, and a ConfigError for each tool that is not as the manifest requires it, a ToolError for each server
         that is away. Begins and ends them, and logs nothing."""
         try:
             await self.open(logging.Logger(__name__, logging.CRITICAL))
-            listed = [offer for one in self._servers for offer in one.listed]
+            listed = [offer for one in self._servers for offer in one.all_offers]
             faults = [fault for one in self._servers for fault in one.faults]
-            away = [one for one in self._servers if not one.is_there]
+            away = [one for one in self._servers if not one.is_connected]
             return listed, [*faults, *(ToolError(one.name, f"is away: {one.problem or 'it takes its time'}") for one in away)]
         finally:
             await self.close()
@@ -78,36 +78,38 @@ class Servers:
         servers, self._servers = self._servers, []
         await asyncio.gather(*(one.close() for one in servers))
 
-    async def wake(self) -> None:
+    async def reconnect_due(self) -> None:
         """Before a turn: begins those that are away and due. Waits a little for one that never told its tools."""
         for one in self._servers:
-            if not one.is_there:
-                one.wake()
-        unknown = [one for one in self._servers if not one.is_there and not one.listed]
+            if not one.is_connected:
+                one.reconnect_if_due()
+        unknown = [one for one in self._servers if not one.is_connected and not one.all_offers]
         if unknown:
-            await asyncio.gather(*(one.settled(_PATIENCE_S) for one in unknown))
+            await asyncio.gather(*(one.wait_until_settled(_LISTING_WAIT_S) for one in unknown))
 
     @property
-    def away(self) -> list[str]:
+    def disconnected_names(self) -> list[str]:
         """The names of those that cannot be asked now."""
-        return [one.name for one in self._servers if not one.is_there]
+        return [one.name for one in self._servers if not one.is_connected]
 
     @property
-    def unknown(self) -> list[str]:
+    def unlisted_names(self) -> list[str]:
         """The names of those that are away and never told their tools."""
-        return [one.name for one in self._servers if not one.is_there and not one.listed]
+        return [one.name for one in self._servers if not one.is_connected and not one.all_offers]
 
     def tools(self) -> list[Tool]:
         """What a model may call. Of a server that is away, what it offered last; calling it begins it again."""
         found = [(one, offer) for one in self._servers for offer in one.offers]
         return [
-            Tool(offer.name, (offer.description or "")[:_DESCRIPTION], offer.schema, partial(one.call, offer.tool))
-            for one, offer in found[:_MOST_TOOLS]
+            Tool(
+                offer.name, (offer.description or "")[:_MAX_DESCRIPTION_CHARACTERS], offer.schema, partial(one.call, offer.tool)
+            )
+            for one, offer in found[:_MAX_TOOLS]
         ]
 
 
-def _imported() -> type[Server]:
+def _import_server_class() -> type[MCPServer]:
     """Off the event loop: importing the SDK takes most of a second."""
-    from .server import Server
+    from .server import MCPServer
 
-    return Server
+    return MCPServer

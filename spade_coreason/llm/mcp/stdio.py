@@ -21,7 +21,7 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCMessage, jsonrpc_message_adapter
 
-from ...domain.text import printable
+from ...domain.text import replace_lone_surrogates
 from .options import ServerOptions
 
 if TYPE_CHECKING:
@@ -29,150 +29,150 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MOST_BYTES = 2**22
+MAX_MESSAGE_BYTES = 2**22
 """The longest message that is read, by either transport."""
 _GRACE_S = 2.0
 """To end once its input is closed."""
-_DYING_S = 1.0
+_EXIT_WAIT_S = 1.0
 """After a signal; for what a program said last."""
 _TAIL_BYTES = 2000
 
 
-class _Pipes(SubprocessStreamProtocol):
+class _ProgramProtocol(SubprocessStreamProtocol):
     """`wait` of asyncio waits for the pipes, too, which a child of the program may hold open; this tells of its own end."""
 
     def __init__(self) -> None:
-        super().__init__(MOST_BYTES, asyncio.get_running_loop())
+        super().__init__(MAX_MESSAGE_BYTES, asyncio.get_running_loop())
         self.exited = asyncio.Event()
-        self.over = asyncio.Event()
+        self.finished = asyncio.Event()
         """Set when it has exited or closed its standard output."""
 
     def process_exited(self) -> None:
         super().process_exited()
         self.exited.set()
-        self.over.set()
+        self.finished.set()
 
 
-class Program:
-    """One run of a server. `on_end` hears why it is over, `on_words` what it says on its standard error."""
+class ServerProgram:
+    """One run of a server. `on_end` hears why it is over, `on_output` what it says on its standard error."""
 
     def __init__(
         self,
         transport: asyncio.SubprocessTransport,
-        pipes: _Pipes,
+        pipes: _ProgramProtocol,
         on_end: Callable[[str], None],
-        on_words: Callable[[str], None],
+        on_output: Callable[[str], None],
     ) -> None:
         self._transport = transport
         self._pipes = pipes
         self._on_end = on_end
-        self._on_words = on_words
-        self._is_read = asyncio.Event()
-        self._is_heard = asyncio.Event()
-        self._is_useless = False
+        self._on_output = on_output
+        self._output_read = asyncio.Event()
+        self._errors_read = asyncio.Event()
+        self._has_failed = False
 
-    async def read(self, to_us: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+    async def read(self, received: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
         """Passes its messages on."""
         assert self._pipes.stdout is not None
         try:
             while line := await self._pipes.stdout.readline():
                 try:
-                    message = _message(line)
+                    message = _parse_message(line)
                 except (ValueError, RecursionError):  # programs print where they should not
                     log.debug("an MCP server wrote a line that is no message")
                     continue
-                await to_us.send(SessionMessage(message))
+                await received.send(SessionMessage(message))
         except ValueError:
-            self._give_up(f"sent a message of more than {MOST_BYTES:,} bytes")
+            self._fail(f"sent a message of more than {MAX_MESSAGE_BYTES:,} bytes")
         except anyio.BrokenResourceError:  # nobody listens any more
             return
-        self._is_read.set()
-        self._pipes.over.set()
+        self._output_read.set()
+        self._pipes.finished.set()
 
-    async def write(self, from_us: MemoryObjectReceiveStream[SessionMessage]) -> None:
+    async def write(self, to_send: MemoryObjectReceiveStream[SessionMessage]) -> None:
         """Writes our messages; never waits for a program that does not read them."""
         stdin = self._pipes.stdin
         assert stdin is not None
-        async for sent in from_us:
-            if stdin.transport.get_write_buffer_size() > MOST_BYTES:
-                self._give_up("does not read what it is asked")
+        async for sent in to_send:
+            if stdin.transport.get_write_buffer_size() > MAX_MESSAGE_BYTES:
+                self._fail("does not read what it is asked")
             elif not stdin.is_closing():
                 stdin.write(sent.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
 
-    async def listen(self) -> None:
+    async def read_errors(self) -> None:
         """Hears its standard error: a full pipe would stop it."""
         assert self._pipes.stderr is not None
         tail = b""
         while piece := await self._pipes.stderr.read(_TAIL_BYTES):
             tail = (tail + piece)[-_TAIL_BYTES:]
             lines = tail.decode(errors="replace").splitlines()
-            self._on_words(next((line.strip() for line in reversed(lines) if line.strip()), ""))
-        self._is_heard.set()
+            self._on_output(next((line.strip() for line in reversed(lines) if line.strip()), ""))
+        self._errors_read.set()
 
-    async def watch(self) -> None:
+    async def wait_for_end(self) -> None:
         """Notices that it is over, and lets what it said last be read; a child of it may hold the pipes open for ever."""
-        await self._pipes.over.wait()
-        with anyio.move_on_after(_DYING_S):
-            for done in (self._pipes.exited, self._is_read, self._is_heard):
+        await self._pipes.finished.wait()
+        with anyio.move_on_after(_EXIT_WAIT_S):
+            for done in (self._pipes.exited, self._output_read, self._errors_read):
                 await done.wait()
         code = self._transport.get_returncode()
-        self._give_up("has ended" if code is None else f"has ended with exit code {code}")
+        self._fail("has ended" if code is None else f"has ended with exit code {code}")
 
-    async def end(self) -> None:
+    async def stop(self) -> None:
         """Ends it, and the processes of its group."""
         assert self._pipes.stdin is not None
         self._pipes.stdin.close()
-        with anyio.move_on_after(0 if self._is_useless else _GRACE_S):
+        with anyio.move_on_after(0 if self._has_failed else _GRACE_S):
             await self._pipes.exited.wait()
         for number in (signal.SIGTERM, signal.SIGKILL):
             with suppress(ProcessLookupError, PermissionError):  # nobody is left
                 os.killpg(self._transport.get_pid(), number)
-            with anyio.move_on_after(_DYING_S):
+            with anyio.move_on_after(_EXIT_WAIT_S):
                 await self._pipes.exited.wait()
         self._transport.close()
 
-    def _give_up(self, problem: str) -> None:
-        self._is_useless = True
+    def _fail(self, problem: str) -> None:
+        self._has_failed = True
         self._on_end(problem)
 
 
-def _message(line: bytes) -> JSONRPCMessage:
+def _parse_message(line: bytes) -> JSONRPCMessage:
     """ValueError for what is none. Some cut a text in the middle of a character, as which "\\ud83d" is no JSON to the SDK."""
     try:
         return jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValueError:
         if b"\\ud" not in line.lower():
             raise
-        return jsonrpc_message_adapter.validate_json(json.dumps(printable(json.loads(line))), by_name=False)
+        return jsonrpc_message_adapter.validate_json(json.dumps(replace_lone_surrogates(json.loads(line))), by_name=False)
 
 
 @asynccontextmanager
-async def stdio(
-    options: ServerOptions, on_end: Callable[[str], None], on_words: Callable[[str], None]
+async def open_stdio(
+    options: ServerOptions, on_end: Callable[[str], None], on_output: Callable[[str], None]
 ) -> AsyncIterator[TransportStreams]:
     """A server from its start to its end. OSError where it cannot be started."""
     assert options.command is not None
     given = {name: value.get_secret_value() for name, value in options.env.items()}
     transport, pipes = await asyncio.get_running_loop().subprocess_exec(
-        _Pipes,
+        _ProgramProtocol,
         *options.command,
         env=get_default_environment() | given,
         cwd=options.cwd,
         start_new_session=True,
     )
-    program = Program(transport, pipes, on_end, on_words)
+    program = ServerProgram(transport, pipes, on_end, on_output)
     to_us, for_us = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     from_us, for_it = anyio.create_memory_object_stream[SessionMessage](0)
     async with anyio.create_task_group() as group:
         group.start_soon(program.read, to_us)
         group.start_soon(program.write, for_it)
-        group.start_soon(program.listen)
-        group.start_soon(program.watch)
+        group.start_soon(program.read_errors)
+        group.start_soon(program.wait_for_end)
         try:
             yield for_us, from_us
         finally:
             with anyio.CancelScope(shield=True):
-                await program.end()
+                await program.stop()
             group.cancel_scope.cancel()
             for stream in (to_us, for_us, from_us, for_it):
                 stream.close()

@@ -18,24 +18,24 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from ...domain.text import printable
+from ...domain.text import replace_lone_surrogates
 from ...exceptions import ConfigError, ModelError
 from ..options import Endpoint
-from ..prompts import merged
-from .reply import Reply
+from ..prompts import merge_messages
+from .reply import Completion
 
-_MOST_BYTES = 2**24
+_MAX_BYTES = 2**24
 
 """Of an event, and of what has none: a whole answer, an error; what comes then is not read."""
 
-_A_LINE = 2**16
+_BYTES_PER_LINE = 2**16
 
 """What a line of an event counts: the package goes over all of it again with each."""
 
-_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")
+_EVENT_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")
 
 
-class _Bounded(httpx2.AsyncByteStream):
+class _EventLimitedStream(httpx2.AsyncByteStream):
     def __init__(self, stream: httpx2.AsyncByteStream, *, has_events: bool) -> None:
         self._stream = stream
         self._has_events = has_events
@@ -47,13 +47,13 @@ class _Bounded(httpx2.AsyncByteStream):
                 read, before = 0, b""
             elif self._has_events:
                 text = before + piece
-                begin = max((text.rfind(end) + len(end) for end in _ENDS if end in text), default=0)
+                begin = max((text.rfind(end) + len(end) for end in _EVENT_ENDS if end in text), default=0)
                 read, piece_of_it = (0, text[begin:]) if begin else (read, piece)
-                read += len(piece_of_it) + _A_LINE * max(piece_of_it.count(b"\n"), piece_of_it.count(b"\r"))
+                read += len(piece_of_it) + _BYTES_PER_LINE * max(piece_of_it.count(b"\n"), piece_of_it.count(b"\r"))
                 before = text[-3:]
             else:
                 read += len(piece)
-            if read > _MOST_BYTES:
+            if read > _MAX_BYTES:
                 return
             yield piece
 
@@ -61,16 +61,16 @@ class _Bounded(httpx2.AsyncByteStream):
         await self._stream.aclose()
 
 
-async def bound(response: httpx2.Response, *, streams: bool) -> None:
-    """Bounds what will be read: each event of an answer that `streams`, all of any other, in bytes.
+async def limit_response_size(response: httpx2.Response, *, is_streaming: bool) -> None:
+    """Bounds what will be read: each event of an answer that `is_streaming`, all of any other, in bytes.
 
     DecodingError for what comes compressed though it was to come plain: few bytes may be many.
     """
     if response.headers.get("content-encoding", "identity") != "identity":
         raise httpx2.DecodingError("it sends compressed what was to come plain")
     assert isinstance(response.stream, httpx2.AsyncByteStream)
-    has_events = streams and response.is_success  # whatever its type says: servers err
-    response.stream = _Bounded(response.stream, has_events=has_events)
+    has_events = is_streaming and response.is_success  # whatever its type says: servers err
+    response.stream = _EventLimitedStream(response.stream, has_events=has_events)
 
 
 log = logging.getLogger(__name__)
@@ -79,15 +79,15 @@ NO_COMPLETION = "answers with something that is no chat completion"
 
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
-_LIST_S = 10.0
+_LIST_TIMEOUT_S = 10.0
 
-_OPENAI = ("api.openai.com", ".openai.azure.com")
+_OPENAI_HOSTS = ("api.openai.com", ".openai.azure.com")
 
 _TRANSIENT = {408, 409, 425, 429}
 
-_NEVER = {501, 505}
+_PERMANENT = {501, 505}
 
-_MEANING = {
+_PROBLEM_BY_STATUS = {
     400: "does not accept the request (400)",
     401: "refuses the key (401)",
     403: "refuses the key (403)",
@@ -96,23 +96,23 @@ _MEANING = {
     429: "is busy (429)",
 }
 
-_MEANING_OF_CODE = {
+_PROBLEM_BY_CODE = {
     "context_length_exceeded": "is shown more than it takes; the limit context_tokens is too high for it",
     "insufficient_quota": "has no credit left",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What a model is asked. `further` are more fields of the request."""
+class CompletionRequest:
+    """What a model is asked. `extra_fields` are more fields of the request."""
 
     messages: Sequence[Mapping[str, Any]]
-    further: Mapping[str, Any]
+    extra_fields: Mapping[str, Any]
     models: Sequence[str] = ()
     """Those that are asked; by default all of the endpoint."""
 
 
-class Client:
+class ModelClient:
     """`open` before, `close` after. It belongs to one event loop.
 
     ConfigError where the package openai is missing or no endpoint is named.
@@ -122,14 +122,14 @@ class Client:
         if find_spec("openai") is None:
             raise ConfigError("", 'a language model needs the package openai: pip install "spade-coreason[llm]"')
         self.endpoint = endpoint
-        self.url, self._key = endpoint.resolved()
+        self.url, self._key = endpoint.resolve()
         self._client: Any = None
 
     @property
-    def limit_field(self) -> str:
+    def max_tokens_field(self) -> str:
         """What limits an answer in a request: OpenAI's models refuse the older name, others may not know the newer."""
         host = urlsplit(self.url).hostname or ""
-        return "max_completion_tokens" if host.endswith(_OPENAI) else "max_tokens"
+        return "max_completion_tokens" if host.endswith(_OPENAI_HOSTS) else "max_tokens"
 
     def open(self) -> None:
         """Makes the client; importing its package takes half a second."""
@@ -144,7 +144,7 @@ class Client:
                 follow_redirects=False,
                 timeout=timeout,
                 headers={"Accept-Encoding": "identity"},
-                event_hooks={"response": [partial(bound, streams=self.endpoint.stream)]},
+                event_hooks={"response": [partial(limit_response_size, is_streaming=self.endpoint.stream)]},
             )
             self._client = openai.AsyncOpenAI(
                 base_url=self.url,
@@ -155,13 +155,13 @@ class Client:
                 default_headers=self._headers(openai.Omit()),
             )
 
-    def _headers(self, left_out: Any) -> dict[str, Any]:
+    def _headers(self, omitted: Any) -> dict[str, Any]:
         """Takes out what the package would add from the environment, where the server is not the environment's."""
         if self.endpoint.url is None:
             return {}
         lines = os.environ.get("OPENAI_CUSTOM_HEADERS", "").split("\n")
         names = [line.partition(":")[0].strip() for line in lines if ":" in line]
-        others = dict.fromkeys(["OpenAI-Organization", "OpenAI-Project", *names], left_out)
+        others = dict.fromkeys(["OpenAI-Organization", "OpenAI-Project", *names], omitted)
         return {**others, "Authorization": f"Bearer {self._key}"}
 
     async def close(self) -> None:
@@ -170,41 +170,46 @@ class Client:
         if client is not None:
             await client.close()
 
-    async def chunks(self, name: str, question: Question, reply: Reply) -> AsyncGenerator[tuple[str, str], None]:
+    async def stream_deltas(
+        self, name: str, request: CompletionRequest, completion: Completion
+    ) -> AsyncGenerator[tuple[str, str], None]:
         """Text and reasoning, piece by piece; whatever goes wrong is a ModelError without a word of what was said."""
         if self._client is None:
             self.open()
-        further = dict(question.further)
+        further = dict(request.extra_fields)
         if self.endpoint.stream and self.endpoint.usage:
             further["stream_options"] = {"include_usage": True}
-        messages = merged(question.messages) if self.endpoint.merge_messages else question.messages
-        with self._in_words(name, reply, self.endpoint.timeout_s):
+        messages = merge_messages(request.messages) if self.endpoint.merge_messages else request.messages
+        with self._translate_errors(name, completion, self.endpoint.timeout_s):
             # What is in `messages` the package goes through key by key, which takes it longer than all the rest of a request.
             answer = await self._client.chat.completions.create(
-                model=name, messages=[], stream=self.endpoint.stream, extra_body={**further, "messages": printable(messages)}
+                model=name,
+                messages=[],
+                stream=self.endpoint.stream,
+                extra_body={**further, "messages": replace_lone_surrogates(messages)},
             )
             if not self.endpoint.stream:
-                yield reply.take(_as_chunk(answer))
+                yield completion.add_chunk(_as_chunk(answer))
                 return
             async with answer:
                 async for chunk in answer:
-                    yield reply.take(chunk)
+                    yield completion.add_chunk(chunk)
 
-    async def listed(self) -> set[str] | None:
-        """The models that the server says it has (`GET /models`); None where it says nothing of it. Errors as of `chunks`."""
+    async def list_models(self) -> set[str] | None:
+        """The models that the server says it has (`GET /models`); None where it says nothing of it. Errors as of `stream_deltas`."""
         if self._client is None:
             self.open()
         try:
-            with self._in_words(f"the language model at {self.url}", Reply(""), _LIST_S):
-                page = await self._client.models.list(timeout=_LIST_S)
+            with self._translate_errors(f"the language model at {self.url}", Completion(""), _LIST_TIMEOUT_S):
+                page = await self._client.models.list(timeout=_LIST_TIMEOUT_S)
                 return {str(model.id) for model in page.data}
         except ModelError as error:
-            if error.problem in (NO_COMPLETION, _MEANING[404], _failing(405), _failing(501)):
+            if error.problem in (NO_COMPLETION, _PROBLEM_BY_STATUS[404], _failure_text(405), _failure_text(501)):
                 return None
             raise
 
     @contextmanager
-    def _in_words(self, name: str, reply: Reply, timeout_s: float) -> Iterator[None]:
+    def _translate_errors(self, name: str, completion: Completion, timeout_s: float) -> Iterator[None]:
         """What the package raises as a ModelError, unless all was said."""
         import openai
         from httpx2 import DecodingError
@@ -212,28 +217,28 @@ class Client:
         try:
             yield
         except openai.APIConnectionError as error:
-            if reply.finish is not None:
+            if completion.finish_reason is not None:
                 return
-            problem = "broke off in the middle of its answer" if reply.chunks else "cannot be reached"
+            problem = "broke off in the middle of its answer" if completion.chunk_count else "cannot be reached"
             if isinstance(error, openai.APITimeoutError):
                 problem = f"said nothing for {timeout_s:g} s"
             elif isinstance(error.__cause__, DecodingError):
                 raise ModelError(name, "sends its answer compressed, which it was not asked for") from error
-            raise ModelError(name, problem, may_pass=True) from error
+            raise ModelError(name, problem, is_transient=True) from error
         except openai.APIStatusError as error:
             log.debug("%s says %d: %s", name, error.status_code, error.message)
-            problem = _MEANING.get(error.status_code, _failing(error.status_code))
-            if isinstance(error.code, str) and error.code in _MEANING_OF_CODE:
-                raise ModelError(name, f"{_MEANING_OF_CODE[error.code]} ({error.status_code})") from error
-            after_s = retry_after_s(error.response.headers.get("retry-after", ""), datetime.now(UTC))
-            raise ModelError(name, problem, may_pass=_may_pass(error.status_code), retry_after_s=after_s) from error
+            problem = _PROBLEM_BY_STATUS.get(error.status_code, _failure_text(error.status_code))
+            if isinstance(error.code, str) and error.code in _PROBLEM_BY_CODE:
+                raise ModelError(name, f"{_PROBLEM_BY_CODE[error.code]} ({error.status_code})") from error
+            after_s = parse_retry_after_s(error.response.headers.get("retry-after", ""), datetime.now(UTC))
+            raise ModelError(name, problem, is_transient=_is_transient(error.status_code), retry_after_s=after_s) from error
         except openai.OpenAIError as error:  # an error that the server sends as a part of the stream
-            raise ModelError(name, "reports an error in the middle of its answer", may_pass=True) from error
+            raise ModelError(name, "reports an error in the middle of its answer", is_transient=True) from error
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
             raise ModelError(name, NO_COMPLETION) from error
 
 
-def _failing(status: int) -> str:
+def _failure_text(status: int) -> str:
     return f"fails ({status})"
 
 
@@ -243,11 +248,11 @@ def _as_chunk(completion: Any) -> SimpleNamespace:
     return SimpleNamespace(choices=choices, usage=completion.usage)
 
 
-def _may_pass(status: int) -> bool:
-    return status in _TRANSIENT or (status >= 500 and status not in _NEVER)
+def _is_transient(status: int) -> bool:
+    return status in _TRANSIENT or (status >= 500 and status not in _PERMANENT)
 
 
-def retry_after_s(header: str, now: datetime) -> float | None:
+def parse_retry_after_s(header: str, now: datetime) -> float | None:
     """The seconds of a Retry-After header (RFC 9110, 10.2.3), which has a number or a date."""
     if _SECONDS.fullmatch(header.strip()):
         return float(header)

@@ -10,108 +10,112 @@ from contextlib import aclosing
 from typing import Protocol
 
 from ...exceptions import ModelError
-from .client import NO_COMPLETION, Client, Question
-from .reply import Reply
+from .client import NO_COMPLETION, CompletionRequest, ModelClient
+from .reply import Completion
 
 log = logging.getLogger(__name__)
 
-_AFTER_THE_END_S = 2.0
+_TRAILING_DATA_S = 2.0
 """What may come after the end of an answer: what it used, and the end of the stream."""
 
 
-class Listener(Protocol):
+class CompletionListener(Protocol):
     """Hears a reply while it comes."""
 
     @property
-    def has_spoken(self) -> bool:
+    def has_emitted(self) -> bool:
         """Whether something was said that cannot be taken back."""
         ...
 
     @property
-    def heard(self) -> int:
+    def received_characters(self) -> int:
         """Characters of the reply that comes now."""
         ...
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """A reply begins; of one before that broke off nothing was said."""
         ...
 
-    async def text(self, piece: str) -> None: ...
+    async def on_text(self, piece: str) -> None: ...
 
-    async def reasoning(self, piece: str) -> None: ...
+    async def on_reasoning(self, piece: str) -> None: ...
 
 
-class Model:
+class ModelWithFallback:
     """The models of one endpoint, at least one: the first is asked, the next where it fails.
 
-    A reply is cut off after `most_characters`.
+    A reply is cut off after `max_characters`.
     """
 
-    def __init__(self, client: Client, models: Sequence[str], most_characters: int) -> None:
+    def __init__(self, client: ModelClient, models: Sequence[str], max_characters: int) -> None:
         self._client = client
-        self._most = most_characters
+        self._max_characters = max_characters
         self.models = tuple(models)
 
-    async def reply(self, question: Question, listener: Listener, on_lost: Callable[[], None]) -> Reply:
+    async def complete(
+        self, request: CompletionRequest, listener: CompletionListener, on_attempt_failed: Callable[[], None]
+    ) -> Completion:
         """The reply, which `listener` hears while it comes. Cancelled, the request is closed.
 
-        `on_lost` is called when an attempt came to nothing and there is another, before the listener hears of that. ModelError
+        `on_attempt_failed` is called when an attempt came to nothing and there is another, before the listener hears of that. ModelError
         when no model of the endpoint could be had; also when one fails in the middle of what was already heard.
         """
         problem: ModelError | None = None
-        for name in question.models or self.models:
+        for name in request.models or self.models:
             if problem is not None:
                 log.warning("%s; asking %s", problem, name)
-                on_lost()
+                on_attempt_failed()
             try:
-                return await self._persistently(name, question, listener, on_lost)
+                return await self._complete_with_retries(name, request, listener, on_attempt_failed)
             except ModelError as error:
-                if listener.has_spoken:
+                if listener.has_emitted:
                     raise
                 problem = error
         assert problem is not None
         raise problem
 
-    async def _persistently(self, name: str, question: Question, listener: Listener, on_lost: Callable[[], None]) -> Reply:
+    async def _complete_with_retries(
+        self, name: str, request: CompletionRequest, listener: CompletionListener, on_attempt_failed: Callable[[], None]
+    ) -> Completion:
         endpoint = self._client.endpoint
         pause_s, left = endpoint.first_pause_s, endpoint.tries
         while True:
             left -= 1
             try:
-                return await self._once(name, question, listener)
+                return await self._complete_once(name, request, listener)
             except ModelError as error:
                 wait_s = pause_s * random.uniform(0.8, 1.2) if error.retry_after_s is None else error.retry_after_s
-                if listener.has_spoken or not error.may_pass or not left or wait_s > endpoint.longest_pause_s:
+                if listener.has_emitted or not error.is_transient or not left or wait_s > endpoint.longest_pause_s:
                     raise
                 log.info("%s; asking again in %.1f s", error, wait_s)
-                on_lost()
+                on_attempt_failed()
                 await asyncio.sleep(wait_s)
                 pause_s *= 4
 
-    async def _once(self, name: str, question: Question, listener: Listener) -> Reply:
-        reply = Reply(name)
-        listener.begin()
-        async with aclosing(self._client.chunks(name, question, reply)) as pieces:
+    async def _complete_once(self, name: str, request: CompletionRequest, listener: CompletionListener) -> Completion:
+        reply = Completion(name)
+        listener.start()
+        async with aclosing(self._client.stream_deltas(name, request, reply)) as pieces:
             try:
                 async with asyncio.timeout(None) as rest:
                     async for text, reasoning in pieces:
-                        over = reply.size - self._most
+                        over = reply.character_count - self._max_characters
                         if reasoning:
-                            await listener.reasoning(reasoning[: self._most])
+                            await listener.on_reasoning(reasoning[: self._max_characters])
                         if text:
-                            await listener.text(text[: max(0, len(text) - over)] if over > 0 else text)
+                            await listener.on_text(text[: max(0, len(text) - over)] if over > 0 else text)
                         if over > 0:
-                            reply.cut()
+                            reply.truncate()
                             break
-                        if reply.finish is not None and rest.when() is None:
-                            rest.reschedule(asyncio.get_running_loop().time() + _AFTER_THE_END_S)
+                        if reply.finish_reason is not None and rest.when() is None:
+                            rest.reschedule(asyncio.get_running_loop().time() + _TRAILING_DATA_S)
             except TimeoutError:
                 if not rest.expired():
                     raise
-        reply.end()
-        if reply.finish is None:
-            problem = "broke off in the middle of its answer" if reply.chunks else NO_COMPLETION
-            raise ModelError(name, problem, may_pass=bool(reply.chunks))
-        if reply.finish == "content_filter":
+        reply.close()
+        if reply.finish_reason is None:
+            problem = "broke off in the middle of its answer" if reply.chunk_count else NO_COMPLETION
+            raise ModelError(name, problem, is_transient=bool(reply.chunk_count))
+        if reply.finish_reason == "content_filter":
             raise ModelError(name, "was kept from answering by its provider's content filter")
         return reply

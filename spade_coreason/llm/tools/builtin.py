@@ -10,13 +10,13 @@ from ...memory import AgentInteractionMemory, MemoryTool
 from ...runtime import Peers
 from .function import Tool
 
-RESERVED = ("remember_interaction_info", "get_interaction_history", "recall", "ask_agent")
+RESERVED_TOOL_NAMES = ("remember_interaction_info", "get_interaction_history", "recall", "ask_agent")
 """Their names."""
-_FOUND, _THRESHOLD = 5, 0.5
+_MAX_PASSAGES, _MIN_SCORE = 5, 0.5
 """Passages that `recall` gives at most, and their least score: a model that looks for something wants to see more."""
 
 
-def memory_tools(memory: AgentInteractionMemory, conversation_id: str) -> list[Tool]:
+def build_memory_tools(memory: AgentInteractionMemory, conversation_id: str) -> list[Tool]:
     """`remember_interaction_info` and `get_interaction_history` (seed: Memory API), bound to a conversation."""
 
     def bound(one: MemoryTool) -> Callable[[dict[str, Any]], Awaitable[str]]:
@@ -30,14 +30,14 @@ def memory_tools(memory: AgentInteractionMemory, conversation_id: str) -> list[T
     return [Tool(one.name, one.description, one.parameters, bound(one)) for one in memory.tools(conversation_id)]
 
 
-def recall_tool(session: SessionHandle) -> Tool:
+def build_recall_tool(session: SessionHandle) -> Tool:
     """`recall`: what the agent knows and what was said before, by words or by meaning."""
 
     async def call(arguments: dict[str, Any]) -> Any:
         query = arguments.get("query")
         if not isinstance(query, str) or not query.strip():
             return "error: query is a text"
-        return await session.recall(query, _FOUND, _THRESHOLD) or "Nothing was found."
+        return await session.recall(query, _MAX_PASSAGES, _MIN_SCORE) or "Nothing was found."
 
     parameters = {
         "type": "object",
@@ -47,7 +47,7 @@ def recall_tool(session: SessionHandle) -> Tool:
     return Tool("recall", "Search documents and earlier parts of this conversation", parameters, call)
 
 
-def ask_tool(peers: Peers, agents: Sequence[str], timeout_s: float) -> Tool:
+def build_ask_agent_tool(peers: Peers, agents: Sequence[str], timeout_s: float) -> Tool:
     """`ask_agent`: another agent, one of `agents` (JIDs). Lineage is kept, and the hops are counted."""
 
     async def call(arguments: dict[str, Any]) -> Any:

@@ -11,16 +11,16 @@ from typing import Any, TypeAlias
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from ...concurrency import TookTooLongError, within
+from ...concurrency import DeadlineExceededError, run_with_timeout
 from ...contracts import ResponseHandler
-from ...domain.text import printable
+from ...domain.text import replace_lone_surrogates
 from ...exceptions import CoReasonError
-from ..budget import Tally
-from ..guardrails.guard import Guard
-from ..model.reply import Reply, ToolCall
+from ..budget import TurnUsage
+from ..guardrails.guard import TurnGuard
+from ..model.reply import Completion, ToolCall
 from ..options import Limits
 from ..prompts import Message
-from .function import Tool, what_is_wrong
+from .function import Tool, describe_validation_error
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Toolbox:
         return name in self._tools
 
     @property
-    def most_calls(self) -> int:
+    def max_calls(self) -> int:
         """How many are called at once."""
         return self._limits.calls
 
@@ -52,42 +52,42 @@ class Toolbox:
     async def call_all(self, calls: Sequence[ToolCall], on_call: OnCall) -> list[dict[str, Any]]:
         """All at once; their results as messages, in the order of the calls. Cancelled, all of them are."""
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._answer(call, number, on_call)) for number, call in enumerate(calls)]
+            tasks = [group.create_task(self._call_and_report(call, number, on_call)) for number, call in enumerate(calls)]
         return [
             {"role": "tool", "tool_call_id": call.id, "content": task.result()} for call, task in zip(calls, tasks, strict=True)
         ]
 
-    async def _answer(self, call: ToolCall, number: int, on_call: OnCall) -> str:
+    async def _call_and_report(self, call: ToolCall, number: int, on_call: OnCall) -> str:
         if number >= self._limits.calls:
             text, is_good = f"error: not called; {self._limits.calls} calls at once are the most", False
         else:
-            text, is_good = await self._called(call)
+            text, is_good = await self._call(call)
         await on_call(call.name, is_good)
         return text
 
-    async def _called(self, call: ToolCall) -> tuple[str, bool]:
+    async def _call(self, call: ToolCall) -> tuple[str, bool]:
         if call.refusal:
             return f"error: {call.refusal}", False
         tool = self._tools.get(call.name)
         if tool is None:
             return f"error: there is no tool {call.name[:64]!r}; there is {', '.join(self._tools) or 'none'}", False
-        arguments = call.parsed
+        arguments = call.parsed_arguments
         if not isinstance(arguments, dict):
             return "error: the arguments are no JSON object; call it again with one", False
         limit_s = self._limits.tool_timeout_s
         try:
-            return self._bounded(await within(limit_s, tool.call(arguments))), True
+            return self._render_result(await run_with_timeout(limit_s, tool.call(arguments))), True
         except ValidationError as error:
-            return f"error: {what_is_wrong(error)}; correct the arguments and call it again", False
-        except TookTooLongError:
+            return f"error: {describe_validation_error(error)}; correct the arguments and call it again", False
+        except DeadlineExceededError:
             log.warning("the tool %s took longer than %g s", tool.name, limit_s)
             return f"error: {tool.name} did not answer in {limit_s:g} s", False
         except CoReasonError as error:
-            return self._bounded(f"error: {error}"), False
+            return self._render_result(f"error: {error}"), False
         except Exception as error:  # noqa: BLE001 - a tool is somebody else's code
-            return self._failed(tool, error), False
+            return self._describe_failure(tool, error), False
 
-    def _failed(self, tool: Tool, error: Exception) -> str:
+    def _describe_failure(self, tool: Tool, error: Exception) -> str:
         # Its text may hold what a person said: the model hears it, the log does not.
         log.warning("the tool %s raised %s", tool.name, type(error).__name__)
         log.debug("the tool %s failed", tool.name, exc_info=error)
@@ -95,44 +95,51 @@ class Toolbox:
             said = f"{type(error).__name__}: {error}"
         except Exception:  # noqa: BLE001 - its text is made by somebody else's code, too
             said = type(error).__name__
-        return self._bounded(f"error: {said}")
+        return self._render_result(f"error: {said}")
 
-    def _bounded(self, result: Any) -> str:
+    def _render_result(self, result: Any) -> str:
         text = result
         if not isinstance(result, str):  # file names may have half characters, and JSON has none
-            text = to_json(printable(result), fallback=str, inf_nan_mode="strings").decode()
+            text = to_json(replace_lone_surrogates(result), fallback=str, inf_nan_mode="strings").decode()
         more = len(text) - self._limits.result_characters
         return text if more <= 0 else f"{text[: self._limits.result_characters]}\n(cut here; {more:,} characters more)"
 
 
-_NO_TOOL = "(no such tool)"
+_UNKNOWN_TOOL = "(no such tool)"
 
 
-class ToolUse:
+class ToolRunner:
     """`run` calls what a reply wants called. `agent` is who acts, in the audit trail."""
 
     def __init__(
-        self, agent: str, toolbox: Toolbox, response: ResponseHandler, guard: Guard, tally: Tally, *, is_shown: bool
+        self,
+        agent: str,
+        toolbox: Toolbox,
+        response: ResponseHandler,
+        guard: TurnGuard,
+        turn_usage: TurnUsage,
+        *,
+        shows_tools: bool,
     ) -> None:
         self._agent = agent
         self._toolbox = toolbox
         self._response = response
         self._guard = guard
-        self._tally = tally
-        self._is_shown = is_shown
+        self._turn_usage = turn_usage
+        self._shows_tools = shows_tools
 
-    async def run(self, reply: Reply) -> list[Message]:
+    async def run(self, completion: Completion) -> list[Message]:
         """The reply and the results of its calls, in their order, as the next request has them."""
-        calls = reply.calls[: self._toolbox.most_calls + 1]  # the first that is too much is told so
-        self._tally.tool_calls += len(calls)
-        if self._is_shown:
+        calls = completion.tool_calls[: self._toolbox.max_calls + 1]  # the first that is too much is told so
+        self._turn_usage.tool_calls += len(calls)
+        if self._shows_tools:
             await self._show(Counter(call.name for call in calls if call.name in self._toolbox))
         for call in calls:
-            await self._guard.called(call)
-        said: Message = {"role": "assistant", "content": reply.text or None}
+            await self._guard.filter_tool_call(call)
+        said: Message = {"role": "assistant", "content": completion.text or None}
         said["tool_calls"] = [call.message for call in calls]
         results = await self._toolbox.call_all(calls, self._on_call)
-        return [said, *[{**result, "content": await self._guard.given(result["content"])} for result in results]]
+        return [said, *[{**result, "content": await self._guard.filter_tool_result(result["content"])} for result in results]]
 
     async def _show(self, names: Mapping[str, int]) -> None:
         """A line for each tool; another platform's handler has no `step`. A name that the model made up is its own words."""
@@ -141,5 +148,5 @@ class ToolUse:
         lines = [f"Using {name}{f' ({times} times)' if times > 1 else ''}…" for name, times in names.items()]
         await getattr(self._response, "step", self._response.thought)("\n".join(lines))
 
-    async def _on_call(self, tool: str, is_good: bool) -> None:
-        await self._response.audit(self._agent, "tool.call", tool if tool in self._toolbox else _NO_TOOL, is_good)
+    async def _on_call(self, tool: str, is_success: bool) -> None:
+        await self._response.audit(self._agent, "tool.call", tool if tool in self._toolbox else _UNKNOWN_TOOL, is_success)

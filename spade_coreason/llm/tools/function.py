@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 
-from ...concurrency import Threads
+from ...concurrency import DaemonThreads
 from ...exceptions import ConfigError
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -42,15 +42,15 @@ class Tool:
         return {"type": "function", "function": function}
 
 
-def tool_of(given: Tool | Callable[..., Any] | str, threads: Threads) -> Tool:
+def build_tool(spec: Tool | Callable[..., Any] | str, threads: DaemonThreads) -> Tool:
     """A tool as given, of a function (a coroutine function, or a plain one, which runs in a thread), or of "module:function".
 
     Each parameter needs an annotation that pydantic makes a schema of. The first paragraphs of the docstring describe the
     tool, its section "Args:" and `Annotated[…, Field(description=…)]` the parameters. ConfigError for what is no tool.
     """
-    if isinstance(given, Tool):
-        return given
-    function = function_at(given, "options.tools") if isinstance(given, str) else given
+    if isinstance(spec, Tool):
+        return spec
+    function = import_function(spec, "options.tools") if isinstance(spec, str) else spec
     if isinstance(function, Tool):
         return function
     name = getattr(function, "__name__", "")
@@ -58,8 +58,8 @@ def tool_of(given: Tool | Callable[..., Any] | str, threads: Threads) -> Tool:
         raise ConfigError("options.tools", f"{function!r} is no function; write one with annotations and a docstring")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigError("options.tools", f"{name} is a generator; return what it finds, not with yield")
-    description, said = _documented(function)
-    arguments = _arguments(function, name, said)
+    description, said = _parse_docstring(function)
+    arguments = _build_arguments_model(function, name, said)
     is_async = inspect.iscoroutinefunction(function)
 
     async def call(given: dict[str, Any]) -> Any:
@@ -70,16 +70,16 @@ def tool_of(given: Tool | Callable[..., Any] | str, threads: Threads) -> Tool:
         result = await threads.run(partial(function, **values))
         return await result if inspect.isawaitable(result) else result
 
-    return Tool(name, description, _without_titles(arguments.model_json_schema()), call)
+    return Tool(name, description, _strip_titles(arguments.model_json_schema()), call)
 
 
-def what_is_wrong(error: ValidationError) -> str:
+def describe_validation_error(error: ValidationError) -> str:
     """The first mistake in the arguments, in one line, without the value."""
     first = error.errors(include_input=False, include_url=False)[0]
     return f"{'.'.join(map(str, first['loc'])) or 'arguments'}: {first['msg']}"
 
 
-def _arguments(function: Callable[..., Any], name: str, said: Mapping[str, str]) -> type[BaseModel]:
+def _build_arguments_model(function: Callable[..., Any], name: str, descriptions: Mapping[str, str]) -> type[BaseModel]:
     try:
         hints = get_type_hints(function, include_extras=True)
         fields: dict[str, Any] = {}
@@ -92,7 +92,7 @@ def _arguments(function: Callable[..., Any], name: str, said: Mapping[str, str])
                 )
             default = ... if parameter.default is parameter.empty else parameter.default
             # Under a name of ours: pydantic's models have attributes of their own, such as json, schema and copy.
-            described = Field(default, alias=parameter.name, description=said.get(parameter.name))
+            described = Field(default, alias=parameter.name, description=descriptions.get(parameter.name))
             fields[f"argument_{len(fields)}"] = (hints[parameter.name], described)
         made = create_model(name, __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=False), **fields)
         made.model_json_schema()
@@ -102,7 +102,7 @@ def _arguments(function: Callable[..., Any], name: str, said: Mapping[str, str])
     return made
 
 
-def _documented(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+def _parse_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
     text = inspect.getdoc(function) or ""
     first = _SECTION.search(text)
     arguments = re.search(r"^(?:Args|Arguments|Parameters):\s*\n((?:[ \t]+.*\n?)+)", text, re.M)
@@ -110,17 +110,17 @@ def _documented(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
     return (text[: first.start()] if first else text).strip(), said
 
 
-def _without_titles(schema: Any) -> Any:
+def _strip_titles(schema: Any) -> Any:
     if isinstance(schema, dict):
         return {
-            key: {name: _without_titles(one) for name, one in value.items()} if key == "properties" else _without_titles(value)
+            key: {name: _strip_titles(one) for name, one in value.items()} if key == "properties" else _strip_titles(value)
             for key, value in schema.items()
             if not (key == "title" and isinstance(value, str))
         }
-    return [_without_titles(one) for one in schema] if isinstance(schema, list) else schema
+    return [_strip_titles(one) for one in schema] if isinstance(schema, list) else schema
 
 
-def function_at(path: str, place: str) -> Any:
+def import_function(path: str, place: str) -> Any:
     """What "module:function" names; ConfigError where there is nothing."""
     module, _, name = path.partition(":")
     try:

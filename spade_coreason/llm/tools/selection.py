@@ -12,49 +12,51 @@ from .function import Tool
 
 log = logging.getLogger(__name__)
 
-_NAMED = 10
-_MOST_CHARACTERS = 16
+_MAX_NAMED = 10
+_MAX_CHARACTERS_PER_TOKEN = 16
 """Of a token: a schema with more has no room, and is not counted."""
 
 
-class _Count(NamedTuple):
+class _ToolTokens(NamedTuple):
     parameters: Mapping[str, Any]
     description: str
     tokens: int
 
 
-class Fitting:
-    """`room` is how many tokens the tools may have together, so that there is some for what `agent` is asked."""
+class ToolSelection:
+    """`max_tokens` is how many tokens the tools may have together, so that there is some for what `agent` is asked."""
 
-    def __init__(self, agent: str, room: int, count: TokenCounter) -> None:
+    def __init__(self, agent: str, max_tokens: int, count_tokens: TokenCounter) -> None:
         self._agent = agent
-        self._room = room
-        self._count = count
-        self._counted: dict[str, _Count] = {}
-        self._left_out: list[str] = []
+        self._max_tokens = max_tokens
+        self._count_tokens = count_tokens
+        self._tokens_by_tool: dict[str, _ToolTokens] = {}
+        self._omitted_names: list[str] = []
 
-    def those(self, tools: Sequence[Tool]) -> list[Tool]:
+    def select(self, tools: Sequence[Tool]) -> list[Tool]:
         """Those that fit, in their order. Which do not is a line in the log, once."""
-        self._counted = {tool.name: self._count_of(tool) for tool in tools}
-        fitting, left_out, room = [], [], self._room
+        self._tokens_by_tool = {tool.name: self._count_tool(tool) for tool in tools}
+        fitting, left_out, max_tokens = [], [], self._max_tokens
         for tool in tools:
-            tokens = self._counted[tool.name].tokens
-            if tokens <= room:
+            tokens = self._tokens_by_tool[tool.name].tokens
+            if tokens <= max_tokens:
                 fitting.append(tool)
-                room -= tokens
+                max_tokens -= tokens
             else:
                 left_out.append(tool.name)
-        if left_out and left_out != self._left_out:
-            named = ", ".join(left_out[:_NAMED]) + (f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else "")
+        if left_out and left_out != self._omitted_names:
+            named = ", ".join(left_out[:_MAX_NAMED]) + (
+                f" and {len(left_out) - _MAX_NAMED} more" if len(left_out) > _MAX_NAMED else ""
+            )
             remedy = "require those that are needed in the manifest (dependencies.tools), or raise limits.context_tokens"
             log.warning("%s: there is no room for these tools of MCP servers: %s; %s", self._agent, named, remedy)
-        self._left_out = left_out
+        self._omitted_names = left_out
         return fitting
 
-    def _count_of(self, tool: Tool) -> _Count:
-        known = self._counted.get(tool.name)
+    def _count_tool(self, tool: Tool) -> _ToolTokens:
+        known = self._tokens_by_tool.get(tool.name)
         if known is not None and known.parameters is tool.parameters and known.description == tool.description:
             return known
         text = json.dumps(tool.schema, ensure_ascii=False)
-        is_too_long = len(text) > _MOST_CHARACTERS * self._room
-        return _Count(tool.parameters, tool.description, self._room + 1 if is_too_long else self._count(text))
+        is_too_long = len(text) > _MAX_CHARACTERS_PER_TOKEN * self._max_tokens
+        return _ToolTokens(tool.parameters, tool.description, self._max_tokens + 1 if is_too_long else self._count_tokens(text))

@@ -17,37 +17,37 @@ from pydantic_core import from_json, to_json
 
 
 class Entry(TypedDict):
-    """One thing remembered. `timestamp` is UTC with milliseconds: 2025-01-09T10:30:00.000Z."""
+    """One thing remembered. `format_timestamp` is UTC with milliseconds: 2025-01-09T10:30:00.000Z."""
 
     content: str
     timestamp: str
 
 
-Memories: TypeAlias = dict[str, bytearray]
+LinesByConversation: TypeAlias = dict[str, bytearray]
 
 """The lines of the entries by conversation, both in the order in which they came."""
 
-LONGEST_NAME = 195  # file systems take 255 bytes; the rest is for suffixes
+MAX_FILE_NAME_CHARACTERS = 195  # file systems take 255 bytes; the rest is for suffixes
 
-ESCAPED = re.compile(r"[^a-z0-9@._-]|^\.")
+ESCAPED_CHARACTERS = re.compile(r"[^a-z0-9@._-]|^\.")
 
-STRING = rb'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+"'
+JSON_STRING = rb'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+"'
 
 """A text in JSON, as a regular expression."""
 
 # The file as `dump` writes it, line by line. What is written otherwise is read as a whole (`parse`), which takes several times
 # the room and the time.
-_HEAD = re.compile(rb'\{\n    "agent_id": (%b),\n    "interactions": \{\n' % STRING)
+_HEAD = re.compile(rb'\{\n    "agent_id": (%b),\n    "interactions": \{\n' % JSON_STRING)
 
-_CONVERSATION = re.compile(rb"        (%b): \[\n" % STRING)
+_CONVERSATION = re.compile(rb"        (%b): \[\n" % JSON_STRING)
 
 _ENTRY = re.compile(
-    rb' {12}\{\n {16}"content": (%b),\n {16}"timestamp": (%b)\n {12}\}(?:(,)\n|\n {8}\](,?)\n)' % (STRING, STRING)
+    rb' {12}\{\n {16}"content": (%b),\n {16}"timestamp": (%b)\n {12}\}(?:(,)\n|\n {8}\](,?)\n)' % (JSON_STRING, JSON_STRING)
 )
 
 _TAIL = b"    }\n}\n"
 
-_LINE = re.compile(rb'\{"content":(%b),"timestamp":(%b)\}\n' % (STRING, STRING))
+_LINE = re.compile(rb'\{"content":(%b),"timestamp":(%b)\}\n' % (JSON_STRING, JSON_STRING))
 
 _INDENTED = rb"""            {
                 "content": \1,
@@ -55,7 +55,7 @@ _INDENTED = rb"""            {
             },
 """
 
-_AT_ONCE = 1 << 18
+_CHUNK_BYTES = 1 << 18
 
 """So many bytes are read or indented at once."""
 
@@ -66,31 +66,31 @@ def file_name(agent_id: str) -> str:
     A JID in lower case keeps its looks: `notes@example.org.json`. Everything else is percent-encoded in lower case;
     what gets too long is cut and ends in `~` and a SHA-256 of the whole, which no short name contains.
     """
-    name = ESCAPED.sub(lambda found: "".join(f"%{byte:02x}" for byte in found[0].encode()), agent_id)
-    if len(name) > LONGEST_NAME:
+    name = ESCAPED_CHARACTERS.sub(lambda found: "".join(f"%{byte:02x}" for byte in found[0].encode()), agent_id)
+    if len(name) > MAX_FILE_NAME_CHARACTERS:
         digest = hashlib.sha256(agent_id.encode()).hexdigest()
-        name = f"{name[: LONGEST_NAME - len(digest) - 1]}~{digest}"
+        name = f"{name[: MAX_FILE_NAME_CHARACTERS - len(digest) - 1]}~{digest}"
     return f"{name}.json"
 
 
-class AnotherAgents(ValueError):
+class ForeignFileError(ValueError):
     """It is the file of another agent."""
 
 
 # Entries
 
 
-def timestamp(moment: datetime) -> str:
+def format_timestamp(moment: datetime) -> str:
     """2025-01-09T10:30:00.000Z; a moment without a time zone is local."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def line(entry: Mapping[str, Any]) -> bytes:
+def encode_entry(entry: Mapping[str, Any]) -> bytes:
     """An entry as a line."""
-    return _json(entry) + b"\n"
+    return _encode_json(entry) + b"\n"
 
 
-def entries(lines: bytes | bytearray) -> list[Entry]:
+def decode_entries(lines: bytes | bytearray) -> list[Entry]:
     """The entries in lines."""
     listed = b"[%b]" % bytes(lines).replace(b"\n", b",")[:-1]
     found: list[Entry]
@@ -109,25 +109,25 @@ def new_document(agent_id: str) -> dict[str, Any]:
     return {"agent_id": agent_id, "interactions": {}}
 
 
-def dump(document: Mapping[str, Any], memories: Memories) -> Iterator[bytes]:
+def dump(document: Mapping[str, Any], memories: LinesByConversation) -> Iterator[bytes]:
     """The document with these memories in it, as it stands in the file, piece by piece."""
     separator = b"{\n"
     for key, value in document.items():
-        yield b"%b    %b: " % (separator, _json(key))
+        yield b"%b    %b: " % (separator, _encode_json(key))
         if key != "interactions":
-            yield _indented(value, 4)
+            yield _encode_indented(value, 4)
         elif not memories:
             yield b"{}"
         else:
-            yield from _conversations(memories)
+            yield from _dump_conversations(memories)
         separator = b",\n"
     yield b"\n}\n"
 
 
-def _conversations(memories: Memories) -> Iterator[bytes]:
+def _dump_conversations(memories: LinesByConversation) -> Iterator[bytes]:
     separator = b"{\n"
     for conversation_id, lines in memories.items():
-        yield b"%b        %b: [" % (separator, _json(conversation_id))
+        yield b"%b        %b: [" % (separator, _encode_json(conversation_id))
         separator = b",\n"
         if not lines:
             yield b"]"
@@ -135,23 +135,23 @@ def _conversations(memories: Memories) -> Iterator[bytes]:
         yield b"\n"
         begin = 0
         while begin < len(lines):
-            end = lines.find(b"\n", min(begin + _AT_ONCE, len(lines) - 1)) + 1
-            indented = _indented_lines(bytes(lines[begin:end]))
+            end = lines.find(b"\n", min(begin + _CHUNK_BYTES, len(lines) - 1)) + 1
+            indented = _indent_lines(bytes(lines[begin:end]))
             yield indented if end < len(lines) else indented[:-2] + b"\n"
             begin = end
         yield b"        ]"
     yield b"\n    }"
 
 
-def _indented_lines(lines: bytes) -> bytes:
+def _indent_lines(lines: bytes) -> bytes:
     """Entries with a comma and a line break behind each."""
     indented, count = _LINE.subn(_INDENTED, lines)
     if count == lines.count(b"\n"):
         return indented
-    return b"".join(b"            %b,\n" % _indented(entry, 12) for entry in entries(lines))
+    return b"".join(b"            %b,\n" % _encode_indented(entry, 12) for entry in decode_entries(lines))
 
 
-def _indented(value: object, depth: int) -> bytes:
+def _encode_indented(value: object, depth: int) -> bytes:
     try:
         # The same text as from json.dumps, whose indenting runs in Python and takes many times as long.
         text = to_json(value, indent=4, inf_nan_mode="constants")
@@ -160,7 +160,7 @@ def _indented(value: object, depth: int) -> bytes:
     return text.replace(b"\n", b"\n" + b" " * depth)
 
 
-def _json(value: object) -> bytes:
+def _encode_json(value: object) -> bytes:
     try:
         return to_json(value, inf_nan_mode="constants")
     except ValueError:
@@ -171,49 +171,49 @@ def _json(value: object) -> bytes:
 # Reading
 
 
-def parse(file: BinaryIO, agent_id: str) -> tuple[dict[str, Any], Memories]:
+def parse(file: BinaryIO, agent_id: str) -> tuple[dict[str, Any], LinesByConversation]:
     """The document in a file of this agent, with everything that others have added to it, and the memories in it.
 
     ValueError for anything else; its text goes on where the file's name ends. OSError if it cannot be read.
     """
-    memories = _Ours(file).memories(agent_id)
+    memories = _OwnFormatParser(file).parse(agent_id)
     if memories is not None:
         return new_document(agent_id), memories
     file.seek(0)
-    document = _parse_any(file.read(), agent_id)
+    document = _parse_document(file.read(), agent_id)
     interactions, document["interactions"] = document["interactions"], {}
-    return document, {name: bytearray().join(map(line, listed)) for name, listed in interactions.items()}
+    return document, {name: bytearray().join(map(encode_entry, listed)) for name, listed in interactions.items()}
 
 
-class _Ours:
+class _OwnFormatParser:
     """Reads a file that is exactly as we write it, piece by piece, so that it is never in memory twice."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._piece = file.read(_AT_ONCE)
+        self._buffer = file.read(_CHUNK_BYTES)
         self._position = 0
 
-    def memories(self, agent_id: str) -> Memories | None:
+    def parse(self, agent_id: str) -> LinesByConversation | None:
         """What it holds; None if it is not as we write it."""
-        head = self._next(_HEAD)
-        if head is None or head[1] != _json(agent_id):
+        head = self._match_next(_HEAD)
+        if head is None or head[1] != _encode_json(agent_id):
             return None
-        found: Memories = {}
+        found: LinesByConversation = {}
         try:
             while True:
-                name = self._next(_CONVERSATION)
-                if name is None or (conversation_id := text(name[1])) in found:
+                name = self._match_next(_CONVERSATION)
+                if name is None or (conversation_id := decode_string(name[1])) in found:
                     return None
                 has_more = self._read_entries(found.setdefault(conversation_id, bytearray()))
                 if not has_more:
-                    is_whole = has_more is not None and self._piece[self._position :] + self._file.read() == _TAIL
+                    is_whole = has_more is not None and self._buffer[self._position :] + self._file.read() == _TAIL
                     return found if is_whole else None
         except UnicodeDecodeError:
             return None
 
     def _read_entries(self, lines: bytearray) -> bool | None:
         """Takes in the entries of a conversation; whether another follows it, None if they are not as we write them."""
-        while found := self._next(_ENTRY):
+        while found := self._match_next(_ENTRY):
             content, timestamp_, comma, end = found.groups()
             entry = b'{"content":%b,"timestamp":%b}\n' % (content, timestamp_)
             entry.decode()  # or UnicodeDecodeError
@@ -222,39 +222,39 @@ class _Ours:
                 return bool(end)
         return None
 
-    def _next(self, pattern: re.Pattern[bytes]) -> re.Match[bytes] | None:
+    def _match_next(self, pattern: re.Pattern[bytes]) -> re.Match[bytes] | None:
         """The match where the last one ended; it reads on as long as there is none."""
-        while (found := pattern.match(self._piece, self._position)) is None:
-            more = self._file.read(max(_AT_ONCE, len(self._piece)))
+        while (found := pattern.match(self._buffer, self._position)) is None:
+            more = self._file.read(max(_CHUNK_BYTES, len(self._buffer)))
             if not more:
                 return None
-            self._piece = self._piece[self._position :] + more
+            self._buffer = self._buffer[self._position :] + more
             self._position = 0
         self._position = found.end()
         return found
 
 
-def text(raw: bytes) -> str:
-    """The text that a JSON string (`STRING`) is."""
+def decode_string(raw: bytes) -> str:
+    """The text that a JSON string (`JSON_STRING`) is."""
     found: str = json.loads(raw) if b"\\" in raw else raw[1:-1].decode()
     return found
 
 
-def _parse_any(data: bytes, agent_id: str) -> dict[str, Any]:
+def _parse_document(data: bytes, agent_id: str) -> dict[str, Any]:
     try:
-        document = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_object)
+        document = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_require_unique_keys)
     except (ValueError, RecursionError) as error:
         raise ValueError("is empty" if not data.strip() else f"is not complete JSON ({error})") from error
     if isinstance(document, dict) and document.get("agent_id") != agent_id:
-        raise AnotherAgents(f"belongs to the agent {document.get('agent_id')!r}, not to {agent_id!r}")
-    problem = _problem(document)
+        raise ForeignFileError(f"belongs to the agent {document.get('agent_id')!r}, not to {agent_id!r}")
+    problem = _find_problem(document)
     if problem:
         raise ValueError(problem)
     checked: dict[str, Any] = document
     return checked
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _require_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):  # the first of the two would be lost silently
         names = [name for name, _ in pairs]
@@ -263,7 +263,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _problem(document: object) -> str | None:
+def _find_problem(document: object) -> str | None:
     """Why a document is no memory, or None."""
     if not isinstance(document, dict):
         return "holds no JSON object"
@@ -283,26 +283,28 @@ def _problem(document: object) -> str | None:
 MAX_SPADE_LLM_NAME_BYTES = 255
 
 
-def spade_llm_name(agent_id: str) -> str | None:
+def spade_llm_file_name(agent_id: str) -> str | None:
     """What spade_llm calls an agent's file, if that is a name; several agents may have the same."""
     name = agent_id.replace("@", "_").replace("/", "_") + "_interactions.json"
     return None if "\0" in name or len(name.encode()) > MAX_SPADE_LLM_NAME_BYTES else name
 
 
-def parse_spade_llm(file: BinaryIO, agent_id: str) -> Memories:
+def parse_spade_llm(file: BinaryIO, agent_id: str) -> LinesByConversation:
     """The memories in a file that spade_llm wrote on this machine; its timestamps, in local time and without a zone, in UTC.
 
     ValueError as from `parse`.
     """
     _, memories = parse(file, agent_id)
     return {
-        name: bytearray().join(line({**entry, "timestamp": _in_utc(entry["timestamp"])}) for entry in entries(lines))
+        name: bytearray().join(
+            encode_entry({**entry, "timestamp": _timestamp_in_utc(entry["timestamp"])}) for entry in decode_entries(lines)
+        )
         for name, lines in memories.items()
     }
 
 
-def _in_utc(written: str) -> str:
+def _timestamp_in_utc(written: str) -> str:
     try:
-        return timestamp(datetime.fromisoformat(written))
+        return format_timestamp(datetime.fromisoformat(written))
     except ValueError:  # somebody else wrote it; it stays as it is
         return written

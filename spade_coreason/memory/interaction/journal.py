@@ -1,6 +1,6 @@
 """The journal of a memory file: what was added since the file was written, a line of JSON each, with a checksum. Pure.
 
-The first line says whose it is and has an id of this journal. A line `folded` says that the file with this SHA-256 holds
+The first line says whose it is and has an id of this journal. A line `encode_fold` says that the file with this SHA-256 holds
 everything above it: where the memory file is that one, a fold was interrupted, and what stands above counts no more.
 """
 
@@ -13,102 +13,107 @@ from dataclasses import dataclass, field
 
 from pydantic_core import to_json
 
-from .format import STRING, Memories, text
+from .format import JSON_STRING, LinesByConversation, decode_string
 
-_ADDED = re.compile(
-    rb'(\{"conversation_id":(%b),"content":(%b),"timestamp":(%b)),"crc32":"([0-9a-f]{8})"\}\n' % (STRING, STRING, STRING)
+_ADDITION_LINE = re.compile(
+    rb'(\{"conversation_id":(%b),"content":(%b),"timestamp":(%b)),"crc32":"([0-9a-f]{8})"\}\n'
+    % (JSON_STRING, JSON_STRING, JSON_STRING)
 )
-_OTHER = re.compile(rb'(\{"(agent_id|folded)":(%b)(?:,"journal":%b)?),"crc32":"([0-9a-f]{8})"\}\n' % (STRING, STRING))
+_HEAD_OR_FOLD_LINE = re.compile(
+    rb'(\{"(agent_id|folded)":(%b)(?:,"journal":%b)?),"crc32":"([0-9a-f]{8})"\}\n' % (JSON_STRING, JSON_STRING)
+)
 
-_ANY = re.compile(rb'(\{[^\n]*),"crc32":"([0-9a-f]{8})"\}\n')
+_ANY_LINE = re.compile(rb'(\{[^\n]*),"crc32":"([0-9a-f]{8})"\}\n')
 
 
-def added(conversation_id: str, content: str, timestamp: str) -> bytes:
+def encode_addition(conversation_id: str, content: str, timestamp: str) -> bytes:
     """The line of an addition."""
-    return _line({"conversation_id": conversation_id, "content": content, "timestamp": timestamp})
+    return _encode_line({"conversation_id": conversation_id, "content": content, "timestamp": timestamp})
 
 
-def head(agent_id: str, journal_id: str) -> bytes:
+def encode_head(agent_id: str, journal_id: str) -> bytes:
     """The first line of a journal."""
-    return _line({"agent_id": agent_id, "journal": journal_id})
+    return _encode_line({"agent_id": agent_id, "journal": journal_id})
 
 
-def folded(digest: str) -> bytes:
+def encode_fold(digest: str) -> bytes:
     """The line that stands there before the file with this digest (SHA-256, hexadecimal) takes its place."""
-    return _line({"folded": digest})
+    return _encode_line({"folded": digest})
 
 
-def _line(record: Mapping[str, str]) -> bytes:
+def _encode_line(record: Mapping[str, str]) -> bytes:
     body = to_json(record)[:-1]
     return b'%b,"crc32":"%08x"}\n' % (body, zlib.crc32(body))
 
 
 @dataclass(slots=True)
-class Read:
+class ParsedJournal:
     """What was read: the additions that count, and up to where the lines are whole."""
 
     end: int = 0
     head: bytes = b""
-    memories: Memories = field(default_factory=dict)
+    lines_by_conversation: LinesByConversation = field(default_factory=dict)
     is_folded: bool = False
     """Whether the memory file already holds what stands above one of the lines."""
 
 
-def read(data: bytes, agent_id: str, digest: str | None = None) -> Read:
-    """Reads a journal; `digest` is that of the memory file, needed where a line says `folded`.
+def parse_journal(data: bytes, agent_id: str, digest: str | None = None) -> ParsedJournal:
+    """Reads a journal; `digest` is that of the memory file, needed where a line says `encode_fold`.
 
     A last line that is not whole is left out: `end` lies before it. ValueError for anything else that is not as it was
     written; its text goes on where the journal's name ends.
     """
-    first = _OTHER.match(data)
-    if first is None or not _is_whole(first[1], first[4]):
-        return _broken(data, Read())
-    if first[2] != b"agent_id" or text(first[3]) != agent_id:
+    first = _HEAD_OR_FOLD_LINE.match(data)
+    if first is None or not _is_checksum_right(first[1], first[4]):
+        return _check_remainder(data, ParsedJournal())
+    if first[2] != b"agent_id" or decode_string(first[3]) != agent_id:
         raise ValueError(f"is no journal of the agent {agent_id!r}")
-    return _lines(data, Read(first.end(), first[0]), digest)
+    return _parse_lines(data, ParsedJournal(first.end(), first[0]), digest)
 
 
-def read_on(data: bytes) -> Read:
+def parse_appended(data: bytes) -> ParsedJournal:
     """Reads what was added behind the lines that are known; the memory file is the same still."""
-    return _lines(data, Read(), None)
+    return _parse_lines(data, ParsedJournal(), None)
 
 
-def _lines(data: bytes, found: Read, digest: str | None) -> Read:
+def _parse_lines(data: bytes, parsed: ParsedJournal, digest: str | None) -> ParsedJournal:
     names: dict[bytes, str] = {}
-    match, size = _ADDED.match, len(data)
-    while found.end < size:
-        line = match(data, found.end)
+    match, size = _ADDITION_LINE.match, len(data)
+    while parsed.end < size:
+        line = match(data, parsed.end)
         if line is not None:
             body, name, content, timestamp, checksum = line.groups()
-            if not _is_whole(body, checksum):
-                return _broken(data, found)
+            if not _is_checksum_right(body, checksum):
+                return _check_remainder(data, parsed)
             if (conversation_id := names.get(name)) is None:
-                conversation_id = names[name] = text(name)
-            if (lines := found.memories.get(conversation_id)) is None:
-                lines = found.memories[conversation_id] = bytearray()
+                conversation_id = names[name] = decode_string(name)
+            if (lines := parsed.lines_by_conversation.get(conversation_id)) is None:
+                lines = parsed.lines_by_conversation[conversation_id] = bytearray()
             lines += b'{"content":%b,"timestamp":%b}\n' % (content, timestamp)
         else:
-            line = _OTHER.match(data, found.end)
-            if line is None or line[2] != b"folded" or not _is_whole(line[1], line[4]):
-                return _broken(data, found)
-            if text(line[3]) == digest:
-                found.memories, found.is_folded = {}, True
-        found.end = line.end()
-    return found
+            line = _HEAD_OR_FOLD_LINE.match(data, parsed.end)
+            if line is None or line[2] != b"folded" or not _is_checksum_right(line[1], line[4]):
+                return _check_remainder(data, parsed)
+            if decode_string(line[3]) == digest:
+                parsed.lines_by_conversation, parsed.is_folded = {}, True
+        parsed.end = line.end()
+    return parsed
 
 
-def _is_whole(body: bytes, checksum: bytes) -> bool:
+def _is_checksum_right(body: bytes, checksum: bytes) -> bool:
     return b"%08x" % zlib.crc32(body) == checksum
 
 
-def _broken(data: bytes, found: Read) -> Read:
+def _check_remainder(data: bytes, parsed: ParsedJournal) -> ParsedJournal:
     """What is not whole is what a killed process left if nothing whole follows, and damage if something does."""
-    next_line = data.find(b"\n", found.end) + 1
-    unknown = _ANY.fullmatch(data, found.end, next_line)
-    if unknown is not None and _is_whole(unknown[1], unknown[2]):
-        raise ValueError(f"has a line of another version at byte {found.end}; update spade-coreason")
+    next_line = data.find(b"\n", parsed.end) + 1
+    unknown = _ANY_LINE.fullmatch(data, parsed.end, next_line)
+    if unknown is not None and _is_checksum_right(unknown[1], unknown[2]):
+        raise ValueError(f"has a line of another version at byte {parsed.end}; update spade-coreason")
     if next_line and any(
-        _is_whole(line[1], line[line.re.groups]) for pattern in (_ADDED, _OTHER) for line in pattern.finditer(data, next_line)
+        _is_checksum_right(line[1], line[line.re.groups])
+        for pattern in (_ADDITION_LINE, _HEAD_OR_FOLD_LINE)
+        for line in pattern.finditer(data, next_line)
     ):
-        raise ValueError(f"is damaged at byte {found.end}, in the line that begins there")
-    return found
+        raise ValueError(f"is damaged at byte {parsed.end}, in the line that begins there")
+    return parsed

@@ -12,10 +12,10 @@ from typing import Literal, TypeVar
 
 from ...exceptions import MemoryFileError, StoreError
 from .file import Addition, MemoryFile, MemoryLimits as MemoryLimits
-from .format import entries, file_name, line, parse_spade_llm, timestamp
-from .journal import added
-from .tools import MemoryTool, SystemMessage, summary, system_messages, tools_for
-from .turn_sync import CURRENT_SYNCS
+from .format import decode_entries, encode_entry, file_name, format_timestamp, parse_spade_llm
+from .journal import encode_addition
+from .tools import MemoryTool, SystemMessage, build_memory_tools, build_summary, build_system_messages
+from .turn_sync import CURRENT_DEFERRED_SYNCS
 
 
 class LoopLock:
@@ -25,14 +25,14 @@ class LoopLock:
     """
 
     def __init__(self) -> None:
-        self._of: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+        self._current: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
 
     def lock(self) -> asyncio.Lock:
         """That of the running loop."""
         loop = asyncio.get_running_loop()
-        if self._of is None or self._of[0] is not loop:
-            self._of = (loop, asyncio.Lock())
-        return self._of[1]
+        if self._current is None or self._current[0] is not loop:
+            self._current = (loop, asyncio.Lock())
+        return self._current[1]
 
 
 T = TypeVar("T")
@@ -76,12 +76,12 @@ class AgentInteractionMemory:
         limits: MemoryLimits = MemoryLimits(),  # noqa: B008 - it is frozen
         durability: Literal["full", "normal"] = "full",
     ) -> None:
-        self.agent_id = _text("agent_id", agent_id)
+        self.agent_id = _require_text("agent_id", agent_id)
         self.limits = limits
         directory = Path(DEFAULT_DIRECTORY if storage_dir is None else storage_dir).absolute()
         self._file = MemoryFile(directory / file_name(agent_id), agent_id, limits, is_durable=durability == "full")
         self._clock = clock
-        self._order, self._syncing = LoopLock(), LoopLock()
+        self._operation_lock, self._sync_lock = LoopLock(), LoopLock()
 
     @property
     def path(self) -> Path:
@@ -91,32 +91,32 @@ class AgentInteractionMemory:
     @property
     def journal_path(self) -> Path:
         """The journal of what was added since; it exists as long as there is something to fold in."""
-        return self._file.journal
+        return self._file.journal_path
 
     def add_information(self, conversation_id: str, information: str) -> str:
         """Remembers a piece of information; returns a confirmation that names it."""
-        addition = self._addition(conversation_id, information)
-        self._file.add(addition)
-        self._file.write()
+        addition = self._new_addition(conversation_id, information)
+        self._file.enqueue(addition)
+        self._file.write_queued()
         addition.result()
         return f"Remembered: {information}"
 
     def get_information(self, conversation_id: str) -> list[str]:
         """What was remembered in a conversation, oldest first."""
-        return [entry["content"] for entry in entries(self._file.lines(conversation_id))]
+        return [entry["content"] for entry in decode_entries(self._file.read_lines(conversation_id))]
 
     def get_context_summary(self, conversation_id: str) -> str | None:
         """The same as one text for a prompt: "Previous interactions:" and a line "- …" each. None if there is none.
 
         Line breaks and control characters inside one are shown as spaces.
         """
-        return summary(self.get_information(conversation_id))
+        return build_summary(self.get_information(conversation_id))
 
     def get_context_messages(self, conversation_id: str) -> list[SystemMessage]:
         """The system messages of a turn, made anew from what is remembered now: one that says that the next is data, and
         the seed's with the summary. None of them if there is nothing.
         """
-        return system_messages(self.get_context_summary(conversation_id))
+        return build_system_messages(self.get_context_summary(conversation_id))
 
     def clear_conversation(self, conversation_id: str) -> bool:
         """Forgets a conversation for good; False if there was nothing to forget."""
@@ -135,7 +135,7 @@ class AgentInteractionMemory:
 
     def get_all_conversations(self) -> list[str]:
         """The conversations in which something is remembered, in the order in which they began."""
-        return self._file.conversations()
+        return self._file.list_conversations()
 
     def import_file(self, path: str | os.PathLike[str]) -> int:
         """Takes in what a file of this agent holds that spade_llm or we wrote; how many pieces were not there yet.
@@ -157,7 +157,7 @@ class AgentInteractionMemory:
 
         StoreError if it cannot be stored; whoever calls this next tries again.
         """
-        if self._file.synced < self._file.left:
+        if self._file.completed_syncs < self._file.deferred_syncs:
             self._file.sync()
 
     def flush(self) -> None:
@@ -170,27 +170,27 @@ class AgentInteractionMemory:
 
     def tools(self, conversation_id: str) -> tuple[MemoryTool, MemoryTool]:
         """`remember_interaction_info` and `get_interaction_history` for a language model, bound to a conversation."""
-        return tools_for(self, _text("conversation_id", conversation_id))
+        return build_memory_tools(self, _require_text("conversation_id", conversation_id))
 
     def get_entries(self) -> dict[str, list[tuple[str, str]]]:
         """All that is remembered, by conversation: each piece with the time at which it was, oldest first. Beyond the seed."""
         return {
-            name: [(entry["content"], entry["timestamp"]) for entry in entries(self._file.lines(name))]
-            for name in self._file.conversations()
+            name: [(entry["content"], entry["timestamp"]) for entry in decode_entries(self._file.read_lines(name))]
+            for name in self._file.list_conversations()
         }
 
     # The awaitable twins
 
     async def aadd_information(self, conversation_id: str, information: str) -> str:
         """`add_information` without blocking the event loop."""
-        addition = self._addition(conversation_id, information)
-        self._file.add(addition)
+        addition = self._new_addition(conversation_id, information)
+        self._file.enqueue(addition)
         try:
-            async with self._order.lock():
+            async with self._operation_lock.lock():
                 if not addition.done():  # who came before wrote for all who waited
                     # A thread that has begun goes on when its task is cancelled, and one that has not must begin all
                     # the same, for it writes the additions of others too.
-                    await asyncio.shield(asyncio.to_thread(self._file.write))
+                    await asyncio.shield(asyncio.to_thread(self._file.write_queued))
             if not addition.done():  # a thread writes it whose task was cancelled
                 await asyncio.wrap_future(addition)
         finally:
@@ -200,85 +200,85 @@ class AgentInteractionMemory:
 
     async def aget_information(self, conversation_id: str) -> list[str]:
         """`get_information` without blocking the event loop."""
-        return await self._aside(partial(self.get_information, conversation_id))
+        return await self._run_in_thread(partial(self.get_information, conversation_id))
 
     async def aget_context_summary(self, conversation_id: str) -> str | None:
         """`get_context_summary` without blocking the event loop."""
-        return await self._aside(partial(self.get_context_summary, conversation_id))
+        return await self._run_in_thread(partial(self.get_context_summary, conversation_id))
 
     async def aget_context_messages(self, conversation_id: str) -> list[SystemMessage]:
         """`get_context_messages` without blocking the event loop."""
-        return await self._aside(partial(self.get_context_messages, conversation_id))
+        return await self._run_in_thread(partial(self.get_context_messages, conversation_id))
 
     async def aclear_conversation(self, conversation_id: str) -> bool:
         """`clear_conversation` without blocking the event loop."""
-        return await self._aside(partial(self.clear_conversation, conversation_id))
+        return await self._run_in_thread(partial(self.clear_conversation, conversation_id))
 
     async def aclear_conversations(self, conversation_ids: Iterable[str]) -> int:
         """`clear_conversations` without blocking the event loop."""
-        return await self._aside(partial(self.clear_conversations, frozenset(conversation_ids)))
+        return await self._run_in_thread(partial(self.clear_conversations, frozenset(conversation_ids)))
 
     async def aremove_information(self, conversation_id: str, *information: str) -> int:
         """`remove_information` without blocking the event loop."""
-        return await self._aside(partial(self.remove_information, conversation_id, *information))
+        return await self._run_in_thread(partial(self.remove_information, conversation_id, *information))
 
     async def aget_all_conversations(self) -> list[str]:
         """`get_all_conversations` without blocking the event loop."""
-        return await self._aside(self.get_all_conversations)
+        return await self._run_in_thread(self.get_all_conversations)
 
     async def aget_entries(self) -> dict[str, list[tuple[str, str]]]:
         """`get_entries` without blocking the event loop."""
-        return await self._aside(self.get_entries)
+        return await self._run_in_thread(self.get_entries)
 
     async def aimport_file(self, path: str | os.PathLike[str]) -> int:
         """`import_file` without blocking the event loop."""
-        return await self._aside(partial(self.import_file, path))
+        return await self._run_in_thread(partial(self.import_file, path))
 
     async def aflush(self) -> None:
         """`flush` without blocking the event loop."""
-        await self._aside(self.flush)
+        await self._run_in_thread(self.flush)
 
     async def aclose(self) -> None:
         """`close` without blocking the event loop."""
-        await self._aside(self.close)
+        await self._run_in_thread(self.close)
 
     async def asettle(self) -> None:
         """`settle` without blocking the event loop, nor additions."""
-        left = self._file.left
-        async with self._syncing.lock():  # one syncs for all who wait
-            if self._file.synced < left:
+        left = self._file.deferred_syncs
+        async with self._sync_lock.lock():  # one syncs for all who wait
+            if self._file.completed_syncs < left:
                 await asyncio.to_thread(self._file.sync)
 
-    async def _aside(self, work: Callable[[], T]) -> T:
+    async def _run_in_thread(self, work: Callable[[], T]) -> T:
         # In turn: many who wait for one file would else hold all threads of the loop's pool, and additions would be
         # stored in another order than they were made in.
-        async with self._order.lock():
+        async with self._operation_lock.lock():
             return await asyncio.to_thread(work)
 
-    def _addition(self, conversation_id: str, information: str) -> Addition:
-        self._within_limit("conversation_id", _text("conversation_id", conversation_id))
-        self._within_limit("information", _text("information", information))
-        now = timestamp(self._clock())
-        syncs = CURRENT_SYNCS.get()
+    def _new_addition(self, conversation_id: str, information: str) -> Addition:
+        self._require_within_limit("conversation_id", _require_text("conversation_id", conversation_id))
+        self._require_within_limit("information", _require_text("information", information))
+        now = format_timestamp(self._clock())
+        syncs = CURRENT_DEFERRED_SYNCS.get()
         return Addition(
             conversation_id,
-            line({"content": information, "timestamp": now}),
-            added(conversation_id, information, now),
-            partial(syncs.leave, self) if syncs is not None else _by_itself,
+            encode_entry({"content": information, "timestamp": now}),
+            encode_addition(conversation_id, information, now),
+            partial(syncs.defer, self) if syncs is not None else _defer_nothing,
         )
 
-    def _within_limit(self, what: str, text: str) -> None:
+    def _require_within_limit(self, what: str, text: str) -> None:
         size, most = len(text.encode()), self.limits.entry_bytes
         if size > most:
             raise ValueError(f"{what} has {size:,} bytes, and {most:,} are the most; keep the text elsewhere, remember where")
 
 
-def _by_itself() -> bool:
+def _defer_nothing() -> bool:
     """Outside of a turn nobody syncs later."""
     return False
 
 
-def _text(what: str, value: object) -> str:
+def _require_text(what: str, value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{what} must be a text, not {type(value).__name__}")
     if not value.strip():

@@ -14,44 +14,44 @@ log = logging.getLogger(__name__)
 _LOCK = threading.Lock()  # one for all turns: it is held for the length of an addition to a set
 
 
-class Unsettled(Protocol):
+class DeferredSyncTarget(Protocol):
     """An interaction memory, of which something was written and not synced yet."""
 
     async def asettle(self) -> None:
         """Syncs it, beside the event loop."""
 
 
-class Syncs:
+class DeferredSyncs:
     """What one turn has to sync before it is answered. Threads share it.
 
-    `begin` and `end` are around the agent's work. What the work adds there, in its task, in tasks and in threads that it begins
-    (`asyncio.to_thread`), leaves its sync to `carry_out`; what is added later is synced by itself.
+    `activate` and `close` are around the agent's work. What the work adds there, in its task, in tasks and in threads that it begins
+    (`asyncio.to_thread`), leaves its sync to `run`; what is added later is synced by itself.
     """
 
-    __slots__ = ("_is_over", "memories")
+    __slots__ = ("_is_closed", "memories")
 
     def __init__(self) -> None:
-        self.memories: set[Unsettled] = set()
+        self.memories: set[DeferredSyncTarget] = set()
         """Those whose sync was left."""
-        self._is_over = False
+        self._is_closed = False
 
-    def begin(self) -> None:
+    def activate(self) -> None:
         """From here on the work of this task leaves its syncs."""
-        CURRENT_SYNCS.set(self)
+        CURRENT_DEFERRED_SYNCS.set(self)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """The work is over."""
         with _LOCK:
-            self._is_over = True
+            self._is_closed = True
 
-    def leave(self, memory: Unsettled) -> bool:
-        """Leaves the sync of a memory to `carry_out`; False if the work is over, and who adds has to sync."""
+    def defer(self, memory: DeferredSyncTarget) -> bool:
+        """Leaves the sync of a memory to `run`; False if the work is over, and who adds has to sync."""
         with _LOCK:
-            if not self._is_over:
+            if not self._is_closed:
                 self.memories.add(memory)
-            return not self._is_over
+            return not self._is_closed
 
-    async def carry_out(self) -> None:
+    async def run(self) -> None:
         """After the work: syncs what was left, beside the event loop. StoreError if something of it cannot be stored.
 
         Where that is so of several memories, the log has the others.
@@ -65,5 +65,5 @@ class Syncs:
             raise problems[0]
 
 
-CURRENT_SYNCS: ContextVar[Syncs | None] = ContextVar("current_syncs", default=None)
+CURRENT_DEFERRED_SYNCS: ContextVar[DeferredSyncs | None] = ContextVar("current_syncs", default=None)
 """Those of the turn that runs in this task, or ran there last."""

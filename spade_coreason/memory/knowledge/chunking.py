@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-MOST_CHARACTERS = 1000
+MAX_CHARACTERS = 1000
 """Of a passage: about 250 tokens, what small embedding models read of a text."""
 
 _HEADING = re.compile(r"^(#{1,6})\s+(\S.*)$")
@@ -14,22 +14,22 @@ _FENCE = re.compile(r"^\s*(```|~~~)")
 _BOUNDARIES = (r"\n\s*\n", r"\n", r"(?<=[.!?…。！？])\s*(?=\S)", r"\s+", "")
 
 
-def split(text: str, *, is_markdown: bool = False, most: int = MOST_CHARACTERS) -> list[str]:
-    """The passages of a text, none empty, none longer than `most` characters.
+def chunk(text: str, *, is_markdown: bool = False, max_characters: int = MAX_CHARACTERS) -> list[str]:
+    """The passages of a text, none empty, none longer than `max_characters` characters.
 
     Neighbours are joined while they fit, so that a list of short lines is one passage. In Markdown a heading begins a passage,
     and every passage begins with the headings above it, because by itself it would not say what it is about.
     """
-    sections = _sections(text) if is_markdown else [("", text)]
+    sections = _split_sections(text) if is_markdown else [("", text)]
     passages = []
     for heading, body in sections:
-        above = f"{heading[: most // 2]}\n" if heading else ""
-        parts = list(_joined(_pieces(body.strip("\n"), most - len(above), 0), most - len(above)))
+        above = f"{heading[: max_characters // 2]}\n" if heading else ""
+        parts = list(_join_pieces(_split_pieces(body.strip("\n"), max_characters - len(above), 0), max_characters - len(above)))
         passages += [f"{above}{part}" for part in parts]
     return passages
 
 
-def _sections(text: str) -> Iterator[tuple[str, str]]:
+def _split_sections(text: str) -> Iterator[tuple[str, str]]:
     """The headings above, as one line, and the text below them."""
     above: list[tuple[int, str]] = []
     body: list[str] = []
@@ -41,41 +41,41 @@ def _sections(text: str) -> Iterator[tuple[str, str]]:
         if heading is None:
             body.append(line)
             continue
-        yield _path(above), "\n".join(body)
+        yield _join_headings(above), "\n".join(body)
         level = len(heading[1])
         above = [
             *((depth, title) for depth, title in above if depth < level),
             (level, heading[2].rstrip().rstrip("#").rstrip()),
         ]
         body = []
-    yield _path(above), "\n".join(body)
+    yield _join_headings(above), "\n".join(body)
 
 
-def _path(above: list[tuple[int, str]]) -> str:
-    return " › ".join(title for _, title in above)
+def _join_headings(headings: list[tuple[int, str]]) -> str:
+    return " › ".join(title for _, title in headings)
 
 
-def _pieces(text: str, most: int, level: int) -> Iterator[str]:
+def _split_pieces(text: str, max_characters: int, level: int) -> Iterator[str]:
     """Pieces that fit, each with what separates it from the next."""
-    if len(text) <= most:
+    if len(text) <= max_characters:
         if text:
             yield text
         return
     if level == len(_BOUNDARIES) - 1:
-        for begin in range(0, len(text), most):
-            yield text[begin : begin + most]
+        for begin in range(0, len(text), max_characters):
+            yield text[begin : begin + max_characters]
         return
     begin = 0
     for boundary in re.finditer(_BOUNDARIES[level], text):
-        yield from _pieces(text[begin : boundary.end()], most, level + 1)
+        yield from _split_pieces(text[begin : boundary.end()], max_characters, level + 1)
         begin = boundary.end()
-    yield from _pieces(text[begin:], most, level + 1)
+    yield from _split_pieces(text[begin:], max_characters, level + 1)
 
 
-def _joined(pieces: Iterator[str], most: int) -> Iterator[str]:
+def _join_pieces(pieces: Iterator[str], max_characters: int) -> Iterator[str]:
     passage = ""
     for piece in pieces:
-        if passage and len(passage) + len(piece.rstrip()) > most:
+        if passage and len(passage) + len(piece.rstrip()) > max_characters:
             if passage.strip():
                 yield passage.strip()
             passage = ""

@@ -9,9 +9,9 @@ from importlib.util import find_spec
 from typing import Any, Protocol
 
 from ...exceptions import ConfigError, ModelError
-from ..openai_api import WebApi
+from ..openai_api import OpenAIApi
 
-_NEEDS_LOCAL = 'a model on this machine needs sentence-transformers: pip install "spade-coreason[local]"'
+_LOCAL_MODEL_HINT = 'a model on this machine needs sentence-transformers: pip install "spade-coreason[local]"'
 
 
 class Embedder(Protocol):
@@ -34,7 +34,7 @@ class Embedder(Protocol):
 class OpenAIEmbedder:
     """Vectors from any server with `/v1/embeddings` (OpenAI, Ollama, vLLM, LM Studio), `batch` texts a request."""
 
-    def __init__(self, api: WebApi, model: str, *, batch: int = 64) -> None:
+    def __init__(self, api: OpenAIApi, model: str, *, batch: int = 64) -> None:
         self.model = model
         self._api = api
         self._batch = batch
@@ -45,14 +45,14 @@ class OpenAIEmbedder:
         for begin in range(0, len(texts), self._batch):
             part = texts[begin : begin + self._batch]
             answer = await self._api.post("embeddings", {"model": self.model, "input": list(part), "encoding_format": "float"})
-            found += self._vectors(answer, len(part))
+            found += self._parse_vectors(answer, len(part))
         return found
 
     async def close(self) -> None:
         """Closes the connections."""
         await self._api.close()
 
-    def _vectors(self, answer: dict[str, Any], count: int) -> list[list[float]]:
+    def _parse_vectors(self, answer: dict[str, Any], count: int) -> list[list[float]]:
         try:
             rows = sorted(answer["data"], key=lambda row: row["index"])
             vectors = [[float(value) for value in row["embedding"]] for row in rows]
@@ -68,9 +68,9 @@ class LocalEmbedder:
 
     def __init__(self, model: str) -> None:
         if find_spec("sentence_transformers") is None:
-            raise ConfigError("knowledge.embedder", _NEEDS_LOCAL)
+            raise ConfigError("knowledge.embedder", _LOCAL_MODEL_HINT)
         self.model = model
-        self._loaded: Any = None
+        self._loaded_model: Any = None
         self._lock = asyncio.Lock()
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
@@ -80,15 +80,15 @@ class LocalEmbedder:
 
     async def close(self) -> None:
         """Frees the model."""
-        self._loaded = None
+        self._loaded_model = None
 
     def _embed(self, texts: list[str]) -> list[list[float]]:
-        if self._loaded is None:
+        if self._loaded_model is None:
             library: Any = import_module("sentence_transformers")
             try:
-                self._loaded = library.SentenceTransformer(self.model)
+                self._loaded_model = library.SentenceTransformer(self.model)
             except (OSError, ValueError) as error:
                 problem = f"cannot be loaded: {' '.join(str(error).split())[:200]}; name a model or its directory"
                 raise ModelError(self.model, problem) from error
-        vectors: list[list[float]] = self._loaded.encode(texts, convert_to_numpy=True, show_progress_bar=False).tolist()
+        vectors: list[list[float]] = self._loaded_model.encode(texts, convert_to_numpy=True, show_progress_bar=False).tolist()
         return vectors

@@ -10,11 +10,11 @@ from typing import Any
 
 from ...exceptions import KnowledgeError
 
-MARKDOWN = {".md", ".markdown"}
-TEXT = {".txt", ".text", ".rst", ".org", ".adoc", ".csv", ".tsv", ".log", ""}
-PDF = {".pdf"}
-KNOWN = MARKDOWN | TEXT | PDF
-_MOST_BYTES = 64 * 1024 * 1024
+MARKDOWN_SUFFIXES = {".md", ".markdown"}
+TEXT_SUFFIXES = {".txt", ".text", ".rst", ".org", ".adoc", ".csv", ".tsv", ".log", ""}
+PDF_SUFFIXES = {".pdf"}
+KNOWN_SUFFIXES = MARKDOWN_SUFFIXES | TEXT_SUFFIXES | PDF_SUFFIXES
+_MAX_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,10 @@ class FileText:
     is_markdown: bool
 
 
-def files_in(paths: Iterable[Path], left_out: Path) -> Iterator[Path]:
+def find_files(paths: Iterable[Path], excluded: Path) -> Iterator[Path]:
     """The files that are named, and those of known kinds below directories that are named.
 
-    There hidden ones are left out, and what is below `left_out`: a platform's own data.
+    There hidden ones are left out, and what is below `excluded`: a platform's own data.
 
     KnowledgeError where one is not there.
     """
@@ -40,8 +40,8 @@ def files_in(paths: Iterable[Path], left_out: Path) -> Iterator[Path]:
             continue
         for found in sorted(path.rglob("*")):
             is_hidden = any(part.startswith(".") for part in found.relative_to(path).parts)
-            is_ours = left_out.resolve() in found.resolve().parents
-            if found.is_file() and not is_hidden and not is_ours and found.suffix.lower() in KNOWN - {""}:
+            is_ours = excluded.resolve() in found.resolve().parents
+            if found.is_file() and not is_hidden and not is_ours and found.suffix.lower() in KNOWN_SUFFIXES - {""}:
                 yield found
 
 
@@ -49,33 +49,33 @@ def read_document(path: Path) -> FileText:
     """The text of a file; by its ending Markdown, PDF, else plain text in UTF-8. KnowledgeError says what is wrong with it."""
     suffix = path.suffix.lower()
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise _too_long(path)
-        text = _pdf_text(path) if suffix in PDF else _bytes(path).decode("utf-8-sig")
+        if path.stat().st_size > _MAX_BYTES:
+            raise _too_long_error(path)
+        text = _read_pdf(path) if suffix in PDF_SUFFIXES else _read_bytes(path).decode("utf-8-sig")
     except OSError as error:
         raise KnowledgeError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        remedy = "convert it" if suffix in KNOWN else "only text, Markdown and PDF are known"
+        remedy = "convert it" if suffix in KNOWN_SUFFIXES else "only text, Markdown and PDF are known"
         raise KnowledgeError(f"{path}: is no text in UTF-8 (byte {error.start}); {remedy}") from error
     text = text.replace("\r\n", "\n")
     if not text.strip():
-        raise KnowledgeError(f"{path}: has no text" + ("; pictures of text are not read" if suffix in PDF else ""))
-    return FileText(text, suffix in MARKDOWN)
+        raise KnowledgeError(f"{path}: has no text" + ("; pictures of text are not read" if suffix in PDF_SUFFIXES else ""))
+    return FileText(text, suffix in MARKDOWN_SUFFIXES)
 
 
-def _bytes(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     with path.open("rb") as file:
-        content = file.read(_MOST_BYTES + 1)  # a device or a pipe says no size, and may have no end
-    if len(content) > _MOST_BYTES:
-        raise _too_long(path)
+        content = file.read(_MAX_BYTES + 1)  # a device or a pipe says no size, and may have no end
+    if len(content) > _MAX_BYTES:
+        raise _too_long_error(path)
     return content
 
 
-def _too_long(path: Path) -> KnowledgeError:
-    return KnowledgeError(f"{path}: has more than {_MOST_BYTES:,} bytes, which are the most; split it")
+def _too_long_error(path: Path) -> KnowledgeError:
+    return KnowledgeError(f"{path}: has more than {_MAX_BYTES:,} bytes, which are the most; split it")
 
 
-def _pdf_text(path: Path) -> str:
+def _read_pdf(path: Path) -> str:
     try:
         library: Any = import_module("pypdf")
     except ImportError as error:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 
 
-def packed(vector: Sequence[float]) -> bytes:
+def pack_vector(vector: Sequence[float]) -> bytes:
     """A vector as it is stored: of length 1, float32, in the order of bytes of x86. ValueError for one without a direction."""
     values = np.asarray(vector, dtype=np.float64)
     length = float(np.linalg.norm(values))
@@ -19,7 +19,7 @@ def packed(vector: Sequence[float]) -> bytes:
     return (values / length).astype("<f4").tobytes()
 
 
-class Vectors:
+class VectorIndex:
     """The vectors of one shelf, in memory: 4 bytes a value."""
 
     def __init__(self, rows: Sequence[tuple[int, bytes]], dimension: int) -> None:
@@ -37,23 +37,23 @@ class Vectors:
         return int(self._matrix.shape[1])
 
     @property
-    def size(self) -> int:
+    def size_bytes(self) -> int:
         """In bytes."""
         return self._matrix.nbytes + self._ids.nbytes
 
     def similarities(self, query: bytes) -> Floats:
-        """The cosine of each with `query` (as `packed`), in the order of their ids."""
+        """The cosine of each with `query` (as `pack_vector`), in the order of their ids."""
         # Not by `@`: the threads that its library spreads this over cost more than the work where the cores are busy.
         found: Floats = np.einsum("ij,j->i", self._matrix, np.frombuffer(query, dtype="<f4"))
         return found
 
-    def nearest(self, similarities: Floats, most: int) -> list[int]:
-        """The ids of the `most` nearest, the nearest first."""
+    def nearest(self, similarities: Floats, limit: int) -> list[int]:
+        """The ids of the `limit` nearest, the nearest first."""
         count = len(similarities)
-        some = np.argpartition(-similarities, most)[:most] if count > most else np.arange(count)
+        some = np.argpartition(-similarities, limit)[:limit] if count > limit else np.arange(count)
         return [int(id_) for id_ in self._ids[some[np.argsort(-similarities[some], kind="stable")]]]
 
-    def of(self, similarities: Floats, ids: Sequence[int]) -> dict[int, float]:
+    def similarities_by_id(self, similarities: Floats, ids: Sequence[int]) -> dict[int, float]:
         """The cosines of those of `ids` that are here; ids rise with their place."""
         if not len(self._ids) or not ids:
             return {}

@@ -10,27 +10,27 @@ from inspect import Parameter
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from ...domain.forms import CONVERSATION, Choice, Field, Kind
+from ...domain.forms import CONVERSATION_FIELD, Choice, Field, FieldKind
 
 Method = TypeVar("Method", bound=Callable[..., Awaitable[str | None]])
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 _MARK = "__spade_coreason_command__"
-_FIRST = ("self", "session")
-_KINDS: dict[Any, Kind] = {str: "text", int: "number", bool: "yes or no"}
+_LEADING_PARAMETERS = ("self", "session")
+_KINDS: dict[Any, FieldKind] = {str: "text", int: "number", bool: "yes or no"}
 
 
 @dataclass(frozen=True, slots=True)
-class OwnCommand:
+class AgentCommand:
     """A command that an agent adds. `run(session, **fields)` gives what to say, or nothing."""
 
     name: str
-    what: str
+    description: str
     fields: tuple[Field, ...]
     run: Callable[..., Awaitable[str | None]]
 
 
-def command(name: str, what: str, /, **labels: str) -> Callable[[Method], Method]:
+def command(name: str, description: str, /, **labels: str) -> Callable[[Method], Method]:
     """Makes a command of a coroutine method `(self, session, …)`: `@command("weather", "the weather", city="which city")`.
 
     People write `/weather Berlin`, or find it in the menu of their client (XEP-0050), with a form. The further parameters are
@@ -42,20 +42,20 @@ def command(name: str, what: str, /, **labels: str) -> Callable[[Method], Method
 
     def make(method: Method) -> Method:
         fields = _fields(name, method, labels)
-        setattr(method, _MARK, (name, what, fields))
+        setattr(method, _MARK, (name, description, fields))
         return method
 
     return make
 
 
-def commands_of(agent: object) -> list[OwnCommand]:
+def commands_of(agent: object) -> list[AgentCommand]:
     """The commands that the class of an agent adds, by name."""
     found = []
     for attribute in dir(type(agent)):
         marked = getattr(inspect.getattr_static(type(agent), attribute, None), _MARK, None)
         if marked is not None:
             name, what, fields = marked
-            found.append(OwnCommand(name, what, fields, getattr(agent, attribute)))
+            found.append(AgentCommand(name, what, fields, getattr(agent, attribute)))
     return sorted(found, key=lambda own: own.name)
 
 
@@ -63,11 +63,11 @@ def _fields(name: str, method: Any, labels: Mapping[str, str]) -> tuple[Field, .
     if not inspect.iscoroutinefunction(method):
         raise TypeError(f'@command("{name}"): write the method with `async def`')
     parameters = list(inspect.signature(method).parameters.values())
-    if [parameter.name for parameter in parameters[: len(_FIRST)]] != list(_FIRST):
+    if [parameter.name for parameter in parameters[: len(_LEADING_PARAMETERS)]] != list(_LEADING_PARAMETERS):
         raise TypeError(f'@command("{name}"): the method takes (self, session, …)')
-    further = parameters[len(_FIRST) :]
+    further = parameters[len(_LEADING_PARAMETERS) :]
     for parameter in further:
-        if parameter.name == CONVERSATION:
+        if parameter.name == CONVERSATION_FIELD:
             raise TypeError(f'@command("{name}"): a form asks itself which conversation is meant; rename the parameter')
         if parameter.kind not in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY):
             raise TypeError(f'@command("{name}"): {parameter} is no field; name every parameter')
@@ -86,7 +86,7 @@ def _field(name: str, parameter: Parameter, annotation: Any, labels: Mapping[str
         annotation = Union if others else one
     choices: tuple[Choice, ...] = ()
     if get_origin(annotation) is Literal and all(isinstance(value, str) and value for value in get_args(annotation)):
-        kind: Kind = "choice"
+        kind: FieldKind = "choice"
         choices = tuple(Choice(value, value) for value in get_args(annotation))
     elif annotation in _KINDS:
         kind = _KINDS[annotation]

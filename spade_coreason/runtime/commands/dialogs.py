@@ -11,36 +11,38 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from ...codec import Action, CommandCall, CommandForm, CommandProblem, CommandStage
-from ...domain.forms import CONVERSATION, Choice, Field, FieldError, Value
-from ...domain.jid import bare
+from ...domain.forms import CONVERSATION_FIELD, Choice, Field, FieldError, FieldValue
+from ...domain.jid import bare_jid
 from ...exceptions import CoReasonError
-from ...storage import ConversationRow
-from .formatting import conversation_line
-from .model import SURE, Command, House, Outcome
+from ...storage import StoredConversation
+from .formatting import format_conversation
+from .model import CONFIRMED, Command, CommandContext, CommandResult
 from .registry import Commands
 
 log = logging.getLogger(__name__)
 
 
-class Runs(House, Protocol):
+class CommandRunner(CommandContext, Protocol):
     """Whoever does what a command says."""
 
     commands: Commands
 
-    async def obey(self, owner: str, command: Command, values: Mapping[str, Any], conversation_id: str | None) -> Outcome:
+    async def run_command(
+        self, owner: str, command: Command, values: Mapping[str, Any], conversation_id: str | None
+    ) -> CommandResult:
         """What comes of a command of somebody (a bare JID)."""
         ...
 
-    def say(self, owner: str, outcome: Outcome) -> None:
+    def send_command_result(self, owner: str, result: CommandResult) -> None:
         """Sends it to a person as messages."""
         ...
 
 
-_SESSIONS = 1000
-_SESSIONS_OF_ONE = 10
-_AT_WORK_OF_ONE = 8
-_TO_CHOOSE_FROM = 50
-_DROPPED = Outcome("This is not done: what it was about is gone.", is_error=True)
+_MAX_SESSIONS = 1000
+_MAX_SESSIONS_PER_PERSON = 10
+_MAX_RUNNING_PER_PERSON = 8
+_MAX_CHOICES = 50
+_CANCELLED_RESULT = CommandResult("This is not done: what it was about is gone.", is_error=True)
 
 
 class Step(NamedTuple):
@@ -50,32 +52,34 @@ class Step(NamedTuple):
     fields: tuple[Field, ...]
 
 
-def steps_of(command: Command, conversations: Sequence[ConversationRow], agent: str) -> tuple[Step, ...]:
+def steps_of(command: Command, conversations: Sequence[StoredConversation], agent: str) -> tuple[Step, ...]:
     """The forms of a command; none where there is nothing to ask. `conversations` may be meant, the newest first."""
     fields = command.fields
-    is_any = command.about == "any conversation"
-    if is_any or (command.about == "a conversation" and len(conversations) > 1):
-        choices = tuple(Choice(row.conversation_id, conversation_line(row, agent, is_own=not is_any)) for row in conversations)
+    is_any = command.subject == "any conversation"
+    if is_any or (command.subject == "a conversation" and len(conversations) > 1):
+        choices = tuple(
+            Choice(row.conversation_id, format_conversation(row, agent, is_own=not is_any)) for row in conversations
+        )
         default = None if is_any or not choices else choices[0].value
-        fields = (Field(CONVERSATION, "Which conversation", "choice", is_any, default, choices), *fields)
-    steps = [Step(f"{command.entry}.", fields)] if fields else []
+        fields = (Field(CONVERSATION_FIELD, "Which conversation", "choice", is_any, default, choices), *fields)
+    steps = [Step(f"{command.menu_label}.", fields)] if fields else []
     if command.question:
-        steps.append(Step(command.question, (Field(SURE, "Yes, do it", "yes or no", default=False),)))
+        steps.append(Step(command.question, (Field(CONFIRMED, "Yes, do it", "yes or no", default=False),)))
     return tuple(steps)
 
 
-def allowed(steps: Sequence[Step], at: int) -> tuple[Action, ...]:
+def allowed_actions(steps: Sequence[Step], step_index: int) -> tuple[Action, ...]:
     """What may follow the form of a step, the usual first."""
-    onward: tuple[Action, ...] = ("next",) if at + 1 < len(steps) else ("complete",)
-    return (*onward, "prev") if at else onward
+    onward: tuple[Action, ...] = ("next",) if step_index + 1 < len(steps) else ("complete",)
+    return (*onward, "prev") if step_index else onward
 
 
-def filled(step: Step, form: Mapping[str, str], before: Mapping[str, Value]) -> dict[str, Value]:
+def parse_form(step: Step, form: Mapping[str, str], before: Mapping[str, FieldValue]) -> dict[str, FieldValue]:
     """What a form says. FieldError for what it may not say; a field that it has no word of stays as it was before."""
-    values: dict[str, Value] = {}
+    values: dict[str, FieldValue] = {}
     for field in step.fields:
         stays = field.name not in form and before.get(field.name) is not None
-        values[field.name] = before[field.name] if stays else field.read(form.get(field.name))
+        values[field.name] = before[field.name] if stays else field.parse(form.get(field.name))
     return values
 
 
@@ -87,48 +91,48 @@ class _Session:
     command: Command
     steps: tuple[Step, ...]
     values: dict[str, Any]
-    expires: float
-    at: int = 0
+    expires_at_s: float
+    step_index: int = 0
 
 
-class Dialogues:
-    """The sessions of one agent: ten of a person and a thousand in all, each for `session_s` after its last form.
+class AdHocSessions:
+    """The sessions of one agent: ten of a person and a thousand in all, each for `session_timeout_s` after its last form.
 
-    What takes longer than `answer_within_s` is answered by a message: clients do not wait for ever.
+    What takes longer than `reply_timeout_s` is answered by a message: clients do not wait for ever.
     """
 
-    def __init__(self, runner: Runs, *, session_s: float = 900.0, answer_within_s: float = 20.0) -> None:
+    def __init__(self, runner: CommandRunner, *, session_timeout_s: float = 900.0, reply_timeout_s: float = 20.0) -> None:
         self._runner = runner
-        self._session_s = session_s
-        self._answer_within_s = answer_within_s
+        self._session_timeout_s = session_timeout_s
+        self._reply_timeout_s = reply_timeout_s
         self._sessions: dict[str, _Session] = {}
-        self._at_work: Counter[str] = Counter()
-        self._late: set[asyncio.Task[Outcome]] = set()
+        self._running_counts: Counter[str] = Counter()
+        self._running: set[asyncio.Task[CommandResult]] = set()
 
     async def answer(self, call: CommandCall) -> CommandStage | CommandProblem:
         """What a call comes to; its sender is admitted, and is who the server says."""
-        owner = bare(call.sender)
-        if self._at_work[owner] >= _AT_WORK_OF_ONE:
+        owner = bare_jid(call.sender)
+        if self._running_counts[owner] >= _MAX_RUNNING_PER_PERSON:
             return CommandProblem("resource-constraint", "I am at work on several commands of yours; wait for one of them.")
-        self._at_work[owner] += 1
+        self._running_counts[owner] += 1
         try:
-            return await (self._go_on(call, owner) if call.session else self._begin(call, owner))
+            return await (self._continue(call, owner) if call.session else self._start(call, owner))
         except FieldError as error:
             return CommandProblem("bad-request", str(error), "bad-payload")
         except CoReasonError as error:
             log.error("a command (%s) of %s is not obeyed: %s", call.node, owner, error)
             return CommandProblem("internal-server-error", "I cannot do this at the moment; please try again later.")
         finally:
-            self._at_work -= Counter({owner: 1})
+            self._running_counts -= Counter({owner: 1})
 
     async def close(self) -> None:
         """Waits for nothing any more."""
-        for task in self._late:
+        for task in self._running:
             task.cancel()
-        await asyncio.gather(*self._late, return_exceptions=True)
+        await asyncio.gather(*self._running, return_exceptions=True)
 
-    async def _begin(self, call: CommandCall, owner: str) -> CommandStage | CommandProblem:
-        command = next((known for known in self._runner.commands.of(owner) if known.node == call.node), None)
+    async def _start(self, call: CommandCall, owner: str) -> CommandStage | CommandProblem:
+        command = next((known for known in self._runner.commands.available_to(owner) if known.node == call.node), None)
         if command is None:
             if any(known.node == call.node for known in self._runner.commands.all):
                 return CommandProblem("forbidden", "This is for those who run me.")
@@ -137,74 +141,76 @@ class Dialogues:
             return CommandStage(command.node, secrets.token_hex(12), "canceled")
         if call.action == "prev":
             return CommandProblem("bad-request", "There is nothing before the beginning.", "malformed-action")
-        rows: list[ConversationRow] = []
-        if command.about != "the person":
-            whose = None if command.about == "any conversation" else owner
-            found = await self._runner.store.conversations(owner=whose, limit=_TO_CHOOSE_FROM)
+        rows: list[StoredConversation] = []
+        if command.subject != "the person":
+            whose = None if command.subject == "any conversation" else owner
+            found = await self._runner.store.list_conversations(owner=whose, limit=_MAX_CHOICES)
             rows = [row for row in found if row.turns]
         steps = steps_of(command, rows, self._runner.store.agent)
-        values = await self._runner.commands.filled(command, self._runner, owner)
-        session = _Session(call.sender, command, steps, values, asyncio.get_running_loop().time() + self._session_s)
+        values = await self._runner.commands.get_initial_values(command, self._runner, owner)
+        session = _Session(call.sender, command, steps, values, asyncio.get_running_loop().time() + self._session_timeout_s)
         ident = secrets.token_hex(12)
         if not steps:
             return await self._complete(ident, session, owner)
-        self._keep(ident, session)
+        self._add_session(ident, session)
         if call.form is not None:  # a program that knows the form fills it in at once
             return await self._forward(ident, session, call, owner)
-        return _form(ident, session)
+        return _form_stage(ident, session)
 
-    async def _go_on(self, call: CommandCall, owner: str) -> CommandStage | CommandProblem:
+    async def _continue(self, call: CommandCall, owner: str) -> CommandStage | CommandProblem:
         self._expire()
         session = self._sessions.get(call.session)
         if session is None or session.sender != call.sender or session.command.node != call.node:
             # One's own that is over, and anybody else's, look the same.
             return CommandProblem("bad-request", "This session is over, or there never was one; begin again.", "bad-sessionid")
-        session.expires = asyncio.get_running_loop().time() + self._session_s
+        session.expires_at_s = asyncio.get_running_loop().time() + self._session_timeout_s
         if call.action == "cancel":
             del self._sessions[call.session]
             return CommandStage(call.node, call.session, "canceled")
-        if call.action == "prev" and session.at:
-            session.at -= 1
-            return _form(call.session, session)
-        may = allowed(session.steps, session.at)
+        if call.action == "prev" and session.step_index:
+            session.step_index -= 1
+            return _form_stage(call.session, session)
+        may = allowed_actions(session.steps, session.step_index)
         if call.action != "execute" and call.action not in may:
             there = " or ".join(may)
             return CommandProblem("bad-request", f"Here you can {there}, or cancel.", "malformed-action")
         return await self._forward(call.session, session, call, owner)
 
-    async def _forward(self, ident: str, session: _Session, call: CommandCall, owner: str) -> CommandStage | CommandProblem:
-        session.values |= filled(session.steps[session.at], call.form or {}, session.values)
-        if session.at + 1 < len(session.steps):
-            session.at += 1
-            return _form(ident, session)
-        del self._sessions[ident]
+    async def _forward(
+        self, session_id: str, session: _Session, call: CommandCall, owner: str
+    ) -> CommandStage | CommandProblem:
+        session.values |= parse_form(session.steps[session.step_index], call.form or {}, session.values)
+        if session.step_index + 1 < len(session.steps):
+            session.step_index += 1
+            return _form_stage(session_id, session)
+        del self._sessions[session_id]
         try:
-            return await self._complete(ident, session, owner)
+            return await self._complete(session_id, session, owner)
         except FieldError:
-            self._sessions[ident] = session  # it may be filled in better
+            self._sessions[session_id] = session  # it may be filled in better
             raise
 
-    async def _complete(self, ident: str, session: _Session, owner: str) -> CommandStage:
+    async def _complete(self, session_id: str, session: _Session, owner: str) -> CommandStage:
         command, values = session.command, session.values
-        named = values.get(CONVERSATION) if command.about == "a conversation" else None
-        task = asyncio.create_task(self._runner.obey(owner, command, values, named))
-        self._late.add(task)
+        named = values.get(CONVERSATION_FIELD) if command.subject == "a conversation" else None
+        task = asyncio.create_task(self._runner.run_command(owner, command, values, named))
+        self._running.add(task)
         try:
-            done, _ = await asyncio.wait({task}, timeout=self._answer_within_s)
+            done, _ = await asyncio.wait({task}, timeout=self._reply_timeout_s)
         except asyncio.CancelledError:
             task.cancel()
             raise
         if not done:
-            task.add_done_callback(lambda late: self._done_late(owner, late))
+            task.add_done_callback(lambda late: self._send_late_result(owner, late))
             text = "This takes a while; the answer follows as a message."
-            return CommandStage(command.node, ident, "completed", text=text)
-        self._late.discard(task)
-        outcome = _DROPPED if task.cancelled() else task.result()
-        if outcome.further:
-            self._runner.say(owner, Outcome("", further=outcome.further))
+            return CommandStage(command.node, session_id, "completed", text=text)
+        self._running.discard(task)
+        outcome = _CANCELLED_RESULT if task.cancelled() else task.result()
+        if outcome.extra_texts:
+            self._runner.send_command_result(owner, CommandResult("", extra_texts=outcome.extra_texts))
         return CommandStage(
             command.node,
-            ident,
+            session_id,
             "completed",
             title=command.title,
             text=outcome.text,
@@ -212,35 +218,40 @@ class Dialogues:
             is_error=outcome.is_error,
         )
 
-    def _done_late(self, owner: str, task: asyncio.Task[Outcome]) -> None:
-        self._late.discard(task)
+    def _send_late_result(self, owner: str, task: asyncio.Task[CommandResult]) -> None:
+        self._running.discard(task)
         if task.cancelled():
             return
         if (error := task.exception()) is not None:
             log.error("a command of %s is not obeyed: %s", owner, error)
-            self._runner.say(owner, Outcome("I could not do this; please try again later."))
+            self._runner.send_command_result(owner, CommandResult("I could not do this; please try again later."))
         else:
-            self._runner.say(owner, task.result())
+            self._runner.send_command_result(owner, task.result())
 
-    def _keep(self, ident: str, session: _Session) -> None:
+    def _add_session(self, session_id: str, session: _Session) -> None:
         self._expire()
-        owner = bare(session.sender)
-        own = [name for name, kept in self._sessions.items() if bare(kept.sender) == owner]
-        for name in own[: max(0, len(own) + 1 - _SESSIONS_OF_ONE)]:
+        owner = bare_jid(session.sender)
+        own = [name for name, kept in self._sessions.items() if bare_jid(kept.sender) == owner]
+        for name in own[: max(0, len(own) + 1 - _MAX_SESSIONS_PER_PERSON)]:
             del self._sessions[name]
-        while len(self._sessions) >= _SESSIONS:
+        while len(self._sessions) >= _MAX_SESSIONS:
             del self._sessions[next(iter(self._sessions))]
-        self._sessions[ident] = session
+        self._sessions[session_id] = session
 
     def _expire(self) -> None:
         now = asyncio.get_running_loop().time()
-        for name in [name for name, kept in self._sessions.items() if kept.expires < now]:
+        for name in [name for name, kept in self._sessions.items() if kept.expires_at_s < now]:
             del self._sessions[name]
 
 
-def _form(ident: str, session: _Session) -> CommandStage:
-    step = session.steps[session.at]
+def _form_stage(session_id: str, session: _Session) -> CommandStage:
+    step = session.steps[session.step_index]
     form = CommandForm(session.command.title, step.instructions, step.fields, session.values)
     return CommandStage(
-        session.command.node, ident, "executing", form, allowed(session.steps, session.at), title=session.command.title
+        session.command.node,
+        session_id,
+        "executing",
+        form,
+        allowed_actions(session.steps, session.step_index),
+        title=session.command.title,
     )

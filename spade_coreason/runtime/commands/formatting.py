@@ -6,28 +6,30 @@ import json
 
 from ...codec import FENCE
 from ...contracts import Interaction
-from ...domain.identifiers import thread_of
-from ...memory import Forgotten
-from ...storage import ConversationRow
+from ...domain.identifiers import recover_thread
+from ...memory import ErasureReport
+from ...storage import StoredConversation
 
 _PART_CHARACTERS = 8_000
 
 
-def count(number: int, what: str) -> str:
+def pluralise(number: int, what: str) -> str:
     """So many of something."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
-def conversation_line(row: ConversationRow, agent: str, *, is_own: bool) -> str:
+def format_conversation(record: StoredConversation, agent: str, *, is_own: bool) -> str:
     """A conversation in a line: one's own by its thread, anybody's by its id and owner."""
-    thread = thread_of(row.conversation_id, row.owner, agent)
+    thread = recover_thread(record.conversation_id, record.owner, agent)
     named = f"thread {thread}" if thread is not None else "no thread"
-    which = named if is_own else f"{row.owner}   {row.conversation_id}"
-    last = row.life.last_interaction.astimezone()
-    return f"{last:%Y-%m-%d %H:%M}   {count(row.turns, 'turn')}   {row.life.state.value.replace('_', ' ')}   {which}"
+    which = named if is_own else f"{record.owner}   {record.conversation_id}"
+    last = record.status.last_interaction.astimezone()
+    return (
+        f"{last:%Y-%m-%d %H:%M}   {pluralise(record.turns, 'turn')}   {record.status.state.value.replace('_', ' ')}   {which}"
+    )
 
 
-def turn_text(turn: Interaction) -> str:
+def format_turn(turn: Interaction) -> str:
     """A turn, with what was asked before what was answered."""
     asked = turn.input.get("query") if isinstance(turn.input, dict) else None
     shown = asked if isinstance(asked, str) else json.dumps(turn.dump()["input"], ensure_ascii=False)
@@ -35,42 +37,42 @@ def turn_text(turn: Interaction) -> str:
     return f"{turn.timestamp.astimezone():%Y-%m-%d %H:%M}\n> {shown}\n{answered}".rstrip()
 
 
-def variable_lines(name: str, text: str) -> list[str]:
+def format_variable(name: str, text: str) -> list[str]:
     """A variable, of which the JSON is given: an object or a list with a line for each of its values."""
     value = json.loads(text)
     if isinstance(value, dict) and value:
-        return [f"- {name}:", *(f"  - {key}: {_shown(inner)}" for key, inner in value.items())]
+        return [f"- {name}:", *(f"  - {key}: {_format_value(inner)}" for key, inner in value.items())]
     if isinstance(value, list) and value:
-        return [f"- {name}:", *(f"  - {_shown(inner)}" for inner in value)]
+        return [f"- {name}:", *(f"  - {_format_value(inner)}" for inner in value)]
     return [f"- {name}: {text}"]
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def deleted(gone: Forgotten) -> str:
+def describe_deleted(report: ErasureReport) -> str:
     """What was deleted."""
-    if gone.is_nothing:
+    if report.is_empty:
         return "There was nothing to forget."
     numbers = {
-        "conversation": len(gone.conversation_ids),
-        "turn": gone.interactions,
-        "variable": gone.variables,
+        "conversation": len(report.conversation_ids),
+        "turn": report.interactions,
+        "variable": report.variables,
     }
-    parts = [count(number, what) for what, number in numbers.items() if number]
-    if gone.memories:
-        parts.append(f"what I remembered of {count(gone.memories, 'conversation')}")
-    if gone.documents:
-        parts.append(count(gone.documents, "document"))
-    if gone.audit_entries:
-        parts.append(f"what I did in {count(gone.audit_entries, 'audited step')}")
-    if gone.preferences:
+    parts = [pluralise(number, what) for what, number in numbers.items() if number]
+    if report.memories:
+        parts.append(f"what I remembered of {pluralise(report.memories, 'conversation')}")
+    if report.documents:
+        parts.append(pluralise(report.documents, "document"))
+    if report.audit_entries:
+        parts.append(f"what I did in {pluralise(report.audit_entries, 'audited step')}")
+    if report.preferences:
         parts.append("your settings")
     return f"Forgotten: {', '.join(parts)}." if parts else "Forgotten."
 
 
-def marked_json(text: str) -> tuple[str, ...]:
+def fence_json(text: str) -> tuple[str, ...]:
     """JSON of several lines as messages, each a block of code of its own."""
     parts: list[list[str]] = []
     lines: list[str] = []

@@ -9,27 +9,27 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from ...contracts import AgentInterface
 from ...domain.conversation import Rules
-from ...domain.forms import Choice, Field, Value
+from ...domain.forms import Choice, Field, FieldValue
 from ...domain.preferences import Preferences
 from ...memory import AgentInteractionMemory
-from ...storage import AgentStore, ConversationRow
-from ..access_requests import Admissions
+from ...storage import AgentRepository, StoredConversation
+from ..access_requests import AccessRequests
 from ..files import Files
 
-Who: TypeAlias = Literal["everybody", "operators"]
-About: TypeAlias = Literal["the person", "a conversation", "any conversation"]
-Kind: TypeAlias = Literal["answer", "new", "forget this", "forget me", "own"]
+Audience: TypeAlias = Literal["everybody", "operators"]
+Subject: TypeAlias = Literal["the person", "a conversation", "any conversation"]
+ResultKind: TypeAlias = Literal["answer", "new", "forget this", "forget me", "own"]
 
-SURE = "sure"
+CONFIRMED = "sure"
 """The field by which a question is answered."""
 
 
-class House(Protocol):
+class CommandContext(Protocol):
     """What commands need of whoever runs the agent."""
 
     agent: AgentInterface
-    store: AgentStore
-    admissions: Admissions | None
+    store: AgentRepository
+    access_requests: AccessRequests | None
     """Where operators say who may talk to the agent, where there is somebody to ask them."""
 
     @property
@@ -43,7 +43,7 @@ class House(Protocol):
         ...
 
     @property
-    def memory(self) -> AgentInteractionMemory | None:
+    def interaction_memory(self) -> AgentInteractionMemory | None:
         """The agent's interaction memory, where there is one."""
         ...
 
@@ -56,15 +56,15 @@ class House(Protocol):
         """The time."""
         ...
 
-    def stop_answers(self, owner: str) -> int:
+    def cancel_replies(self, owner: str) -> int:
         """Stops the agent at work for a person; how many answers."""
         ...
 
-    async def preferences(self, owner: str) -> Preferences:
+    async def get_preferences(self, owner: str) -> Preferences:
         """What a person prefers."""
         ...
 
-    async def prefer(self, owner: str, preferences: Preferences) -> None:
+    async def set_preferences(self, owner: str, preferences: Preferences) -> None:
         """Keeps what a person prefers."""
         ...
 
@@ -85,24 +85,24 @@ class House(Protocol):
         ...
 
 
-class Asked(NamedTuple):
+class Invocation(NamedTuple):
     """Who asks (a bare JID, as the server says), and which conversation of theirs is meant; None where they have none yet."""
 
-    house: House
+    context: CommandContext
     owner: str
-    row: ConversationRow | None
+    record: StoredConversation | None
     values: Mapping[str, Any]
     commands: tuple[Command, ...]
     """All that the asker may run."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CommandResult:
     """What to say, and what else to do."""
 
     text: str
-    kind: Kind = "answer"
-    further: tuple[str, ...] = ()
+    kind: ResultKind = "answer"
+    extra_texts: tuple[str, ...] = ()
     """Messages that follow."""
     link: str | None = None
     choices: tuple[Choice, ...] = ()
@@ -114,26 +114,26 @@ class Outcome:
 class Command:
     """One command, over text and over forms.
 
-    `about` says what a form asks first where there are several conversations; in a text "a conversation" is the one it is
-    said in. `question` is asked before `do`. `filled` gives what stands in the fields already.
+    `subject` says what a form asks first where there are several conversations; in a text "a conversation" is the one it is
+    said in. `question` is asked before `handler`. `initial_values` gives what stands in the fields already.
     """
 
     name: str
-    what: str
-    do: Callable[[Asked], Awaitable[Outcome]]
-    who: Who = "everybody"
-    about: About = "the person"
+    description: str
+    handler: Callable[[Invocation], Awaitable[CommandResult]]
+    audience: Audience = "everybody"
+    subject: Subject = "the person"
     fields: tuple[Field, ...] = ()
     question: str = ""
     is_personal: bool = False
     """Whether it shows or deletes what is known of a person: whoever asks must be known by a JID of their own."""
-    by_name: bool = False
+    has_named_values: bool = False
     """Whether a text says `name value`, for one of the fields."""
-    at_once: bool = True
+    is_immediate: bool = True
     """Whether it may run beside a turn; else it waits until the conversation is between two."""
     usage: str = ""
     """What stands behind the name in a text."""
-    filled: Callable[[Asked], Awaitable[Mapping[str, Value]]] | None = field(default=None, repr=False)
+    initial_values: Callable[[Invocation], Awaitable[Mapping[str, FieldValue]]] | None = field(default=None, repr=False)
 
     @property
     def text(self) -> str:
@@ -151,6 +151,6 @@ class Command:
         return self.name.capitalize()
 
     @property
-    def entry(self) -> str:
+    def menu_label(self) -> str:
         """What stands in a menu."""
-        return self.what[:1].upper() + self.what[1:]
+        return self.description[:1].upper() + self.description[1:]

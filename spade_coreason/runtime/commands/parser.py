@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from ...domain.forms import CONVERSATION, Choice, Field, FieldError, Value
-from .model import SURE, Command
+from ...domain.forms import CONVERSATION_FIELD, Choice, Field, FieldError, FieldValue
+from .model import CONFIRMED, Command
 
 
-class Read(NamedTuple):
+class ParsedCommand(NamedTuple):
     """A line that is a command. `values` is None where something is wrong, or still to be asked, as `problem` says."""
 
     command: Command
@@ -18,7 +18,7 @@ class Read(NamedTuple):
     choices: tuple[Choice, ...] = ()
 
 
-def find(text: str, commands: Iterable[Command]) -> tuple[Command, str] | None:
+def find_command(text: str, commands: Iterable[Command]) -> tuple[Command, str] | None:
     """The command that a text begins with, and what stands behind it; None if it is for the agent, as `/me waves` is."""
     stripped = text.strip()
     if not stripped.startswith("/") or "\n" in stripped:
@@ -34,50 +34,50 @@ def find(text: str, commands: Iterable[Command]) -> tuple[Command, str] | None:
     return best, stripped.split(None, len(best.text.split()))[-1] if len(words) > len(best.text.split()) else ""
 
 
-def read(text: str, commands: Iterable[Command]) -> Read | None:
+def parse_command(text: str, commands: Iterable[Command]) -> ParsedCommand | None:
     """The command that a text is, with what it says; None if it is for the agent."""
-    found = find(text, commands)
+    found = find_command(text, commands)
     if found is None:
         return None
     command, rest = found
     if command.question:
-        return _confirmed(command, rest)
+        return _parse_confirmation(command, rest)
     try:
-        values = _named(command, rest) if command.by_name else _in_order(command, rest)
+        values = _parse_named(command, rest) if command.has_named_values else _parse_positional(command, rest)
     except FieldError as error:
-        return Read(command, None, f"{error} {_how(command)}".strip())
+        return ParsedCommand(command, None, f"{error} {_usage_hint(command)}".strip())
     if values is None:
-        return Read(command, None, f"I do not know that kind of {command.text.split()[0]}. /help shows what there is.")
-    return Read(command, values)
+        return ParsedCommand(command, None, f"I do not know that kind of {command.text.split()[0]}. /help shows what there is.")
+    return ParsedCommand(command, values)
 
 
-def without_escape(text: str, commands: Iterable[Command]) -> str:
+def remove_escape(text: str, commands: Iterable[Command]) -> str:
     """A text for the agent: where two slashes begin what would be a command, one of them was there to say so."""
     if not text.lstrip().startswith("//"):
         return text
     plain = text.replace("//", "/", 1)
-    return plain if find(plain, commands) is not None else text
+    return plain if find_command(plain, commands) is not None else text
 
 
 def text_fields(command: Command) -> tuple[Field, ...]:
     """What a text says in order. Of "a conversation" nothing: it is the one in which the text is said."""
-    if command.about != "any conversation":
+    if command.subject != "any conversation":
         return command.fields
-    return (Field(CONVERSATION, "its id, as /all shows it", is_required=True), *command.fields)
+    return (Field(CONVERSATION_FIELD, "its id, as /all shows it", is_required=True), *command.fields)
 
 
-def _confirmed(command: Command, rest: str) -> Read:
+def _parse_confirmation(command: Command, rest: str) -> ParsedCommand:
     if not rest:
         yes, no = f"{command.text} yes", f"{command.text} no"
         choices = (Choice(yes, "Yes"), Choice(no, "No"))
-        return Read(command, None, f"{command.question} Write `{yes}` to do it.", choices)
+        return ParsedCommand(command, None, f"{command.question} Write `{yes}` to do it.", choices)
     try:
-        return Read(command, {SURE: Field(SURE, "", "yes or no").read(rest)})
+        return ParsedCommand(command, {CONFIRMED: Field(CONFIRMED, "", "yes or no").parse(rest)})
     except FieldError:
-        return Read(command, None, f"I do not know that kind of {command.text.split()[0]}. /help shows what there is.")
+        return ParsedCommand(command, None, f"I do not know that kind of {command.text.split()[0]}. /help shows what there is.")
 
 
-def _in_order(command: Command, rest: str) -> dict[str, Value] | None:
+def _parse_positional(command: Command, rest: str) -> dict[str, FieldValue] | None:
     fields = text_fields(command)
     if rest and not fields:
         return None
@@ -91,10 +91,10 @@ def _in_order(command: Command, rest: str) -> dict[str, Value] | None:
         else:
             said[field.name], _, rest = rest.partition(" ")
         rest = rest.strip()
-    values: dict[str, Value] = {}
+    values: dict[str, FieldValue] = {}
     for number, field in enumerate(fields):
         try:
-            values[field.name] = field.read(said[field.name])
+            values[field.name] = field.parse(said[field.name])
         except FieldError as error:
             texts = [before.name for before in fields[:number] if before.kind == "text"]
             if not (texts and said[field.name]):
@@ -103,7 +103,7 @@ def _in_order(command: Command, rest: str) -> dict[str, Value] | None:
     return values
 
 
-def _named(command: Command, rest: str) -> dict[str, Value]:
+def _parse_named(command: Command, rest: str) -> dict[str, FieldValue]:
     if not rest:
         return {}
     name, _, value = rest.partition(" ")
@@ -113,8 +113,8 @@ def _named(command: Command, rest: str) -> dict[str, Value]:
         raise FieldError(f'There is no "{name[:40]}"; there is {there}.')
     if not value.strip():
         raise FieldError(f"{field.name} is missing a value: {field.label}.")
-    return {field.name: field.read(value)}
+    return {field.name: field.parse(value)}
 
 
-def _how(command: Command) -> str:
+def _usage_hint(command: Command) -> str:
     return f"Write `{command.text} {command.usage}`." if command.usage else ""

@@ -7,30 +7,30 @@ from difflib import get_close_matches
 from typing import Any
 
 from ...contracts import AgentInterface
-from ...domain.forms import FieldError, Value
+from ...domain.forms import FieldError, FieldValue
 from ...exceptions import ConfigError
-from ...storage import ConversationRow
+from ...storage import StoredConversation
 from .builtin import EVERYBODY, OPERATORS
-from .decorator import OwnCommand, commands_of
-from .formatting import deleted
-from .model import Asked, Command, House, Outcome
-from .parser import Read, find, read, without_escape
+from .decorator import AgentCommand, commands_of
+from .formatting import describe_deleted
+from .model import Command, CommandContext, CommandResult, Invocation
+from .parser import ParsedCommand, find_command, parse_command, remove_escape
 
 __all__ = [
     "EVERYBODY",
     "OPERATORS",
     "Command",
+    "CommandContext",
+    "CommandResult",
     "Commands",
-    "House",
-    "Outcome",
-    "Read",
-    "deleted",
-    "find",
-    "read",
-    "without_escape",
+    "ParsedCommand",
+    "describe_deleted",
+    "find_command",
+    "parse_command",
+    "remove_escape",
 ]
 
-_PLATFORM = {command.name.split()[0] for command in (*EVERYBODY, *OPERATORS)}
+_PLATFORM_NAMES = {command.name.split()[0] for command in (*EVERYBODY, *OPERATORS)}
 
 
 class Commands:
@@ -39,81 +39,98 @@ class Commands:
     ConfigError where one of its own has a name that is taken.
     """
 
-    def __init__(self, agent: AgentInterface, *, are_on: bool, operators: Iterable[str]) -> None:
+    def __init__(self, agent: AgentInterface, *, is_enabled: bool, operators: Iterable[str]) -> None:
         self._operators = frozenset(operators)
-        self.own = {own.name: own for own in _own(agent)}
-        platform = (*EVERYBODY, *(OPERATORS if self._operators else ())) if are_on else ()
-        self.all: tuple[Command, ...] = (*platform, *(_as_command(own) for own in self.own.values()))
+        self.agent_commands = {own.name: own for own in _agent_commands(agent)}
+        platform = (*EVERYBODY, *(OPERATORS if self._operators else ())) if is_enabled else ()
+        self.all: tuple[Command, ...] = (*platform, *(_as_command(own) for own in self.agent_commands.values()))
 
     def find(self, text: str) -> Command | None:
         """The command that a text begins with; None if it is for the agent."""
-        found = find(text, self.all)
+        found = find_command(text, self.all)
         return None if found is None else found[0]
 
-    def read(self, text: str) -> Read | str:
-        """The command that a text is, with what it says; else what it says to the agent, see `without_escape`."""
+    def parse(self, text: str) -> ParsedCommand | str:
+        """The command that a text is, with what it says; else what it says to the agent, see `remove_escape`."""
         if not text.lstrip().startswith("/"):
             return text
-        return read(text, self.all) or without_escape(text, self.all)
+        return parse_command(text, self.all) or remove_escape(text, self.all)
 
-    def nearest(self, text: str, owner: str) -> str | None:
+    def suggest(self, text: str, owner: str) -> str | None:
         """What a text that is no command probably meant: `/history`. Only of what somebody may run."""
-        names = {command.text.split()[0] for command in self.of(owner)}
+        names = {command.text.split()[0] for command in self.available_to(owner)}
         return next(iter(get_close_matches(text.split()[0].lower(), names, n=1, cutoff=0.8)), None)
 
-    def of(self, owner: str) -> tuple[Command, ...]:
+    def available_to(self, owner: str) -> tuple[Command, ...]:
         """Those that somebody (a bare JID) may run."""
-        return tuple(command for command in self.all if self.may(owner, command))
+        return tuple(command for command in self.all if self.may_run(owner, command))
 
-    def may(self, owner: str, command: Command) -> bool:
+    def may_run(self, owner: str, command: Command) -> bool:
         """Whether somebody may run a command."""
-        return command.who == "everybody" or owner in self._operators
+        return command.audience == "everybody" or owner in self._operators
 
-    async def do(
-        self, command: Command, values: Mapping[str, Any], house: House, owner: str, row: ConversationRow | None
-    ) -> Outcome:
+    async def run(
+        self,
+        command: Command,
+        values: Mapping[str, Any],
+        context: CommandContext,
+        owner: str,
+        record: StoredConversation | None,
+    ) -> CommandResult:
         """What comes of a command of somebody (a bare JID) about a conversation of theirs; FieldError if it cannot be."""
-        if not self.may(owner, command):
-            return Outcome(f"{command.text} is for those who run me.", is_error=True)
+        if not self.may_run(owner, command):
+            return CommandResult(f"{command.text} is for those who run me.", is_error=True)
         if command.is_personal and "/" in owner:  # an occupant of a room that does not show who they are
             problem = f"This room does not show me who you are. Send {command.text.split()[0]} to my own address."
-            return Outcome(problem, is_error=True)
-        return await command.do(Asked(house, owner, row, values, self.of(owner)))
+            return CommandResult(problem, is_error=True)
+        return await command.handler(Invocation(context, owner, record, values, self.available_to(owner)))
 
-    async def filled(self, command: Command, house: House, owner: str) -> dict[str, Value]:
+    async def get_initial_values(self, command: Command, context: CommandContext, owner: str) -> dict[str, FieldValue]:
         """What stands in the fields of a command's form already."""
-        if command.filled is None:
+        if command.initial_values is None:
             return {}
-        return dict(await command.filled(Asked(house, owner, None, {}, self.of(owner))))
+        return dict(await command.initial_values(Invocation(context, owner, None, {}, self.available_to(owner))))
 
-    async def do_read(self, said: Read, house: House, owner: str, row: ConversationRow) -> Outcome:
+    async def run_parsed(
+        self, parsed: ParsedCommand, context: CommandContext, owner: str, record: StoredConversation
+    ) -> CommandResult:
         """The same for a text."""
-        if said.values is None:
-            is_theirs = self.may(owner, said.command)
+        if parsed.values is None:
+            is_theirs = self.may_run(owner, parsed.command)
             return (
-                Outcome(said.problem, choices=said.choices) if is_theirs else await self.do(said.command, {}, house, owner, row)
+                CommandResult(parsed.problem, choices=parsed.choices)
+                if is_theirs
+                else await self.run(parsed.command, {}, context, owner, record)
             )
         try:
-            return await self.do(said.command, said.values, house, owner, row)
+            return await self.run(parsed.command, parsed.values, context, owner, record)
         except FieldError as error:
-            return Outcome(str(error), is_error=True)
+            return CommandResult(str(error), is_error=True)
 
 
-def _own(agent: AgentInterface) -> list[OwnCommand]:
+def _agent_commands(agent: AgentInterface) -> list[AgentCommand]:
     found = commands_of(agent)
     names = [own.name for own in found]
     for name in names:
-        if name in _PLATFORM or names.count(name) > 1:
-            whose = "the platform's" if name in _PLATFORM else "there twice"
+        if name in _PLATFORM_NAMES or names.count(name) > 1:
+            whose = "the platform's" if name in _PLATFORM_NAMES else "there twice"
             raise ConfigError("", f'{type(agent).__name__}: the command "{name}" is {whose}; give it another name')
     return found
 
 
-def _as_command(own: OwnCommand) -> Command:
+def _as_command(own: AgentCommand) -> Command:
     names = [(field.name.upper(), field.is_required) for field in own.fields]
     usage = " ".join(name if is_required else f"[{name}]" for name, is_required in names)
-    return Command(own.name, own.what, _run_own, about="a conversation", fields=own.fields, at_once=False, usage=usage)
+    return Command(
+        own.name,
+        own.description,
+        _run_agent_command,
+        subject="a conversation",
+        fields=own.fields,
+        is_immediate=False,
+        usage=usage,
+    )
 
 
-async def _run_own(asked: Asked) -> Outcome:
-    return Outcome("", "own")
+async def _run_agent_command(invocation: Invocation) -> CommandResult:
+    return CommandResult("", "own")

@@ -1,4 +1,4 @@
-"""From an older schema to the one of today, by Alembic; the scripts are in `versions`."""
+"""From an older schema to the one of today, by Alembic; the scripts are in `version_count`."""
 
 from __future__ import annotations
 

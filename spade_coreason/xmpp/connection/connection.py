@@ -13,22 +13,22 @@ from slixmpp import Iq, Presence
 
 from ...codec import LANGUAGE, MESSAGE
 from ...contracts.base import utc_now
-from ...domain.jid import bare
+from ...domain.jid import bare_jid
 from ...exceptions import ConnectError, LoginError
 from ..timings import USUAL, ConnectionTimings
 from . import endpoint
-from .client import Client
-from .endpoint import Endpoint
-from .errors import CLOSED, NO_ADDRESS, in_words, login_refused, remedy_for
+from .client import XMPPClient
+from .endpoint import ServerEndpoint
+from .errors import CONNECTION_CLOSED, NO_ADDRESS, describe_problem, describe_refused_login, suggest_remedy
 from .iq_filter import refusal
-from .liveness import BackOff, Watch
-from .send_queue import Outgoing, Wanted
+from .liveness import BackOff, Keepalive
+from .send_queue import SendQueue, StanzaT
 from .stream_management import ACK, ACK_REQUEST
 
 log = logging.getLogger(__name__)
 
 OnMessage: TypeAlias = Callable[[Element], asyncio.Future[Any] | None]
-State: TypeAlias = Literal["offline", "connecting", "online"]
+ConnectionState: TypeAlias = Literal["offline", "connecting", "online"]
 
 
 class Connection:
@@ -41,55 +41,55 @@ class Connection:
         self,
         jid: str,
         password: str,
-        endpoint: Endpoint,
+        endpoint: ServerEndpoint,
         *,
         name: str = "",
         register: bool = False,
         on_message: OnMessage,
         on_session: Callable[[bool], None] = lambda is_new: None,
         on_presence: Callable[[Presence], bool] = lambda presence: False,
-        takes: Callable[[Element], bool] = lambda message: False,
-        is_there_for: Callable[[str], bool] = lambda asker: True,
+        intercept: Callable[[Element], bool] = lambda message: False,
+        is_visible_to: Callable[[str], bool] = lambda asker: True,
         timings: ConnectionTimings = USUAL,
     ) -> None:
-        self.client = Client(jid, password, endpoint, register, timings)
+        self.client = XMPPClient(jid, password, endpoint, register, timings)
         self.jid = name or jid
         """What errors call it."""
-        self.state: State = "offline"
+        self.state: ConnectionState = "offline"
         self.online_at: datetime | None = None
         """When the session began that is there now."""
-        self.trouble = ""
+        self.last_problem = ""
         """Since it was lost: why, or why it cannot be had again."""
-        self.resumptions = 0
-        self.sessions = 0
+        self.resumption_count = 0
+        self.session_count = 0
         self._endpoint = endpoint
         self._renew_s = timings.renew_s
         self._on_message = on_message
         self._on_session = on_session
         self._on_presence = on_presence
-        self._takes = takes
-        self._is_there_for = is_there_for
+        self._intercept = intercept
+        self._is_visible_to = is_visible_to
         self._loop = asyncio.get_running_loop()
         self._outcome: asyncio.Future[bool] | None = None
         self._is_closing = False
         self._supervisor: asyncio.Task[None] | None = None
         client = self.client
-        client.handlers = {MESSAGE: self._message, ACK_REQUEST: self._ack_requested, ACK: self._acknowledged}
-        client.add_filter("in", self._filter)
-        client.add_event_handler("stream_negotiated", self._session_begins)
-        client.add_event_handler("session_resumed", self._session_resumed)
-        client.add_event_handler("disconnected", self._disconnected)
-        client.add_event_handler("failed_all_auth", self._login_failed)
-        client.add_event_handler("connection_failed", self._connection_failed)
-        client.add_event_handler("ssl_invalid_chain", self._certificate_wrong)
-        client.add_event_handler("stream_error", self._stream_error)
-        client.sm.on_loss = self._renew_later
+        client.raw_handlers = {MESSAGE: self._on_message_stanza, ACK_REQUEST: self._on_ack_request, ACK: self._on_ack}
+        client.add_filter("in", self._filter_incoming)
+        client.add_event_handler("stream_negotiated", self._on_session_started)
+        client.add_event_handler("session_resumed", self._on_session_resumed)
+        client.add_event_handler("disconnected", self._on_disconnected)
+        client.add_event_handler("failed_all_auth", self._on_login_failed)
+        client.add_event_handler("connection_failed", self._on_connection_failed)
+        client.add_event_handler("ssl_invalid_chain", self._on_invalid_certificate)
+        client.add_event_handler("stream_error", self._on_stream_error)
+        client.stream_management.on_store_failed = self._schedule_renewal
         self._renewal: asyncio.TimerHandle | None = None
-        self._ended_by = ""
+        self._end_reason = ""
         self._back_off = BackOff(timings.steady_s)
-        self._watch = Watch(client, self._silent, timings)
-        self._outgoing = Outgoing(client, self._watch)
-        self.send = self._outgoing.send
+        self._keepalive = Keepalive(client, self._abort_session, timings)
+        self._send_queue = SendQueue(client, self._keepalive)
+        self.send = self._send_queue.send
         """Sends stanzas in order; what is sent in one round of the event loop leaves in one write, or in few."""
 
     @property
@@ -101,7 +101,7 @@ class Connection:
         """Connects and logs in. ConnectError or LoginError within the endpoint's timeout for each attempt."""
         for attempt in range(self._endpoint.attempts):
             try:
-                await self._attempt()
+                await self._connect_once()
                 return
             except LoginError:
                 raise
@@ -115,15 +115,15 @@ class Connection:
         if self._supervisor is not None:
             self._supervisor.cancel()
             await asyncio.gather(self._supervisor, return_exceptions=True)
-        self._watch.end()
-        self.client.sm.send_unasked()
+        self._keepalive.stop()
+        self.client.stream_management.send_unrequested_ack()
         if self._renewal is not None:
             self._renewal.cancel()
-        self._outgoing.end()
+        self._send_queue.close()
         if self.state == "online" and self.client.is_connected():
             await self.client.disconnect(wait=1.0)
         self._abort()
-        self._outgoing.cut()
+        self._send_queue.end_session()
         self.state = "offline"
         filters = self.client._run_out_filters  # a task that slixmpp leaves behind
         if filters is not None:
@@ -135,56 +135,56 @@ class Connection:
         self._is_closing = True
         self.client.abort()
 
-    async def settle(self, timeout_s: float) -> bool:
+    async def wait_until_acknowledged(self, timeout_s: float) -> bool:
         """Waits until the server has acknowledged everything; whether it has."""
-        return await self._outgoing.settle(timeout_s)
+        return await self._send_queue.wait_until_acknowledged(timeout_s)
 
-    def recall(self, kind: type[Wanted]) -> list[Wanted]:
+    def withdraw_unsent(self, stanza_type: type[StanzaT]) -> list[StanzaT]:
         """Takes back what has not left yet, or must leave again with a new session, of one kind."""
-        return self._outgoing.recall(kind)
+        return self._send_queue.withdraw_unsent(stanza_type)
 
     # Receiving
 
-    def _message(self, message: Element) -> None:
+    def _on_message_stanza(self, message: Element) -> None:
         client = self.client
         durable = None
         if client.peer_default_lang and LANGUAGE not in message.attrib:
             message.set(LANGUAGE, client.peer_default_lang)  # RFC 6120, 4.7.4
         try:
             # Where something could not be stored, it comes again with the new session, behind that.
-            if not self._takes(message) and self._renewal is None:
+            if not self._intercept(message) and self._renewal is None:
                 durable = self._on_message(message)
         except Exception:
             log.exception("%s: a message from %s could not be read", self.jid, message.get("from"))
-        client.sm.came_in(durable)
+        client.stream_management.count_received(durable)
 
-    def _ack_requested(self, _: Element) -> None:
-        self.client.sm.send_ack()
+    def _on_ack_request(self, _: Element) -> None:
+        self.client.stream_management.send_ack()
 
-    def _acknowledged(self, ack: Element) -> None:
+    def _on_ack(self, ack: Element) -> None:
         h = ack.get("h", "")
         if not h.isdecimal():
-            self._silent("it acknowledges without a number")
+            self._abort_session("it acknowledges without a number")
             return
-        self.client.sm.handle_ack(int(h))
-        self._outgoing.acknowledged()
-        endpoint.acknowledge_at_once(self.client.transport)
+        self.client.stream_management.handle_ack(int(h))
+        self._send_queue.notify_acknowledged()
+        endpoint.enable_quick_ack(self.client.transport)
 
-    def _filter(self, stanza: Any) -> Any:
+    def _filter_incoming(self, stanza: Any) -> Any:
         # After stream management's own filter, which has counted the stanza.
         if isinstance(stanza, Presence) and self._on_presence(stanza):
             return None
-        if isinstance(stanza, Iq) and (error := refusal(stanza.xml, bare(self.jid), self._is_there_for)) is not None:
+        if isinstance(stanza, Iq) and (error := refusal(stanza.xml, bare_jid(self.jid), self._is_visible_to)) is not None:
             self.send([error])
             return None
         return stanza
 
-    def _silent(self, why: str) -> None:
+    def _abort_session(self, why: str) -> None:
         if self.state == "online":
-            self._ended_by = why
+            self._end_reason = why
             self.client.abort()
 
-    def _renew_later(self) -> None:
+    def _schedule_renewal(self) -> None:
         if self._renewal is None and not self._is_closing:
             log.error(
                 "%s: what came in cannot be stored; it is not acknowledged, and comes again with a new session in %g s",
@@ -196,18 +196,18 @@ class Connection:
     def _renew(self) -> None:
         """Only to a new session does the server deliver again what it holds; a resumed one would go on behind it."""
         if self.state == "online":
-            self._ended_by = "what it sent could not be stored"
+            self._end_reason = "what it sent could not be stored"
             # Said in form, and not come back to at once: a server hands over what an old session has left when that has ended.
-            self._back_off.wait_a_little()
+            self._back_off.require_short_delay()
             self.client.disconnect(wait=1.0)
         else:
             self._renewal = None  # cut meanwhile: what could not be stored comes again anyway
 
     # Connecting
 
-    async def _attempt(self) -> bool:
+    async def _connect_once(self) -> bool:
         self._outcome = self._loop.create_future()
-        self._ended_by = ""
+        self._end_reason = ""
         self.state = "connecting"
         endpoint = self._endpoint
         host = endpoint.host or (self.client.boundjid.host if endpoint.port else None)
@@ -240,72 +240,72 @@ class Connection:
         if self._outcome is not None and not self._outcome.done():
             self._outcome.set_exception(error)
 
-    def _connection_failed(self, problem: Any) -> None:
+    def _on_connection_failed(self, problem: Any) -> None:
         # slixmpp would try again by itself, for ever.
         self._loop.call_soon(self.client.cancel_connection_attempt)
         if str(problem).startswith("No DNS record"):  # slixmpp names the domain, whatever host it looked for
             problem = NO_ADDRESS
-        self._fail(ConnectError(self.jid, self.address, in_words(problem) + remedy_for(problem)))
+        self._fail(ConnectError(self.jid, self.address, describe_problem(problem) + suggest_remedy(problem)))
 
-    def _certificate_wrong(self, problem: Any) -> None:
-        self._fail(ConnectError(self.jid, self.address, in_words(problem)))
+    def _on_invalid_certificate(self, problem: Any) -> None:
+        self._fail(ConnectError(self.jid, self.address, describe_problem(problem)))
 
-    def _login_failed(self, _event: Any) -> None:
-        self._fail(LoginError(self.jid, self.address, login_refused(self.client.registration)))
+    def _on_login_failed(self, _event: Any) -> None:
+        self._fail(LoginError(self.jid, self.address, describe_refused_login(self.client.registration_problem)))
 
-    def _stream_error(self, error: Any) -> None:
+    def _on_stream_error(self, error: Any) -> None:
         condition = error["condition"]
         if condition == "conflict":
             # Coming back at once would throw the other out, which would come back at once, and so on.
-            self._back_off.wait_long()
-            self._ended_by = (
+            self._back_off.require_long_delay()
+            self._end_reason = (
                 f"another program logged in as {self.client.boundjid.full}; stop one of the two, or give it another account"
             )
         else:
-            self._ended_by = f"{condition} {error['text'] or ''}".strip()
-        log.warning("%s: the server ends the stream: %s", self.jid, self._ended_by)
+            self._end_reason = f"{condition} {error['text'] or ''}".strip()
+        log.warning("%s: the server ends the stream: %s", self.jid, self._end_reason)
 
-    def _session_begins(self, _event: Any) -> None:
+    def _on_session_started(self, _event: Any) -> None:
         if not self.client.bound:
             return  # the features before the login
-        self.sessions += 1
-        self._online(is_new=True)
+        self.session_count += 1
+        self._go_online(is_new=True)
 
-    async def _session_resumed(self, _event: Any) -> None:
+    async def _on_session_resumed(self, _event: Any) -> None:
         # slixmpp sends again what was not acknowledged, through its queue; ours must not overtake it, or the counts lie.
         await self.client.waiting_queue.join()
         if not self.client.is_connected():
             return  # cut again meanwhile
-        self.resumptions += 1
-        self._online(is_new=False)
+        self.resumption_count += 1
+        self._go_online(is_new=False)
 
-    def _online(self, is_new: bool) -> None:
+    def _go_online(self, is_new: bool) -> None:
         self.state = "online"
-        self.trouble = ""
+        self.last_problem = ""
         if is_new:
             self.online_at = utc_now()
-        self._back_off.begin(self._loop.time())
-        self._watch.begin()
-        self._outgoing.begin(is_new)
-        endpoint.prepare(self.client.transport)
+        self._back_off.start_session(self._loop.time())
+        self._keepalive.start()
+        self._send_queue.start_session(is_new)
+        endpoint.configure_socket(self.client.transport)
         self._on_session(is_new)
-        self._outgoing.flush()
+        self._send_queue.flush()
         if self._outcome is not None and not self._outcome.done():
             self._outcome.set_result(is_new)
 
-    def _disconnected(self, reason: Any) -> None:
+    def _on_disconnected(self, reason: Any) -> None:
         was_online = self.state == "online"
-        self._watch.end()
-        self._outgoing.cut()
+        self._keepalive.stop()
+        self._send_queue.end_session()
         self.state = "offline"
         if self._renewal is not None:
             self._renewal.cancel()
             self._renewal = None
-            self.client.sm.session_end(None)
-        why = self._ended_by or in_words(reason or CLOSED)
-        self._fail(ConnectError(self.jid, self.address, self._ended_by or why + remedy_for(reason or CLOSED)))
+            self.client.stream_management.session_end(None)
+        why = self._end_reason or describe_problem(reason or CONNECTION_CLOSED)
+        self._fail(ConnectError(self.jid, self.address, self._end_reason or why + suggest_remedy(reason or CONNECTION_CLOSED)))
         if was_online and not self._is_closing:
-            self.trouble = why
+            self.last_problem = why
             self._supervisor = asyncio.create_task(self._reconnect(why))
 
     async def _reconnect(self, why: str) -> None:
@@ -318,10 +318,10 @@ class Connection:
             await asyncio.sleep(delay_s)
             delay_s = next(delays_s)
             try:
-                is_new = await self._attempt()
+                is_new = await self._connect_once()
             except ConnectError as error:
                 log.log(logging.INFO if str(error) == problem else logging.WARNING, "%s", error)
-                problem = self.trouble = str(error)
+                problem = self.last_problem = str(error)
                 continue
             log.warning("%s: connected again (%s)", self.jid, "a new session" if is_new else "the session goes on")
             return

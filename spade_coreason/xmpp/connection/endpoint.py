@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Endpoint:
+class ServerEndpoint:
     """Without a host it is found by the domain (SRV records, RFC 6120). One object, and one TLS context, for all agents."""
 
     host: str | None = None
@@ -38,9 +38,9 @@ class Endpoint:
 _USER_TIMEOUT_MS = 30_000
 
 
-def prepare(transport: asyncio.BaseTransport | None) -> None:
+def configure_socket(transport: asyncio.BaseTransport | None) -> None:
     """Everything leaves at once, and an end that is gone is noticed."""
-    sock = _socket(transport)
+    sock = _tcp_socket(transport)
     if sock is None:
         return
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -52,17 +52,17 @@ def prepare(transport: asyncio.BaseTransport | None) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
 
 
-def acknowledge_at_once(transport: asyncio.BaseTransport | None) -> None:
+def enable_quick_ack(transport: asyncio.BaseTransport | None) -> None:
     """What came in just now, to which nothing of ours goes back.
 
     The kernel would wait 40 ms with its acknowledgement; and until that came a server without TCP_NODELAY (Prosody) would
     keep the next message.
     """
-    sock = _socket(transport)
+    sock = _tcp_socket(transport)
     if sock is not None and hasattr(socket, "TCP_QUICKACK"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
 
-def _socket(transport: asyncio.BaseTransport | None) -> socket.socket | None:
+def _tcp_socket(transport: asyncio.BaseTransport | None) -> socket.socket | None:
     sock = transport.get_extra_info("socket") if transport is not None else None
     return sock if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6) else None

@@ -6,17 +6,17 @@ import os
 import ssl
 from typing import Any
 
-CLOSED = "the server closed the connection"
+CONNECTION_CLOSED = "the server closed the connection"
 NO_ADDRESS = "its name has no address"
 _WRONG_ACCOUNT = "wrong password, or no such account"
-_CERTIFICATE_OF_ANOTHER = 62  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH
+_HOSTNAME_MISMATCH = 62  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH
 
 
-def in_words(problem: Any) -> str:
+def describe_problem(problem: Any) -> str:
     """Why a connection could not be had, for a person."""
     if isinstance(problem, ssl.SSLCertVerificationError):
         remedy = "set server.tls.ca_file (--ca-file) to the authority that signed it"
-        if problem.verify_code == _CERTIFICATE_OF_ANOTHER:
+        if problem.verify_code == _HOSTNAME_MISMATCH:
             remedy = "it must name the domain of the JID"
         return f"its certificate is not trusted ({problem.verify_message}); {remedy}"
     if isinstance(problem, OSError) and problem.errno is not None and problem.errno > 0:
@@ -24,16 +24,16 @@ def in_words(problem: Any) -> str:
     return str(problem)
 
 
-def login_refused(registration: str) -> str:
-    """Why a login was refused; `registration` is what is known about an account that was to be registered."""
-    if not registration:
+def describe_refused_login(registration_problem: str) -> str:
+    """Why a login was refused; `registration_problem` is what is known about an account that was to be registered."""
+    if not registration_problem:
         return f"{_WRONG_ACCOUNT}; correct the password, or make the account"
-    return f"{_WRONG_ACCOUNT}, and {registration}; correct the password, or make the account on the server"
+    return f"{_WRONG_ACCOUNT}, and {registration_problem}; correct the password, or make the account on the server"
 
 
-def remedy_for(problem: Any) -> str:
+def suggest_remedy(problem: Any) -> str:
     """What to look at where nothing more is known than that the server is not to be had."""
-    if problem == CLOSED or isinstance(problem, ConnectionRefusedError | ConnectionResetError):
+    if problem == CONNECTION_CLOSED or isinstance(problem, ConnectionRefusedError | ConnectionResetError):
         return "; is the server running, and are host and port right?"
     if problem == NO_ADDRESS:
         return "; correct server.host (--host), or see to the DNS"

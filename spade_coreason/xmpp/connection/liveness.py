@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from itertools import count
 
 from ..timings import ConnectionTimings
-from .client import Client
+from .client import XMPPClient
 from .stream_management import REQUEST_ACK
 
-_BACK_OFF_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+_DELAYS_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
 class BackOff:
@@ -22,68 +22,68 @@ class BackOff:
 
     def __init__(self, steady_s: float = 10.0) -> None:
         self._steady_s = steady_s
-        self._begun_at = 0.0
-        self._short_sessions = 0
-        self._least = 0
+        self._session_started_at = 0.0
+        self._short_session_count = 0
+        self._min_step = 0
 
-    def begin(self, now: float) -> None:
+    def start_session(self, now: float) -> None:
         """A session begins."""
-        self._begun_at = now
+        self._session_started_at = now
 
-    def wait_a_little(self) -> None:
+    def require_short_delay(self) -> None:
         """Not to come back at once when the session ends."""
-        self._least = _BACK_OFF_S.index(0.5)
+        self._min_step = _DELAYS_S.index(0.5)
 
-    def wait_long(self) -> None:
+    def require_long_delay(self) -> None:
         """Not to come back soon when the session ends."""
-        self._least = len(_BACK_OFF_S) - 1
+        self._min_step = len(_DELAYS_S) - 1
 
     def delays_s(self, now: float) -> Iterator[float]:
         """What to wait before each attempt, now that a session has ended; without end."""
-        if now - self._begun_at > self._steady_s:
-            self._short_sessions = 0
-        first = max(self._short_sessions, self._least)
-        self._short_sessions += 1
-        self._least = 0
-        return (_BACK_OFF_S[min(attempt, len(_BACK_OFF_S) - 1)] * random.uniform(0.8, 1.2) for attempt in count(first))
+        if now - self._session_started_at > self._steady_s:
+            self._short_session_count = 0
+        first = max(self._short_session_count, self._min_step)
+        self._short_session_count += 1
+        self._min_step = 0
+        return (_DELAYS_S[min(attempt, len(_DELAYS_S) - 1)] * random.uniform(0.8, 1.2) for attempt in count(first))
 
 
-class Watch:
+class Keepalive:
     """Asks a server that says nothing for an acknowledgement (XEP-0198), and tells `on_silence` in words that none came."""
 
-    def __init__(self, client: Client, on_silence: Callable[[str], None], timings: ConnectionTimings) -> None:
+    def __init__(self, client: XMPPClient, on_silence: Callable[[str], None], timings: ConnectionTimings) -> None:
         self._client = client
         self._on_silence = on_silence
         self._pulse_s = timings.pulse_s
         self._silence_s = timings.silence_s
         self._loop = asyncio.get_running_loop()
-        self._pulse_timer: asyncio.TimerHandle | None = None
-        self._sign_timer: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._response_timer: asyncio.TimerHandle | None = None
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """With every session, new or resumed."""
-        self.end()
-        self._pulse_timer = self._loop.call_later(self._pulse_s, self._pulse)
+        self.stop()
+        self._idle_timer = self._loop.call_later(self._pulse_s, self._check_idle)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """The session is gone."""
-        for timer in (self._pulse_timer, self._sign_timer):
+        for timer in (self._idle_timer, self._response_timer):
             if timer is not None:
                 timer.cancel()
-        self._pulse_timer = self._sign_timer = None
+        self._idle_timer = self._response_timer = None
 
-    def expect_a_sign(self) -> None:
+    def expect_response(self) -> None:
         """The server was asked for an acknowledgement just now."""
-        if self._sign_timer is None:
-            self._sign_timer = self._loop.call_later(self._silence_s, self._look_for_a_sign, self._loop.time())
+        if self._response_timer is None:
+            self._response_timer = self._loop.call_later(self._silence_s, self._check_response, self._loop.time())
 
-    def _pulse(self) -> None:
-        self._pulse_timer = self._loop.call_later(self._pulse_s, self._pulse)
-        if self._client.sm.enabled_out and self._loop.time() - self._client.heard_at >= self._pulse_s:
+    def _check_idle(self) -> None:
+        self._idle_timer = self._loop.call_later(self._pulse_s, self._check_idle)
+        if self._client.stream_management.enabled_out and self._loop.time() - self._client.last_received_at >= self._pulse_s:
             self._client.send_raw(REQUEST_ACK)
-            self.expect_a_sign()
+            self.expect_response()
 
-    def _look_for_a_sign(self, since: float) -> None:
-        self._sign_timer = None
-        if self._client.heard_at < since:
+    def _check_response(self, since: float) -> None:
+        self._response_timer = None
+        if self._client.last_received_at < since:
             self._on_silence(f"the server said nothing for {self._silence_s:g} s")

@@ -5,9 +5,17 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
-from ...codec import BANNED, KICKED, NO_AFFILIATION, NO_MEMBER, SHUTDOWN, TECHNICAL, Seen
+from ...codec import (
+    STATUS_AFFILIATION_LOST,
+    STATUS_BANNED,
+    STATUS_KICKED,
+    STATUS_MEMBERS_ONLY,
+    STATUS_SHUTDOWN,
+    STATUS_TECHNICAL_FAILURE,
+    RoomPresence,
+)
 
-MOST_NICKS = 9
+MAX_NICKS = 9
 _BACK_OFF_S = (1.0, 5.0, 30.0, 120.0, 600.0)
 
 
@@ -28,19 +36,19 @@ class RoomState(StrEnum):
     LEFT = "left"
 
 
-ENDED = frozenset(RoomState) - {RoomState.JOINING, RoomState.JOINED, RoomState.AWAY}
+FINAL_STATES = frozenset(RoomState) - {RoomState.JOINING, RoomState.JOINED, RoomState.AWAY}
 
 
-class Next(NamedTuple):
+class JoinDecision(NamedTuple):
     """What comes then: a state, and after which time the agent tries again (None: it does not)."""
 
     state: RoomState
-    again_s: float | None = None
+    retry_after_s: float | None = None
 
 
 # What no second attempt would change, by the condition of the error. Everything else may pass: a room that is full, locked
 # until its owner has configured it (item-not-found), or on a server that is not there.
-_FINAL = {
+_STATE_BY_FINAL_CONDITION = {
     "not-authorized": RoomState.WRONG_PASSWORD,
     "forbidden": RoomState.BANNED,
     "registration-required": RoomState.MEMBERS_ONLY,
@@ -51,25 +59,25 @@ _FINAL = {
 }
 
 
-def nick_number(nick: str, number: int) -> str:
+def numbered_nick(nick: str, number: int) -> str:
     """The nickname, then those for when somebody has it already."""
     return nick if number == 1 else f"{nick}-{number}"
 
 
-def later(attempt: int) -> Next:
+def retry_later(attempt: int) -> JoinDecision:
     """Away, and back after a while that grows with each attempt in vain."""
-    return Next(RoomState.AWAY, _BACK_OFF_S[min(attempt, len(_BACK_OFF_S) - 1)])
+    return JoinDecision(RoomState.AWAY, _BACK_OFF_S[min(attempt, len(_BACK_OFF_S) - 1)])
 
 
-def after_refusal(condition: str, attempt: int) -> Next:
+def decide_after_refusal(condition: str, attempt: int) -> JoinDecision:
     """After the room has refused to let the agent in."""
-    state = _FINAL.get(condition)
-    return later(attempt) if state is None else Next(state)
+    state = _STATE_BY_FINAL_CONDITION.get(condition)
+    return retry_later(attempt) if state is None else JoinDecision(state)
 
 
 # What says nothing about the place, in answer to a self-ping (XEP-0410): the agent is there and its own client does not
 # answer, or whoever would have to say cannot be reached.
-_SILENT = frozenset(
+_INCONCLUSIVE_CONDITIONS = frozenset(
     {
         "service-unavailable",
         "feature-not-implemented",
@@ -81,21 +89,21 @@ _SILENT = frozenset(
 )
 
 
-def is_lost(condition: str) -> bool:
+def is_membership_lost(condition: str) -> bool:
     """Whether an agent is no occupant any more, by the condition of the error that its self-ping got."""
-    return condition not in _SILENT
+    return condition not in _INCONCLUSIVE_CONDITIONS
 
 
-def after_leaving(seen: Seen, *, was_kicked: bool, kick_pause_s: float, attempt: int) -> Next:
+def decide_after_leaving(presence: RoomPresence, *, was_kicked: bool, kick_pause_s: float, attempt: int) -> JoinDecision:
     """After the room has said that the agent is not in it any more."""
-    statuses = seen.statuses
-    if seen.is_destroyed:
-        return Next(RoomState.DESTROYED)
-    if BANNED in statuses:
-        return Next(RoomState.BANNED)
-    if statuses & {NO_AFFILIATION, NO_MEMBER}:
-        return Next(RoomState.MEMBERS_ONLY)
+    statuses = presence.statuses
+    if presence.is_destroyed:
+        return JoinDecision(RoomState.DESTROYED)
+    if STATUS_BANNED in statuses:
+        return JoinDecision(RoomState.BANNED)
+    if statuses & {STATUS_AFFILIATION_LOST, STATUS_MEMBERS_ONLY}:
+        return JoinDecision(RoomState.MEMBERS_ONLY)
     # Of a fault and of a shutdown servers say 307 as well.
-    if KICKED in statuses and not statuses & {SHUTDOWN, TECHNICAL}:
-        return Next(RoomState.KICKED, None if was_kicked else kick_pause_s)
-    return later(attempt)
+    if STATUS_KICKED in statuses and not statuses & {STATUS_SHUTDOWN, STATUS_TECHNICAL_FAILURE}:
+        return JoinDecision(RoomState.KICKED, None if was_kicked else kick_pause_s)
+    return retry_later(attempt)

@@ -12,67 +12,67 @@ from slixmpp.plugins.xep_0030 import DiscoInfo
 
 from ..._version import __version__
 from ...codec import CHAT_STATES_NAMESPACE, FORM_NAMESPACE, JSON_NAMESPACE, ORIGIN_ID_NAMESPACE, RECEIPTS_NAMESPACE
-from ...domain.jid import bare, domain
-from .adhoc import AdHoc
-from .card import Profile
+from ...domain.jid import bare_jid, jid_domain
+from .adhoc import AdHocCommands
+from .card import AgentCard
 
 CAPS = "http://jabber.org/protocol/caps"
 CAPS_NODE = "urn:spade-coreason:caps:0"
 DISCO_INFO = "http://jabber.org/protocol/disco#info"
 
 # What our own code does, and no plugin of slixmpp knows of.
-_OURS = {CAPS, CHAT_STATES_NAMESPACE, JSON_NAMESPACE, ORIGIN_ID_NAMESPACE, RECEIPTS_NAMESPACE, "vcard-temp"}
+_OWN_FEATURES = {CAPS, CHAT_STATES_NAMESPACE, JSON_NAMESPACE, ORIGIN_ID_NAMESPACE, RECEIPTS_NAMESPACE, "vcard-temp"}
 # What slixmpp's plugins announce for whoever uses them as a client; that is a feature of servers.
-_NOT_OURS = {"urn:xmpp:http:upload:0"}
+_EXCLUDED_FEATURES = {"urn:xmpp:http:upload:0"}
 
 
 class Discovery:
-    """Answers disco#info. The short card is for those whom `admits` lets in; the others hear of the identity alone."""
+    """Answers disco#info. The short card is for those whom `is_allowed` lets in; the others hear of the identity alone."""
 
-    def __init__(self, client: Any, profile: Profile, admits: Callable[[str], bool], adhoc: AdHoc) -> None:
+    def __init__(self, client: Any, agent_card: AgentCard, is_allowed: Callable[[str], bool], adhoc: AdHocCommands) -> None:
         self._adhoc = adhoc
         self._client = client
-        self._profile = profile
-        self._admits = admits
+        self._agent_card = agent_card
+        self._is_allowed = is_allowed
         client.register_plugin("xep_0092", {"name": "spade_coreason", "version": __version__, "os": ""})
-        client.plugin["xep_0030"].set_node_handler("get_info", handler=self._info)
+        client.plugin["xep_0030"].set_node_handler("get_info", handler=self._answer_info)
 
-    def caps(self) -> Element:
+    def build_caps(self) -> Element:
         """The element of a presence that stands for all of it (XEP-0115)."""
         # By hand: slixmpp's plugin would ask every contact for theirs.
-        ver = verification(self._profile.name, self._features(), self._profile.form)
+        ver = compute_verification(self._agent_card.name, self._announced_features(), self._agent_card.form_fields)
         return Element(f"{{{CAPS}}}c", {"hash": "sha-1", "node": CAPS_NODE, "ver": ver})
 
-    def _features(self) -> set[str]:
+    def _announced_features(self) -> set[str]:
         static = self._client.plugin["xep_0030"].static.get_node(None)["info"]["features"]
-        return (set(static) | _OURS | self._adhoc.features) - _NOT_OURS
+        return (set(static) | _OWN_FEATURES | self._adhoc.features) - _EXCLUDED_FEATURES
 
-    def _info(self, jid: Any, node: str | None, asker: Any, data: Any) -> Any:
-        if node and (about := self._adhoc.info(node, str(asker or ""))) is not None:
+    def _answer_info(self, jid: Any, node: str | None, requester: Any, data: Any) -> Any:
+        if node and (about := self._adhoc.build_info(node, str(requester or ""))) is not None:
             return DiscoInfo(xml=about)
         if node and not node.startswith(f"{CAPS_NODE}#"):
-            return self._client.plugin["xep_0030"].static.get_info(jid, node, asker, data)
-        form = self._profile.form if self._may_see(str(asker or "")) else None
-        return DiscoInfo(xml=disco_info(self._profile.name, self._features(), form))
+            return self._client.plugin["xep_0030"].static.get_info(jid, node, requester, data)
+        form = self._agent_card.form_fields if self._may_see_card(str(requester or "")) else None
+        return DiscoInfo(xml=build_disco_info(self._agent_card.name, self._announced_features(), form))
 
-    def _may_see(self, asker: str) -> bool:
+    def _may_see_card(self, requester: str) -> bool:
         own = self._client.boundjid.bare
         # Our own server asks for the caps of our presence.
-        return not asker or bare(asker) == own or asker == domain(own) or self._admits(asker)
+        return not requester or bare_jid(requester) == own or requester == jid_domain(own) or self._is_allowed(requester)
 
 
-def disco_info(name: str, features: Iterable[str], form: Mapping[str, list[str]] | None) -> Element:
+def build_disco_info(name: str, features: Iterable[str], form: Mapping[str, list[str]] | None) -> Element:
     """The answer to disco#info."""
     query = Element(f"{{{DISCO_INFO}}}query")
     SubElement(query, f"{{{DISCO_INFO}}}identity", {"category": "client", "type": "bot", "name": name})
     for feature in sorted(features):
         SubElement(query, f"{{{DISCO_INFO}}}feature", {"var": feature})
     if form is not None:
-        query.append(data_form("result", form))
+        query.append(build_data_form("result", form))
     return query
 
 
-def data_form(kind: str, fields: Mapping[str, Iterable[str]]) -> Element:
+def build_data_form(kind: str, fields: Mapping[str, Iterable[str]]) -> Element:
     """A form that says something (XEP-0004, 3.4; XEP-0068). The field FORM_TYPE is hidden."""
     form = Element(f"{{{FORM_NAMESPACE}}}x", {"type": kind})
     for name, values in fields.items():
@@ -83,7 +83,7 @@ def data_form(kind: str, fields: Mapping[str, Iterable[str]]) -> Element:
     return form
 
 
-def verification(name: str, features: Iterable[str], form: Mapping[str, list[str]]) -> str:
+def compute_verification(name: str, features: Iterable[str], form: Mapping[str, list[str]]) -> str:
     """The verification string of one client/bot with one form (XEP-0115, 5.1)."""
     parts = [f"client/bot//{name}", *sorted(features), *form["FORM_TYPE"]]
     for field in sorted(set(form) - {"FORM_TYPE"}):

@@ -13,63 +13,66 @@ from slixmpp import Presence
 from slixmpp.exceptions import IqError, IqTimeout, XMPPError
 
 from ...codec import CORRECTION_NAMESPACE, REPLY_NAMESPACE
-from ...domain.jid import bare
+from ...domain.jid import bare_jid
 
 log = logging.getLogger(__name__)
 
-_ANSWER_WITHIN_S = 10
-_PEOPLE = 10_000
-_DEVICES = 20
+_RESPONSE_TIMEOUT_S = 10
+_MAX_PEOPLE = 10_000
+_MAX_DEVICES_PER_PERSON = 20
 # Profanity up to 0.13 knows a message by the id of its last correction only, and shows nothing of one that names the first.
-_NAMES_THE_LAST = re.compile(r"Profanity 0\.(\d|1[0-3])(\.|$)")
+_CHAINED_CORRECTION_CLIENTS = re.compile(r"Profanity 0\.(\d|1[0-3])(\.|$)")
 
 
-class _Shows(Enum):
+class _CorrectionSupport(Enum):
     """What a device makes of corrections (XEP-0308)."""
 
     NONE = 0
     ALL = 1
-    OF_THE_LAST = 2
+    LAST_VERSION_ONLY = 2
 
 
 class _Device(NamedTuple):
-    corrections: _Shows
-    replies: bool
+    corrections: _CorrectionSupport
+    has_replies: bool
 
 
-_UNKNOWN = _Device(_Shows.NONE, False)
+_UNKNOWN = _Device(_CorrectionSupport.NONE, False)
 
 
-class Abilities:
+class PeerFeatures:
     """The devices of people, by bare JID and resource. Nobody is asked who is not admitted."""
 
-    def __init__(self, client: Any, admits: Callable[[str], bool]) -> None:
+    def __init__(self, client: Any, is_allowed: Callable[[str], bool]) -> None:
         self._client = client
-        self._admits = admits
+        self._is_allowed = is_allowed
         self._devices: dict[str, dict[str, _Device]] = {}
-        self._asking: set[asyncio.Task[None]] = set()
+        self._queries: set[asyncio.Task[None]] = set()
 
-    def corrects(self, person: str) -> bool:
+    def has_corrections(self, person: str) -> bool:
         """Whether every available device of a person (a bare JID) shows corrections (XEP-0308); False if none is known."""
         devices = self._devices.get(person)
         if not devices:
             return False
-        return all(d.corrections is _Shows.ALL for d in devices.values()) or self.chained_to(person) is not None
+        return (
+            all(d.corrections is _CorrectionSupport.ALL for d in devices.values())
+            or self.find_chained_device(person) is not None
+        )
 
-    def refers(self, device: str) -> bool:
+    def has_replies(self, device: str) -> bool:
         """Whether a device (a full JID) shows replies (XEP-0461)."""
         person, _, resource = device.partition("/")
-        return self._devices.get(person, {}).get(resource, _UNKNOWN).replies
+        return self._devices.get(person, {}).get(resource, _UNKNOWN).has_replies
 
-    def chained_to(self, person: str) -> str | None:
+    def find_chained_device(self, person: str) -> str | None:
         """The resource of a person's only device, where a correction has to name the version before it instead of the first."""
         match list(self._devices.get(person, {}).items()):
-            case [(resource, _Device(_Shows.OF_THE_LAST))]:
+            case [(resource, _Device(_CorrectionSupport.LAST_VERSION_ONLY))]:
                 return resource
             case _:
                 return None
 
-    def see(self, presence: Presence) -> None:
+    def handle_presence(self, presence: Presence) -> None:
         """Takes a presence that came in."""
         sender = presence["from"]
         person, resource, kind = sender.bare, sender.resource, presence.xml.get("type")
@@ -81,45 +84,48 @@ class Abilities:
                 devices.pop(resource, None)
                 if not devices:
                     del self._devices[person]
-        elif kind is None and self._admits(person):
-            self._arrived(person, resource)
+        elif kind is None and self._is_allowed(person):
+            self._add_device(person, resource)
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """After a new session: whoever is there says so again."""
         self._devices.clear()
 
     async def close(self) -> None:
         """Asks nobody any more."""
-        for task in self._asking:
+        for task in self._queries:
             task.cancel()
-        await asyncio.gather(*self._asking, return_exceptions=True)
+        await asyncio.gather(*self._queries, return_exceptions=True)
 
-    def _arrived(self, person: str, resource: str) -> None:
-        if person not in self._devices and len(self._devices) >= _PEOPLE:
+    def _add_device(self, person: str, resource: str) -> None:
+        if person not in self._devices and len(self._devices) >= _MAX_PEOPLE:
             return
         devices = self._devices.setdefault(person, {})
-        if resource in devices or len(devices) >= _DEVICES:
+        if resource in devices or len(devices) >= _MAX_DEVICES_PER_PERSON:
             return
         devices[resource] = _UNKNOWN
-        task = asyncio.create_task(self._ask(person, resource))
-        self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
+        task = asyncio.create_task(self._query_device(person, resource))
+        self._queries.add(task)
+        task.add_done_callback(self._queries.discard)
 
-    async def _ask(self, person: str, resource: str) -> None:
+    async def _query_device(self, person: str, resource: str) -> None:
         try:
-            info = await self._client.plugin["xep_0030"].get_info(f"{person}/{resource}", timeout=_ANSWER_WITHIN_S)
-            device = _shown_by(info["disco_info"])
+            info = await self._client.plugin["xep_0030"].get_info(f"{person}/{resource}", timeout=_RESPONSE_TIMEOUT_S)
+            device = _parse_device(info["disco_info"])
         except (IqError, IqTimeout, XMPPError) as error:
             log.debug("%s/%s does not say what it can do: %s", person, resource, type(error).__name__)
             return
-        devices = self._devices.get(bare(person), {})
+        devices = self._devices.get(bare_jid(person), {})
         if resource in devices:
             devices[resource] = device
 
 
-def _shown_by(info: Any) -> _Device:
+def _parse_device(info: Any) -> _Device:
     replies = REPLY_NAMESPACE in info["features"]
     if CORRECTION_NAMESPACE not in info["features"]:
-        return _Device(_Shows.NONE, replies)
+        return _Device(_CorrectionSupport.NONE, replies)
     names = [name or "" for *_, name in info["identities"]]
-    return _Device(_Shows.OF_THE_LAST if any(map(_NAMES_THE_LAST.match, names)) else _Shows.ALL, replies)
+    return _Device(
+        _CorrectionSupport.LAST_VERSION_ONLY if any(map(_CHAINED_CORRECTION_CLIENTS.match, names)) else _CorrectionSupport.ALL,
+        replies,
+    )

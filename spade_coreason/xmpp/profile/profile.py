@@ -7,17 +7,17 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ...domain.access import Access
+from ...domain.access import AccessPolicy
 from ...domain.avatar import Avatar
-from ...runtime import Admissions, Runner
+from ...runtime import AccessRequests, Runner
 from ..connection.connection import Connection
 from ..timings import ConnectionTimings
-from .adhoc import AdHoc
-from .card import Profile
+from .adhoc import AdHocCommands
+from .card import AgentCard
 from .disco import Discovery
-from .presence import Presence
+from .presence import PresencePublisher
 from .publish import publish
-from .roster import Contacts
+from .roster import Roster
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 _STARTING_AFTER_S = 1.0
 
 
-class Citizen:
+class AgentProfile:
     """What `HostedAgent` tells of its life becomes presence, vCard and answers to subscriptions here.
 
     Nothing of this goes to the embedded server: next to all of it would end the session there.
@@ -35,60 +35,60 @@ class Citizen:
         self,
         connection: Connection,
         runner: Runner,
-        access: Access,
-        admissions: Admissions,
+        access: AccessPolicy,
+        access_requests: AccessRequests,
         avatar: Avatar | None,
-        may_command: Callable[[str], bool],
+        may_run_commands: Callable[[str], bool],
         timings: ConnectionTimings,
     ) -> None:
         self._connection = connection
         self._client = connection.client
         self._runner = runner
-        self._profile = Profile.of(runner.agent.manifest, avatar)
+        self._agent_card = AgentCard.from_manifest(runner.agent.manifest, avatar)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._starting: asyncio.TimerHandle | None = None
+        self._starting_timer: asyncio.TimerHandle | None = None
         self._is_published = False
         self._is_stopping = False
-        self._adhoc = AdHoc(connection, runner, may_command)
-        discovery = Discovery(self._client, self._profile, access.admits, self._adhoc)
+        self._adhoc = AdHocCommands(connection, runner, may_run_commands)
+        discovery = Discovery(self._client, self._agent_card, access.is_allowed, self._adhoc)
         concurrency = runner.policy.concurrency
-        self._presence = Presence(
+        self._presence = PresencePublisher(
             self._client,
-            discovery.caps,
+            discovery.build_caps,
             lambda: runner.turns_in_flight,
             concurrency,
             lambda: runner.is_paused,
             lambda: runner.store.is_failing,
             every_s=timings.presence_s,
         )
-        runner.on_pause(self._presence.changed)
-        self.noticed = self._presence.noticed
+        runner.on_pause(self._presence.update_now)
+        self.on_activity = self._presence.on_activity
         """To be called when a message came in."""
-        self._contacts: Contacts | None = None
+        self._roster: Roster | None = None
         self._access = access
-        self._admissions = admissions
+        self._access_requests = access_requests
 
     @property
     def _introduction(self) -> str:
-        text = self._profile.introduction
+        text = self._agent_card.introduction
         return f"{text}\n/help shows what you may ask the platform." if self._runner.policy.commands else text
 
-    async def arrive(self) -> None:
+    async def prepare_session(self) -> None:
         """Connected, and not ready yet."""
         if not self._client.is_full_server:
             return
-        if self._contacts is None:
-            self._contacts = Contacts(
+        if self._roster is None:
+            self._roster = Roster(
                 self._connection,
                 self._access,
-                self._admissions,
+                self._access_requests,
                 self._runner.store,
                 self._introduction,
                 self._spawn,
             )
-        contacts = await self._contacts.sort_out()
+        contacts = await self._roster.revoke_subscriptions()
         loop = asyncio.get_running_loop()
-        self._starting = loop.call_later(_STARTING_AFTER_S, self._presence.starting, contacts)
+        self._starting_timer = loop.call_later(_STARTING_AFTER_S, self._presence.send_starting, contacts)
 
     def announce(self) -> None:
         """Ready: the agent shows itself, and publishes what it is."""
@@ -101,24 +101,24 @@ class Citizen:
         if not self._is_published:
             self._spawn(self._publish())
 
-    def announce_again(self, then: Callable[[], None]) -> None:
-        """In a new session, of which the server knows nothing; `then` is called when the agent has shown itself."""
-        self._spawn(self._arrive_again(then))
+    def announce_new_session(self, on_announced: Callable[[], None]) -> None:
+        """In a new session, of which the server knows nothing; `on_announced` is called when the agent has shown itself."""
+        self._spawn(self._prepare_new_session(on_announced))
 
-    def leave(self) -> None:
-        """The agent takes nothing new; `gone` comes after what it still works on."""
+    def announce_stopping(self) -> None:
+        """The agent takes nothing new; `announce_stopped` comes after what it still works on."""
         if self._connection.state != "online":
             self._presence.stop()
         elif self._client.is_full_server and self._runner.turns_in_flight:
-            self._presence.stopping()
+            self._presence.send_stopping()
             self._is_stopping = True
         else:
-            self._presence.gone()
+            self._presence.send_unavailable()
 
-    def gone(self) -> None:
+    def announce_stopped(self) -> None:
         """The agent has finished."""
         if self._is_stopping and self._connection.state == "online":
-            self._presence.gone()
+            self._presence.send_unavailable()
         self._is_stopping = False
 
     async def close(self) -> None:
@@ -131,30 +131,30 @@ class Citizen:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _cancel_starting(self) -> None:
-        if self._starting is not None:
-            self._starting.cancel()
-            self._starting = None
+        if self._starting_timer is not None:
+            self._starting_timer.cancel()
+            self._starting_timer = None
 
-    async def _arrive_again(self, then: Callable[[], None]) -> None:
-        await self.arrive()
+    async def _prepare_new_session(self, on_announced: Callable[[], None]) -> None:
+        await self.prepare_session()
         if self._connection.state == "online":
             self.announce()
-            then()
+            on_announced()
 
     async def _publish(self) -> None:
-        has_vcard = await publish(self._client, self._profile, self._runner.policy.stanza_bytes)
+        has_vcard = await publish(self._client, self._agent_card, self._runner.policy.stanza_bytes)
         self._is_published = True
         if has_vcard:
-            self._presence.photo = self._profile.avatar.hash
+            self._presence.photo_hash = self._agent_card.avatar.hash
             if self._connection.state == "online":
-                self._presence.changed()
+                self._presence.update_now()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._on_task_done)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             # A picture that cannot be published is no reason to fall silent.

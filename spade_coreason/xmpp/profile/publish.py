@@ -12,8 +12,8 @@ from xml.etree.ElementTree import Element, SubElement
 from slixmpp.exceptions import IqError, XMPPError
 
 from ...codec import JSON_NAMESPACE
-from .card import CARD, Profile
-from .disco import data_form
+from .card import CARD_NAMESPACE, AgentCard
+from .disco import build_data_form
 
 log = logging.getLogger(__name__)
 
@@ -27,18 +27,18 @@ AVATAR_METADATA = "urn:xmpp:avatar:metadata"
 PUBSUB = "http://jabber.org/protocol/pubsub"
 
 _TIMEOUT_S = 10.0
-_AROUND_BYTES = 1000
+_ENVELOPE_BYTES = 1000
 """The stanza around a card."""
-_CURRENT = "current"
+_CURRENT_ITEM = "current"
 # The card is for those who may see the presence, which are those whom the access policy admits.
-_FOR_CONTACTS = {
+_CONTACTS_ONLY_OPTIONS = {
     "FORM_TYPE": [f"{PUBSUB}#publish-options"],
     "pubsub#access_model": ["presence"],
     "pubsub#persist_items": ["1"],
 }
 
 
-class _TooLong(Exception):
+class _TooLongError(Exception):
     """More than a stanza takes: the server would end the stream, and after the next login the next one."""
 
 
@@ -49,12 +49,12 @@ class _Account:
     client: Any
     stanza_bytes: int
 
-    async def ask(self, kind: str, payload: Element) -> Element | None:
+    async def request(self, kind: str, payload: Element) -> Element | None:
         """None where something that was to be got is not there."""
         iq = self.client.make_iq_get() if kind == "get" else self.client.make_iq_set()
         iq.xml.append(payload)
         if len(str(iq).encode()) > self.stanza_bytes:
-            raise _TooLong
+            raise _TooLongError
         try:
             result: Element = (await iq.send(timeout=_TIMEOUT_S)).xml
         except IqError as error:
@@ -64,65 +64,65 @@ class _Account:
         return result
 
 
-async def publish(client: Any, profile: Profile, stanza_bytes: int) -> bool:
+async def publish(client: Any, agent_card: AgentCard, stanza_bytes: int) -> bool:
     """Publishes what is not there yet; whether the server has the vCard. What is not published is said in one line.
 
     No stanza has more than `stanza_bytes`.
     """
     account = _Account(client, stanza_bytes)
-    picture = profile.avatar
+    picture = agent_card.avatar
     data = Element(f"{{{AVATAR_DATA}}}data")
     data.text = b64encode(picture.data).decode()
     metadata = Element(f"{{{AVATAR_METADATA}}}metadata")
-    facts = {"bytes": str(len(picture.data)), "id": picture.hash, "type": picture.type}
+    facts = {"bytes": str(len(picture.data)), "id": picture.hash, "type": picture.media_type}
     SubElement(metadata, f"{{{AVATAR_METADATA}}}info", facts)
     nick = Element(f"{{{NICK}}}nick")
-    nick.text = profile.name
+    nick.text = agent_card.name
     card = Element(f"{{{JSON_NAMESPACE}}}json")
-    card.text = profile.card(stanza_bytes - _AROUND_BYTES)
+    card.text = agent_card.encode_json(stanza_bytes - _ENVELOPE_BYTES)
     refused: list[str] = []
-    has_vcard = await _tried(_publish_vcard(account, _vcard(profile)), "vCard", refused)
-    await _tried(_publish_item(account, VCARD4_NODE, _CURRENT, _vcard4(client, profile)), "vCard4", refused)
-    await _tried(_publish_item(account, NICK, _CURRENT, nick), "nickname", refused)
+    has_vcard = await _try_publish(_publish_vcard(account, _build_vcard(agent_card)), "vCard", refused)
+    await _try_publish(_publish_item(account, VCARD4_NODE, _CURRENT_ITEM, _build_vcard4(client, agent_card)), "vCard4", refused)
+    await _try_publish(_publish_item(account, NICK, _CURRENT_ITEM, nick), "nickname", refused)
     # Whoever hears of the metadata fetches the data.
-    if await _tried(_publish_item(account, AVATAR_DATA, picture.hash, data), "picture", refused):
-        await _tried(_publish_item(account, AVATAR_METADATA, picture.hash, metadata), "picture", refused)
-    await _tried(_publish_item(account, CARD, _CURRENT, card, _FOR_CONTACTS), "card", refused)
+    if await _try_publish(_publish_item(account, AVATAR_DATA, picture.hash, data), "picture", refused):
+        await _try_publish(_publish_item(account, AVATAR_METADATA, picture.hash, metadata), "picture", refused)
+    await _try_publish(_publish_item(account, CARD_NAMESPACE, _CURRENT_ITEM, card, _CONTACTS_ONLY_OPTIONS), "card", refused)
     if refused:
         log.info("%s: not published: %s", client.boundjid.bare, ", ".join(refused))
     return has_vcard
 
 
-async def _tried(work: Any, what: str, refused: list[str]) -> bool:
+async def _try_publish(work: Any, what: str, problems: list[str]) -> bool:
     try:
         await work
     except XMPPError as error:
-        refused.append(f"{what} ({error.condition})")
+        problems.append(f"{what} ({error.condition})")
         return False
-    except _TooLong:
-        refused.append(f"{what} (longer than limits.stanza_bytes)")
+    except _TooLongError:
+        problems.append(f"{what} (longer than limits.stanza_bytes)")
         return False
     return True
 
 
-def _vcard(profile: Profile) -> Element:
+def _build_vcard(agent_card: AgentCard) -> Element:
     vcard = Element(f"{{{VCARD}}}vCard")
-    for name, value in (("FN", profile.name), ("NICKNAME", profile.name), ("DESC", profile.description)):
+    for name, value in (("FN", agent_card.name), ("NICKNAME", agent_card.name), ("DESC", agent_card.description)):
         if value:
             SubElement(vcard, f"{{{VCARD}}}{name}").text = value
     photo = SubElement(vcard, f"{{{VCARD}}}PHOTO")
-    SubElement(photo, f"{{{VCARD}}}TYPE").text = profile.avatar.type
-    SubElement(photo, f"{{{VCARD}}}BINVAL").text = b64encode(profile.avatar.data).decode()
+    SubElement(photo, f"{{{VCARD}}}TYPE").text = agent_card.avatar.media_type
+    SubElement(photo, f"{{{VCARD}}}BINVAL").text = b64encode(agent_card.avatar.data).decode()
     return vcard
 
 
-def _vcard4(client: Any, profile: Profile) -> Element:
+def _build_vcard4(client: Any, agent_card: AgentCard) -> Element:
     vcard = Element(f"{{{VCARD4}}}vcard")
     facts = (
         ("kind", "text", "application"),
-        ("fn", "text", profile.name),
-        ("nickname", "text", profile.name),
-        ("note", "text", profile.description),
+        ("fn", "text", agent_card.name),
+        ("nickname", "text", agent_card.name),
+        ("note", "text", agent_card.description),
         ("impp", "uri", f"xmpp:{quote(client.boundjid.bare, safe='@')}"),
     )
     for name, kind, value in facts:
@@ -132,13 +132,13 @@ def _vcard4(client: Any, profile: Profile) -> Element:
 
 
 async def _publish_vcard(account: _Account, vcard: Element) -> None:
-    found = await account.ask("get", Element(f"{{{VCARD}}}vCard"))
+    found = await account.request("get", Element(f"{{{VCARD}}}vCard"))
     there = found.find(vcard.tag) if found is not None else None
     for note in there.iter(f"{{{VCARD}}}NOTE") if there is not None else ():
         note.tag = f"{{{VCARD}}}DESC"  # Prosody keeps a vCard4, and gives this back for that
-    if _texts(vcard) <= _texts(there):
+    if _content_of(vcard) <= _content_of(there):
         return
-    await account.ask("set", vcard)
+    await account.request("set", vcard)
 
 
 async def _publish_item(
@@ -148,19 +148,19 @@ async def _publish_item(
     asked = Element(f"{{{PUBSUB}}}pubsub")
     items = SubElement(asked, f"{{{PUBSUB}}}items", {"node": node})
     SubElement(items, f"{{{PUBSUB}}}item", {"id": item_id})
-    found = await account.ask("get", asked)
+    found = await account.request("get", asked)
     there = found.find(f".//{payload.tag}") if found is not None else None
-    if there is not None and _texts(payload) == _texts(there):
+    if there is not None and _content_of(payload) == _content_of(there):
         return
     pubsub = Element(f"{{{PUBSUB}}}pubsub")
     publishing = SubElement(pubsub, f"{{{PUBSUB}}}publish", {"node": node})
     SubElement(publishing, f"{{{PUBSUB}}}item", {"id": item_id}).append(payload)
     if options is not None:
-        SubElement(pubsub, f"{{{PUBSUB}}}publish-options").append(data_form("submit", options))
-    await account.ask("set", pubsub)
+        SubElement(pubsub, f"{{{PUBSUB}}}publish-options").append(build_data_form("submit", options))
+    await account.request("set", pubsub)
 
 
-def _texts(element: Element | None) -> set[tuple[str, str, tuple[tuple[str, str], ...]]]:
+def _content_of(element: Element | None) -> set[tuple[str, str, tuple[tuple[str, str], ...]]]:
     """What an element says, each part with its name and attributes; however it is wrapped."""
     if element is None:
         return set()

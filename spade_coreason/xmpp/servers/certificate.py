@@ -23,7 +23,7 @@ RENEW_BEFORE = dt.timedelta(days=30)
 
 
 @dataclass(frozen=True, slots=True)
-class Certificate:
+class CertificateFiles:
     """Three PEM files: `ca_file` is what clients verify by, `certificate` and `key` (0600) are the server's."""
 
     ca_file: Path
@@ -36,19 +36,19 @@ class Certificate:
         return x509.load_pem_x509_certificate(self.certificate.read_bytes()).public_bytes(serialization.Encoding.DER)
 
 
-def certificate_in(directory: Path, domains: Sequence[str], *, now: dt.datetime | None = None) -> Certificate:
+def ensure_certificate(directory: Path, domains: Sequence[str], *, now: dt.datetime | None = None) -> CertificateFiles:
     """The certificate kept in `directory`, for `domains` and 127.0.0.1; made anew when it is missing, broken, for other
     domains, or expires within 30 days."""
     name = domains[0]  # in the files' names because pyjabber looks for them so
-    files = Certificate(directory / "ca.pem", directory / f"{name}_cert.pem", directory / f"{name}_key.pem")
+    files = CertificateFiles(directory / "ca.pem", directory / f"{name}_cert.pem", directory / f"{name}_key.pem")
     now = now or dt.datetime.now(dt.UTC)
-    if not _is_good(files, domains, now):
+    if not _is_valid(files, domains, now):
         directory.mkdir(parents=True, exist_ok=True)
-        _make(files, domains, now)
+        _create(files, domains, now)
     return files
 
 
-def _is_good(files: Certificate, domains: Sequence[str], now: dt.datetime) -> bool:
+def _is_valid(files: CertificateFiles, domains: Sequence[str], now: dt.datetime) -> bool:
     try:
         authority = x509.load_pem_x509_certificate(files.ca_file.read_bytes())
         certificate = x509.load_pem_x509_certificate(files.certificate.read_bytes())
@@ -65,17 +65,17 @@ def _is_good(files: Certificate, domains: Sequence[str], now: dt.datetime) -> bo
     )
 
 
-def _make(files: Certificate, domains: Sequence[str], now: dt.datetime) -> None:
+def _create(files: CertificateFiles, domains: Sequence[str], now: dt.datetime) -> None:
     authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"local server of {domains[0]}")])
-    authority = _builder(issuer, issuer, authority_key, authority_key, now, is_authority=True)
+    authority = _certificate_builder(issuer, issuer, authority_key, authority_key, now, is_authority=True)
     alternatives = [
         *(x509.DNSName(domain) for domain in domains),
         x509.IPAddress(ipaddress.IPv4Address("127.0.0.1")),
     ]
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, domains[0])])
     server = (
-        _builder(subject, issuer, key, authority_key, now, is_authority=False)
+        _certificate_builder(subject, issuer, key, authority_key, now, is_authority=False)
         .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
     )
@@ -88,7 +88,7 @@ def _make(files: Certificate, domains: Sequence[str], now: dt.datetime) -> None:
     )
 
 
-def _builder(
+def _certificate_builder(
     subject: x509.Name,
     issuer: x509.Name,
     key: ec.EllipticCurvePrivateKey,

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...exceptions import ServerError
-from .process import START_TIMEOUT_S, Start
+from .process import START_TIMEOUT_S, LaunchSpec
 from .prosody import saslprep
-from .server import DOMAIN, LocalServer, prepared, started
-from .stream import AccountExists, StreamError, bare_stream
+from .server import DOMAIN, LocalServer, prepare_directory, run_server
+from .stream import AccountExistsError, StreamError, open_bare_stream
 
-PROGRAM = Path(__file__).with_name("embedded_main.py")
-REGISTER_TIMEOUT_S = 5.0
+EMBEDDED_PROGRAM = Path(__file__).with_name("embedded_main.py")
+REGISTRATION_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +33,22 @@ class EmbeddedServer(LocalServer):
 
     async def create_account(self, jid: str, password: str) -> None:
         """Makes the account in-band. One that is there already stays as it is: its password cannot be changed."""
-        user = self.user_of(jid)
+        user = self.parse_user(jid)
         context = ssl.create_default_context(cafile=self.ca_file)
         try:
             async with (
-                asyncio.timeout(REGISTER_TIMEOUT_S),
-                bare_stream(self.host, self.port, self.domain, context) as stream,
+                asyncio.timeout(REGISTRATION_TIMEOUT_S),
+                open_bare_stream(self.host, self.port, self.domain, context) as stream,
             ):
                 await stream.register(user, saslprep(password))
-        except AccountExists:
+        except AccountExistsError:
             return
         except (OSError, StreamError) as error:
             raise ServerError(f"the embedded server made no account {jid}: {error or 'no answer'}") from error
 
 
 @asynccontextmanager
-async def embedded_server(
+async def run_embedded_server(
     directory: Path, *, port: int | None = None, timeout_s: float = START_TIMEOUT_S
 ) -> AsyncIterator[EmbeddedServer]:
     """Runs the embedded server while the block runs; its certificate and log are in `directory`.
@@ -56,12 +56,12 @@ async def embedded_server(
     Without a `port` it keeps that of the last time, if it is still free. Raises ServerError with the reason where it does
     not start, within `timeout_s` for each attempt.
     """
-    directory, certificate = await asyncio.to_thread(prepared, directory, (DOMAIN,))
+    directory, certificate = await asyncio.to_thread(prepare_directory, directory, (DOMAIN,))
 
-    def start(ports: dict[str, int]) -> Start:
-        return Start(
+    def start(ports: dict[str, int]) -> LaunchSpec:
+        return LaunchSpec(
             name="the embedded server",
-            command=(sys.executable, "-P", str(PROGRAM), str(directory / "certs"), DOMAIN, str(ports["c2s"])),
+            command=(sys.executable, "-P", str(EMBEDDED_PROGRAM), str(directory / "certs"), DOMAIN, str(ports["c2s"])),
             directory=directory,
             log=directory / "embedded.log",
             port=ports["c2s"],
@@ -69,5 +69,5 @@ async def embedded_server(
             certificate=certificate,
         )
 
-    async with started(start, directory, ("c2s",), port, timeout_s) as (process, ports):
+    async with run_server(start, directory, ("c2s",), port, timeout_s) as (process, ports):
         yield EmbeddedServer(port=ports["c2s"], ca_file=certificate.ca_file, process=process)

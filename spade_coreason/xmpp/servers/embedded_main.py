@@ -58,8 +58,8 @@ async def serve(directory: str, domain: str, port: int) -> None:
         plugins=[plugin for plugin in AppConfig.app_config.plugins if plugin != UPLOAD],
         items={jid: item for jid, item in AppConfig.app_config.items.items() if item["var"] != UPLOAD},
     )
-    _close_the_race_after_starttls(AppConfig.app_config.ssl_context)
-    StanzaHandler.feed = _returning_what_it_cannot_carry(StanzaHandler.feed, domain)
+    _avoid_starttls_race(AppConfig.app_config.ssl_context)
+    StanzaHandler.feed = _bounce_undeliverable(StanzaHandler.feed, domain)
     running = asyncio.create_task(server.start())
     ready = asyncio.create_task(server.ready.wait())
     await asyncio.wait({running, ready}, return_when=asyncio.FIRST_COMPLETED)
@@ -70,7 +70,7 @@ async def serve(directory: str, domain: str, port: int) -> None:
     await running
 
 
-def _close_the_race_after_starttls(context: ssl.SSLContext) -> None:
+def _avoid_starttls_race(context: ssl.SSLContext) -> None:
     """Without this about one connection in fifty hangs, and every one of a client that is quick.
 
     pyjabber prepares for the new stream a moment after the handshake. In TLS 1.3, and where a session is resumed, the client
@@ -80,7 +80,7 @@ def _close_the_race_after_starttls(context: ssl.SSLContext) -> None:
     context.options |= ssl.OP_NO_TICKET
 
 
-def _returning_what_it_cannot_carry(feed: Feed, domain: str) -> Feed:
+def _bounce_undeliverable(feed: Feed, domain: str) -> Feed:
     """`feed`, by which an error comes back where pyjabber would end the session, or itself.
 
     It ends at a message to another domain, which it cannot reach, and takes a resource with a slash for one; a session ends
@@ -98,12 +98,12 @@ def _returning_what_it_cannot_carry(feed: Feed, domain: str) -> Feed:
             except Exception as error:  # noqa: BLE001 - whatever it is, the session stays
                 logger.warning(f"{stanza.tag} to {address} from {handler._jid}: {error!r}")
         if stanza.get("type") not in ("error", "result"):
-            handler._transport.write(_returned(stanza, str(handler._jid), condition))
+            handler._transport.write(_build_bounce(stanza, str(handler._jid), condition))
 
     return fed
 
 
-def _returned(stanza: Element, sender: str, condition: str) -> bytes:
+def _build_bounce(stanza: Element, sender: str, condition: str) -> bytes:
     """The error that a stanza is answered with (RFC 6120, 8.3)."""
     attributes = {"type": "error", "to": sender}
     attributes |= {name: stanza.attrib[key] for name, key in (("from", "to"), ("id", "id")) if key in stanza.attrib}

@@ -34,29 +34,29 @@ def main(arguments: list[str]) -> int:
     wake, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write)
-    signal.signal(signal.SIGCHLD, _wake)
-    signal.signal(signal.SIGTERM, _wake)  # whoever ends us ends the server
+    signal.signal(signal.SIGCHLD, _on_signal)
+    signal.signal(signal.SIGTERM, _on_signal)  # whoever ends us ends the server
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with open(os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "wb", buffering=0) as log:
-        if not _lock(log.fileno()):
+        if not _acquire_lock(log.fileno()):
             return 0
         try:
             server = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0, preexec_fn=_ending_with_us()
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0, preexec_fn=_die_with_parent()
             )
         except OSError as error:
             log.write(f"{command[0]}: {error.strerror}\n".encode())
             return 127
     try:
         print(server.pid, flush=True)
-        _wait_for_an_end(server, starter, wake)
-        return _end(server)
+        _wait_until_stopped(server, starter, wake)
+        return _stop_server(server)
     finally:
         with contextlib.suppress(ProcessLookupError):  # forked workers, should the server have left any
             os.killpg(server.pid, signal.SIGKILL)
 
 
-def _ending_with_us() -> Callable[[], None] | None:
+def _die_with_parent() -> Callable[[], None] | None:
     """What the server does before it is one: asks the kernel for SIGTERM when we are gone (prctl(2), PR_SET_PDEATHSIG)."""
     try:
         prctl = ctypes.CDLL(None).prctl
@@ -72,40 +72,40 @@ def _ending_with_us() -> Callable[[], None] | None:
     return begin
 
 
-def _lock(log: int) -> bool:
+def _acquire_lock(log_descriptor: int) -> bool:
     """Waits for the lock, which the server shares with us. False: the starter gave up first."""
     poll = select.poll()
     poll.register(0, select.POLLIN)
     while True:
         try:
-            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(log_descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except BlockingIOError:
             if poll.poll(LOCK_RETRY_MS):
                 return False
 
 
-def _wait_for_an_end(server: subprocess.Popen[bytes], starter: int, wake: int) -> None:
+def _wait_until_stopped(server: subprocess.Popen[bytes], parent_pid: int, wake_descriptor: int) -> None:
     """Returns when the server has ended, the starter is gone, or somebody told us to stop."""
     poll = select.poll()
     poll.register(0, select.POLLIN)
-    poll.register(wake, select.POLLIN)
+    poll.register(wake_descriptor, select.POLLIN)
     watch = -1
     # A process that the starter forked may hold its end of the pipe after the starter's death; the pid tells even then.
     with contextlib.suppress(AttributeError, OSError):
-        watch = os.pidfd_open(starter)
+        watch = os.pidfd_open(parent_pid)
         poll.register(watch, select.POLLIN)
-    if os.getppid() != starter:
+    if os.getppid() != parent_pid:
         return
     while server.poll() is None:
         for descriptor, _ in poll.poll():
             if descriptor == watch or (descriptor == 0 and not os.read(0, 1024)):
                 return
-            if descriptor == wake and signal.SIGTERM in os.read(wake, 1024):
+            if descriptor == wake_descriptor and signal.SIGTERM in os.read(wake_descriptor, 1024):
                 return
 
 
-def _end(server: subprocess.Popen[bytes]) -> int:
+def _stop_server(server: subprocess.Popen[bytes]) -> int:
     """Stops what still runs of the server's group, politely first."""
     if server.poll() is None:
         with contextlib.suppress(ProcessLookupError):
@@ -117,7 +117,7 @@ def _end(server: subprocess.Popen[bytes]) -> int:
     return server.wait()
 
 
-def _wake(number: int, frame: FrameType | None) -> None:
+def _on_signal(number: int, frame: FrameType | None) -> None:
     """Nothing to do: the signal's number is in the wake-up pipe."""
 
 

@@ -16,13 +16,13 @@ from pathlib import Path
 
 from ...exceptions import ServerError
 from . import lifeline
-from .certificate import Certificate
-from .stream import StreamError, bare_stream
+from .certificate import CertificateFiles
+from .stream import StreamError, open_bare_stream
 
 LOOPBACK = "127.0.0.1"
 
 
-def free_ports(count: int) -> list[int]:
+def find_free_ports(count: int) -> list[int]:
     """`count` different ports that nobody listens on; bound together and released, so that they are not the same."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
@@ -31,7 +31,7 @@ def free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-def is_free(port: int) -> bool:
+def is_port_free(port: int) -> bool:
     """Whether a server could listen there now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: a connection in TIME_WAIT is no obstacle
@@ -50,15 +50,15 @@ PROBE_EVERY_S = 0.03
 
 STOP_TIMEOUT_S = 5.0
 
-LOG_KEPT_BYTES = 1_000_000
+MAX_LOG_BYTES = 1_000_000
 
 
-class AddressInUse(ServerError):
+class AddressInUseError(ServerError):
     """Something else listens where the server was to."""
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class LaunchSpec:
     """What is to be started, and where it will serve. `log` takes all that it says."""
 
     name: str
@@ -67,28 +67,28 @@ class Start:
     log: Path
     port: int
     domain: str
-    certificate: Certificate
+    certificate: CertificateFiles
 
 
 class ServerProcess:
     """A running server. `pid` is the leader of its process group."""
 
-    def __init__(self, start: Start, process: asyncio.subprocess.Process, pid: int, log_begin: int) -> None:
+    def __init__(self, spec: LaunchSpec, process: asyncio.subprocess.Process, pid: int, log_offset: int) -> None:
         self.pid = pid
-        self._start = start
+        self._spec = spec
         self._process = process
-        self._log_begin = log_begin
+        self._log_offset = log_offset
 
-    async def died(self) -> str:
+    async def wait_until_ended(self) -> str:
         """Returns when the server has ended, with a sentence that says how. Any number may wait."""
         code = await self._process.wait()
-        how = f"by signal {code - 128}" if code > 128 else f"with status {code}: {self.last_words()}"
-        return f"{self._start.name} ended {how}; its log is {self._start.log}"
+        how = f"by signal {code - 128}" if code > 128 else f"with status {code}: {self.last_log_line()}"
+        return f"{self._spec.name} ended {how}; its log is {self._spec.log}"
 
-    def last_words(self) -> str:
+    def last_log_line(self) -> str:
         """The line of this run's log that most likely says why: the last error, else the last line."""
-        with suppress(FileNotFoundError), self._start.log.open("rb") as file:
-            file.seek(self._log_begin)
+        with suppress(FileNotFoundError), self._spec.log.open("rb") as file:
+            file.seek(self._log_offset)
             said = file.read()[-20_000:].decode(errors="replace")
             lines = [line for line in said.splitlines() if any(map(str.isalnum, line))]
             errors = [line for line in lines if "error" in line.lower() or "failed" in line.lower()]
@@ -98,66 +98,66 @@ class ServerProcess:
 
 
 @asynccontextmanager
-async def server_process(start: Start, timeout_s: float = START_TIMEOUT_S) -> AsyncIterator[ServerProcess]:
+async def run_server_process(spec: LaunchSpec, timeout_s: float = START_TIMEOUT_S) -> AsyncIterator[ServerProcess]:
     """Runs a server for as long as the block does: from when it presents its own certificate on its port.
 
     Raises AddressInUse, or ServerError with the line of its log that says why it does not serve.
     """
-    _keep_short(start.log)
-    begin = start.log.stat().st_size if start.log.exists() else 0
+    _rotate_log(spec.log)
+    begin = spec.log.stat().st_size if spec.log.exists() else 0
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-I", "-S", lifeline.__file__, str(start.log), *start.command),
+        *("-I", "-S", lifeline.__file__, str(spec.log), *spec.command),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        cwd=start.directory,
+        cwd=spec.directory,
         start_new_session=True,  # Ctrl-C in the terminal is for us: we end the server, when its clients are done
     )
-    server = ServerProcess(start, process, 0, begin)
+    server = ServerProcess(spec, process, 0, begin)
     try:
         try:
             async with asyncio.timeout(timeout_s):
                 assert process.stdout is not None
                 server.pid = int(await process.stdout.readline() or 0)
-                await _until_it_serves(start, server, process)
+                await _wait_until_serving(spec, server, process)
         except TimeoutError:
             problem = (
-                f"did not answer on {LOOPBACK}:{start.port} within {timeout_s:g} s: {server.last_words()}"
+                f"did not answer on {LOOPBACK}:{spec.port} within {timeout_s:g} s: {server.last_log_line()}"
                 if server.pid
-                else f"waited {timeout_s:g} s for an earlier one that still runs in {start.directory}; end that first"
+                else f"waited {timeout_s:g} s for an earlier one that still runs in {spec.directory}; end that first"
             )
-            raise ServerError(f"{start.name} {problem}; its log is {start.log}") from None
+            raise ServerError(f"{spec.name} {problem}; its log is {spec.log}") from None
         yield server
     finally:
         await _stop(process, server.pid)
 
 
-async def _until_it_serves(start: Start, server: ServerProcess, process: asyncio.subprocess.Process) -> None:
-    context = ssl.create_default_context(cafile=start.certificate.ca_file)
-    ended = asyncio.create_task(server.died())
+async def _wait_until_serving(spec: LaunchSpec, server: ServerProcess, process: asyncio.subprocess.Process) -> None:
+    context = ssl.create_default_context(cafile=spec.certificate.ca_file)
+    ended = asyncio.create_task(server.wait_until_ended())
     try:
-        while not await _serves(start, context):
+        while not await _is_serving(spec, context):
             # Nothing tells when a port begins to listen; the process's end is told.
             await asyncio.wait({ended}, timeout=PROBE_EVERY_S)
-            words = server.last_words()
+            words = server.last_log_line()
             if "address already in use" in words.lower():  # Prosody says so, and runs on without listening
-                raise AddressInUse(f"{start.name} cannot start: {words}")
+                raise AddressInUseError(f"{spec.name} cannot start: {words}")
             if ended.done():
                 raise ServerError(ended.result())
     finally:
         ended.cancel()
 
 
-async def _serves(start: Start, context: ssl.SSLContext) -> bool:
+async def _is_serving(spec: LaunchSpec, context: ssl.SSLContext) -> bool:
     """Whether the server that we started answers there."""
     try:
         async with (
             asyncio.timeout(PROBE_TIMEOUT_S),
-            bare_stream(LOOPBACK, start.port, start.domain, context) as stream,
+            open_bare_stream(LOOPBACK, spec.port, spec.domain, context) as stream,
         ):
-            return stream.certificate_der == start.certificate.der
+            return stream.certificate_der == spec.certificate.der
     except ssl.SSLError as error:
-        raise AddressInUse(f"{start.name} cannot start: another server answers on port {start.port} ({error})") from None
+        raise AddressInUseError(f"{spec.name} cannot start: another server answers on port {spec.port} ({error})") from None
     except (OSError, StreamError):  # a TimeoutError is an OSError
         return False
 
@@ -176,8 +176,8 @@ async def _stop(process: asyncio.subprocess.Process, pid: int) -> None:
             os.killpg(pid, signal.SIGKILL)
 
 
-def _keep_short(log: Path) -> None:
+def _rotate_log(log: Path) -> None:
     """One earlier log is kept, so that many runs do not fill the disk."""
-    if log.exists() and log.stat().st_size > LOG_KEPT_BYTES:
+    if log.exists() and log.stat().st_size > MAX_LOG_BYTES:
         shutil.copyfile(log, log.with_name(log.name + ".old"))
         os.truncate(log, 0)  # the same file, since it is the lock too

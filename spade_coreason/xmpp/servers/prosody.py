@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...exceptions import ServerError
-from .certificate import Certificate
-from .process import START_TIMEOUT_S, Start
-from .server import DOMAIN, LocalServer, prepared, started
+from .certificate import CertificateFiles
+from .process import START_TIMEOUT_S, LaunchSpec
+from .server import DOMAIN, LocalServer, prepare_directory, run_server
 
 
 def saslprep(password: str) -> str:
@@ -34,9 +34,9 @@ def saslprep(password: str) -> str:
 ITERATIONS = 10_000
 
 
-def write(data: Path, user: str, domain: str, password: str) -> None:
+def write_account(data_dir: Path, user: str, domain: str, password: str) -> None:
     """Makes the account, or replaces its password."""
-    path = _path(data, user, domain)
+    path = _account_path(data_dir, user, domain)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     salt = secrets.token_hex(18)
     salted = hashlib.pbkdf2_hmac("sha1", saslprep(password).encode(), salt.encode(), ITERATIONS)
@@ -55,30 +55,30 @@ def write(data: Path, user: str, domain: str, password: str) -> None:
     new.replace(path)  # never half an account for Prosody to read
 
 
-def exists(data: Path, user: str, domain: str) -> bool:
-    return _path(data, user, domain).exists()
+def account_exists(data_dir: Path, user: str, domain: str) -> bool:
+    return _account_path(data_dir, user, domain).exists()
 
 
-def delete(data: Path, user: str, domain: str) -> None:
+def delete_account(data_dir: Path, user: str, domain: str) -> None:
     """Deletes the account's files of every kind: roster, offline messages, published items."""
-    name = _encoded(user)
-    for store in (data / _encoded(domain)).iterdir() if (data / _encoded(domain)).is_dir() else ():
+    name = _encode_name(user)
+    for store in (data_dir / _encode_name(domain)).iterdir() if (data_dir / _encode_name(domain)).is_dir() else ():
         for path in (store / f"{name}.dat", store / f"{name}.list", store / f"{name}.lidx"):
             path.unlink(missing_ok=True)
 
 
-def _path(data: Path, user: str, domain: str) -> Path:
-    return data / _encoded(domain) / "accounts" / f"{_encoded(user)}.dat"
+def _account_path(data_dir: Path, user: str, domain: str) -> Path:
+    return data_dir / _encode_name(domain) / "accounts" / f"{_encode_name(user)}.dat"
 
 
-def _encoded(name: str) -> str:
+def _encode_name(name: str) -> str:
     """As Prosody names its files: every byte that is no ASCII letter or digit as `%xx`."""
     return "".join(chr(byte) if chr(byte).isalnum() and byte < 128 else f"%{byte:02x}" for byte in name.encode())
 
 
-ROOMS = f"muc.{DOMAIN}"
+ROOMS_DOMAIN = f"muc.{DOMAIN}"
 
-CONFIGURATION = """\
+CONFIGURATION_TEMPLATE = """\
 -- Written at every start: changes are lost.
 run_as_root = {as_root}
 daemonize = false
@@ -132,29 +132,29 @@ class ProsodyServer(LocalServer):
     verify = True
     registers_in_band = False
 
-    data: Path = Path()
+    data_dir: Path = Path()
     websocket_url: str = ""
-    rooms: str = ROOMS
+    rooms_domain: str = ROOMS_DOMAIN
 
     async def create_account(self, jid: str, password: str) -> None:
         """Makes the account, or gives an existing one this password."""
-        await asyncio.to_thread(write, self.data, self.user_of(jid), self.domain, password)
+        await asyncio.to_thread(write_account, self.data_dir, self.parse_user(jid), self.domain, password)
 
     async def has_account(self, jid: str) -> bool:
-        return exists(self.data, self.user_of(jid), self.domain)
+        return account_exists(self.data_dir, self.parse_user(jid), self.domain)
 
     async def delete_account(self, jid: str) -> None:
         """Deletes the account and what the server keeps for it, but for the archive. Nothing happens where there is none."""
-        await asyncio.to_thread(delete, self.data, self.user_of(jid), self.domain)
+        await asyncio.to_thread(delete_account, self.data_dir, self.parse_user(jid), self.domain)
 
 
-def prosody_program() -> str | None:
+def find_prosody() -> str | None:
     """The path of Prosody, or None. It is not run: `prosody --version`, for one, starts Debian's system server."""
     return shutil.which("prosody")
 
 
 @asynccontextmanager
-async def prosody_server(
+async def run_prosody_server(
     directory: Path,
     *,
     port: int | None = None,
@@ -166,17 +166,17 @@ async def prosody_server(
     Without a `port` it keeps that of the last time, if it is still free. Raises ServerError with the reason where it does
     not start, within `timeout_s` for each attempt.
     """
-    program = program or prosody_program()
+    program = program or find_prosody()
     if program is None:
         raise ServerError("the program `prosody` is not on the PATH: `apt install prosody`, or choose another server")
-    directory, certificate = await asyncio.to_thread(prepared, directory, (DOMAIN, ROOMS))
+    directory, certificate = await asyncio.to_thread(prepare_directory, directory, (DOMAIN, ROOMS_DOMAIN))
     (directory / "data").mkdir(exist_ok=True)
     archive = "sql" if await asyncio.to_thread(_has_sqlite, program) else "internal"
     configuration = directory / "prosody.cfg.lua"
 
-    def start(ports: dict[str, int]) -> Start:
-        configuration.write_text(_configuration(directory, certificate, ports, archive))
-        return Start(
+    def start(ports: dict[str, int]) -> LaunchSpec:
+        configuration.write_text(_build_configuration(directory, certificate, ports, archive))
+        return LaunchSpec(
             name="Prosody",
             command=(program, "--config", str(configuration), "-F"),
             directory=directory,
@@ -186,30 +186,30 @@ async def prosody_server(
             certificate=certificate,
         )
 
-    async with started(start, directory, ("c2s", "http"), port, timeout_s) as (process, ports):
+    async with run_server(start, directory, ("c2s", "http"), port, timeout_s) as (process, ports):
         yield ProsodyServer(
             port=ports["c2s"],
             ca_file=certificate.ca_file,
             process=process,
-            data=directory / "data",
+            data_dir=directory / "data",
             websocket_url=f"ws://127.0.0.1:{ports['http']}/xmpp-websocket",
         )
 
 
-def _configuration(directory: Path, certificate: Certificate, ports: dict[str, int], archive: str) -> str:
-    return CONFIGURATION.format(
+def _build_configuration(directory: Path, certificate: CertificateFiles, ports: dict[str, int], archive_storage: str) -> str:
+    return CONFIGURATION_TEMPLATE.format(
         as_root=str(os.getuid() == 0).lower(),  # Prosody refuses to run as root unless told; as anyone else it must not be
-        directory=_lua(directory),
-        key=_lua(certificate.key),
-        certificate=_lua(certificate.certificate),
-        archive=archive,
+        directory=_lua_string(directory),
+        key=_lua_string(certificate.key),
+        certificate=_lua_string(certificate.certificate),
+        archive=archive_storage,
         domain=DOMAIN,
-        rooms=ROOMS,
+        rooms=ROOMS_DOMAIN,
         **ports,
     )
 
 
-def _lua(path: Path) -> str:
+def _lua_string(path: Path) -> str:
     """A path as a Lua string, whatever characters are in it."""
     text = str(path).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{text}"'

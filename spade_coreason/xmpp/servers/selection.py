@@ -9,41 +9,41 @@ from pathlib import Path
 from typing import Literal
 
 from ...exceptions import ServerError
-from .embedded import embedded_server
+from .embedded import run_embedded_server
 from .process import START_TIMEOUT_S
-from .prosody import prosody_program, prosody_server
-from .server import Kind, LocalServer
+from .prosody import find_prosody, run_prosody_server
+from .server import LocalServer, ServerKind
 
-Mode = Literal["auto", "embedded", "prosody"]
+ServerMode = Literal["auto", "embedded", "prosody"]
 
-LIMITS = "for demonstrations: senders can be forged, and what is sent to somebody who is away can be lost"
-REMEDY = "`apt install prosody` gives you a real one"
+EMBEDDED_LIMITS = "for demonstrations: senders can be forged, and what is sent to somebody who is away can be lost"
+PROSODY_REMEDY = "`apt install prosody` gives you a real one"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ServerSelection:
     """`notice` is a line for the user where the embedded server was chosen."""
 
-    kind: Kind
+    kind: ServerKind
     notice: str | None = None
 
 
-def choose(mode: Mode = "auto") -> Choice:
+def select_server(mode: ServerMode = "auto") -> ServerSelection:
     """The server for a mode. Raises ServerError where it has to be Prosody and is not installed."""
     if mode == "embedded":
-        return Choice("embedded", f"embedded server, {LIMITS}")
-    if prosody_program() is not None:
-        return Choice("prosody")
+        return ServerSelection("embedded", f"embedded server, {EMBEDDED_LIMITS}")
+    if find_prosody() is not None:
+        return ServerSelection("prosody")
     if mode == "prosody":
         raise ServerError("the program `prosody` is not on the PATH: `apt install prosody`, or choose another server")
-    return Choice("embedded", f"Prosody is not installed: embedded server, {LIMITS}; {REMEDY}")
+    return ServerSelection("embedded", f"Prosody is not installed: embedded server, {EMBEDDED_LIMITS}; {PROSODY_REMEDY}")
 
 
 @asynccontextmanager
-async def local_server(
-    kind: Kind, directory: Path, *, port: int | None = None, timeout_s: float = START_TIMEOUT_S
+async def run_local_server(
+    kind: ServerKind, directory: Path, *, port: int | None = None, timeout_s: float = START_TIMEOUT_S
 ) -> AsyncIterator[LocalServer]:
     """Runs the server of that kind while the block runs; each kind has its own folder in `directory`."""
-    run = prosody_server if kind == "prosody" else embedded_server
+    run = run_prosody_server if kind == "prosody" else run_embedded_server
     async with run(directory / kind, port=port, timeout_s=timeout_s) as server:
         yield server

@@ -20,7 +20,7 @@ class StreamError(Exception):
     """The server said something else than the protocol asks for, or ended the stream."""
 
 
-class AccountExists(StreamError):
+class AccountExistsError(StreamError):
     """The account is there already, perhaps with another password."""
 
 
@@ -59,12 +59,12 @@ class BareStream:
             f"<iq type='set' id='{ident}' to='{self._domain}'><query xmlns='jabber:iq:register'>"
             f"<username>{escape(user)}</username><password>{escape(password)}</password></query></iq>"
         )
-        answer = await self._next()
+        answer = await self._read_element()
         if answer.get("type") == "result":
             return
         if answer.find(f".//{{{STANZAS}}}conflict") is not None:
-            raise AccountExists(f"the account {user}@{self._domain} is there already")
-        raise StreamError(f"the server does not register {user}@{self._domain}: {_reason(answer)}")
+            raise AccountExistsError(f"the account {user}@{self._domain} is there already")
+        raise StreamError(f"the server does not register {user}@{self._domain}: {_describe_element(answer)}")
 
     def _events(self) -> Iterator[tuple[str, ET.Element]]:
         for event in self._parser.read_events():
@@ -75,12 +75,12 @@ class BareStream:
         self._writer.write(text.encode())
 
     async def _expect(self, tag: str) -> ET.Element:
-        element = await self._next()
+        element = await self._read_element()
         if element.tag != tag:
-            raise StreamError(f"the server answered {_reason(element)}")
+            raise StreamError(f"the server answered {_describe_element(element)}")
         return element
 
-    async def _next(self) -> ET.Element:
+    async def _read_element(self) -> ET.Element:
         """The next whole child of the stream."""
         while True:
             for event, element in self._events():
@@ -97,7 +97,7 @@ class BareStream:
 
 
 @asynccontextmanager
-async def bare_stream(host: str, port: int, domain: str, context: ssl.SSLContext) -> AsyncIterator[BareStream]:
+async def open_bare_stream(host: str, port: int, domain: str, context: ssl.SSLContext) -> AsyncIterator[BareStream]:
     """A stream over TLS, its second header exchanged, ready to register. Raises OSError, ssl.SSLError or StreamError."""
     reader, writer = await asyncio.open_connection(host, port)
     try:
@@ -110,6 +110,6 @@ async def bare_stream(host: str, port: int, domain: str, context: ssl.SSLContext
         writer.transport.abort()  # nothing is left to say, and some servers never answer a closing stream
 
 
-def _reason(element: ET.Element) -> str:
+def _describe_element(element: ET.Element) -> str:
     names = [child.tag.rpartition("}")[2] for child in element.iter() if child.tag.startswith(f"{{{STANZAS}}}")]
     return ", ".join(names) or element.tag.rpartition("}")[2]

@@ -9,18 +9,18 @@ import pytest
 
 from spade_coreason import DataBlock, ThinkingBlock, UserErrorBlock
 from spade_coreason.codec.decode import decode
-from spade_coreason.codec.encoders.chat import PersonVoice
-from spade_coreason.codec.encoders.program import ProgramVoice, malformed_answer
-from spade_coreason.codec.encoders.spade import SpadeVoice
-from spade_coreason.codec.receipts import displayed, receipt
+from spade_coreason.codec.encoders.chat import ChatEncoder
+from spade_coreason.codec.encoders.program import CloudEventEncoder, encode_malformed_reply
+from spade_coreason.codec.encoders.spade import SpadeEncoder
+from spade_coreason.codec.receipts import encode_displayed, encode_receipt
 from spade_coreason.codec.xml import clean, wire_size
 from spade_coreason.domain.messages import (
+    BlockEmitted,
     Completed,
     Failed,
-    Incoming,
-    Malformed,
+    InboundRequest,
+    MalformedRequest,
     Refused,
-    Said,
     StreamAborted,
     StreamChunk,
     StreamEnded,
@@ -48,21 +48,21 @@ from ...support.foreign_stanzas import (
 
 BLOCK_ID = UUID("5f0c6a3e-0000-5000-8000-00000000000b")
 TURN: tuple[TurnEvent, ...] = (
-    Said(ThinkingBlock(id=BLOCK_ID, content="Looking out of the window…")),
+    BlockEmitted(ThinkingBlock(id=BLOCK_ID, content="Looking out of the window…")),
     says("**Sunny**"),
     StreamStarted("s1", "Weather"),
     StreamChunk("s1", 0, "It is "),
     StreamChunk("s1", 1, "sunny. "),
     StreamEnded("s1"),
-    Said(DataBlock(id=BLOCK_ID, data={"°C": 7}, view_hint="KEY_VALUE", title="Berlin")),
+    BlockEmitted(DataBlock(id=BLOCK_ID, data={"°C": 7}, view_hint="KEY_VALUE", title="Berlin")),
     Completed("conversation", "active"),
 )
-LANGUAGES: dict[str, Callable[[], Incoming]] = {"person": person, "program": program, "spade": spade}
+LANGUAGES: dict[str, Callable[[], InboundRequest]] = {"person": person, "program": program, "spade": spade}
 each_language = pytest.mark.parametrize("ask", LANGUAGES.values(), ids=LANGUAGES)
 
 
-@pytest.mark.parametrize(("ask", "kind"), [(person, PersonVoice), (program, ProgramVoice), (spade, SpadeVoice)])
-def test_one_is_answered_in_the_language_one_asked_in(ask: Callable[[], Incoming], kind: type) -> None:
+@pytest.mark.parametrize(("ask", "kind"), [(person, ChatEncoder), (program, CloudEventEncoder), (spade, SpadeEncoder)])
+def test_one_is_answered_in_the_language_one_asked_in(ask: Callable[[], InboundRequest], kind: type) -> None:
     assert type(voice(ask())) is kind
 
 
@@ -70,16 +70,16 @@ def test_one_is_answered_in_the_language_one_asked_in(ask: Callable[[], Incoming
 
 
 @each_language
-def test_an_answer_that_comes_back_asks_nothing(ask: Callable[[], Incoming]) -> None:
+def test_an_answer_that_comes_back_asks_nothing(ask: Callable[[], InboundRequest]) -> None:
     """No storm: whoever hosts an agent as we do never takes it for a request."""
-    failures = (Said(UserErrorBlock(user_message="no")), Failed("no", 500, True), Refused("no", 429, 60.0))
+    failures = (BlockEmitted(UserErrorBlock(user_message="no")), Failed("no", 500, True), Refused("no", 429, 60.0))
     stanzas = all_of(voice(ask()), *TURN, *failures, says("x&\N{ROCKET}" * 50_000))
     assert len(stanzas) > 6
-    assert not [stanza for stanza in stanzas if isinstance(decode(read(stanza)), Incoming | Malformed)]
+    assert not [stanza for stanza in stanzas if isinstance(decode(read(stanza)), InboundRequest | MalformedRequest)]
 
 
 @each_language
-def test_a_turn_that_runs_again_gives_the_same_ids(ask: Callable[[], Incoming]) -> None:
+def test_a_turn_that_runs_again_gives_the_same_ids(ask: Callable[[], InboundRequest]) -> None:
     turn = (*TURN, says("long " * 50_000))
     first, again = ([read(stanza).get("id") for stanza in all_of(voice(ask()), *turn)] for _ in range(2))
     assert first == again
@@ -87,9 +87,9 @@ def test_a_turn_that_runs_again_gives_the_same_ids(ask: Callable[[], Incoming]) 
 
 
 @each_language
-def test_another_request_another_text_and_another_place_have_other_ids(ask: Callable[[], Incoming]) -> None:
+def test_another_request_another_text_and_another_place_have_other_ids(ask: Callable[[], InboundRequest]) -> None:
     ids = {
-        read(voice(ask(), key=key).say(says(text))[0]).get("id")
+        read(voice(ask(), key=key).encode(says(text))[0]).get("id")
         for key in (KEY, UUID(int=KEY.int + 1))
         for text in ("one", "two", "a\ud800")
     }
@@ -98,7 +98,7 @@ def test_another_request_another_text_and_another_place_have_other_ids(ask: Call
 
 
 @each_language
-def test_the_thread_is_echoed(ask: Callable[..., Incoming]) -> None:
+def test_the_thread_is_echoed(ask: Callable[..., InboundRequest]) -> None:
     for stanza in all_of(voice(ask(thread="<&> t")), *TURN):
         assert read(stanza).findtext(THREAD) == "<&> t"
     assert all(read(stanza).find(THREAD) is None for stanza in all_of(voice(ask()), *TURN))
@@ -108,7 +108,7 @@ def test_a_person_is_answered_on_the_branch_of_the_thread_they_asked_on() -> Non
     asked = request(
         message(body("hi") + "<active xmlns='http://jabber.org/protocol/chatstates'/><thread parent='&lt;'>b</thread>")
     )
-    stanzas = [*all_of(voice(asked), *TURN), displayed(Incoming.from_json(asked.to_json()))]
+    stanzas = [*all_of(voice(asked), *TURN), encode_displayed(InboundRequest.from_json(asked.to_json()))]
     assert len(stanzas) > 3
     for stanza in stanzas:
         thread = read(stanza).find(THREAD)
@@ -117,11 +117,11 @@ def test_a_person_is_answered_on_the_branch_of_the_thread_they_asked_on() -> Non
 
 
 @each_language
-def test_what_xml_forbids_is_removed(ask: Callable[[], Incoming]) -> None:
+def test_what_xml_forbids_is_removed(ask: Callable[[], InboundRequest]) -> None:
     hostile = "".join(map(chr, range(32))) + "</body><message to='x'>&#0;]]>\x7f\x85\ud800\ufffe\uffff"
     events = (
         says(hostile),
-        Said(DataBlock(data={hostile: hostile}, title=hostile)),
+        BlockEmitted(DataBlock(data={hostile: hostile}, title=hostile)),
         StreamStarted("s", hostile),
         StreamChunk("s", 0, hostile),
         StreamAborted("s", hostile),
@@ -140,7 +140,7 @@ def test_what_xml_forbids_is_removed(ask: Callable[[], Incoming]) -> None:
 
 @pytest.mark.parametrize("nothing", ["", " \n", "\x00", "\ud800\ufffe", " \x1b "])
 @pytest.mark.parametrize("ask", [person, spade])
-def test_no_empty_message_is_sent(ask: Callable[[], Incoming], nothing: str) -> None:
+def test_no_empty_message_is_sent(ask: Callable[[], InboundRequest], nothing: str) -> None:
     """Text of forbidden characters only was one."""
     events = (says(nothing), StreamStarted("s"), StreamChunk("s", 0, nothing), StreamEnded("s"))
     assert all_of(voice(ask()), *events, Failed(nothing, 500, True)) == []
@@ -155,20 +155,20 @@ def test_no_empty_message_is_sent(ask: Callable[[], Incoming], nothing: str) -> 
     ids=ascii,
 )
 @each_language
-def test_no_stanza_is_too_long(ask: Callable[..., Incoming], mark: str, limit: int) -> None:
+def test_no_stanza_is_too_long(ask: Callable[..., InboundRequest], mark: str, limit: int) -> None:
     text = "begin " + mark * (limit // max(wire_size(mark), 1)) + " end"
     events = (
         says(text),
-        Said(DataBlock(data={text: [text]}, title="Data")),
-        Said(DataBlock(data={text: [text]}, view_hint="KEY_VALUE", title=text)),
-        Said(DataBlock(data={"a": text[:3000], "b": [text[:500]]}, view_hint="KEY_VALUE", title="Data")),
-        Said(DataBlock(data={"columns": ["a"], "rows": [{"a": part} for part in text[:3000]]}, view_hint="TABLE")),
+        BlockEmitted(DataBlock(data={text: [text]}, title="Data")),
+        BlockEmitted(DataBlock(data={text: [text]}, view_hint="KEY_VALUE", title=text)),
+        BlockEmitted(DataBlock(data={"a": text[:3000], "b": [text[:500]]}, view_hint="KEY_VALUE", title="Data")),
+        BlockEmitted(DataBlock(data={"columns": ["a"], "rows": [{"a": part} for part in text[:3000]]}, view_hint="TABLE")),
         StreamStarted("s"),
         StreamChunk("s", 0, text),
         StreamAborted("s", text),
         StreamStarted("r"),
         StreamAborted("r", "why", text),
-        Said(UserErrorBlock(user_message=text)),
+        BlockEmitted(UserErrorBlock(user_message=text)),
         Failed(text, 500, True),
         Refused(text, 429),
     )
@@ -190,7 +190,7 @@ def test_the_longest_ids_threads_and_addresses_leave_room(inner: str, mark: str)
     stanzas = all_of(voice(incoming), says("x" * 70_000), says("&" * 14_000))
     assert len(stanzas) >= 4
     assert longest(stanzas) <= LIMIT
-    assert longest([receipt(incoming)]) <= LIMIT
+    assert longest([encode_receipt(incoming)]) <= LIMIT
 
 
 @pytest.mark.parametrize("mark", ["x", "&", '"', "\N{ROCKET}"])
@@ -208,5 +208,5 @@ def test_the_longest_id_that_an_answer_refers_to_leaves_room(mark: str) -> None:
 def test_the_id_of_a_wrong_request_cannot_make_its_answer_too_long(named: str) -> None:
     """It was echoed in every fragment, at any length, and so broke the stream."""
     malformed = decode(message(envelope([], request_id=named), id="'" * 1024, thread="&" * 1024))
-    assert isinstance(malformed, Malformed)
-    assert longest(malformed_answer(malformed, AGENT, LIMIT)) <= LIMIT
+    assert isinstance(malformed, MalformedRequest)
+    assert longest(encode_malformed_reply(malformed, AGENT, LIMIT)) <= LIMIT

@@ -10,17 +10,17 @@ import pytest
 
 from spade_coreason import DataBlock, ThinkingBlock, UserErrorBlock
 from spade_coreason.codec.decode import decode
-from spade_coreason.codec.encoders.base import Manner, Voice
-from spade_coreason.codec.encoders.factory import voice_for
+from spade_coreason.codec.encoders.base import PresentationOptions, ReplyEncoder
+from spade_coreason.codec.encoders.factory import encoder_for
 from spade_coreason.codec.namespaces import DATA_FORM
-from spade_coreason.codec.receipts import displayed, receipt
+from spade_coreason.codec.receipts import encode_displayed, encode_receipt
 from spade_coreason.codec.xml import clean
 from spade_coreason.domain.messages import (
+    BlockEmitted,
     Completed,
     Failed,
-    Incoming,
+    InboundRequest,
     Refused,
-    Said,
     StreamAborted,
     StreamChunk,
     StreamEnded,
@@ -50,7 +50,7 @@ from ...support.foreign_stanzas import (
 
 @pytest.mark.parametrize("type", ["chat", "normal"])
 def test_a_person_is_answered_at_the_bare_jid_with_an_origin_id(type: str) -> None:
-    [stanza] = voice(person(type=type)).say(says("It is **sunny**."))
+    [stanza] = voice(person(type=type)).encode(says("It is **sunny**."))
     element = read(stanza)
     assert (element.get("to"), element.get("type")) == (ALICE, type)
     assert element.findtext(BODY) == "It is *sunny*."
@@ -62,34 +62,34 @@ def test_a_person_is_answered_at_the_bare_jid_with_an_origin_id(type: str) -> No
 @pytest.mark.parametrize(
     ("event", "text"),
     [
-        (Said(ThinkingBlock(content="hm")), None),
+        (BlockEmitted(ThinkingBlock(content="hm")), None),
         (says(" hi\n"), "hi"),
-        (Said(DataBlock(data={"°C": 7}, view_hint="KEY_VALUE", title="Berlin")), "*Berlin*\n°C: 7"),
-        (Said(UserErrorBlock(user_message="no weather", technical_details={"host": "10.0.0.7"})), "no weather"),
+        (BlockEmitted(DataBlock(data={"°C": 7}, view_hint="KEY_VALUE", title="Berlin")), "*Berlin*\n°C: 7"),
+        (BlockEmitted(UserErrorBlock(user_message="no weather", technical_details={"host": "10.0.0.7"})), "no weather"),
         (StreamStarted("s", "Weather"), None),
         (Completed("conversation", "active"), None),
         (Failed("broken", 500, True, "1f2e"), "broken"),
-        (Failed("broken", 500, True, reported=True), None),
+        (Failed("broken", 500, True, is_reported=True), None),
         (Refused("no", 429, 60.0), "no"),
     ],
     ids=lambda value: type(value).__name__,
 )
 @pytest.mark.parametrize("ask", [person, spade])
-def test_what_people_read_of_an_event(ask: Callable[[], Incoming], event: TurnEvent, text: str | None) -> None:
-    assert [text_of(stanza) for stanza in voice(ask()).say(event)] == ([] if text is None else [text])
+def test_what_people_read_of_an_event(ask: Callable[[], InboundRequest], event: TurnEvent, text: str | None) -> None:
+    assert [text_of(stanza) for stanza in voice(ask()).encode(event)] == ([] if text is None else [text])
 
 
 def test_a_stream_is_one_message_at_its_end() -> None:
     speaker = voice(person())
     assert all_of(speaker, StreamStarted("s"), StreamChunk("s", 0, " It "), StreamChunk("s", 1, "rains. ")) == []
-    assert [text_of(stanza) for stanza in speaker.say(StreamEnded("s"))] == ["It rains."]
+    assert [text_of(stanza) for stanza in speaker.encode(StreamEnded("s"))] == ["It rains."]
 
 
 SHOWN = "*Weather*\n\n*Berlin* is sunny (https://example.org/a_b_c).\n\n```\n°C  wet\n7   no\n```"
 
 
 @pytest.mark.parametrize("ask", [person, spade])
-def test_markdown_is_shown_with_message_styling_however_it_is_cut(ask: Callable[[], Incoming]) -> None:
+def test_markdown_is_shown_with_message_styling_however_it_is_cut(ask: Callable[[], InboundRequest]) -> None:
     chunks = [StreamChunk("s", number, character) for number, character in enumerate(STYLED)]
     stanzas = all_of(voice(ask()), says(STYLED), StreamStarted("s"), *chunks, StreamEnded("s"))
     assert [text_of(stanza) for stanza in stanzas] == [SHOWN, SHOWN]
@@ -121,24 +121,24 @@ def test_of_a_stream_that_breaks_off_the_beginning_is_shown() -> None:
 
 def test_a_long_text_is_cut_between_words() -> None:
     words = [f"word{number}" for number in range(30_000)]
-    parts = [text_of(stanza) for stanza in voice(person()).say(says(" ".join(words)))]
+    parts = [text_of(stanza) for stanza in voice(person()).encode(says(" ".join(words)))]
     assert len(parts) > 3
     assert " ".join(parts).split(" ") == words
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("ask", [person, spade])
-def test_the_parts_of_a_text_are_the_text(ask: Callable[[], Incoming], seed: int) -> None:
+def test_the_parts_of_a_text_are_the_text(ask: Callable[[], InboundRequest], seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(3):
         text = "".join(chance.choices('ab &<>"\\é\N{ROCKET}\x00\ud800\n. ', k=chance.randrange(30_000)))
-        stanzas = voice(ask(), 10_000).say(says(text))
+        stanzas = voice(ask(), 10_000).encode(says(text))
         assert "".join("".join(map(text_of, stanzas)).split()) == "".join(clean(text).split())
         assert longest(stanzas or [""]) <= 10_000
 
 
 def test_people_get_no_form() -> None:
-    [stanza] = voice(person()).say(Said(DataBlock(data={"a": 1}, view_hint="KEY_VALUE")))
+    [stanza] = voice(person()).encode(BlockEmitted(DataBlock(data={"a": 1}, view_hint="KEY_VALUE")))
     assert read(stanza).find(DATA_FORM) is None
 
 
@@ -159,19 +159,19 @@ def hints(stanza: str) -> list[str]:
     return [child.tag.removeprefix(HINT) for child in read(stanza) if child.tag.startswith(HINT)]
 
 
-def growing(**how: Any) -> Voice:
-    return voice_for(person(inner=CHAT_STATE), KEY, AGENT, 65_536, Manner(grows=True, **how))
+def growing(**how: Any) -> ReplyEncoder:
+    return encoder_for(person(inner=CHAT_STATE), KEY, AGENT, 65_536, PresentationOptions(has_live_messages=True, **how))
 
 
 def test_a_stream_is_shown_with_message_styling_while_it_grows() -> None:
     speaker = growing()
-    speaker.say(StreamStarted("s"))
+    speaker.encode(StreamStarted("s"))
     shown: list[str] = []
     for number, chunk in enumerate(("It is **sun", "ny** in *Berlin*", " now")):
-        speaker.say(StreamChunk("s", number, chunk))
-        shown += map(text_of, speaker.growth("s"))
+        speaker.encode(StreamChunk("s", number, chunk))
+        shown += map(text_of, speaker.encode_update("s"))
     assert shown == ["It is **sun", "It is *sunny* in _Berlin_", "It is *sunny* in _Berlin_ now"]
-    assert [text_of(stanza) for stanza in speaker.withdrawn()] == ["It is *sunny* in _Berlin_ now… (taken back)"]
+    assert [text_of(stanza) for stanza in speaker.encode_cancelled()] == ["It is *sunny* in _Berlin_ now… (taken back)"]
 
 
 def test_what_a_stream_said_is_replaced_also_where_it_is_shown() -> None:
@@ -180,27 +180,27 @@ def test_what_a_stream_said_is_replaced_also_where_it_is_shown() -> None:
     assert [text_of(stanza) for stanza in all_of(voice(person()), *events, replaced_by)] == ["I *keep* it."]
     growing_voice = growing()
     all_of(growing_voice, *events)
-    [shown] = growing_voice.growth("s")
-    [last] = growing_voice.say(replaced_by)
+    [shown] = growing_voice.encode_update("s")
+    [last] = growing_voice.encode(replaced_by)
     assert (text_of(last), replaced(last), hints(last)) == ("I *keep* it.", read(shown).get("id"), ["store"])
 
 
 def test_a_stream_grows_in_one_message_and_only_its_last_version_is_kept() -> None:
     growing_voice = growing()
-    growing_voice.say(StreamStarted("s"))
-    assert growing_voice.growth("s") == []
+    growing_voice.encode(StreamStarted("s"))
+    assert growing_voice.encode_update("s") == []
     versions = []
     for seq, chunk in enumerate(("It ", "is ", "sunny")):
-        assert growing_voice.say(StreamChunk("s", seq, chunk)) == []
-        [version] = growing_voice.growth("s")
+        assert growing_voice.encode(StreamChunk("s", seq, chunk)) == []
+        [version] = growing_voice.encode_update("s")
         versions.append(version)
-        assert growing_voice.growth("s") == []  # nothing more than before
+        assert growing_voice.encode_update("s") == []  # nothing more than before
     assert [text_of(version) for version in versions] == ["It", "It is", "It is sunny"]
     first = read(versions[0]).get("id")
     assert [replaced(version) for version in versions] == [None, first, first]
     assert all(hints(version) == ["no-store", "no-copy"] for version in versions)
     assert all(read(version).find(COMPOSING) is not None for version in versions)
-    [last] = growing_voice.say(StreamEnded("s"))
+    [last] = growing_voice.encode(StreamEnded("s"))
     assert (text_of(last), replaced(last), hints(last)) == ("It is sunny", first, ["store"])
     assert read(last).find(ACTIVE) is not None
     ids = [read(stanza).get("id") for stanza in (*versions, last)]
@@ -211,48 +211,48 @@ def test_a_stream_grows_in_one_message_and_only_its_last_version_is_kept() -> No
 def test_streams_that_grow_at_once_stay_separate_messages() -> None:
     growing_voice = growing()
     for name in "ab":
-        growing_voice.say(StreamStarted(name))
-    growing_voice.say(StreamChunk("a", 0, "one"))
-    [of_a] = growing_voice.growth("a")
-    growing_voice.say(StreamChunk("b", 0, "two"))
-    growing_voice.say(StreamChunk("a", 1, " more"))
-    [again], [of_b] = growing_voice.growth("a"), growing_voice.growth("b")
+        growing_voice.encode(StreamStarted(name))
+    growing_voice.encode(StreamChunk("a", 0, "one"))
+    [of_a] = growing_voice.encode_update("a")
+    growing_voice.encode(StreamChunk("b", 0, "two"))
+    growing_voice.encode(StreamChunk("a", 1, " more"))
+    [again], [of_b] = growing_voice.encode_update("a"), growing_voice.encode_update("b")
     assert replaced(again) == read(of_a).get("id") != read(of_b).get("id")
     assert replaced(of_b) is None
-    [end_of_b] = growing_voice.say(StreamEnded("b"))
-    [end_of_a] = growing_voice.say(StreamAborted("a", "why"))
+    [end_of_b] = growing_voice.encode(StreamEnded("b"))
+    [end_of_a] = growing_voice.encode(StreamAborted("a", "why"))
     assert (text_of(end_of_b), replaced(end_of_b)) == ("two", read(of_b).get("id"))
     assert (text_of(end_of_a), replaced(end_of_a)) == ("one more… (interrupted: why)", read(of_a).get("id"))
 
 
 def test_a_stream_of_which_nothing_was_shown_is_one_plain_message() -> None:
     growing_voice = growing()
-    growing_voice.say(StreamStarted("s"))
-    growing_voice.say(StreamChunk("s", 0, "quick"))
-    [stanza] = growing_voice.say(StreamEnded("s"))
+    growing_voice.encode(StreamStarted("s"))
+    growing_voice.encode(StreamChunk("s", 0, "quick"))
+    [stanza] = growing_voice.encode(StreamEnded("s"))
     assert (text_of(stanza), replaced(stanza), hints(stanza)) == ("quick", None, [])
 
 
 def test_what_runs_again_corrects_what_the_first_run_showed() -> None:
     first_run, second_run = growing(), growing(is_rerun=True)
     for run in (first_run, second_run):
-        run.say(StreamStarted("s"))
-        run.say(StreamChunk("s", 0, "It"))
-    [shown] = first_run.growth("s")
-    [again] = second_run.growth("s")
+        run.encode(StreamStarted("s"))
+        run.encode(StreamChunk("s", 0, "It"))
+    [shown] = first_run.encode_update("s")
+    [again] = second_run.encode_update("s")
     assert replaced(again) == read(shown).get("id") != read(again).get("id")
-    [last] = second_run.say(StreamEnded("s"))
+    [last] = second_run.encode(StreamEnded("s"))
     assert replaced(last) == read(shown).get("id")
 
 
 def test_for_a_device_that_knows_the_last_version_only_each_corrects_the_one_before() -> None:
     growing_voice = growing(chained_to=lambda: "profanity.1")
-    growing_voice.say(StreamStarted("s"))
+    growing_voice.encode(StreamStarted("s"))
     stanzas = []
     for seq, chunk in enumerate(("It ", "is ", "sunny")):
-        growing_voice.say(StreamChunk("s", seq, chunk))
-        stanzas += growing_voice.growth("s")
-    stanzas += growing_voice.say(StreamEnded("s"))
+        growing_voice.encode(StreamChunk("s", seq, chunk))
+        stanzas += growing_voice.encode_update("s")
+    stanzas += growing_voice.encode(StreamEnded("s"))
     assert [replaced(stanza) for stanza in stanzas] == [None, *(read(stanza).get("id") for stanza in stanzas[:-1])]
 
 
@@ -260,35 +260,35 @@ def test_for_a_device_that_knows_the_last_version_only_each_corrects_the_one_bef
 def test_who_has_another_device_since_gets_the_whole_text_which_corrects_nothing(now: str | None) -> None:
     devices: list[str | None] = ["profanity.1"]
     growing_voice = growing(chained_to=lambda: devices[-1])
-    growing_voice.say(StreamStarted("s"))
-    growing_voice.say(StreamChunk("s", 0, "It "))
-    assert len(growing_voice.growth("s")) == 1
+    growing_voice.encode(StreamStarted("s"))
+    growing_voice.encode(StreamChunk("s", 0, "It "))
+    assert len(growing_voice.encode_update("s")) == 1
     devices.append(now)
-    growing_voice.say(StreamChunk("s", 1, "is"))
-    assert growing_voice.growth("s") == []
-    [last] = growing_voice.say(StreamEnded("s"))
+    growing_voice.encode(StreamChunk("s", 1, "is"))
+    assert growing_voice.encode_update("s") == []
+    [last] = growing_voice.encode(StreamEnded("s"))
     assert (text_of(last), replaced(last)) == ("It is", None)
 
 
 def test_what_runs_again_corrects_nothing_where_the_last_version_is_not_known() -> None:
     second_run = growing(chained_to=lambda: "profanity.1", is_rerun=True)
-    second_run.say(StreamStarted("s"))
-    second_run.say(StreamChunk("s", 0, "It"))
-    [first] = second_run.growth("s")
-    [last] = second_run.say(StreamEnded("s"))
+    second_run.encode(StreamStarted("s"))
+    second_run.encode(StreamChunk("s", 0, "It"))
+    [first] = second_run.encode_update("s")
+    [last] = second_run.encode(StreamEnded("s"))
     assert (replaced(first), replaced(last)) == (None, read(first).get("id"))
 
 
 def test_what_grows_never_exceeds_a_stanza_and_the_end_is_whole() -> None:
-    growing_voice = voice_for(person(), KEY, AGENT, 10_000, Manner(grows=True))
-    growing_voice.say(StreamStarted("s"))
+    growing_voice = encoder_for(person(), KEY, AGENT, 10_000, PresentationOptions(has_live_messages=True))
+    growing_voice.encode(StreamStarted("s"))
     words = [f"word-{number} " for number in range(5_000)]
     stanzas = []
     for seq, word in enumerate(words):
-        growing_voice.say(StreamChunk("s", seq, word))
+        growing_voice.encode(StreamChunk("s", seq, word))
         if seq % 500 == 0:
-            stanzas += growing_voice.growth("s")
-    end = growing_voice.say(StreamEnded("s"))
+            stanzas += growing_voice.encode_update("s")
+    end = growing_voice.encode(StreamEnded("s"))
     assert longest([*stanzas, *end]) <= 10_000
     assert text_of(stanzas[-1]).endswith(" …")
     assert " ".join(text_of(part) for part in end).split() == "".join(words).split()
@@ -300,36 +300,36 @@ def test_what_grows_never_exceeds_a_stanza_and_the_end_is_whole() -> None:
 
 def test_typing_is_shown_only_to_who_shows_it() -> None:
     assert not voice(person()).shows_typing
-    assert voice(person()).composing() is None
+    assert voice(person()).encode_composing() is None
 
 
 def test_typing_ends_with_the_answer() -> None:
     speaker = voice(person(inner=CHAT_STATE, thread="t"))
     assert speaker.shows_typing
-    composing = read(speaker.composing() or "")
+    composing = read(speaker.encode_composing() or "")
     assert (composing.get("to"), composing.findtext(THREAD), composing.find(BODY)) == (ALICE, "t", None)
     assert composing.find(COMPOSING) is not None
     assert decode(composing) is None
-    [answer] = speaker.say(says("hi"))
+    [answer] = speaker.encode(says("hi"))
     assert read(answer).find(ACTIVE) is not None
-    assert speaker.say(Completed("conversation", "active")) == []
+    assert speaker.encode(Completed("conversation", "active")) == []
 
 
-@pytest.mark.parametrize("last", [Completed("conversation", "active"), Failed("broken", 500, True, reported=True)])
+@pytest.mark.parametrize("last", [Completed("conversation", "active"), Failed("broken", 500, True, is_reported=True)])
 def test_typing_ends_with_a_turn_that_says_nothing(last: TurnEvent) -> None:
     speaker = voice(person(inner=CHAT_STATE))
-    speaker.composing()
-    [stanza] = speaker.say(last)
+    speaker.encode_composing()
+    [stanza] = speaker.encode(last)
     assert read(stanza).find(ACTIVE) is not None
     assert read(stanza).find(BODY) is None
-    assert speaker.say(last) == []
+    assert speaker.encode(last) == []
 
 
 def test_typing_that_leads_to_no_answer_is_taken_back() -> None:
     typing_voice = voice(person(inner=CHAT_STATE))
-    assert typing_voice.paused() is None
-    assert typing_voice.composing() is not None
-    taken_back = typing_voice.paused()
+    assert typing_voice.encode_paused() is None
+    assert typing_voice.encode_composing() is not None
+    taken_back = typing_voice.encode_paused()
     assert taken_back is not None
     assert read(taken_back).find("{http://jabber.org/protocol/chatstates}paused") is not None
 
@@ -339,8 +339,8 @@ def test_typing_that_leads_to_no_answer_is_taken_back() -> None:
 
 def test_a_marker_names_the_message() -> None:
     incoming = request(message(body("hi") + "<markable xmlns='urn:xmpp:chat-markers:0'/>", id="<'&\">"))
-    assert incoming.wants_marker
-    element = read(displayed(incoming))
+    assert incoming.wants_displayed_marker
+    element = read(encode_displayed(incoming))
     marker = element.find("{urn:xmpp:chat-markers:0}displayed")
     assert marker is not None
     assert (element.get("to"), marker.get("id")) == (ALICE, "<'&\">")
@@ -349,7 +349,7 @@ def test_a_marker_names_the_message() -> None:
 
 def test_a_receipt_names_the_message() -> None:
     incoming = request(message(body("hi"), id="<'&\">"))
-    element = read(receipt(incoming))
+    element = read(encode_receipt(incoming))
     received = element.find("{urn:xmpp:receipts}received")
     assert received is not None
     assert (element.get("to"), received.get("id")) == (ALICE, "<'&\">")

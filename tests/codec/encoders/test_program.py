@@ -13,21 +13,21 @@ import pytest
 from spade_coreason import DataBlock, ThinkingBlock, UserErrorBlock
 from spade_coreason.codec.cloud_events import request_stanza
 from spade_coreason.codec.decode import decode
-from spade_coreason.codec.encoders.program import malformed_answer
+from spade_coreason.codec.encoders.program import encode_malformed_reply
 from spade_coreason.codec.namespaces import DATA_FORM, FORM_FIELD, FORM_ITEM, FORM_REPORTED, FORM_TITLE, FORM_VALUE
 from spade_coreason.domain.messages import (
+    BlockEmitted,
     Completed,
     Failed,
-    Malformed,
+    MalformedRequest,
     Refused,
-    Reply,
-    Said,
+    ReplyEvent,
     StreamAborted,
     StreamChunk,
     StreamEnded,
     StreamStarted,
     TurnEvent,
-    named,
+    derive_part_id,
 )
 from spade_coreason.runtime.peers import OpenRequests, PeerEvent
 
@@ -57,7 +57,7 @@ def origin_of(message: Element) -> str | None:
 
 def test_a_program_gets_events_at_the_full_jid() -> None:
     before = datetime.now(UTC) - timedelta(seconds=1)
-    [stanza] = voice(program(thread="t")).say(says("hi"))
+    [stanza] = voice(program(thread="t")).encode(says("hi"))
     element, event = read(stanza), event_of(stanza)
     assert (element.get("to"), element.find(BODY)) == (DEVICE, None)
     assert event["id"] == element.get("id") == origin_of(element)
@@ -69,16 +69,16 @@ def test_a_program_gets_events_at_the_full_jid() -> None:
         "id": element.get("id"),
         "datacontenttype": "application/json",
         "requestid": REQUEST_ID,
-        "data": {"id": str(named(KEY, 1)), "block_type": "MARKDOWN", "content": "hi"},
+        "data": {"id": str(derive_part_id(KEY, 1)), "block_type": "MARKDOWN", "content": "hi"},
     }
 
 
 STREAM = {"stream_id": "s"}
 EVENTS: list[tuple[TurnEvent, str, dict[str, Any]]] = [
-    (Said(ThinkingBlock(content="hm")), "block.thought", {"content": "hm", "status": "IN_PROGRESS"}),
-    (Said(DataBlock(data={"n": 1}, view_hint="LIST")), "block.data", {"data": {"n": 1}, "view_hint": "LIST"}),
+    (BlockEmitted(ThinkingBlock(content="hm")), "block.thought", {"content": "hm", "status": "IN_PROGRESS"}),
+    (BlockEmitted(DataBlock(data={"n": 1}, view_hint="LIST")), "block.data", {"data": {"n": 1}, "view_hint": "LIST"}),
     (
-        Said(UserErrorBlock(user_message="no", code=503)),
+        BlockEmitted(UserErrorBlock(user_message="no", code=503)),
         "block.error",
         {"user_message": "no", "code": 503, "recoverable": False},
     ),
@@ -89,7 +89,7 @@ EVENTS: list[tuple[TurnEvent, str, dict[str, Any]]] = [
     (StreamAborted("s", "why", "no"), "stream.abort", {**STREAM, "reason": "why", "replacement": "no"}),
     (Completed("c", "completed"), "request.completed", {"conversation_id": "c", "state": "completed"}),
     (
-        Failed("broken", 500, True, "1f2e", reported=True),
+        Failed("broken", 500, True, "1f2e", is_reported=True),
         "request.failed",
         {"message": "broken", "code": 500, "recoverable": True, "incident": "1f2e"},
     ),
@@ -99,33 +99,33 @@ EVENTS: list[tuple[TurnEvent, str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("event", "kind", "data"), EVENTS, ids=[kind for _, kind, _ in EVENTS])
 def test_every_event_is_one_to_a_program(event: TurnEvent, kind: str, data: dict[str, Any]) -> None:
-    [stanza] = voice(program()).say(event)
+    [stanza] = voice(program()).encode(event)
     written = event_of(stanza)
     assert written["type"] == f"ai.coreason.{kind}"
     assert data.items() <= written["data"].items()
-    assert decode(read(stanza)) == Reply(AGENT, REQUEST_ID, kind, written["id"], written["data"])
+    assert decode(read(stanza)) == ReplyEvent(AGENT, REQUEST_ID, kind, written["id"], written["data"])
 
 
 @pytest.mark.parametrize("thoughts", [["looking at 10:00"], ["looking at 10:01"], ["hm", "hm", "well"]])
 def test_thoughts_change_no_id_of_what_follows(thoughts: list[str]) -> None:
     plain, thinking = voice(program()), voice(program())
     for thought in thoughts:
-        thinking.say(Said(ThinkingBlock(content=thought)))
-    expected = [event_of(plain.say(event)[0])["id"] for event in (says("one"), says("two"))]
-    [first] = thinking.say(says("one"))
-    between = thinking.say(Said(ThinkingBlock(content="between")))
-    [second] = thinking.say(says("two"))
+        thinking.encode(BlockEmitted(ThinkingBlock(content=thought)))
+    expected = [event_of(plain.encode(event)[0])["id"] for event in (says("one"), says("two"))]
+    [first] = thinking.encode(says("one"))
+    between = thinking.encode(BlockEmitted(ThinkingBlock(content="between")))
+    [second] = thinking.encode(says("two"))
     assert [event_of(stanza)["id"] for stanza in (first, second)] == expected
     assert event_of(between[0])["id"] not in expected
 
 
 def test_a_program_sees_no_typing() -> None:
     assert not voice(program()).shows_typing
-    assert voice(program()).composing() is None
+    assert voice(program()).encode_composing() is None
 
 
 def test_a_request_without_an_id_of_its_own_is_answered_under_ours() -> None:
-    [stanza] = voice(request(message(envelope()))).say(says("hi"))
+    [stanza] = voice(request(message(envelope()))).encode(says("hi"))
     assert event_of(stanza)["requestid"] == str(KEY)
 
 
@@ -151,7 +151,7 @@ def result_of(stanza: str) -> tuple[str | None, list[tuple[str, list[str]]], lis
 
 def test_keys_and_values_are_a_form_to_a_program() -> None:
     data = {"city": "<&'>", "°C": 7.5, "wet": False, "tags": ["a", 1], "wind": None, "more": {"a": [1]}, "note": "x\ny"}
-    [stanza] = voice(program()).say(Said(DataBlock(data=data, view_hint="KEY_VALUE", title="Berlin & more")))
+    [stanza] = voice(program()).encode(BlockEmitted(DataBlock(data=data, view_hint="KEY_VALUE", title="Berlin & more")))
     assert result_of(stanza) == (
         "Berlin & more",
         [
@@ -168,12 +168,12 @@ def test_keys_and_values_are_a_form_to_a_program() -> None:
     types = {field.get("label"): field.get("type") for field in read(stanza).iter(FORM_FIELD)}
     assert (types["city"], types["tags"]) == ("text-single", "text-multi")
     assert event_of(stanza)["data"]["data"] == data
-    assert isinstance(decode(read(stanza)), Reply)
+    assert isinstance(decode(read(stanza)), ReplyEvent)
 
 
 def test_a_table_is_a_form_to_a_program() -> None:
     data = {"columns": ["city", "°C"], "rows": [{"city": "Berlin", "°C": 7}, {"city": "Rom", "secret": 1}]}
-    [stanza] = voice(program()).say(Said(DataBlock(data=data, view_hint="TABLE")))
+    [stanza] = voice(program()).encode(BlockEmitted(DataBlock(data=data, view_hint="TABLE")))
     assert result_of(stanza) == (None, [("city", []), ("°C", [])], [[["Berlin"], ["7"]], [["Rom"], []]])
     assert event_of(stanza)["data"]["data"] == data
 
@@ -193,7 +193,7 @@ def test_a_table_is_a_form_to_a_program() -> None:
     ids=lambda block: f"{block.view_hint} {block.data}"[:40],
 )
 def test_what_is_no_form_goes_without(block: DataBlock) -> None:
-    [stanza] = voice(program()).say(Said(block))
+    [stanza] = voice(program()).encode(BlockEmitted(block))
     assert read(stanza).find(DATA_FORM) is None
     assert event_of(stanza)["data"]["data"] == block.data
 
@@ -201,7 +201,7 @@ def test_what_is_no_form_goes_without(block: DataBlock) -> None:
 def test_a_form_that_has_no_room_is_left_out() -> None:
     def carried(length: int) -> list[bool]:
         block = DataBlock(data={"text": "x" * length}, view_hint="KEY_VALUE")
-        return [read(stanza).find(DATA_FORM) is not None for stanza in voice(program(), 10_000).say(Said(block))]
+        return [read(stanza).find(DATA_FORM) is not None for stanza in voice(program(), 10_000).encode(BlockEmitted(block))]
 
     assert carried(3_000) == [True]
     assert carried(5_000) == [False]
@@ -210,7 +210,7 @@ def test_a_form_that_has_no_room_is_left_out() -> None:
 
 
 def test_json_can_say_what_xml_cannot() -> None:
-    [stanza] = voice(program()).say(StreamChunk("s", 0, "\x00\x1b\r\n\ud800"))
+    [stanza] = voice(program()).encode(StreamChunk("s", 0, "\x00\x1b\r\n\ud800"))
     assert event_of(stanza)["data"]["chunk"] == "\x00\x1b\r\n?"
 
 
@@ -221,8 +221,8 @@ async def heard(stanzas: list[str], jid: str = AGENT) -> list[PeerEvent]:
     def arrive() -> None:
         for stanza in stanzas:
             reply = decode(read(stanza))
-            assert isinstance(reply, Reply)
-            requests.deliver(reply)
+            assert isinstance(reply, ReplyEvent)
+            requests.receive(reply)
 
     return [event async for event in requests.events(jid, REQUEST_ID, 5.0, arrive)]
 
@@ -234,14 +234,16 @@ async def test_an_event_that_is_too_long_arrives_whole(mark: str) -> None:
     said = all_of(speaker, says(text), StreamChunk("s", 0, text), Completed("c", "active"))
     block, chunk, last = await heard(said)
     arrived = text.replace("\ufffe", "")  # JSON writes the other forbidden ones as ASCII
-    assert block == PeerEvent("block.markdown", {"id": str(named(KEY, 1)), "block_type": "MARKDOWN", "content": arrived})
+    assert block == PeerEvent(
+        "block.markdown", {"id": str(derive_part_id(KEY, 1)), "block_type": "MARKDOWN", "content": arrived}
+    )
     assert chunk == PeerEvent("stream.chunk", {"stream_id": "s", "seq": 0, "chunk": arrived})
     assert last.type == "request.completed"
     assert len(said) >= 2 * len(arrived.encode()) // 10_000 + 1
 
 
 def test_fragments_say_what_they_are_parts_of() -> None:
-    stanzas = voice(program(thread="t"), 10_000).say(says("x" * 30_000))
+    stanzas = voice(program(thread="t"), 10_000).encode(says("x" * 30_000))
     events = [event_of(stanza) for stanza in stanzas]
     count = len(stanzas)
     assert count > 3
@@ -264,9 +266,9 @@ async def test_fragments_of_any_text_arrive_in_any_order_and_more_than_once(seed
     for _ in range(3):
         text = "".join(chance.choices('ab &<>"\\é\N{ROCKET}\x00\r\n. ', k=chance.randrange(30_000)))
         speaker = voice(program(), 10_000)
-        fragments = speaker.say(StreamChunk("s", 0, text))
+        fragments = speaker.encode(StreamChunk("s", 0, text))
         chance.shuffle(fragments)
-        chunk, _ = await heard(fragments * 2 + speaker.say(Completed("c", "active")))
+        chunk, _ = await heard(fragments * 2 + speaker.encode(Completed("c", "active")))
         assert chunk.data["chunk"] == text
         assert longest(fragments) <= 10_000
 
@@ -277,8 +279,8 @@ async def test_fragments_of_any_text_arrive_in_any_order_and_more_than_once(seed
 @pytest.mark.parametrize(("named", "known_as"), [(REQUEST_ID, REQUEST_ID), (None, "m1")])
 async def test_a_wrong_request_is_answered_under_the_id_it_gave(named: str | None, known_as: str) -> None:
     malformed = decode(message(envelope([], request_id=named), id="m1", thread="t"))
-    assert isinstance(malformed, Malformed)
-    [stanza] = malformed_answer(malformed, AGENT, LIMIT)
+    assert isinstance(malformed, MalformedRequest)
+    [stanza] = encode_malformed_reply(malformed, AGENT, LIMIT)
     event = event_of(stanza)
     assert (read(stanza).get("to"), read(stanza).findtext(THREAD)) == (DEVICE, "t")
     assert (event["type"], event["requestid"]) == ("ai.coreason.request.failed", known_as)
@@ -288,13 +290,13 @@ async def test_a_wrong_request_is_answered_under_the_id_it_gave(named: str | Non
         "recoverable": False,
         "incident": None,
     }
-    assert isinstance(decode(read(stanza)), Reply)
+    assert isinstance(decode(read(stanza)), ReplyEvent)
 
 
 def test_the_id_of_a_wrong_request_cannot_become_ours() -> None:
     malformed = decode(message(envelope([]), id="'/><presence type='unavailable'"))
-    assert isinstance(malformed, Malformed)
-    [stanza] = malformed_answer(malformed, AGENT, LIMIT)
+    assert isinstance(malformed, MalformedRequest)
+    [stanza] = encode_malformed_reply(malformed, AGENT, LIMIT)
     assert "presence" not in (read(stanza).get("id") or "")
     assert event_of(stanza)["requestid"] == malformed.stanza_id
 

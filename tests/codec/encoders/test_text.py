@@ -8,13 +8,13 @@ from typing import Any, Literal
 import pytest
 
 from spade_coreason import DataBlock, ThinkingBlock, UserErrorBlock
-from spade_coreason.codec.encoders.text import block_text
+from spade_coreason.codec.encoders.text import render_block
 
 Hint = Literal["TABLE", "JSON", "LIST", "KEY_VALUE"]
 
 
 def shown(data: dict[str, Any], hint: Hint = "JSON", title: str | None = None) -> str:
-    return block_text(DataBlock(data=data, view_hint=hint, title=title))
+    return render_block(DataBlock(data=data, view_hint=hint, title=title))
 
 
 def as_json(data: dict[str, Any]) -> str:
@@ -22,12 +22,12 @@ def as_json(data: dict[str, Any]) -> str:
 
 
 def test_a_thought_is_no_text() -> None:
-    assert block_text(ThinkingBlock(content="Looking out of the window…")) == ""
+    assert render_block(ThinkingBlock(content="Looking out of the window…")) == ""
 
 
 def test_an_error_shows_its_message_and_no_technical_details() -> None:
     block = UserErrorBlock(user_message="No weather today.", technical_details={"host": "10.0.0.7"}, code=503)
-    assert block_text(block) == "No weather today."
+    assert render_block(block) == "No weather today."
 
 
 def test_a_table_is_aligned() -> None:

@@ -9,8 +9,8 @@ from collections import Counter
 
 import pytest
 
-from spade_coreason.codec.markdown.convert import styled
-from spade_coreason.codec.markdown.tables import width
+from spade_coreason.codec.markdown.convert import style_markdown
+from spade_coreason.codec.markdown.tables import display_width
 
 from ...support.work import calls, cpu_s
 
@@ -77,14 +77,14 @@ PLAIN = [
 
 @pytest.mark.parametrize("text", PLAIN, ids=ascii)
 def test_what_is_no_markdown_comes_out_unchanged(text: str) -> None:
-    assert styled(text) == text
+    assert style_markdown(text) == text
 
 
 @pytest.mark.parametrize("text", PLAIN, ids=ascii)
 def test_it_stays_unchanged_beside_markdown(text: str) -> None:
     if "never closed" not in text:
         lines = text.replace("\r\n", "\n").replace("\r", "\n")
-        assert styled(f"**x**\n\n{text}\n\n*y*") == f"*x*\n\n{lines}\n\n_y_"
+        assert style_markdown(f"**x**\n\n{text}\n\n*y*") == f"*x*\n\n{lines}\n\n_y_"
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_it_stays_unchanged_beside_markdown(text: str) -> None:
     ],
 )
 def test_spans_have_the_marks_of_message_styling(markdown: str, text: str) -> None:
-    assert styled(markdown) == text
+    assert style_markdown(markdown) == text
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_spans_have_the_marks_of_message_styling(markdown: str, text: str) -> No
     ],
 )
 def test_a_mark_that_would_be_ambiguous_is_left_out(markdown: str, text: str) -> None:
-    assert styled(markdown) == text
+    assert style_markdown(markdown) == text
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_a_mark_that_would_be_ambiguous_is_left_out(markdown: str, text: str) ->
     ],
 )
 def test_a_link_shows_where_it_leads(markdown: str, text: str) -> None:
-    assert styled(markdown) == text
+    assert style_markdown(markdown) == text
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_link_shows_where_it_leads(markdown: str, text: str) -> None:
     ],
 )
 def test_headings_and_rules_are_lines(markdown: str, text: str) -> None:
-    assert styled(markdown) == text
+    assert style_markdown(markdown) == text
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_headings_and_rules_are_lines(markdown: str, text: str) -> None:
     ],
 )
 def test_code_is_preformatted_at_the_margin_and_without_its_language(markdown: str, text: str) -> None:
-    assert styled(markdown) == text
+    assert style_markdown(markdown) == text
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_code_is_preformatted_at_the_margin_and_without_its_language(markdown: s
     ],
 )
 def test_quotes_are_quotes(markdown: str, text: str) -> None:
-    assert styled(markdown) == text
+    assert style_markdown(markdown) == text
 
 
 @pytest.mark.parametrize(
@@ -206,12 +206,12 @@ def test_quotes_are_quotes(markdown: str, text: str) -> None:
     ],
 )
 def test_lists_keep_their_marks_and_nest_by_two_blanks(markdown: str, text: str) -> None:
-    assert styled(markdown) == text
+    assert style_markdown(markdown) == text
 
 
 def test_a_table_is_aligned_and_has_no_marks() -> None:
     table = "| city | °C | sky |\n|:--|--:|:-:|\n| **東京** | 7 | `a\\|b` |\n| [Rom](r.it) | 21 | x | more |\n| x |\nAnd *so*."
-    assert styled(table).splitlines() == [
+    assert style_markdown(table).splitlines() == [
         "```",
         "city        °C  sky",
         "東京         7  a|b",
@@ -223,12 +223,12 @@ def test_a_table_is_aligned_and_has_no_marks() -> None:
 
 
 def test_a_table_follows_its_text() -> None:
-    assert styled("Now:\n|a|b|\n|-|-|\n|1|2|") == "Now:\n```\na  b\n1  2\n```"
+    assert style_markdown("Now:\n|a|b|\n|-|-|\n|1|2|") == "Now:\n```\na  b\n1  2\n```"
 
 
 @pytest.mark.parametrize(("text", "columns"), [("abc", 3), ("東京", 4), ("é", 1), ("\N{ROCKET}", 2), ("", 0)])
 def test_a_width_is_what_a_terminal_shows(text: str, columns: int) -> None:
-    assert width(text) == columns
+    assert display_width(text) == columns
 
 
 # Nothing harms
@@ -248,7 +248,7 @@ def test_no_text_raises_or_loses_a_word_character(seed: int) -> None:
         pieces = chance.choices(MARKS, k=chance.randrange(40)) + chance.choices(WORDS, k=chance.randrange(40))
         chance.shuffle(pieces)
         text = "".join(pieces)
-        lost = words(text) - words(styled(text))
+        lost = words(text) - words(style_markdown(text))
         if "```" in text or "~~~" in text:
             lost -= words("".join(line for line in text.splitlines() if "```" in line or "~~~" in line))  # languages
         assert not lost, text
@@ -261,7 +261,7 @@ def test_plain_prose_is_unchanged(seed: int) -> None:
     ends = [" ", " ", " ", ", ", ". ", "\n", "\n\n", "! ", "? ", ": ", " \N{ROCKET} "]
     for _ in range(200):
         text = "".join(chance.choice(pieces) + chance.choice(ends) for _ in range(chance.randrange(60)))
-        assert styled(text) == text
+        assert style_markdown(text) == text
 
 
 @pytest.mark.parametrize(
@@ -285,11 +285,11 @@ def test_no_text_takes_long_or_grows_much(text: str) -> None:
     usual = "Just *words* and _words_, `code`.\n\n"
     control = usual * (len(text) // len(usual) + 1)  # the worst of these texts takes some nine times as long
     with calls() as made:
-        shown = styled(text)
+        shown = style_markdown(text)
     with calls() as usually_made:
-        styled(control)
+        style_markdown(control)
     assert made.total() < 50 * usually_made.total()
-    assert cpu_s(lambda: styled(text), 1) < 50 * cpu_s(lambda: styled(control))
+    assert cpu_s(lambda: style_markdown(text), 1) < 50 * cpu_s(lambda: style_markdown(control))
     assert not words(text) - words(shown)
     assert len(shown) < 30 * len(text)
 
@@ -297,9 +297,9 @@ def test_no_text_takes_long_or_grows_much(text: str) -> None:
 @pytest.mark.parametrize("text", ["Just *words* and _words_.\n" * 200_000, "word " * 1_000_000, "[" * 5_000_000])
 def test_a_very_long_text_stays_as_it_is(text: str) -> None:
     with calls() as made:
-        assert styled(text) == text
+        assert style_markdown(text) == text
     assert made.total() < 20
-    assert cpu_s(lambda: styled(text)) < 10 * cpu_s(lambda: list(text))  # it looks at each letter once
+    assert cpu_s(lambda: style_markdown(text)) < 10 * cpu_s(lambda: list(text))  # it looks at each letter once
 
 
 def test_who_says_nothing_in_markdown_needs_no_parser() -> None:

@@ -16,18 +16,18 @@ from uuid import uuid4
 import pytest
 import yaml
 
-from spade_coreason import GENESIS_HASH, AgentDefinition, AgentRequest, AuditEntry, ConfigError, PeerFailed, Policy
-from spade_coreason.concurrency import Threads
+from spade_coreason import GENESIS_HASH, AgentDefinition, AgentRequest, AuditEntry, ConfigError, PeerFailedError, Policy
+from spade_coreason.concurrency import DaemonThreads
 from spade_coreason.contracts import ResponseHandler
 from spade_coreason.llm.agent import LLMAgent
-from spade_coreason.llm.budget import Budgets, Purse, Tally
-from spade_coreason.llm.guardrails.checks import Checks
-from spade_coreason.llm.guardrails.decisions import Decisions, Withheld
+from spade_coreason.llm.budget import BudgetMeter, Budgets, TurnUsage
+from spade_coreason.llm.guardrails.checks import GuardrailChecks
+from spade_coreason.llm.guardrails.decisions import GuardrailDecisions, WithheldError
 from spade_coreason.llm.guardrails.declaration import Guardrail
-from spade_coreason.llm.guardrails.guard import Guard, armed
-from spade_coreason.llm.guardrails.patterns import AT_ONCE_S
-from spade_coreason.llm.model.client import Client
-from spade_coreason.llm.model.fallback import Model
+from spade_coreason.llm.guardrails.guard import TurnGuard, compile_guardrails
+from spade_coreason.llm.guardrails.patterns import INLINE_TIMEOUT_S
+from spade_coreason.llm.model.client import ModelClient
+from spade_coreason.llm.model.fallback import ModelWithFallback
 from spade_coreason.llm.options import Endpoint
 
 from ...support.chat_completions import breaks, calls, contents, fails, hangs, says
@@ -98,12 +98,12 @@ async def test_a_question_that_nobody_came_to_check_is_not_recorded_either(expec
     expected_errors("assist took longer than 0.2 s")
     policy = Policy(assist_timeout_s=0.2)
     async with guarded(says("yes"), input_guardrails=[slow], tester={"policy": policy}) as (server, t):
-        with pytest.raises(PeerFailed, match="could not finish this"):
+        with pytest.raises(PeerFailedError, match="could not finish this"):
             await t.ask("the password is swordfish")
         [late] = await recorded(t)
     async with guarded(says("yes"), input_guardrails=[{"keywords": "swordfish"}], budgets={"person_day": 5}) as (server, t):
         await t.ask("hello")
-        with pytest.raises(PeerFailed, match="your budget"):
+        with pytest.raises(PeerFailedError, match="your budget"):
             await t.ask("the password is swordfish")
         hello, unpaid = await recorded(t)
     assert hello["input"] == {"query": "hello"}
@@ -124,14 +124,16 @@ class Trail:
 async def run_through(rules: list[Any], pieces: Iterable[str]) -> tuple[str, set[tuple[str, str]]]:
     """What is shown at the end, and what was decided."""
     trail = Trail()
-    checks = Checks(Model(Client(Endpoint(url="http://127.0.0.1:9/v1")), ["none"], 10_000), Threads(), len)
-    purse = Purse(Budgets(), None, Tally("helper", "none"), "", "")
-    decisions = Decisions("helper", checks, cast(ResponseHandler, trail), purse)
-    chain = Guard([], armed(rules, "", are_of_output=True), decisions).answer()
+    checks = GuardrailChecks(
+        ModelWithFallback(ModelClient(Endpoint(url="http://127.0.0.1:9/v1")), ["none"], 10_000), DaemonThreads(), len
+    )
+    purse = BudgetMeter(Budgets(), None, TurnUsage("helper", "none"), "", "")
+    decisions = GuardrailDecisions("helper", checks, cast(ResponseHandler, trail), purse)
+    chain = TurnGuard([], compile_guardrails(rules, "", are_for_output=True), decisions).build_reply_chain()
     try:
         shown = [await chain.feed(piece) for piece in pieces]
         return "".join([*shown, await chain.end()]), set(trail.entries)
-    except Withheld as error:
+    except WithheldError as error:
         return f"withheld: {error.text}", set(trail.entries)
 
 
@@ -258,12 +260,14 @@ async def test_an_expression_that_goes_back_and_forth_blocks_and_holds_up_nobody
 
 
 async def test_a_search_that_takes_its_time_does_so_in_a_thread() -> None:
-    checks = Checks(Model(Client(Endpoint(url="http://127.0.0.1:9/v1")), ["none"], 10_000), Threads(), len)
+    checks = GuardrailChecks(
+        ModelWithFallback(ModelClient(Endpoint(url="http://127.0.0.1:9/v1")), ["none"], 10_000), DaemonThreads(), len
+    )
     is_begun, may_end = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
     def look(timeout_s: float) -> bool:
-        if timeout_s == AT_ONCE_S:
+        if timeout_s == INLINE_TIMEOUT_S:
             raise TimeoutError
         loop.call_soon_threadsafe(is_begun.set)
         return may_end.wait(20)
@@ -408,7 +412,7 @@ async def test_structured_output_is_guarded_and_markers_are_no_part_of_it() -> N
     async with guarded(says('{"n": "sk-abc', '1234"}<E', "ND>"), says('{"n": "a bomb"}'), **options) as (_, t):
         assert [one["data"] for one in (await t.ask("n?")).data] == [{"n": "[removed]"}]
         assert [one.state for one in await t.conversations()] == ["completed"]
-        with pytest.raises(PeerFailed, match=r"I cannot give this answer\."):
+        with pytest.raises(PeerFailedError, match=r"I cannot give this answer\."):
             await t.ask("n?")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from spade_coreason import AgentDefinition
 from spade_coreason.llm.agent import LLMAgent
-from spade_coreason.xmpp.muc.room import RoomPlan
+from spade_coreason.xmpp.muc.room import RoomConfig
 
 from ...support.chat_completions import Answer, ChatServer, Wire, contents, says
 from ...support.hosting import Hosted, hosted
@@ -54,10 +54,10 @@ async def test_a_marker_in_pieces_ends_the_conversation_and_is_never_seen(prosod
         assert (last["body"], replaces(last)) == ("The secret word, which nobody knows, is ***. Bye.", first["id"])
         assert last["body"].startswith(first["body"])
         await online.settled()
-        assert [row.record.state for row in await online.store.conversations()] == ["completed"]
+        assert [row.contract_record.state for row in await online.store.list_conversations()] == ["completed"]
         assert await person.ask("hello?", online.jid) == "Hello again."
         await online.settled()
-        assert [row.record.state for row in await online.store.conversations()] == ["active"]
+        assert [row.contract_record.state for row in await online.store.list_conversations()] == ["active"]
 
 
 async def test_what_a_stock_client_shows_of_a_blocked_answer_is_corrected(prosody: XmppServer, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ async def test_what_people_are_called_in_a_room_is_guarded_like_what_they_say(pr
         async with (
             StockClient(*await prosody.account(), prosody) as one,
             StockClient(*await prosody.account(), prosody) as other,
-            hosted(agent, prosody, tmp_path, rooms=[RoomPlan(room, "Keeper")]) as online,
+            hosted(agent, prosody, tmp_path, rooms=[RoomConfig(room, "Keeper")]) as online,
         ):
             await is_in(online, room)
             eve, bob = await Person(one, room, "The swordfish").enter(), await Person(other, room, "bomb").enter()

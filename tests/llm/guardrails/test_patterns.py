@@ -11,8 +11,8 @@ import regex
 
 from spade_coreason.exceptions import ConfigError
 from spade_coreason.llm.guardrails.declaration import Guardrail
-from spade_coreason.llm.guardrails.patterns import PatternFilter, patterns_of
-from spade_coreason.llm.output import Markers
+from spade_coreason.llm.guardrails.patterns import PatternFilter, compile_patterns
+from spade_coreason.llm.output import MarkerFilter
 
 SPLITS = 150
 LONG_S = 30.0
@@ -28,16 +28,16 @@ def in_pieces(text: str, chance: random.Random) -> Iterator[str]:
 
 def redacted(guardrail: Guardrail, pieces: Iterator[str]) -> str:
     shown = [""]
-    [pattern] = patterns_of(guardrail, "options.output_guardrails[0]")
+    [pattern] = compile_patterns(guardrail, "options.output_guardrails[0]")
     one = PatternFilter(pattern, lambda: "#")
     for piece in pieces:
         shown.append(fed(one, piece))
-    return "".join([*shown, one.shown(LONG_S, is_whole=True)])
+    return "".join([*shown, one.release(LONG_S, is_whole=True)])
 
 
 def fed(one: PatternFilter, piece: str) -> str:
     one.feed(piece)
-    return one.shown(LONG_S)
+    return one.release(LONG_S)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_keyword_is_a_whole_word_where_words_are_told_apart() -> None:
 
 
 def test_no_more_is_held_back_than_a_match_may_have() -> None:
-    [pattern] = patterns_of(Guardrail(keywords=("password",)), "")
+    [pattern] = compile_patterns(Guardrail(keywords=("password",)), "")
     one = PatternFilter(pattern, lambda: "#")
     text = "word " * 100
     shown = "".join(fed(one, letter) for letter in text)
@@ -94,27 +94,27 @@ def test_no_more_is_held_back_than_a_match_may_have() -> None:
 
 
 def test_a_match_that_goes_on_is_held_back_whole_and_not_without_end() -> None:
-    [pattern] = patterns_of(Guardrail(regex=(r"BEGIN[\s\S]+",), action="redact", span=10), "")
+    [pattern] = compile_patterns(Guardrail(regex=(r"BEGIN[\s\S]+",), action="redact", span=10), "")
     one = PatternFilter(pattern, lambda: "#")
     shown = fed(one, "hello BEGIN") + "".join(fed(one, "secret " * 100) for _ in range(10))
-    assert shown + one.shown(LONG_S, is_whole=True) == "hello #"
+    assert shown + one.release(LONG_S, is_whole=True) == "hello #"
     assert fed(one, "BEGIN" + "x" * 30_000) == "#"
 
 
 def test_an_expression_without_end_is_given_up() -> None:
-    [pattern] = patterns_of(Guardrail(regex=(r"(x+x+)+y",)), "")
+    [pattern] = compile_patterns(Guardrail(regex=(r"(x+x+)+y",)), "")
     one = PatternFilter(pattern, lambda: "#")
     one.feed("x" * 5000)
     for _ in range(2):
         with pytest.raises(TimeoutError):
-            one.shown(0.01)
-    assert one.give_up() == "x" * 5000
+            one.release(0.01)
+    assert one.flush() == "x" * 5000
 
 
 @pytest.mark.parametrize(("expression", "said"), [("(", "is no regular expression"), ("a*", "matches the empty text")])
 def test_an_expression_that_is_none_is_named(expression: str, said: str) -> None:
     with pytest.raises(ConfigError, match=rf"options.input_guardrails\[2\].regex\[1\]: {said}"):
-        patterns_of(Guardrail(regex=("fine", expression)), "options.input_guardrails[2]")
+        compile_patterns(Guardrail(regex=("fine", expression)), "options.input_guardrails[2]")
 
 
 @pytest.mark.parametrize("markers", [["<END>"], ["ab", "abab"], ["aab", "b"], ["aba", "bab", "abaab"]])
@@ -124,8 +124,8 @@ def test_markers_are_taken_out_of_a_stream_as_of_the_text(markers: list[str]) ->
     found = 0
     for _ in range(SPLITS):
         text = "".join(chance.choices(("a", "b", "ab", "<", "<E", "END>"), k=chance.randrange(40)))
-        one = Markers(markers)
+        one = MarkerFilter(markers)
         assert "".join([*map(one.feed, in_pieces(text, chance)), one.end()]) == whole.sub("", text)
-        assert one.found == bool(whole.search(text))
-        found += one.found
+        assert one.has_found == bool(whole.search(text))
+        found += one.has_found
     assert found > SPLITS // 10

@@ -12,7 +12,7 @@ import pytest
 
 from spade_coreason import AgentDefinition
 from spade_coreason.llm.agent import LLMAgent
-from spade_coreason.llm.mcp.servers import Servers
+from spade_coreason.llm.mcp.servers import MCPServers
 
 from ...support.hosting import hosted
 from ...support.mcp_servers.servers import began, happened, old
@@ -35,7 +35,7 @@ asyncio.run(main())
 
 async def test_a_program_that_ends_for_no_reason_is_killed_and_one_that_does_not_answer_too(tmp_path: Path) -> None:
     given = {"a": old(tmp_path / "a", "stubborn"), "b": old(tmp_path / "b", "deaf", "stubborn")}
-    servers = Servers(given, AgentDefinition.simple("helper"))
+    servers = MCPServers(given, AgentDefinition.simple("helper"))
     opening = asyncio.create_task(servers.open())
     await eventually(lambda: all(began(tmp_path / name) for name in "ab") and bool(servers.tools()))
     await servers.close()
@@ -46,7 +46,7 @@ async def test_a_program_that_ends_for_no_reason_is_killed_and_one_that_does_not
 
 async def test_a_start_that_is_cancelled_leaves_no_program(tmp_path: Path) -> None:
     given = {"a": old(tmp_path / "a"), "b": old(tmp_path / "b", "deaf")}
-    servers = Servers(given, AgentDefinition.simple("helper"))
+    servers = MCPServers(given, AgentDefinition.simple("helper"))
     starting = asyncio.create_task(servers.open())
     await eventually(lambda: all(began(tmp_path / name) for name in "ab") and bool(servers.tools()))
     starting.cancel()

@@ -15,9 +15,9 @@ import yaml
 from spade_coreason import AgentDefinition, ConfigError
 from spade_coreason.llm.agent import LLMAgent
 from spade_coreason.llm.mcp.offers import Offer
-from spade_coreason.llm.mcp.options import servers_of
-from spade_coreason.llm.mcp.requirements import Required, requirements_of
-from spade_coreason.llm.mcp.servers import Servers
+from spade_coreason.llm.mcp.options import parse_servers
+from spade_coreason.llm.mcp.requirements import RequiredTool, parse_requirements
+from spade_coreason.llm.mcp.servers import MCPServers
 
 from ...cli.conftest import Invoke, invoke as invoke
 from ...support.chat_completions import calls, says
@@ -66,9 +66,9 @@ async def test_a_tool_that_is_not_as_the_manifest_requires_it_is_not_offered(
 
 async def test_what_a_server_says_of_the_risk_of_a_tool_is_read(tmp_path: Path) -> None:
     files = {"files": sdk(tmp_path / "log")}
-    offers, _ = await Servers(files, AgentDefinition.simple("helper")).examine()
+    offers, _ = await MCPServers(files, AgentDefinition.simple("helper")).examine()
     wanted = [{"uri": one.uri, "hash": one.hash, "risk_level": "safe"} for one in offers if one.tool in ("add", "die")]
-    _, problems = await Servers(files, requiring(*wanted)).examine()
+    _, problems = await MCPServers(files, requiring(*wanted)).examine()
     [problem] = map(str, problems)
     assert "risk_level: mcp://files/die may destroy something, as its server says; write critical" in problem
 
@@ -77,10 +77,10 @@ def test_a_safe_tool_may_not_be_one_of_which_its_server_says_that_it_destroys() 
     erase = offer("files", "erase", destroys=True)
     for risk, is_wrong in (("safe", True), ("standard", False), ("critical", False)):
         required = requiring({"uri": erase.uri, "hash": erase.hash, "risk_level": risk})
-        [[one]] = [list(one.values()) for one in requirements_of(required, ["files"]).values()]
-        assert isinstance(one, Required)
-        assert (one.fault(erase) is not None) is is_wrong
-        assert one.fault(offer("files", "erase")) is None
+        [[one]] = [list(one.values()) for one in parse_requirements(required, ["files"]).values()]
+        assert isinstance(one, RequiredTool)
+        assert (one.find_fault(erase) is not None) is is_wrong
+        assert one.find_fault(offer("files", "erase")) is None
 
 
 def test_the_hash_changes_with_all_that_a_model_is_told_and_not_with_the_order_of_keys() -> None:
@@ -147,7 +147,7 @@ def test_what_the_documents_show_is_read() -> None:
     [commented] = re.findall(r"^      # mcp:\n(?:      #   .*\n)+", configured, re.M)
     shown = [yaml.safe_load(text) for text in (block, commented.replace("# ", ""))]
     for options in shown:
-        assert servers_of(options["mcp"]).keys() == {"files", "web"}
+        assert parse_servers(options["mcp"]).keys() == {"files", "web"}
 
 
 def test_a_manifest_that_requires_a_tool_of_no_server_is_a_wrong_one() -> None:

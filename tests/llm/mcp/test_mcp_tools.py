@@ -15,7 +15,7 @@ from aiohttp import web
 
 from spade_coreason.domain.conversation import Rules
 from spade_coreason.runtime.policy import Policy
-from spade_coreason.xmpp.servers.process import free_ports
+from spade_coreason.xmpp.servers.process import find_free_ports
 
 from ...support.chat_completions import calls, contents, says
 from ...support.mcp_servers.servers import HERE, answering, away, began, happened, offered, old, results, sdk, tools
@@ -200,7 +200,7 @@ async def test_tools_for_which_there_is_no_room_are_left_out_and_the_agent_answe
 
 
 async def test_a_server_by_http_is_asked_and_found_again_after_it_was_killed(tmp_path: Path) -> None:
-    log, port = tmp_path / "log", free_ports(1)[0]
+    log, port = tmp_path / "log", find_free_ports(1)[0]
     mcp = {"web": {"url": f"http://127.0.0.1:{port}/mcp", "timeout_s": 30}}
     add, long = ("web__add", {"a": 2, "b": 3}), ("web__long", {"size": 50_000_000})
     begin = [*sdk(log)["command"], str(port)]

@@ -21,7 +21,7 @@ import pytest
 
 from spade_coreason.exceptions import MemoryFileError, MemoryFullError, StoreError
 from spade_coreason.memory.interaction.file import MemoryLimits
-from spade_coreason.memory.interaction.journal import folded
+from spade_coreason.memory.interaction.journal import encode_fold
 from spade_coreason.memory.interaction.store import AgentInteractionMemory
 
 AGENT = "support_agent@example.com"
@@ -211,7 +211,7 @@ def test_a_damaged_journal_is_named_and_kept(tmp_path: Path, damage: str) -> Non
         other.add_information("c", "x")
         other.journal_path.replace(path)
     else:
-        path.write_bytes(folded("") + path.read_bytes())
+        path.write_bytes(encode_fold("") + path.read_bytes())
     data = path.read_bytes()
     for attempt in (lambda: memory.add_information("c", "x"), lambda: memory_in(tmp_path), memory.flush):
         with pytest.raises(MemoryFileError, match="move it aside to go on without what was added") as caught:
@@ -240,7 +240,7 @@ def interrupted_fold(memory: AgentInteractionMemory, fold: Callable[[], object])
     """Leaves what a process leaves that is killed between taking the new file and removing the journal."""
     journal = memory.journal_path.read_bytes()
     fold()
-    memory.journal_path.write_bytes(journal + folded(hashlib.sha256(memory.path.read_bytes()).hexdigest()))
+    memory.journal_path.write_bytes(journal + encode_fold(hashlib.sha256(memory.path.read_bytes()).hexdigest()))
 
 
 def test_a_fold_killed_before_its_end_counts_nothing_twice(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_a_fold_killed_at_its_begin_loses_nothing(tmp_path: Path) -> None:
     watcher, memory = memory_in(tmp_path), memory_in(tmp_path)
     memory.add_information("c", "x")
     with open(memory.journal_path, "ab") as file:
-        file.write(folded("0" * 64))
+        file.write(encode_fold("0" * 64))
     memory.add_information("c", "y")
     for reader in (watcher, memory, memory_in(tmp_path)):
         assert reader.get_information("c") == ["x", "y"]

@@ -17,12 +17,12 @@ from spade_coreason import (
     AgentInteractionMemory,
     AgentRequest,
     AgentTester,
-    PeerFailed,
+    PeerFailedError,
     ResponseHandler,
     SessionHandle,
 )
 from spade_coreason.memory.interaction.file import Addition, MemoryFile, MemoryLimits
-from spade_coreason.memory.interaction.journal import added
+from spade_coreason.memory.interaction.journal import encode_addition
 
 from ...support.errors import ExpectedErrors
 from ...support.wait import eventually
@@ -115,7 +115,7 @@ async def test_what_a_turn_adds_is_synced_once_and_before_its_answer_is_stored(t
         assert not finished
         assert t.unread(ALICE) == []
         assert disk.syncs == 0
-        assert [pending.answer for pending in await store.inbox.pending()] == [None]
+        assert [pending.answer for pending in await store.inbox.load_pending()] == [None]
         disk.spins.set()
         assert await asking == ["done"]
         assert disk.syncs == 1
@@ -208,18 +208,18 @@ def test_a_sync_waits_for_what_is_being_written(tmp_path: Path, disk: Disk) -> N
     syncing = threading.Thread(target=file.sync)
 
     def leave() -> bool:
-        assert file.synced < file.left  # so that a turn that ends now does not believe that nothing is left
+        assert file.completed_syncs < file.deferred_syncs  # so that a turn that ends now does not believe that nothing is left
         syncing.start()
         syncing.join(0.1)
         assert syncing.is_alive()
         return True
 
-    file.add(addition := Addition("c", b"{}\n", added("c", "x", ""), leave))
-    file.write()
+    file.enqueue(addition := Addition("c", b"{}\n", encode_addition("c", "x", ""), leave))
+    file.write_queued()
     addition.result()
     syncing.join()
-    assert disk.kept == {str(file.journal): file.journal.read_bytes()}
-    assert file.synced == file.left
+    assert disk.kept == {str(file.journal_path): file.journal_path.read_bytes()}
+    assert file.completed_syncs == file.deferred_syncs
 
 
 async def test_a_turn_in_which_settle_was_called_has_nothing_left_to_sync(tmp_path: Path, disk: Disk) -> None:
@@ -282,7 +282,7 @@ async def test_a_turn_whose_memory_cannot_be_synced_is_not_answered_as_finished(
         memory.journal_path.mkdir()
 
     async with AgentTester(Agent(work)) as t:
-        with pytest.raises(PeerFailed, match="My memory cannot be read or written, so this is not remembered") as caught:
+        with pytest.raises(PeerFailedError, match="My memory cannot be read or written, so this is not remembered") as caught:
             await t.ask("work")
         assert caught.value.code == 503
         assert "cannot be read: Is a directory; what was stored is kept; see to the directory, and try again" in caplog.text
@@ -306,7 +306,7 @@ async def test_each_memory_that_cannot_be_synced_is_named(
             memory.journal_path.mkdir()
 
     async with AgentTester(Agent(work)) as t:
-        with pytest.raises(PeerFailed, match="this is not remembered"):
+        with pytest.raises(PeerFailedError, match="this is not remembered"):
             await t.ask("work")
     assert all(f"{memory.path}: cannot be read: Is a directory" in caplog.text for memory in memories)
 
@@ -327,7 +327,7 @@ async def test_what_the_disk_refuses_to_sync_is_written_anew(
         if refusals == 1:
             assert (await t.ask("work")).text == "done"
         else:
-            with pytest.raises(PeerFailed, match="this is not remembered"):
+            with pytest.raises(PeerFailedError, match="this is not remembered"):
                 await t.ask("work")
             assert not memory.path.exists()
             memory.settle()  # as the next turn that adds does

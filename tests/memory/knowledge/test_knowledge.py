@@ -21,12 +21,12 @@ from spade_coreason import (
     agent,
 )
 from spade_coreason.memory.knowledge.embeddings import Embedder, OpenAIEmbedder
-from spade_coreason.memory.openai_api import WebApi
+from spade_coreason.memory.openai_api import OpenAIApi
 from spade_coreason.storage import open_database
 from spade_coreason.storage.backup import back_up, restore
 from spade_coreason.storage.database import Database
-from spade_coreason.storage.knowledge import KnowledgeStore, Shelf
-from spade_coreason.storage.repository import AgentStore
+from spade_coreason.storage.knowledge import KnowledgeRepository, Shelf
+from spade_coreason.storage.repository import AgentRepository
 
 from ...support.databases import SQLITE
 from ...support.errors import ExpectedErrors
@@ -57,7 +57,7 @@ async def open_knowledge(database: Database) -> AsyncIterator[Open]:
 
     def open_(server: ModelServer | None = None, model: str = "small", jid: str = AGENT, **options: Any) -> Knowledge:
         embedder = embedder_of(server, model, **options) if server is not None else None
-        opened.append(Knowledge(KnowledgeStore(database, jid), embedder))
+        opened.append(Knowledge(KnowledgeRepository(database, jid), embedder))
         return opened[-1]
 
     yield open_
@@ -66,7 +66,7 @@ async def open_knowledge(database: Database) -> AsyncIterator[Open]:
 
 
 def embedder_of(server: ModelServer, model: str = "small", batch: int = 64, **options: Any) -> Embedder:
-    return OpenAIEmbedder(WebApi(server.url, first_pause_s=0.001, **options), model, batch=batch)
+    return OpenAIEmbedder(OpenAIApi(server.url, first_back_off_s=0.001, **options), model, batch=batch)
 
 
 async def texts(found: Awaitable[list[Any]]) -> list[str]:
@@ -235,7 +235,7 @@ async def test_what_may_pass_is_tried_again_and_what_may_not_is_said(models: Mod
     with pytest.raises(ModelError, match="says 503"):
         await embedder.embed(["a"])
     await embedder.close()
-    nobody = OpenAIEmbedder(WebApi("http://127.0.0.1:1/v1", first_pause_s=0.001), "m")
+    nobody = OpenAIEmbedder(OpenAIApi("http://127.0.0.1:1/v1", first_back_off_s=0.001), "m")
     with pytest.raises(ModelError, match=r"http://127.0.0.1:1/v1/embeddings: cannot be reached"):
         await nobody.embed(["a"])
     await nobody.close()
@@ -248,11 +248,11 @@ async def test_what_may_pass_is_tried_again_and_what_may_not_is_said(models: Mod
 
 async def test_an_api_key_is_sent_and_never_shown() -> None:
     async with ModelServer(api_key="s3cret") as server:
-        api = WebApi(server.url, "s3cret")
+        api = OpenAIApi(server.url, "s3cret")
         assert len(await OpenAIEmbedder(api, "m").embed(["a"])) == 1
         assert "s3cret" not in repr(api)
         await api.close()
-        wrong = WebApi(server.url, "other")
+        wrong = OpenAIApi(server.url, "other")
         with pytest.raises(ModelError, match=r"401; see to api_key; its words: Incorrect API key provided") as caught:
             await OpenAIEmbedder(wrong, "m").embed(["a"])
         assert "other" not in str(caught.value)
@@ -375,24 +375,24 @@ async def test_a_person_who_is_forgotten_is_forgotten_here_too(
     await knowledge.add("the xylophone of alice", "doc", person=ALICE)
     await knowledge.add("the glockenspiel of bob", "doc", person=BOB)
     await knowledge.add("something of the agent", "doc")
-    store = AgentStore(database, AGENT)
-    assert [shelf for shelf, *_ in await knowledge.store.texts([Shelf("person", ALICE)])] == [Shelf("person", ALICE)]
-    assert (await store.forget(ALICE)).documents == 1
-    assert await knowledge.store.texts([Shelf("person", ALICE)]) == []
+    store = AgentRepository(database, AGENT)
+    assert [shelf for shelf, *_ in await knowledge.repository.load_texts([Shelf("person", ALICE)])] == [Shelf("person", ALICE)]
+    assert (await store.erase_person(ALICE)).documents == 1
+    assert await knowledge.repository.load_texts([Shelf("person", ALICE)]) == []
     assert await knowledge.search("xylophone", person=ALICE, threshold=0.7) == []
     assert await texts(knowledge.search("glockenspiel", person=BOB)) == ["the glockenspiel of bob"]
-    assert (await store.forget(ALICE)).documents == 0
+    assert (await store.erase_person(ALICE)).documents == 0
     await knowledge.add("a new one of alice", "doc", person=ALICE)
     assert await texts(knowledge.search("new", person=ALICE)) == ["a new one of alice"]
 
 
 async def test_what_is_forgotten_is_not_in_the_file_either(tmp_path: Path) -> None:
     database = await open_database(f"sqlite+aiosqlite:///{tmp_path}/platform.db", "off")
-    knowledge = Knowledge(KnowledgeStore(database, AGENT))
+    knowledge = Knowledge(KnowledgeRepository(database, AGENT))
     for number in range(50):
         await knowledge.add(f"the glockenspiel of bob, number {number}", f"doc {number}", person=BOB)
         await knowledge.add(f"the xylophone of alice, number {number}", f"doc {number}", person=ALICE)
-    assert (await AgentStore(database, AGENT).forget(ALICE)).documents == 50
+    assert (await AgentRepository(database, AGENT).erase_person(ALICE)).documents == 50
     await database.close()
     content = await asyncio.to_thread(lambda: b"".join(file.read_bytes() for file in tmp_path.iterdir()))
     assert b"glockenspiel" in content
@@ -405,14 +405,14 @@ async def test_turns_are_taken_in_once_however_often(
     expected_errors("turns are kept without vectors")
     knowledge = open_knowledge(models)
     turns = [(n, Interaction(input={"query": f"question {n}"}, output={"text": "the same answer"})) for n in range(1, 4)]
-    await knowledge.take_turns("one", turns[:2])
-    await knowledge.take_turns("one", turns)
+    await knowledge.add_turns("one", turns[:2])
+    await knowledge.add_turns("one", turns)
     assert [document.name for document in await knowledge.list(conversation="one")] == ["turn 1", "turn 2", "turn 3"]
     assert await texts(knowledge.search("question 2", 1, conversation="one")) == ["question 2\nthe same answer"]
     models.failures = [400]
-    await knowledge.take_turns("one", [(4, Interaction(input={"query": "question 4"}))])
+    await knowledge.add_turns("one", [(4, Interaction(input={"query": "question 4"}))])
     assert [document.indexed for document in await knowledge.list(conversation="one")] == [1, 1, 1, 0]
-    await knowledge.take_turns("one", [(5, Interaction(input={"query": "question 5"}))])
+    await knowledge.add_turns("one", [(5, Interaction(input={"query": "question 5"}))])
     assert [document.indexed for document in await knowledge.list(conversation="one")] == [1] * 5
 
 
@@ -429,19 +429,19 @@ async def test_knowledge_is_in_a_backup_and_found_in_either_database(
         await database.close()
         database = await open_database(target, "off")
         for query, embedder in (("refund policy", None), ("reimbursed", embedder_of(models))):
-            knowledge = Knowledge(KnowledgeStore(database, AGENT), embedder)
+            knowledge = Knowledge(KnowledgeRepository(database, AGENT), embedder)
             assert await texts(knowledge.search(query, threshold=0.6)) == [REFUNDS]
             await knowledge.close()
-        assert await Knowledge(KnowledgeStore(database, AGENT)).add(HOURS, "hours") == "new"
+        assert await Knowledge(KnowledgeRepository(database, AGENT)).add(HOURS, "hours") == "new"
         await database.close()
 
 
 async def test_a_turn_that_retention_deletes_is_not_known_any_more(open_knowledge: Open, database: Database) -> None:
-    store, knowledge = AgentStore(database, AGENT), open_knowledge()
+    store, knowledge = AgentRepository(database, AGENT), open_knowledge()
     row = conversation(store)
     for number in range(1, 4):
         row = await turn(store, row)
-        await knowledge.take_turns("t", [(number, Interaction(input={"query": f"question {number}"}))])
+        await knowledge.add_turns("t", [(number, Interaction(input={"query": f"question {number}"}))])
     assert await store.retention.delete_oldest(row.id, None, 2, 100) == 2
     assert [document.name for document in await knowledge.list(conversation="t")] == ["turn 3"]
     assert await texts(knowledge.search("question", conversation="t")) == ["question 3"]

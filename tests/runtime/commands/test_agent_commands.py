@@ -46,7 +46,7 @@ class Heir(Agent):
 
 def test_fields_come_from_the_parameters() -> None:
     [own] = commands_of(Heir())
-    assert (own.name, own.what) == ("sum", "add numbers")
+    assert (own.name, own.description) == ("sum", "add numbers")
     assert own.fields == (
         Field("first", "the first", "number", is_required=True),
         Field("second", "second", "number", default=1),
@@ -125,10 +125,10 @@ async def test_choices_are_texts_and_not_too_many(choices: list[Any]) -> None:
 
 def test_a_field_takes_what_a_form_and_a_person_write() -> None:
     switch = Field("s", "", "yes or no", default=True)
-    assert [switch.read(text) for text in ("1", "0", "true", "No", "", None)] == [True, False, True, False, True, True]
-    few = Field("n", "", "number", least=1, most=200)
-    assert [few.read(text) for text in ("7", "9999")] == [7, 200]
+    assert [switch.parse(text) for text in ("1", "0", "true", "No", "", None)] == [True, False, True, False, True, True]
+    few = Field("n", "", "number", minimum=1, maximum=200)
+    assert [few.parse(text) for text in ("7", "9999")] == [7, 200]
     with pytest.raises(FieldError, match="n is 1 or more, not -3"):
-        few.read("-3")
+        few.parse("-3")
     with pytest.raises(FieldError, match="n is a number"):
-        few.read("٣")
+        few.parse("٣")

@@ -15,7 +15,7 @@ from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest
 from spade_coreason.domain.conversation import Rules
 from spade_coreason.memory.session import Session
 from spade_coreason.runtime.commands.builtin import EVERYBODY
-from spade_coreason.runtime.commands.parser import find, without_escape
+from spade_coreason.runtime.commands.parser import find_command, remove_escape
 
 from ...support.clock import Clock
 from ...support.errors import ExpectedErrors
@@ -80,7 +80,7 @@ async def said(t: AgentTester, text: str, **how: Any) -> str:
     ],
 )
 def test_what_begins_with_the_name_of_a_command_is_one(text: str, command: str | None) -> None:
-    found = find(text, EVERYBODY)
+    found = find_command(text, EVERYBODY)
     assert (found[0].name if found else None) == command
 
 
@@ -88,14 +88,14 @@ def test_what_begins_with_the_name_of_a_command_is_one(text: str, command: str |
     ("text", "for_the_agent"), [("//help", "/help"), (" //Forget me", " /Forget me"), ("//x", "//x"), ("a//help", "a//help")]
 )
 def test_a_second_slash_makes_a_text_of_a_command(text: str, for_the_agent: str) -> None:
-    assert without_escape(text, EVERYBODY) == for_the_agent
+    assert remove_escape(text, EVERYBODY) == for_the_agent
 
 
 async def test_help_names_the_agent_and_every_command() -> None:
     async with talking() as t:
         text = await said(t, "/help")
         assert text.startswith("I am notes: Keeps notes")
-        assert all(f"\n{command.text}   {command.what}" in text for command in EVERYBODY)
+        assert all(f"\n{command.text}   {command.description}" in text for command in EVERYBODY)
         assert "/pause" not in text
 
 
@@ -245,7 +245,7 @@ async def test_forget_me_deletes_everything_and_what_runs_elsewhere_is_dropped()
             assert await said(t, "/memory", thread=thread) == "Nothing."
         assert "told: bobs" in await said(t, "/memory", user=BOB)
         store = t.runners[AGENT].store
-        assert {row.owner for row in await store.conversations() if row.turns} == {BOB}
+        assert {row.owner for row in await store.list_conversations() if row.turns} == {BOB}
         await t.restart()
         await t.settled()
         assert t.unread(ALICE) == []

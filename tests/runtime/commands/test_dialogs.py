@@ -21,7 +21,7 @@ from spade_coreason import (
 )
 from spade_coreason.codec.adhoc import Action, CommandCall, CommandProblem, CommandStage
 from spade_coreason.memory.session import Session
-from spade_coreason.runtime.commands.dialogs import Dialogues
+from spade_coreason.runtime.commands.dialogs import AdHocSessions
 from spade_coreason.runtime.timings import Timings
 
 from ...support.wait import eventually
@@ -56,7 +56,7 @@ class Slow:
 class Desk:
     """Calls of people, one after the other."""
 
-    def __init__(self, t: AgentTester, dialogues: Dialogues) -> None:
+    def __init__(self, t: AgentTester, dialogues: AdHocSessions) -> None:
         self.t = t
         self.dialogues = dialogues
         agent = t.agent
@@ -85,7 +85,7 @@ class Desk:
 @asynccontextmanager
 async def desk(policy: Policy | None = None, **how: float) -> AsyncIterator[Desk]:
     async with AgentTester(Slow, policy=policy, user=ALICE) as t:
-        dialogues = Dialogues(t.runners[AGENT], **how)
+        dialogues = AdHocSessions(t.runners[AGENT], **how)
         yield Desk(t, dialogues)
         await dialogues.close()
 
@@ -198,7 +198,7 @@ async def test_what_a_turn_does_that_cannot_be_stopped_is_forgotten_too() -> Non
         t.agent.may_go_on.set()  # type: ignore[attr-defined]  # of this test's own agent
         await t.settled()
         assert [record.conversation_id for record in await t.conversations()] == []
-        assert await t.runners[AGENT].store.variables("conversation", "a") == {}
+        assert await t.runners[AGENT].store.load_variables("conversation", "a") == {}
         assert t.unread() == []
 
 

@@ -78,13 +78,13 @@ def requiring(*requirements: dict[str, Any]) -> AgentDefinition:
 def offered(t: AgentTester) -> list[str]:
     """What the agent would show a model now; it hears of changes in its own time."""
     assert isinstance(t.agent, LLMAgent)
-    return [tool.name for tool in t.agent.servers.tools()]
+    return [tool.name for tool in t.agent.mcp_servers.tools()]
 
 
 def away(t: AgentTester) -> list[str]:
     """The servers that the agent cannot ask now."""
     assert isinstance(t.agent, LLMAgent)
-    return t.agent.servers.away
+    return t.agent.mcp_servers.disconnected_names
 
 
 def _lines(log: Path) -> list[str]:

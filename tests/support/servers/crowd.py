@@ -9,7 +9,7 @@ import secrets
 from dataclasses import dataclass, field
 from xml.sax.saxutils import quoteattr
 
-from spade_coreason.xmpp.servers.process import free_ports
+from spade_coreason.xmpp.servers.process import find_free_ports
 
 from ..wait import PATIENCE_S
 
@@ -24,7 +24,7 @@ _GROUP = 50
 class Entrance:
     """Where a server takes the crowd in."""
 
-    port: int = field(default_factory=lambda: free_ports(1)[0])
+    port: int = field(default_factory=lambda: find_free_ports(1)[0])
     secret: str = field(default_factory=lambda: secrets.token_hex(8))
     host: str = HOST
 

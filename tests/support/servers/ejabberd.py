@@ -6,8 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
-from spade_coreason.xmpp.servers.certificate import certificate_in
-from spade_coreason.xmpp.servers.process import free_ports
+from spade_coreason.xmpp.servers.certificate import ensure_certificate
+from spade_coreason.xmpp.servers.process import find_free_ports
 
 from .crowd import Entrance
 from .server import DOMAIN, OTHER_DOMAIN, XmppServer
@@ -81,13 +81,13 @@ def ejabberd(
     `crowd` may connect. It `registers` accounts in-band (XEP-0077), or does not.
     """
     domains = [prefix + domain for domain in (DOMAIN, OTHER_DOMAIN) for prefix in ("", "muc.", "pubsub.", "upload.")]
-    certificate = certificate_in(directory / "certs", domains)
+    certificate = ensure_certificate(directory / "certs", domains)
     database = directory / "db"
     database.mkdir(parents=True, exist_ok=True)
     pem = directory / "ejabberd.pem"
     pem.touch(mode=0o600)
     pem.write_bytes(certificate.certificate.read_bytes() + certificate.key.read_bytes())
-    c2s, http = free_ports(2)
+    c2s, http = find_free_ports(2)
     modules = []
     if offline:
         modules.append("  mod_offline: {access_max_user_messages: 5000}")

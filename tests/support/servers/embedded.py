@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import spade_coreason.xmpp.servers
-from spade_coreason.xmpp.servers.certificate import certificate_in
-from spade_coreason.xmpp.servers.process import free_ports
+from spade_coreason.xmpp.servers.certificate import ensure_certificate
+from spade_coreason.xmpp.servers.process import find_free_ports
 
 from .server import DOMAIN, XmppServer
 
@@ -17,8 +17,8 @@ PROGRAM = Path(spade_coreason.xmpp.servers.__file__).with_name("embedded_main.py
 def embedded(directory: Path) -> XmppServer:
     """A server in `directory`, not started yet: `with embedded(tmp_path) as server: …`."""
     certs = directory / "certs"
-    certificate = certificate_in(certs, (DOMAIN,))
-    [port] = free_ports(1)
+    certificate = ensure_certificate(certs, (DOMAIN,))
+    [port] = find_free_ports(1)
     return XmppServer(
         kind="embedded",
         port=port,

@@ -6,8 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
-from spade_coreason.xmpp.servers.certificate import certificate_in
-from spade_coreason.xmpp.servers.process import free_ports
+from spade_coreason.xmpp.servers.certificate import ensure_certificate
+from spade_coreason.xmpp.servers.process import find_free_ports
 
 from .crowd import Entrance
 from .server import DOMAIN, OTHER_DOMAIN, XmppServer
@@ -94,9 +94,9 @@ def prosody(
     are what one account may upload a day. Without `offline` no mail waits for who is away. A `crowd` may connect. It
     `registers` accounts in-band (XEP-0077), or does not. It serves an `other` domain too.
     """
-    certificate = certificate_in(directory / "certs", (DOMAIN, other, f"muc.{DOMAIN}"))
+    certificate = ensure_certificate(directory / "certs", (DOMAIN, other, f"muc.{DOMAIN}"))
     (directory / "data").mkdir(parents=True, exist_ok=True)
-    c2s, http = free_ports(2)
+    c2s, http = find_free_ports(2)
     modules = [name for name, wanted in (("smacks", smacks), ("mam", archive)) if wanted]
     settings = {
         "c2s_stanza_size_limit": stanza_bytes,

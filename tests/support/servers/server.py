@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from spade_coreason.xmpp.servers import lifeline
-from spade_coreason.xmpp.servers.certificate import Certificate
-from spade_coreason.xmpp.servers.stream import StreamError, bare_stream
+from spade_coreason.xmpp.servers.certificate import CertificateFiles
+from spade_coreason.xmpp.servers.stream import StreamError, open_bare_stream
 
 from ..wait import PATIENCE_S
 
@@ -49,7 +49,7 @@ class XmppServer:
     kind: Kind
     port: int
     directory: Path
-    certificate: Certificate
+    certificate: CertificateFiles
     command: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
     http_port: int | None = None
@@ -123,7 +123,7 @@ class XmppServer:
             try:
                 async with (
                     asyncio.timeout(ATTEMPT_S if self.kind == "embedded" else PATIENCE_S),
-                    bare_stream(self.host, self.port, domain, self.tls_context()) as stream,
+                    open_bare_stream(self.host, self.port, domain, self.tls_context()) as stream,
                 ):
                     await stream.register(user, password)
                 break
@@ -145,7 +145,7 @@ class XmppServer:
             try:
                 async with (
                     asyncio.timeout(ATTEMPT_S),
-                    bare_stream(self.host, self.port, self.domain, self.tls_context()) as stream,
+                    open_bare_stream(self.host, self.port, self.domain, self.tls_context()) as stream,
                 ):
                     if stream.certificate_der == self.certificate.der:
                         return

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
-from spade_coreason.domain.access import Access
+from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.exceptions import ConnectError, LoginError
-from spade_coreason.runtime.gateway import Door
+from spade_coreason.runtime.gateway import InboundGateway
 from spade_coreason.runtime.peers import OpenRequests
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import open_database
-from spade_coreason.storage.repository import AgentStore
-from spade_coreason.xmpp.connection.endpoint import Endpoint
+from spade_coreason.storage.repository import AgentRepository
+from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
 from spade_coreason.xmpp.host import HostedAgent
-from spade_coreason.xmpp.servers.certificate import certificate_in
-from spade_coreason.xmpp.servers.process import free_ports
+from spade_coreason.xmpp.servers.certificate import ensure_certificate
+from spade_coreason.xmpp.servers.process import find_free_ports
 from spade_coreason.xmpp.timings import ConnectionTimings
 
 from ...support.clock import LoopClock
@@ -42,12 +42,12 @@ STREAM = (
 )
 
 
-async def _start(jid: str, password: str, endpoint: Endpoint, tmp_path: Path, *, register: bool = False) -> HostedAgent:
+async def _start(jid: str, password: str, endpoint: ServerEndpoint, tmp_path: Path, *, register: bool = False) -> HostedAgent:
     database = await open_database(f"sqlite+aiosqlite:///{tmp_path}/connect.db", "normal")
     try:
         host = HostedAgent(jid, password, endpoint, register=register)
-        runner = Runner(Echo(), jid, AgentStore(database, jid))
-        host.serve(runner, Door(runner, OpenRequests(), Access(jid), host.send))
+        runner = Runner(Echo(), jid, AgentRepository(database, jid))
+        host.serve(runner, InboundGateway(runner, OpenRequests(), AccessPolicy(jid), host.send))
         await host.start()
         return host
     finally:
@@ -55,7 +55,7 @@ async def _start(jid: str, password: str, endpoint: Endpoint, tmp_path: Path, *,
 
 
 async def _fails(
-    endpoint: Endpoint,
+    endpoint: ServerEndpoint,
     tmp_path: Path,
     account: tuple[str, str] = ("a@localhost", "x"),
     *,
@@ -81,8 +81,8 @@ async def _fails(
 
 
 async def test_a_closed_port_is_refused_at_once(tmp_path: Path) -> None:
-    [port] = free_ports(1)
-    text = await _fails(Endpoint("127.0.0.1", port, timeout_s=5), tmp_path)
+    [port] = find_free_ports(1)
+    text = await _fails(ServerEndpoint("127.0.0.1", port, timeout_s=5), tmp_path)
     assert text == f"a@localhost/agent: cannot connect to 127.0.0.1:{port}: Connection refused; {LOOK_AT}"
 
 
@@ -91,7 +91,7 @@ async def test_a_server_that_hangs_up_is_an_error_with_a_remedy(tmp_path: Path) 
         writer.close()
 
     async with _listening(hang_up) as port:
-        text = await _fails(Endpoint("127.0.0.1", port, timeout_s=5), tmp_path)
+        text = await _fails(ServerEndpoint("127.0.0.1", port, timeout_s=5), tmp_path)
     assert text.startswith(f"a@localhost/agent: cannot connect to 127.0.0.1:{port}: ")
     assert text.endswith(f"; {LOOK_AT}")
 
@@ -117,7 +117,7 @@ async def test_a_port_that_never_answers_ends_with_the_timeout(tmp_path: Path) -
         connected.set()
 
     async with _listening(silence) as port:
-        text = await _fails(Endpoint("127.0.0.1", port, timeout_s=0.5), tmp_path, after=connected)
+        text = await _fails(ServerEndpoint("127.0.0.1", port, timeout_s=0.5), tmp_path, after=connected)
     assert text.endswith(f"127.0.0.1:{port}: no answer within 0.5 s; is it the right host and port?")
 
 
@@ -127,7 +127,7 @@ async def test_another_kind_of_server_is_an_error(tmp_path: Path) -> None:
         writer.close()
 
     async with _listening(http) as port:
-        text = await _fails(Endpoint("127.0.0.1", port, timeout_s=1), tmp_path)
+        text = await _fails(ServerEndpoint("127.0.0.1", port, timeout_s=1), tmp_path)
     assert f"cannot connect to 127.0.0.1:{port}" in text
 
 
@@ -147,7 +147,7 @@ async def test_a_stream_with_xml_entities_is_ended_at_once(first: str, at_once: 
                 await asyncio.sleep(0)  # each piece comes in by itself
 
     async with _listening(serve) as port:
-        text = await _fails(Endpoint("127.0.0.1", port, timeout_s=10), tmp_path)
+        text = await _fails(ServerEndpoint("127.0.0.1", port, timeout_s=10), tmp_path)
     assert f"cannot connect to 127.0.0.1:{port}" in text
     assert "no answer" not in text
 
@@ -162,7 +162,7 @@ async def test_a_server_that_says_what_is_no_xml_is_told_so_and_left_at_once(tmp
             heard.append((await reader.read()).decode())
 
     async with _listening(serve) as port:
-        text = await _fails(Endpoint("127.0.0.1", port, timeout_s=10), tmp_path)
+        text = await _fails(ServerEndpoint("127.0.0.1", port, timeout_s=10), tmp_path)
         await eventually(lambda: bool(heard))
     assert f"cannot connect to 127.0.0.1:{port}: its stream is no XML: mismatched tag" in text
     assert "<not-well-formed xmlns='urn:ietf:params:xml:ns:xmpp-streams'/>" in heard[0]
@@ -198,8 +198,8 @@ async def test_whose_account_could_not_be_made_hears_why(server: Callable[..., X
 
 async def test_an_untrusted_certificate_is_refused_before_the_password_leaves(real_server: XmppServer, tmp_path: Path) -> None:
     account = await real_server.account()
-    for ca_file in (None, certificate_in(tmp_path / "another", ("localhost",)).ca_file):
-        endpoint = Endpoint(real_server.host, real_server.port, ca_file=ca_file, timeout_s=5)
+    for ca_file in (None, ensure_certificate(tmp_path / "another", ("localhost",)).ca_file):
+        endpoint = ServerEndpoint(real_server.host, real_server.port, ca_file=ca_file, timeout_s=5)
         text = await _fails(endpoint, tmp_path, account)
         assert "its certificate is not trusted" in text
         assert "set server.tls.ca_file (--ca-file)" in text
@@ -212,7 +212,7 @@ async def test_a_server_of_another_domain_says_so(real_server: XmppServer, tmp_p
 
 
 async def test_a_certificate_of_another_domain_is_refused(tmp_path: Path) -> None:
-    other = certificate_in(tmp_path / "certs", ("example.org",))
+    other = ensure_certificate(tmp_path / "certs", ("example.org",))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(other.certificate, other.key)
 
@@ -225,7 +225,7 @@ async def test_a_certificate_of_another_domain_is_refused(tmp_path: Path) -> Non
             await writer.start_tls(context)
 
     async with _listening(serve) as port:
-        text = await _fails(Endpoint("127.0.0.1", port, ca_file=other.ca_file, timeout_s=2), tmp_path)
+        text = await _fails(ServerEndpoint("127.0.0.1", port, ca_file=other.ca_file, timeout_s=2), tmp_path)
     assert "its certificate is not trusted (Hostname mismatch" in text
     assert text.endswith("it must name the domain of the JID")
 
@@ -296,7 +296,7 @@ async def test_a_cut_connection_comes_back_and_meanwhile_says_so(real_server: Xm
         tunnel.is_open = True
         assert (await alice.answer())["body"] == "two"
         await eventually(echo.host.is_alive)
-        assert echo.host.connection.resumptions == 1
+        assert echo.host.connection.resumption_count == 1
 
 
 @pytest.mark.parametrize("direction", ["to the server", "to the agent"])
@@ -337,7 +337,7 @@ async def test_two_programs_with_one_account_do_not_throw_each_other_out_for_eve
             assert f"another program logged in as {echo.jid}/agent; stop one of the two" in caplog.text
             assert float(caplog.text.rpartition("reconnecting in ")[2].partition(" s")[0]) > 20
             assert await alice.ask("two", echo.jid) == "another two"
-            assert (another.host.connection.sessions, echo.host.connection.sessions) == (1, 1)
+            assert (another.host.connection.session_count, echo.host.connection.session_count) == (1, 1)
         finally:
             await another.stop()
 

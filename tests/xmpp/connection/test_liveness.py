@@ -11,7 +11,7 @@ from spade_coreason.xmpp.connection.liveness import BackOff
 
 def delays(back_off: BackOff, *, after_s: float, count: int) -> list[float]:
     """What is waited before the first attempts after a session that lasted so long; the jitter is a fifth."""
-    back_off.begin(100.0)
+    back_off.start_session(100.0)
     return list(islice(back_off.delays_s(100.0 + after_s), count))
 
 
@@ -28,8 +28,8 @@ def test_sessions_that_did_not_last_let_it_wait_longer_until_one_has_lasted() ->
 
 def test_who_must_not_come_back_at_once_waits_once() -> None:
     back_off = BackOff()
-    back_off.wait_a_little()
+    back_off.require_short_delay()
     assert delays(back_off, after_s=60, count=1)[0] >= 0.4
-    back_off.wait_long()
+    back_off.require_long_delay()
     assert delays(back_off, after_s=60, count=1)[0] >= 24
     assert delays(back_off, after_s=60, count=1) == [0]

@@ -76,7 +76,7 @@ async def test_what_the_server_asks_for_is_acknowledged_in_the_write_of_the_answ
         with closing(sqlite3.connect(agent.url.partition(":///")[2], isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")  # nothing is durable before the server has asked
             alice.send("hi", agent.jid)
-            await eventually(lambda: agent.host.connection.client.sm._is_asked)
+            await eventually(lambda: agent.host.connection.client.stream_management._is_ack_requested)
         assert (await alice.answer())["body"] == "hi"
         [answer] = [text for text in written if "<body>" in text]
         assert answer.startswith("<a xmlns='urn:xmpp:sm:3'"), written

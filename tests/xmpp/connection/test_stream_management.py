@@ -95,9 +95,9 @@ def locked(agent: Hosted) -> Iterator[None]:
 
 async def held(agent: Hosted) -> int:
     """A message has come in that is not durable yet; its number in the session."""
-    sm = agent.host.connection.client.sm
-    await eventually(lambda: any(not durable.done() for _, durable in sm._held))
-    return next(number for number, durable in sm._held if not durable.done())
+    sm = agent.host.connection.client.stream_management
+    await eventually(lambda: any(not durable.done() for _, durable in sm._pending))
+    return next(number for number, durable in sm._pending if not durable.done())
 
 
 async def test_soon_while_the_agent_runs(seldom: XmppServer, tmp_path: Path) -> None:
@@ -105,19 +105,19 @@ async def test_soon_while_the_agent_runs(seldom: XmppServer, tmp_path: Path) -> 
         connection = agent.host.connection
         sent = sent_by(agent, "a")
         await say_three(alice, agent)
-        await eventually(lambda: sent[-1:] == [connection.client.sm.handled])
-        assert await connection.settle(5.0)  # the server has read that
-        connection.client.sm.sm_id = None  # a new session, as after the end of the process
+        await eventually(lambda: sent[-1:] == [connection.client.stream_management.handled])
+        assert await connection.wait_until_acknowledged(5.0)  # the server has read that
+        connection.client.stream_management.sm_id = None  # a new session, as after the end of the process
         connection.client.abort()
-        await eventually(lambda: connection.sessions == 2)
+        await eventually(lambda: connection.session_count == 2)
         assert await alice.ask("last", agent.jid) == "last"
         assert asked(agent) == ["0", "1", "2", "last"]
 
 
 async def test_presences_and_iqs_too(seldom: XmppServer, tmp_path: Path) -> None:
     async with hosted(Echo(), seldom, tmp_path) as agent:
-        sm = agent.host.connection.client.sm
-        await eventually(lambda: sm.handled > 0 and sm._said == sm.handled)
+        sm = agent.host.connection.client.stream_management
+        await eventually(lambda: sm.handled > 0 and sm._last_sent_count == sm.handled)
 
 
 async def test_at_once_when_the_agent_stops(seldom: XmppServer, tmp_path: Path) -> None:
@@ -131,16 +131,16 @@ async def test_at_once_when_the_agent_stops(seldom: XmppServer, tmp_path: Path) 
 
 async def test_what_is_durable_beside_what_is_not_yet(seldom: XmppServer, tmp_path: Path) -> None:
     async with hosted(Echo(), seldom, tmp_path) as agent, StockClient(*await seldom.account(), seldom) as alice:
-        sm = agent.host.connection.client.sm
+        sm = agent.host.connection.client.stream_management
         assert await alice.ask("before", agent.jid) == "before"
         with locked(agent):
             alice.send("first", agent.jid)
             number = await held(agent)
-            await eventually(lambda: sm._said == number - 1)
+            await eventually(lambda: sm._last_sent_count == number - 1)
             alice.send("second", agent.jid)
-            await eventually(lambda: len(sm._held) == 2)
+            await eventually(lambda: len(sm._pending) == 2)
         assert {(await alice.answer())["body"], (await alice.answer())["body"]} == {"first", "second"}
-        await eventually(lambda: not sm._held and sm._said == sm.handled)
+        await eventually(lambda: not sm._pending and sm._last_sent_count == sm.handled)
 
 
 async def test_a_resumption_acknowledges_nothing_that_is_not_durable(each_server: XmppServer, tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ async def test_a_resumption_acknowledges_nothing_that_is_not_durable(each_server
             alice.send("hold this", agent.jid)
             number = await held(agent)
             tunnel.cut()
-            await eventually(lambda: connection.resumptions == 1)
+            await eventually(lambda: connection.resumption_count == 1)
             assert await held(agent) == number  # it came again
         assert resumed == [number - 1]
         assert (await alice.answer())["body"] == "hold this"
@@ -193,9 +193,9 @@ async def test_a_resumption_waits_for_what_is_being_stored(each_server: XmppServ
         await eventually(lambda: connection.state == "online")
         assert len(resumed) == 1
         assert resumed[0] >= number
-        assert connection.client.sm.enabled_in
+        assert connection.client.stream_management.enabled_in
         assert await alice.ask("last", agent.jid) == "last"
-        assert connection.resumptions == 1
+        assert connection.resumption_count == 1
         assert asked(agent) == ["before", "hold this", "last"]
 
 

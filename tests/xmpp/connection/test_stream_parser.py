@@ -42,7 +42,7 @@ def test_stanzas_are_the_same_in_whatever_pieces_they_come(at_once: int) -> None
     assert reader.header is not None
     assert reader.header.attrib == {"id": "x", "{http://www.w3.org/XML/1998/namespace}lang": "de"}
     assert len(reader.header) == 0  # nothing is kept of what was read
-    assert reader.end == ""
+    assert reader.end_reason == ""
 
 
 def test_a_stanza_is_read_when_it_is_complete_and_not_before() -> None:
@@ -72,21 +72,21 @@ def test_what_was_said_before_the_stream_ends_is_read(at_once: int) -> None:
     reader = StreamReader()
     stanzas = _read(reader, (said[begin : begin + at_once] for begin in range(0, len(said), at_once)))
     assert _texts(stanzas) == ["a", "b"]
-    assert reader.end == "End of stream"
+    assert reader.end_reason == "End of stream"
     assert reader.is_xml
 
 
 def test_what_comes_behind_the_end_of_a_stream_is_nothing() -> None:
     reader = StreamReader()
     assert _texts(reader.read((HEADER + _message("a") + END + "<x/>").encode())) == ["a"]
-    assert (reader.end, reader.is_xml) == ("End of stream", True)
+    assert (reader.end_reason, reader.is_xml) == ("End of stream", True)
 
 
 def test_what_was_said_before_what_is_no_xml_is_read() -> None:
     reader = StreamReader()
     stanzas = reader.read((HEADER + _message("a") + "<message><body>b</message>" + _message("c")).encode())
     assert _texts(stanzas) == ["a"]
-    assert reader.end.startswith("its stream is no XML: mismatched tag")
+    assert reader.end_reason.startswith("its stream is no XML: mismatched tag")
     assert not reader.is_xml
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from spade_coreason.xmpp.muc.room import RoomPlan
+from spade_coreason.xmpp.muc.room import RoomConfig
 
 from ...support.hosting import Echo, hosted
 from ...support.servers import ejabberd as ejabberd_server, prosody as prosody_server
@@ -43,7 +43,7 @@ async def test_in_a_crowd_it_answers_who_addresses_it_and_forgets_who_leaves(
     async with (
         StockClient(*await server.account(), server) as client,
         Crowd(entrance) as crowd,
-        hosted(echo, server, tmp_path, rooms=[RoomPlan(name, "Echo")], access=(HOST, "localhost")) as agent,
+        hosted(echo, server, tmp_path, rooms=[RoomConfig(name, "Echo")], access=(HOST, "localhost")) as agent,
     ):
         await eventually(lambda: agent.host.rooms.states.get(name) == "joined")
         room = agent.host.rooms._rooms[name]
@@ -68,7 +68,7 @@ async def test_in_a_crowd_it_answers_who_addresses_it_and_forgets_who_leaves(
 
         crowd.leave(name, *range(OCCUPANTS))
         await eventually(lambda: list(room.occupants) == ["Alice"], PATIENCE_S)
-        assert len(room._speakers) <= 1
-        assert agent.host.abilities._devices == {}
+        assert len(room._nick_by_address) <= 1
+        assert agent.host.peer_features._devices == {}
         assert [jid for jid in agent.host.client.client_roster if HOST in jid or name in jid] == []
-        assert agent.host.connection.sessions == 1
+        assert agent.host.connection.session_count == 1

@@ -20,7 +20,7 @@ from spade_coreason.config.loader import load_settings
 from spade_coreason.domain.conversation import Rules
 from spade_coreason.runtime.policy import Policy
 from spade_coreason.xmpp.muc.membership import RoomState
-from spade_coreason.xmpp.muc.room import RoomPlan
+from spade_coreason.xmpp.muc.room import RoomConfig
 
 from ...support.hosting import PROJECT, By, Echo, Hosted, Tunnel, hosted
 from ...support.servers.clients import StockClient
@@ -113,7 +113,7 @@ async def test_it_answers_who_addresses_it_and_nobody_else(real_server: XmppServ
     room, echo = new_room(), Echo()
     async with (
         StockClient(*await real_server.account(), real_server) as client,
-        hosted(echo, real_server, tmp_path, rooms=[RoomPlan(room, "Echo")]) as agent,
+        hosted(echo, real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent,
     ):
         await is_in(agent, room)  # which made the room, and unlocked it for others
         alice = await Person(client, room, "Alice").enter()
@@ -131,7 +131,7 @@ async def test_it_answers_who_addresses_it_and_nobody_else(real_server: XmppServ
         assert [request.payload["query"] for request in echo.requests] == ["one", "two", "three", "and?"]
         about = echo.requests[0].metadata
         assert (about["room"], about["nickname"], about["sender"]) == (room, "Alice", f"{room}/Alice")
-        assert [row.owner for row in await agent.store.conversations()] == [room]
+        assert [row.owner for row in await agent.store.list_conversations()] == [room]
 
 
 async def test_history_its_own_words_and_subjects_are_no_requests(real_server: XmppServer, tmp_path: Path) -> None:
@@ -144,22 +144,22 @@ async def test_history_its_own_words_and_subjects_are_no_requests(real_server: X
     async with StockClient(*await real_server.account(), real_server) as client:
         alice = await Person(client, room, "Alice").enter()
         await alice.heard_until("Echo: before you came")
-        async with hosted(By(to_itself), real_server, tmp_path, rooms=[RoomPlan(room, "Echo")]) as agent:
+        async with hosted(By(to_itself), real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent:
             await is_in(agent, room)
             client.send(None, room, type="groupchat", extra_xml="<subject>Echo: news</subject>")
             alice.say("Echo: now")
             assert (await alice.hears("Echo"))["body"] == "Alice: now"
             assert (await alice.hears("Echo"))["body"] == "Echo: again"
             assert await alice.heard_until("end") == []
-            assert [row.turns for row in await agent.store.conversations()] == [1]
+            assert [row.turns for row in await agent.store.list_conversations()] == [1]
 
 
 async def test_commands_and_everything_where_it_is_told_so(prosody: XmppServer, tmp_path: Path) -> None:
     room, commands, everything = new_room(), Echo(), Echo()
     async with (
         StockClient(*await prosody.account(), prosody) as client,
-        hosted(commands, prosody, tmp_path, rooms=[RoomPlan(room, "cmd", answers="command")]) as one,
-        hosted(everything, prosody, tmp_path, rooms=[RoomPlan(room, "all", answers="all")]) as two,
+        hosted(commands, prosody, tmp_path, rooms=[RoomConfig(room, "cmd", answers="command")]) as one,
+        hosted(everything, prosody, tmp_path, rooms=[RoomConfig(room, "all", answers="all")]) as two,
     ):
         await is_in(one, room)
         await is_in(two, room)
@@ -173,7 +173,7 @@ async def test_commands_and_everything_where_it_is_told_so(prosody: XmppServer, 
 
 async def test_two_agents_talk_to_each_other_up_to_a_limit(real_server: XmppServer, tmp_path: Path) -> None:
     room = new_room()
-    plans = [RoomPlan(room, nick, agent_turns=3) for nick in ("One", "Two")]
+    plans = [RoomConfig(room, nick, agent_turns=3) for nick in ("One", "Two")]
 
     async def go_on(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.markdown("go on")
@@ -201,7 +201,7 @@ async def test_who_is_called_like_it_makes_it_take_another_name(real_server: Xmp
     room, echo = new_room(), Echo()
     async with StockClient(*await real_server.account(), real_server) as client:
         other = await Person(client, room, "Echo").enter()
-        async with hosted(echo, real_server, tmp_path, rooms=[RoomPlan(room, "Echo")]) as agent:
+        async with hosted(echo, real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent:
             await is_in(agent, room)
             assert agent.host.rooms.nick_in(room) == "Echo-2"
             other.say("Echo: not you")
@@ -221,7 +221,7 @@ async def test_a_private_message_is_its_occupants_and_nobody_else_sees_it(real_s
     async with (
         StockClient(*await real_server.account(), real_server) as a,
         StockClient(*await real_server.account(), real_server) as b,
-        hosted(By(note), real_server, tmp_path, rooms=[RoomPlan(room, "Notes")]) as agent,
+        hosted(By(note), real_server, tmp_path, rooms=[RoomConfig(room, "Notes")]) as agent,
     ):
         await is_in(agent, room)
         alice, bob = await Person(a, room, "Alice").enter(), await Person(b, room, "Bob").enter()
@@ -235,7 +235,7 @@ async def test_a_private_message_is_its_occupants_and_nobody_else_sees_it(real_s
         alice.whisper("Notes", "again")
         assert (await alice.hears("Notes"))["body"] in ("Bob: Bob said nothing", "Alice said my secret")
         assert await bob.heard_until("end") == []
-        owners = {row.owner for row in await agent.store.conversations()}
+        owners = {row.owner for row in await agent.store.list_conversations()}
         assert len(owners) == 3
         assert room in owners
 
@@ -253,7 +253,7 @@ async def test_the_next_who_has_the_nickname_is_another(real_server: XmppServer,
     async with (
         StockClient(*await real_server.account(), real_server) as a,
         StockClient(*await real_server.account(), real_server) as b,
-        hosted(By(slow), real_server, tmp_path, rooms=[RoomPlan(room, "Notes")]) as agent,
+        hosted(By(slow), real_server, tmp_path, rooms=[RoomConfig(room, "Notes")]) as agent,
     ):
         await is_in(agent, room)
         alice = await Person(a, room, "Alice").enter()
@@ -270,7 +270,7 @@ async def test_the_next_who_has_the_nickname_is_another(real_server: XmppServer,
         mallory.whisper("Notes", "who am I?")
         assert (await mallory.hears("Notes"))["body"] == "who am I? after 0"
         go_on.set()
-        await agent.runner.settled()
+        await agent.runner.wait_until_idle()
         assert await mallory.heard_until("end") == []
 
 
@@ -282,7 +282,7 @@ async def test_a_kick_lets_it_come_again_once_and_a_ban_never(real_server: XmppS
 
     async with StockClient(*await real_server.account(), real_server) as client:
         owner = await Person(client, room, "Owner").enter()
-        async with hosted(Echo(), real_server, tmp_path, rooms=[RoomPlan(room, "Echo")], prepare=soon) as agent:
+        async with hosted(Echo(), real_server, tmp_path, rooms=[RoomConfig(room, "Echo")], prepare=soon) as agent:
             await owner.presence("Echo", "available")
             await owner.owner_query("<item nick='Echo' role='none'/>", "admin")
             await owner.presence("Echo", "unavailable")
@@ -294,7 +294,7 @@ async def test_a_kick_lets_it_come_again_once_and_a_ban_never(real_server: XmppS
             assert state(agent, room) == "kicked"
             assert agent.host.is_alive()
 
-        async with hosted(Echo(), real_server, tmp_path, rooms=[RoomPlan(room, "Echo")], prepare=soon) as agent:
+        async with hosted(Echo(), real_server, tmp_path, rooms=[RoomConfig(room, "Echo")], prepare=soon) as agent:
             await is_in(agent, room)
             await owner.owner_query(f"<item jid='{agent.jid}' affiliation='outcast'/>", "admin")
             await eventually(lambda: state(agent, room) == "banned")
@@ -310,14 +310,14 @@ async def test_a_room_that_is_destroyed_or_closed_is_left_alone(real_server: Xmp
         protected = {"muc__roomconfig_passwordprotectedroom": "1", "muc__roomconfig_roomsecret": "sesame"}
         await Person(client, secret, "Owner").enter(**protected)
         owner = await Person(client, gone, "Owner").enter()
-        plans = [RoomPlan(gone, "Echo"), RoomPlan(members, "Echo"), RoomPlan(secret, "Echo", "wrong")]
+        plans = [RoomConfig(gone, "Echo"), RoomConfig(members, "Echo"), RoomConfig(secret, "Echo", "wrong")]
         async with hosted(Echo(), real_server, tmp_path, rooms=plans) as agent:
             await is_in(agent, gone)
             await eventually(lambda: state(agent, members) == "members only")
             await eventually(lambda: state(agent, secret) == "wrong password")
             await owner.owner_query("<destroy/>")
             await eventually(lambda: state(agent, gone) == "destroyed")
-        async with hosted(Echo(), real_server, tmp_path, rooms=[RoomPlan(secret, "Echo", "sesame")]) as agent:
+        async with hosted(Echo(), real_server, tmp_path, rooms=[RoomConfig(secret, "Echo", "sesame")]) as agent:
             await is_in(agent, secret)
 
 
@@ -331,13 +331,13 @@ async def test_it_comes_again_after_a_cut_and_says_what_it_owes(real_server: Xmp
 
     async with (
         StockClient(*await real_server.account(), real_server) as client,
-        hosted(By(slow), real_server, tmp_path, rooms=[RoomPlan(room, "Echo")]) as agent,
+        hosted(By(slow), real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent,
     ):
         await is_in(agent, room)
         alice = await Person(client, room, "Alice").enter()
         alice.say("Echo: still there?")
         await eventually(lambda: agent.runner.turns_in_flight == 1)
-        agent.host.connection.client.sm.sm_id = None  # no resumption: a new session
+        agent.host.connection.client.stream_management.sm_id = None  # no resumption: a new session
         agent.cut()
         await eventually(lambda: not agent.host.is_alive())
         go_on.set()
@@ -418,7 +418,7 @@ async def test_a_room_that_has_lost_it_without_a_word_is_joined_again(real_serve
 
     async with StockClient(*await real_server.account(), real_server) as client:
         alice = await Person(client, room, "Alice").enter()
-        async with hosted(Echo(), real_server, tmp_path, rooms=[RoomPlan(room, "Echo")], prepare=impatient) as agent:
+        async with hosted(Echo(), real_server, tmp_path, rooms=[RoomConfig(room, "Echo")], prepare=impatient) as agent:
             await alice.presence("Echo", "available")
             await is_in(agent, room)
             await asyncio.sleep(0.5)  # it asks, and is told that it is there
@@ -426,13 +426,13 @@ async def test_a_room_that_has_lost_it_without_a_word_is_joined_again(real_serve
             await lost(agent, room, alice)
             await alice.presence("Echo", "available")
         await alice.presence("Echo", "unavailable")
-        async with hosted(Echo(), real_server, tmp_path, rooms=[RoomPlan(room, "Echo")]) as agent:
+        async with hosted(Echo(), real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent:
             await alice.presence("Echo", "available")
             await is_in(agent, room)
             await lost(agent, room, alice)
             agent.cut()
             await alice.presence("Echo", "available")
-            assert (agent.host.connection.resumptions, agent.host.connection.sessions) == (1, 1)
+            assert (agent.host.connection.resumption_count, agent.host.connection.session_count) == (1, 1)
             alice.say("Echo: still there?")
             assert (await alice.hears("Echo"))["body"] == "Alice: still there?"
 
@@ -442,7 +442,7 @@ async def test_the_limit_of_a_conversation_is_the_rooms(prosody: XmppServer, tmp
     policy = Policy(rules=Rules(max_interactions=1))
     async with (
         StockClient(*await prosody.account(), prosody) as client,
-        hosted(Echo(), prosody, tmp_path, rooms=[RoomPlan(room, "Echo")], policy=policy) as agent,
+        hosted(Echo(), prosody, tmp_path, rooms=[RoomConfig(room, "Echo")], policy=policy) as agent,
     ):
         await is_in(agent, room)
         alice = await Person(client, room, "Alice").enter()
@@ -461,7 +461,7 @@ async def test_a_room_that_shows_who_is_there_answers_only_the_admitted(real_ser
     ):
         alice = await Person(a, room, "Alice").enter(muc__roomconfig_whois="anyone")
         bob = await Person(b, room, "Bob").enter()
-        async with hosted(echo, real_server, tmp_path, rooms=[RoomPlan(room, "Echo")], access=[a.jid]) as agent:
+        async with hosted(echo, real_server, tmp_path, rooms=[RoomConfig(room, "Echo")], access=[a.jid]) as agent:
             await is_in(agent, room)
             bob.say("Echo: me?")
             bob.whisper("Echo", "me?")
@@ -470,7 +470,7 @@ async def test_a_room_that_shows_who_is_there_answers_only_the_admitted(real_ser
             alice.whisper("Echo", "in private")
             assert (await alice.hears("Echo"))["body"] == "in private"
             assert [request.metadata["occupant"] for request in echo.requests] == [a.jid, a.jid]
-            assert {row.owner for row in await agent.store.conversations()} == {room, a.jid}
+            assert {row.owner for row in await agent.store.list_conversations()} == {room, a.jid}
 
 
 async def test_the_room_is_joined_again_when_the_network_was_away(prosody: XmppServer, tmp_path: Path) -> None:
@@ -478,7 +478,7 @@ async def test_the_room_is_joined_again_when_the_network_was_away(prosody: XmppS
     async with (
         Tunnel(prosody) as tunnel,
         StockClient(*await prosody.account(), prosody) as client,
-        hosted(Echo(), prosody, tmp_path, rooms=[RoomPlan(room, "Echo")], port=tunnel.port) as agent,
+        hosted(Echo(), prosody, tmp_path, rooms=[RoomConfig(room, "Echo")], port=tunnel.port) as agent,
     ):
         await is_in(agent, room)
         alice = await Person(client, room, "Alice").enter()
@@ -500,7 +500,7 @@ async def test_a_private_answer_finds_its_occupant_after_a_restart(prosody: Xmpp
 
     async with (
         StockClient(*await prosody.account(), prosody) as client,
-        hosted(By(slow), prosody, tmp_path, rooms=[RoomPlan(room, "Echo")]) as agent,
+        hosted(By(slow), prosody, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent,
     ):
         await is_in(agent, room)
         alice = await Person(client, room, "Alice").enter()
@@ -524,7 +524,7 @@ async def test_what_is_being_answered_when_it_stops_is_still_said_in_the_room(re
 
     async with (
         StockClient(*await real_server.account(), real_server) as client,
-        hosted(By(slow), real_server, tmp_path, rooms=[RoomPlan(room, "Echo")]) as agent,
+        hosted(By(slow), real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent,
     ):
         await is_in(agent, room)
         alice = await Person(client, room, "Alice").enter()
@@ -548,16 +548,16 @@ async def test_what_an_occupant_without_a_name_has_told_goes_with_them(ejabberd:
         StockClient(*await ejabberd.account(), ejabberd) as b,
     ):
         await Person(b, room, "Owner").enter()
-        async with hosted(Echo(), ejabberd, tmp_path, rooms=[RoomPlan(room, "Echo")]) as agent:
+        async with hosted(Echo(), ejabberd, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent:
             await is_in(agent, room)
             alice = await Person(a, room, "Alice").enter()
             alice.whisper("Echo", "hi")
             assert (await alice.hears("Echo"))["body"] == "hi"
-            [row] = await agent.store.conversations()
+            [row] = await agent.store.list_conversations()
             assert row.owner.startswith(f"{room}/visit-")
             a.send_xml(f"<presence xmlns='jabber:client' type='unavailable' to='{room}/Alice'/>")
             async with asyncio.timeout(PATIENCE_S):
-                while await agent.store.people():  # noqa: ASYNC110 - it has no event
+                while await agent.store.list_people():  # noqa: ASYNC110 - it has no event
                     await asyncio.sleep(0.01)
 
 
@@ -586,18 +586,18 @@ async def test_a_room_that_throws_it_out_again_and_again_is_not_joined_in_a_loop
     caplog.set_level(logging.INFO)
     async with (
         StockClient(*await prosody.account(), prosody) as client,
-        hosted(Echo(), prosody, tmp_path, rooms=[RoomPlan(room, "Echo")]) as agent,
+        hosted(Echo(), prosody, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent,
     ):
         await is_in(agent, room)
         alice = await Person(client, room, "Alice").enter()
         gone = f"<presence xmlns='jabber:client' from='{room}/Echo' type='unavailable'><x xmlns='{MUC}#user'>"
         for attempt, again in enumerate(("1 s", "5 s", "30 s")):
-            agent.host.rooms.see(fromstring(f"{gone}<status code='110'/><status code='333'/></x></presence>"))
+            agent.host.rooms.handle_presence(fromstring(f"{gone}<status code='110'/><status code='333'/></x></presence>"))
             assert state(agent, room) == "away"
             lines = [record.getMessage() for record in caplog.records if room in record.getMessage()]
             assert len(lines) >= attempt + 1
             assert lines[-1].endswith(f"it tries again in {again}")
-            agent.host.rooms.enter()  # as if that time had passed
+            agent.host.rooms.join_all()  # as if that time had passed
             await is_in(agent, room)
         alice.say("Echo: still there?")
         assert (await alice.hears("Echo"))["body"] == "Alice: still there?"

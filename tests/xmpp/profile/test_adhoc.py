@@ -15,7 +15,7 @@ from slixmpp.exceptions import IqError
 
 from spade_coreason import AgentDefinition, AgentRequest, Policy, ResponseHandler, SessionHandle, command
 from spade_coreason.domain.conversation import Rules
-from spade_coreason.xmpp.muc.room import RoomPlan
+from spade_coreason.xmpp.muc.room import RoomConfig
 
 from ...support.errors import ExpectedErrors
 from ...support.hosting import Hosted, hosted
@@ -366,7 +366,7 @@ async def test_an_occupant_of_a_room_has_no_menu(prosody: XmppServer, tmp_path: 
     """The room's conversation is everybody's; one of them could forget it."""
     room = new_room()
     async with (
-        hosted(Weather(), prosody, tmp_path, access=["*"], rooms=[RoomPlan(room, "weather")]) as one,
+        hosted(Weather(), prosody, tmp_path, access=["*"], rooms=[RoomConfig(room, "weather")]) as one,
         StockClient(*await prosody.account(), prosody, plugins=["xep_0050"]) as client,
     ):
         await is_in(one, room)
@@ -381,11 +381,11 @@ async def test_what_a_room_says_of_who_somebody_is_makes_nobody_an_operator(pros
     policy = Policy(operators=frozenset({account[0]}))
     async with StockClient(*account, prosody) as client:
         operator = await Person(client, room, "boss").enter(muc__roomconfig_whois="anyone")
-        async with hosted(Weather(), prosody, tmp_path, policy=policy, rooms=[RoomPlan(room, "weather")]) as one:
+        async with hosted(Weather(), prosody, tmp_path, policy=policy, rooms=[RoomConfig(room, "weather")]) as one:
             await is_in(one, room)
             operator.whisper("weather", "hello")
             assert (await operator.hears("weather"))["body"] == "you said hello"
-            assert {row.owner for row in await one.store.conversations()} == {account[0]}
+            assert {row.owner for row in await one.store.list_conversations()} == {account[0]}
             operator.whisper("weather", "/pause")
             assert (await operator.hears("weather"))["body"] == "/pause is for those who write to me directly."
             assert not one.runner.is_paused

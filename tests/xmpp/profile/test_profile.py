@@ -21,7 +21,7 @@ from spade_coreason import ResponseHandler, SessionHandle, __version__
 from spade_coreason.app.platform import Platform
 from spade_coreason.config.loader import load_settings
 from spade_coreason.contracts import AgentDefinition, AgentRequest
-from spade_coreason.domain.avatar import MOST_BYTES, Avatar, drawn
+from spade_coreason.domain.avatar import MAX_BYTES, Avatar, draw_avatar
 from spade_coreason.domain.conversation import Rules
 from spade_coreason.memory.forget import forget_person
 from spade_coreason.memory.interaction.store import AgentInteractionMemory
@@ -150,7 +150,7 @@ def form_of(disco: Any) -> dict[str, Any] | None:
 
 async def published(agent: Hosted) -> None:
     """The agent has said all that it has to say of itself."""
-    await eventually(lambda: agent.host._citizen is not None and agent.host._citizen._is_published)
+    await eventually(lambda: agent.host._profile is not None and agent.host._profile._is_published)
 
 
 # What it is
@@ -192,7 +192,7 @@ async def test_the_short_card_is_in_its_disco_info_and_its_caps_fit(real_server:
 
 async def test_a_contact_finds_its_vcard_nickname_picture_and_card(real_server: XmppServer, tmp_path: Path) -> None:
     async with hosted(Weather(), real_server, tmp_path) as agent, person(real_server) as alice:
-        picture = drawn("weather & co")
+        picture = draw_avatar("weather & co")
         await befriended(alice, agent.jid)
         await published(agent)
         vcard = (await alice.xmpp.plugin["xep_0054"].get_vcard(agent.jid, timeout=PATIENCE_S)).xml
@@ -226,7 +226,7 @@ async def test_its_presence_has_the_hash_of_its_picture(real_server: XmppServer,
         await published(agent)
         alice.xmpp.send_presence(pto=agent.jid, ptype="subscribe")
         shown = await presence(alice, agent.jid, lambda stanza: bool(stanza.xml.findtext(PHOTO)))
-        assert shown.xml.findtext(PHOTO) == drawn("weather & co").hash
+        assert shown.xml.findtext(PHOTO) == draw_avatar("weather & co").hash
 
 
 async def test_the_same_is_not_published_again_after_a_restart(real_server: XmppServer, tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ async def test_after_a_restart_nothing_is_published_that_is_there(real_server: X
 async def test_an_agent_that_leaves_while_it_is_published_does_not_come_back(real_server: XmppServer, tmp_path: Path) -> None:
     said: list[str | None] = []
     async with hosted(Weather(), real_server, tmp_path) as agent:
-        citizen = agent.host._citizen
+        citizen = agent.host._profile
         assert citizen is not None
 
         def keep(stanza: Any) -> Any:
@@ -302,20 +302,20 @@ async def test_an_agent_that_leaves_while_it_is_published_does_not_come_back(rea
 
         agent.host.connection.client.add_filter("out", keep)
         await published(agent)
-        await agent.host.connection.settle(2)
+        await agent.host.connection.wait_until_acknowledged(2)
         said.clear()
-        citizen.leave()
+        citizen.announce_stopping()
         await citizen._publish()
-        await agent.host.connection.settle(2)
+        await agent.host.connection.wait_until_acknowledged(2)
         assert said == ["unavailable"]
         citizen.announce()
         await citizen._publish()
-        await agent.host.connection.settle(2)
+        await agent.host.connection.wait_until_acknowledged(2)
         assert said == ["unavailable", None, None]
 
 
 async def test_its_picture_comes_from_the_configuration(real_server: XmppServer, tmp_path: Path) -> None:
-    picture = drawn("somebody else")
+    picture = draw_avatar("somebody else")
     (tmp_path / "face.png").write_bytes(picture.data)
     jid, password = await real_server.account()
     server = {"mode": "external", "host": real_server.host, "port": real_server.port}
@@ -338,7 +338,7 @@ async def test_what_is_too_long_for_a_stanza_is_cut_or_left_out(real_server: Xmp
     text = "<&'" * 100_000
     capabilities = [{"name": f"talk {n}", "description": text, "inputs": {"description": text}} for n in range(60)]
     talkative.manifest = AgentDefinition.model_validate({**MANIFEST, "capabilities": capabilities})
-    picture = Avatar(os.urandom(MOST_BYTES), "image/png")
+    picture = Avatar(os.urandom(MAX_BYTES), "image/png")
     written: list[int] = []
 
     def prepare(host: HostedAgent) -> None:
@@ -363,7 +363,7 @@ async def test_what_is_too_long_for_a_stanza_is_cut_or_left_out(real_server: Xmp
         assert card["capabilities"][0].keys() == {"name"}
         data = (await item(alice, agent.jid, "urn:xmpp:avatar:data")).text
         assert base64.b64decode(data or "") == picture.data
-        assert agent.host.connection.sessions == 1
+        assert agent.host.connection.session_count == 1
         assert 50_000 < max(written) <= agent.runner.policy.stanza_bytes
 
 
@@ -449,12 +449,12 @@ async def test_after_a_reconnect_it_announces_itself_again(real_server: XmppServ
     async with hosted(Weather(), real_server, tmp_path) as agent, person(real_server) as alice:
         await befriended(alice, agent.jid)
         await published(agent)
-        agent.host.connection.client.sm.sm_id = None  # so that the session is not resumed
+        agent.host.connection.client.stream_management.sm_id = None  # so that the session is not resumed
         agent.cut()
-        await eventually(lambda: agent.host.connection.sessions == 2)
+        await eventually(lambda: agent.host.connection.session_count == 2)
         await presence(alice, agent.jid, of("unavailable"))
         shown = await presence(alice, agent.jid, of("available"))
-        assert shown.xml.findtext(PHOTO) == drawn("weather & co").hash
+        assert shown.xml.findtext(PHOTO) == draw_avatar("weather & co").hash
         assert shown.xml.find(CAPS) is not None
 
 
@@ -601,18 +601,18 @@ async def test_agents_do_not_introduce_themselves_to_agents(real_server: XmppSer
         for agent, peer in ((one, other), (other, one)):
             await eventually(lambda a=agent, p=peer: a.host.client.client_roster[p.jid]["subscription"] == "both")  # type: ignore[misc]  # mypy knows no type of a lambda with a default
         for agent in (one, other):
-            citizen = agent.host._citizen
+            citizen = agent.host._profile
             assert citizen is not None
             await eventually(lambda c=citizen: not c._tasks)  # type: ignore[misc]  # mypy knows no type of a lambda with a default
             for peer in (one, other):
-                assert await agent.store.variables("person", peer.jid) == {}
+                assert await agent.store.load_variables("person", peer.jid) == {}
 
 
 async def test_it_does_not_introduce_itself_to_somebody_elses_bot(real_server: XmppServer, tmp_path: Path) -> None:
     async with hosted(Echo(), real_server, tmp_path) as agent, person(real_server, kind="bot") as bot:
         bot.xmpp.send_presence(pto=agent.jid, ptype="subscribe")
         await presence(bot, agent.jid, of("available"))
-        citizen = agent.host._citizen
+        citizen = agent.host._profile
         assert citizen is not None
         await eventually(lambda: not citizen._tasks)
         await silence(bot, agent.jid)
@@ -630,7 +630,7 @@ async def test_nothing_of_this_harms_the_embedded_server(embedded: XmppServer, t
         await agent.restart()
         assert await alice.ask("hello again", agent.jid) == "hello again"
         agent.cut()
-        await eventually(lambda: agent.host.connection.sessions == 2)
+        await eventually(lambda: agent.host.connection.session_count == 2)
         async with asyncio.timeout(PATIENCE_S):
             while True:  # what comes before the new presence is lost there
                 alice.send("and again", agent.jid)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from slixmpp.exceptions import IqError
 
-from spade_coreason.xmpp.muc.room import RoomPlan
+from spade_coreason.xmpp.muc.room import RoomConfig
 
 from ...support.hosting import Echo, hosted
 from ...support.servers.clients import StockClient
@@ -22,13 +22,13 @@ async def test_an_agent_with_rooms_answers_where_there_are_none(
     room = "tea@muc.localhost"
     async with (
         StockClient(*await embedded.account(), embedded) as alice,
-        hosted(Echo(), embedded, tmp_path, rooms=[RoomPlan(room, "Echo")], invited_by=["*"]) as agent,
+        hosted(Echo(), embedded, tmp_path, rooms=[RoomConfig(room, "Echo")], invited_by=["*"]) as agent,
     ):
         await eventually(lambda: agent.host.rooms.states[room] == "away")
         alice.send(None, agent.jid, type="normal", extra_xml="<x xmlns='jabber:x:conference' jid='other@muc.localhost'/>")
         await eventually(lambda: agent.host.rooms.states.get("other@muc.localhost") == "away")
         assert await alice.ask("hello", agent.jid) == "hello"
-        assert agent.host.connection.sessions == 1
+        assert agent.host.connection.session_count == 1
         warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
         assert len(warnings) == 2
         assert "not in the room tea@muc.localhost: away (remote-server-not-found)" in warnings[0]

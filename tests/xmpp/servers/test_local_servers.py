@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from spade_coreason.exceptions import ServerError
-from spade_coreason.xmpp.servers.certificate import certificate_in
-from spade_coreason.xmpp.servers.embedded import PROGRAM, embedded_server
-from spade_coreason.xmpp.servers.process import LOOPBACK, AddressInUse, Start, is_free, server_process
-from spade_coreason.xmpp.servers.prosody import ProsodyServer, prosody_program, prosody_server
-from spade_coreason.xmpp.servers.selection import choose, local_server
-from spade_coreason.xmpp.servers.server import Kind
-from spade_coreason.xmpp.servers.stream import StreamError, bare_stream
+from spade_coreason.xmpp.servers.certificate import ensure_certificate
+from spade_coreason.xmpp.servers.embedded import EMBEDDED_PROGRAM, run_embedded_server
+from spade_coreason.xmpp.servers.process import LOOPBACK, AddressInUseError, LaunchSpec, is_port_free, run_server_process
+from spade_coreason.xmpp.servers.prosody import ProsodyServer, find_prosody, run_prosody_server
+from spade_coreason.xmpp.servers.selection import run_local_server, select_server
+from spade_coreason.xmpp.servers.server import ServerKind
+from spade_coreason.xmpp.servers.stream import StreamError, open_bare_stream
 
 from ...support.servers.clients import StockClient
 from ...support.servers.processes import ended, group, listens_on
@@ -33,32 +33,32 @@ PASSWORD = "pässwörd ⅷ"
 
 
 @pytest.fixture(params=["prosody", "embedded"])
-def kind(request: pytest.FixtureRequest) -> Kind:
+def kind(request: pytest.FixtureRequest) -> ServerKind:
     if request.param == "embedded":
         return "embedded"
-    require("Prosody", prosody_program() is not None)
+    require("Prosody", find_prosody() is not None)
     return "prosody"
 
 
 @pytest.fixture
 def prosody(tmp_path: Path) -> AbstractAsyncContextManager[ProsodyServer]:
-    require("Prosody", prosody_program() is not None)
-    return prosody_server(tmp_path)
+    require("Prosody", find_prosody() is not None)
+    return run_prosody_server(tmp_path)
 
 
-async def test_a_stock_client_logs_in_and_the_server_ends_with_its_block(kind: Kind, tmp_path: Path) -> None:
-    async with local_server(kind, tmp_path) as server:
+async def test_a_stock_client_logs_in_and_the_server_ends_with_its_block(kind: ServerKind, tmp_path: Path) -> None:
+    async with run_local_server(kind, tmp_path) as server:
         assert (server.kind, server.host, server.domain, server.verify) == (kind, LOOPBACK, "localhost", kind == "prosody")
         await server.create_account("Änne.b@localhost", PASSWORD)
         async with StockClient("änne.b@localhost", PASSWORD, server) as anne:
             anne.send("to myself", "änne.b@localhost")
             assert (await anne.answer())["body"] == "to myself"
     assert group(server.process.pid) == []
-    assert is_free(server.port)
+    assert is_port_free(server.port)
 
 
-async def test_nothing_but_loopback_can_reach_it(kind: Kind, tmp_path: Path) -> None:
-    async with local_server(kind, tmp_path) as server:
+async def test_nothing_but_loopback_can_reach_it(kind: ServerKind, tmp_path: Path) -> None:
+    async with run_local_server(kind, tmp_path) as server:
         await server.create_account("a@localhost", "a")  # whatever is started late, is there now
         reached = listens_on(server.process.pid)
         assert (LOOPBACK, server.port) in reached
@@ -66,39 +66,39 @@ async def test_nothing_but_loopback_can_reach_it(kind: Kind, tmp_path: Path) -> 
         assert len(reached) == (2 if kind == "prosody" else 1)  # Prosody's second is the WebSocket
 
 
-async def test_it_keeps_its_port_over_restarts_while_nobody_else_takes_it(kind: Kind, tmp_path: Path) -> None:
-    async with local_server(kind, tmp_path) as first:
+async def test_it_keeps_its_port_over_restarts_while_nobody_else_takes_it(kind: ServerKind, tmp_path: Path) -> None:
+    async with run_local_server(kind, tmp_path) as first:
         pass
-    async with local_server(kind, tmp_path) as second:
+    async with run_local_server(kind, tmp_path) as second:
         assert second.port == first.port
     with socket.create_server((LOOPBACK, first.port)):
-        async with local_server(kind, tmp_path) as third:
+        async with run_local_server(kind, tmp_path) as third:
             assert third.port != first.port
 
 
-async def test_a_port_that_was_asked_for_and_is_taken_is_an_error_that_names_it(kind: Kind, tmp_path: Path) -> None:
+async def test_a_port_that_was_asked_for_and_is_taken_is_an_error_that_names_it(kind: ServerKind, tmp_path: Path) -> None:
     with socket.create_server((LOOPBACK, 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(ServerError, match=f"port {port} on 127.0.0.1 is in use"):
-            async with local_server(kind, tmp_path, port=port):
+            async with run_local_server(kind, tmp_path, port=port):
                 pass
-    async with local_server(kind, tmp_path, port=port) as server:
+    async with run_local_server(kind, tmp_path, port=port) as server:
         assert server.port == port
 
 
-async def test_its_death_is_told(kind: Kind, tmp_path: Path) -> None:
-    async with local_server(kind, tmp_path) as server:
-        death = asyncio.create_task(server.died())
+async def test_its_death_is_told(kind: ServerKind, tmp_path: Path) -> None:
+    async with run_local_server(kind, tmp_path) as server:
+        death = asyncio.create_task(server.wait_until_ended())
         os.kill(server.process.pid, signal.SIGKILL)
         told = await asyncio.wait_for(death, PATIENCE_S)
     assert "ended by signal 9" in told
     assert str(tmp_path) in told
 
 
-async def test_a_second_server_on_the_same_directory_says_so(kind: Kind, tmp_path: Path) -> None:
-    async with local_server(kind, tmp_path):
+async def test_a_second_server_on_the_same_directory_says_so(kind: ServerKind, tmp_path: Path) -> None:
+    async with run_local_server(kind, tmp_path):
         with pytest.raises(ServerError, match="an earlier one that still runs"):
-            async with local_server(kind, tmp_path, timeout_s=0.3):
+            async with run_local_server(kind, tmp_path, timeout_s=0.3):
                 pass
 
 
@@ -119,7 +119,7 @@ STARTER = """
 """
 
 
-async def start_elsewhere(kind: Kind, directory: Path, *more: str) -> tuple[asyncio.subprocess.Process, int, int]:
+async def start_elsewhere(kind: ServerKind, directory: Path, *more: str) -> tuple[asyncio.subprocess.Process, int, int]:
     """A Python process that runs a server: itself, the server's process id, and that of what it forked."""
     starter = await asyncio.create_subprocess_exec(
         sys.executable, "-c", textwrap.dedent(STARTER), kind, str(directory), *more, stdout=asyncio.subprocess.PIPE
@@ -133,17 +133,17 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-async def test_it_ends_when_its_starter_is_killed_with_kill_9(kind: Kind, tmp_path: Path) -> None:
+async def test_it_ends_when_its_starter_is_killed_with_kill_9(kind: ServerKind, tmp_path: Path) -> None:
     starter, pid, _ = await start_elsewhere(kind, tmp_path)
     assert group(pid)
     starter.kill()
     await starter.wait()
     assert await ended(pid, PATIENCE_S)
-    async with local_server(kind, tmp_path):  # waits for whatever is left of the first
+    async with run_local_server(kind, tmp_path):  # waits for whatever is left of the first
         assert group(pid) == []
 
 
-async def test_it_ends_when_what_watches_over_it_is_killed_too(kind: Kind, tmp_path: Path) -> None:
+async def test_it_ends_when_what_watches_over_it_is_killed_too(kind: ServerKind, tmp_path: Path) -> None:
     starter, pid, _ = await start_elsewhere(kind, tmp_path)
     os.kill(parent_of(pid), signal.SIGKILL)
     starter.kill()
@@ -177,7 +177,7 @@ def script(path: Path, text: str) -> str:
 async def test_a_program_that_hangs_is_an_error_in_time_and_leaves_nothing_behind(tmp_path: Path) -> None:
     program = script(tmp_path / "stubborn", STUBBORN.replace("trap", f"echo $$ >>{tmp_path}/pid; trap", 1))
     with pytest.raises(ServerError, match=r"Prosody did not answer on 127.0.0.1:\d+ within 0.3 s"):
-        async with prosody_server(tmp_path / "server", program=program, timeout_s=0.3):
+        async with run_prosody_server(tmp_path / "server", program=program, timeout_s=0.3):
             pass
     assert group(int((tmp_path / "pid").read_text())) == []
 
@@ -192,29 +192,29 @@ async def test_a_program_that_hangs_is_an_error_in_time_and_leaves_nothing_behin
 )
 async def test_a_program_that_ends_at_once_is_an_error_that_says_why(text: str, reason: str, tmp_path: Path) -> None:
     with pytest.raises(ServerError, match=reason) as caught:
-        async with prosody_server(tmp_path / "server", program=script(tmp_path / "broken", text)):
+        async with run_prosody_server(tmp_path / "server", program=script(tmp_path / "broken", text)):
             pass
     assert "\n" not in str(caught.value)
 
 
-async def test_another_server_that_answers_on_its_port_is_not_taken_for_it(kind: Kind, tmp_path: Path) -> None:
-    async with local_server(kind, tmp_path / "other") as other:
-        ours = Start(
+async def test_another_server_that_answers_on_its_port_is_not_taken_for_it(kind: ServerKind, tmp_path: Path) -> None:
+    async with run_local_server(kind, tmp_path / "other") as other:
+        ours = LaunchSpec(
             name="Prosody",
             command=("sleep", "60"),
             directory=tmp_path,
             log=tmp_path / "prosody.log",
             port=other.port,
             domain="localhost",
-            certificate=certificate_in(tmp_path / "certs", ("localhost",)),
+            certificate=ensure_certificate(tmp_path / "certs", ("localhost",)),
         )
-        with pytest.raises(AddressInUse, match=f"another server answers on port {other.port}"):
-            async with server_process(ours):
+        with pytest.raises(AddressInUseError, match=f"another server answers on port {other.port}"):
+            async with run_server_process(ours):
                 pass
 
 
 async def test_where_somebody_takes_the_port_meanwhile_it_tries_another(tmp_path: Path) -> None:
-    require("Prosody", prosody_program() is not None)
+    require("Prosody", find_prosody() is not None)
     unlucky_once = script(
         tmp_path / "unlucky",
         f"""#!/bin/sh
@@ -224,7 +224,7 @@ async def test_where_somebody_takes_the_port_meanwhile_it_tries_another(tmp_path
         exec sleep 60
         """,
     )
-    async with prosody_server(tmp_path / "server", program=unlucky_once) as server:
+    async with run_prosody_server(tmp_path / "server", program=unlucky_once) as server:
         assert (tmp_path / "tried").exists()
         _, writer = await asyncio.open_connection(server.host, server.port)
         writer.close()
@@ -232,12 +232,12 @@ async def test_where_somebody_takes_the_port_meanwhile_it_tries_another(tmp_path
 
 async def test_the_embedded_server_says_that_its_port_is_taken(tmp_path: Path) -> None:
     with socket.create_server((LOOPBACK, 0)) as other:
-        certificate = certificate_in(tmp_path, ("localhost",))
+        certificate = ensure_certificate(tmp_path, ("localhost",))
         port = str(other.getsockname()[1])
-        command = (sys.executable, "-P", str(PROGRAM), str(tmp_path), "localhost", port)
-        start = Start("it", command, tmp_path, tmp_path / "log", int(port), "localhost", certificate)
-        with pytest.raises(AddressInUse, match="address already in use"):
-            async with server_process(start):
+        command = (sys.executable, "-P", str(EMBEDDED_PROGRAM), str(tmp_path), "localhost", port)
+        start = LaunchSpec("it", command, tmp_path, tmp_path / "log", int(port), "localhost", certificate)
+        with pytest.raises(AddressInUseError, match="address already in use"):
+            async with run_server_process(start):
                 pass
 
 
@@ -247,7 +247,7 @@ async def test_the_embedded_server_says_that_its_port_is_taken(tmp_path: Path) -
 async def test_prosody_takes_no_registrations(prosody: AbstractAsyncContextManager[ProsodyServer]) -> None:
     async with prosody as server:
         context = ssl.create_default_context(cafile=server.ca_file)
-        async with bare_stream(server.host, server.port, server.domain, context) as stream:
+        async with open_bare_stream(server.host, server.port, server.domain, context) as stream:
             with pytest.raises(StreamError):
                 await stream.register("mallory", "m")
         assert not await server.has_account("mallory@localhost")
@@ -270,15 +270,15 @@ async def test_prosodys_accounts_can_be_given_another_password_and_be_deleted(
 
 
 async def test_prosodys_accounts_and_offline_messages_last_over_a_restart(tmp_path: Path) -> None:
-    require("Prosody", prosody_program() is not None)
-    async with prosody_server(tmp_path) as server:
+    require("Prosody", find_prosody() is not None)
+    async with run_prosody_server(tmp_path) as server:
         for user in ("a@localhost", "b@localhost"):
             await server.create_account(user, "secret")
         async with StockClient("a@localhost", "secret", server) as a:
             a.send("for later", "b@localhost")
             a.send("and for me", "a@localhost")
             await a.answer()  # the server has both
-    async with prosody_server(tmp_path) as server, StockClient("b@localhost", "secret", server) as b:
+    async with run_prosody_server(tmp_path) as server, StockClient("b@localhost", "secret", server) as b:
         assert (await b.answer())["body"] == "for later"
 
 
@@ -289,7 +289,7 @@ async def test_prosody_has_rooms_commands_and_an_archive(prosody: AbstractAsyncC
             disco = a.xmpp.plugin["xep_0030"]
             of_server = (await disco.get_info(jid="localhost", timeout=PATIENCE_S))["disco_info"]["features"]
             of_account = (await disco.get_info(jid="a@localhost", timeout=PATIENCE_S))["disco_info"]["features"]
-            of_rooms = (await disco.get_info(jid=server.rooms, timeout=PATIENCE_S))["disco_info"]["features"]
+            of_rooms = (await disco.get_info(jid=server.rooms_domain, timeout=PATIENCE_S))["disco_info"]["features"]
             assert {"http://jabber.org/protocol/commands", "urn:xmpp:carbons:2", "vcard-temp", "urn:xmpp:blocking"} <= of_server
             assert {"urn:xmpp:mam:2", "http://jabber.org/protocol/pubsub#publish"} <= of_account
             assert "http://jabber.org/protocol/muc" in of_rooms
@@ -312,9 +312,9 @@ async def test_prosody_answers_on_a_websocket(prosody: AbstractAsyncContextManag
 
 async def test_prosody_archives_without_sqlite_too(tmp_path: Path) -> None:
     """Behind a wrapper it cannot be known which Lua runs; its own storage is always there."""
-    require("Prosody", prosody_program() is not None)
-    wrapper = script(tmp_path / "wrapper", f'#!/bin/sh\nexec {prosody_program()} "$@"')
-    async with prosody_server(tmp_path / 'a "quoted" \\ directory', program=wrapper) as server:
+    require("Prosody", find_prosody() is not None)
+    wrapper = script(tmp_path / "wrapper", f'#!/bin/sh\nexec {find_prosody()} "$@"')
+    async with run_prosody_server(tmp_path / 'a "quoted" \\ directory', program=wrapper) as server:
         await server.create_account("a@localhost", "secret")
         async with StockClient("a@localhost", "secret", server, plugins=["xep_0313"]) as a:
             a.send("keep this", "a@localhost")
@@ -324,8 +324,8 @@ async def test_prosody_archives_without_sqlite_too(tmp_path: Path) -> None:
             assert "keep this" in kept
 
 
-async def test_only_jids_that_the_server_can_have_become_accounts(kind: Kind, tmp_path: Path) -> None:
-    async with local_server(kind, tmp_path) as server:
+async def test_only_jids_that_the_server_can_have_become_accounts(kind: ServerKind, tmp_path: Path) -> None:
+    async with run_local_server(kind, tmp_path) as server:
         for jid in ("a@example.org", "localhost", "@localhost", "a b@localhost", "../a@localhost", "a\0@localhost"):
             with pytest.raises(ServerError):
                 await server.create_account(jid, "secret")
@@ -339,15 +339,15 @@ async def test_only_jids_that_the_server_can_have_become_accounts(kind: Kind, tm
 
 async def test_a_quick_client_never_hangs_after_starttls(tmp_path: Path) -> None:
     """pyjabber by itself loses about one connection in fifty to slixmpp, and nearly all to a client without its delays."""
-    async with embedded_server(tmp_path) as server:
+    async with run_embedded_server(tmp_path) as server:
         context = ssl.create_default_context(cafile=server.ca_file)
         for _ in range(100):
-            async with asyncio.timeout(PATIENCE_S), bare_stream(server.host, server.port, server.domain, context):
+            async with asyncio.timeout(PATIENCE_S), open_bare_stream(server.host, server.port, server.domain, context):
                 pass
 
 
 async def test_an_account_that_is_there_is_no_error_on_the_embedded_server(tmp_path: Path) -> None:
-    async with embedded_server(tmp_path) as server:
+    async with run_embedded_server(tmp_path) as server:
         await server.create_account("a@localhost", "secret")
         await server.create_account("a@localhost", "other")
         async with StockClient("a@localhost", "secret", server):
@@ -361,14 +361,14 @@ def test_auto_takes_prosody_where_it_is_and_says_how_to_get_it_where_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    without = choose("auto")
+    without = select_server("auto")
     assert without.kind == "embedded"
     assert without.notice is not None
     assert "apt install prosody" in without.notice
     assert "forged" in without.notice
     with pytest.raises(ServerError, match="apt install prosody"):
-        choose("prosody")
+        select_server("prosody")
     script(tmp_path / "prosody", "#!/bin/sh")
-    assert choose("auto").kind == choose("prosody").kind == "prosody"
-    assert choose("auto").notice is None
-    assert choose("embedded").kind == "embedded"
+    assert select_server("auto").kind == select_server("prosody").kind == "prosody"
+    assert select_server("auto").notice is None
+    assert select_server("embedded").kind == "embedded"
