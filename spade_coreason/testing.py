@@ -150,17 +150,17 @@ ClientFeature: TypeAlias = Literal["corrections", "replies"]
 """What a person's client shows: corrections (XEP-0308), so that a streamed answer grows; replies (XEP-0461)."""
 
 
-class LocalDevices(UnknownClientFeatures):
+class LocalClientFeatures(UnknownClientFeatures):
     """The devices of all people: they show `features`, which may change."""
 
     def __init__(self, features: Set[ClientFeature]) -> None:
         self.features = features
 
-    def corrects(self, person: str) -> bool:
+    def has_corrections(self, person: str) -> bool:
         """The same for everybody."""
         return "corrections" in self.features
 
-    def refers(self, device: str) -> bool:
+    def has_replies(self, device: str) -> bool:
         """The same for everybody."""
         return "replies" in self.features
 
@@ -322,7 +322,7 @@ class AgentTester:
         self._network = LocalNetwork()
         self._files = LocalFiles()
         self._put = upload or self._files.upload
-        self._devices = LocalDevices(client_features)
+        self._devices = LocalClientFeatures(client_features)
         self._database: Database | None = None
         self._memories: dict[str, AgentInteractionMemory] = {}
         self.runners: dict[str, Runner] = {}

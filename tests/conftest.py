@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from spade_coreason.storage.database import Database
+from spade_coreason.storage import AgentRepository, Database
 
 from .support.databases import SQLITE, opened
 from .support.errors import ExpectedErrors
+from .support.records import AGENT
 from .support.servers import (
     ejabberd as ejabberd_server,
     embedded as embedded_server,
@@ -115,6 +116,12 @@ async def database(database_url: str) -> AsyncIterator[Database]:
     database = await opened(database_url)
     yield database
     await database.close()
+
+
+@pytest.fixture
+def store(database: Database) -> AgentRepository:
+    """What is stored of one agent, on both databases."""
+    return AgentRepository(database, AGENT)
 
 
 @pytest.fixture(params=["prosody", "ejabberd"])

@@ -58,11 +58,11 @@ def test_what_an_import_changes_is_seen(tmp_path: Path) -> None:
 def test_the_first_agents_put_in_order_what_spade_and_slixmpp_leave_and_do_so_once(tmp_path: Path) -> None:
     program = (
         "import asyncio, logging, pathlib\n"
-        "from spade_coreason.xmpp.connection.endpoint import Endpoint\n"
+        "from spade_coreason.xmpp.connection.endpoint import ServerEndpoint\n"
         "from spade_coreason.xmpp.host import HostedAgent\n"
         "async def main():\n"
         "    made = list(pathlib.Path().glob('pyjabber_xep0363_*'))\n"
-        "    agents = [HostedAgent(jid, 'x', Endpoint('127.0.0.1', 9)) for jid in ('a@localhost', 'b@localhost')]\n"
+        "    agents = [HostedAgent(jid, 'x', ServerEndpoint('127.0.0.1', 9)) for jid in ('a@localhost', 'b@localhost')]\n"
         "    left = list(pathlib.Path().glob('pyjabber_xep0363_*'))\n"
         "    print(len(made), len(left), len(logging.getLogger().filters))\n"
         "asyncio.run(main())\n"

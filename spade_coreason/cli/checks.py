@@ -21,7 +21,6 @@ from ..exceptions import (
     ServerError,
     StoreError,
 )
-from ..storage import open_database
 from . import errors
 from .dry_run import HasMCPServers, HasModels, build_unstarted_agent
 from .settings import sqlite_file
@@ -119,6 +118,8 @@ def slixmpp_problem(plain_version: str | None, multiplatform_version: str | None
 
 
 async def _check_storage(settings: Settings) -> AsyncIterator[Finding]:
+    from ..storage import open_database
+
     directory = settings.data_dir
     running = read_run_file(directory)
     if running is not None:

@@ -12,7 +12,6 @@ import click
 from ..config import read_run_file
 from ..domain.jid import bare_jid
 from ..exceptions import CoReasonError
-from ..storage import open_database
 from .settings import find_data_directories, load_storage_settings_quietly, sqlite_file
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def _find_in_file(database: Path, incomplete: str) -> list[str]:
 
 
 async def _find_on_server(settings: Settings, incomplete: str) -> list[str]:
-    from ..storage import AgentRepository
+    from ..storage import AgentRepository, open_database
 
     database = await open_database(settings.storage.url, reads_only=True)
     try:

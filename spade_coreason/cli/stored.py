@@ -14,7 +14,6 @@ from click.core import ParameterSource
 
 from ..domain.jid import bare_jid
 from ..exceptions import ConfigError, DatabaseEmptyError
-from ..storage import open_database
 from .account import data_option, describe_agents
 from .completion import complete_agents as known_agents, read_local_accounts
 from .settings import config_option, load_storage_settings, sqlite_file
@@ -97,6 +96,8 @@ async def open_storage(
 
 
 async def _open_database(settings: Settings, is_exclusive: bool) -> Database | None:
+    from ..storage import open_database
+
     file = sqlite_file(settings)
     if file is not None and not file.is_file() and not (is_exclusive and settings.data_dir.is_dir()):
         return None

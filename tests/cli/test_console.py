@@ -63,7 +63,7 @@ def test_a_log_line_names_the_place_in_somebodys_own_code_and_the_peer(tmp_path:
     problems: list[tuple[Callable[[], Any], str]] = [
         (lambda: scope["cook"](lambda: json.loads("{")), r"JSONDecodeError \(test_console.py:\d+\)"),
         (lambda: scope["cook"](partial(json.loads, "{")), r"JSONDecodeError \(chef.py:2\)"),
-        (lambda: scope["cook"](peer_fails), r"PeerFailed of pantry@localhost \(test_console.py:\d+\)"),
+        (lambda: scope["cook"](peer_fails), r"PeerFailedError of pantry@localhost \(test_console.py:\d+\)"),
         (lambda: scope["cook"](peer_is_away), r"pantry@localhost is not there \(test_console.py:\d+\)"),
     ]
     for problem, told in problems:

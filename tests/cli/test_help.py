@@ -18,7 +18,7 @@ from ..support.wait import PATIENCE_S
 from .conftest import Invoke
 
 HEAVY = {"spade", "slixmpp", "sqlalchemy", "rich", "prompt_toolkit", "aiosqlite", "asyncpg"}
-NEEDED = {"click", "pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection"}
+NEEDED = {"click", "lazy_loader", "pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection"}
 CONTEXT = click.Context(cli)
 LOOK = """
 import json, sys

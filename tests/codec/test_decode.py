@@ -333,7 +333,7 @@ def test_what_the_platform_says_about_a_request_nobody_else_may_say() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["conversation_id", "redelivered", "sender", "attachments", "reply_to", "thread", "language", "spade", "delayed_since"],
+    ["conversation_id", "redelivered", "sender", "attachments", "reply_to", "thread", "channel", "spade", "delayed_since"],
 )
 def test_a_name_of_the_platforms_is_reserved(name: str) -> None:
     assert name in RESERVED_METADATA

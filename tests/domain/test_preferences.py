@@ -191,7 +191,7 @@ async def test_the_language_of_a_message_is_known_where_it_has_one(
         await t.settled()
         assert isinstance(t.agent, Thinker)
         assert t.agent.metadata[0].get("language_tag") == tag
-        assert t.agent.metadata[0]["language"] == "person"
+        assert t.agent.metadata[0]["channel"] == "person"
 
 
 async def test_preferences_outlast_a_restart_and_end_with_forget_me() -> None:

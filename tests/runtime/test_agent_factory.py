@@ -482,8 +482,8 @@ def test_loading_an_agent_does_not_import_spade(project: Path) -> None:
     code = f"""
 import sys
 from pathlib import Path
-from spade_coreason.runtime.agent_factory import AgentParts, load_agent
-load_agent("mine:EchoAgent", place="", project=Path({str(project)!r}), parts=AgentParts(), options={{}})
+from spade_coreason.runtime.agent_factory import Injectables, load_agent
+load_agent("mine:EchoAgent", place="", project=Path({str(project)!r}), injectables=Injectables(), options={{}})
 print(*(name for name in ("spade", "slixmpp", "sqlalchemy") if name in sys.modules))
 """
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"

@@ -129,7 +129,7 @@ async def test_a_peer_without_a_good_answer_is_named_and_the_agent_goes_on(
         assert (raised["type"], raised["jid"]) == (error.__name__, jid)
         assert raised["text"].startswith(text)
         assert "secret" not in raised["text"]
-        assert (await t.ask("nobody@localhost")).data[0]["data"]["type"] == "PeerUnavailable"
+        assert (await t.ask("nobody@localhost")).data[0]["data"]["type"] == "PeerUnavailableError"
         release.set()
 
 

@@ -235,7 +235,7 @@ async def test_whoever_is_told_of_an_end_holds_up_no_conversation(
 
 async def test_a_message_that_comes_in_while_the_runner_opens_runs_once(database_url: str) -> None:
     class Early(Inbox):
-        async def pending(self) -> Any:
+        async def load_pending(self) -> Any:
             before = runner.receive(asked("before"))
             assert before is not None
             await before

@@ -264,7 +264,7 @@ async def test_the_session_is_of_agent_owner_and_conversation_and_stays() -> Non
 async def test_a_person_is_a_user() -> None:
     @agent
     async def roles(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
-        await response.markdown(f"{session.identity} {session.identity.role} {request.metadata['language']}")
+        await response.markdown(f"{session.identity} {session.identity.role} {request.metadata['channel']}")
 
     async with AgentTester(roles) as t:
         assert await t.say("x", user=ALICE) == [f"alice ({ALICE}) user person"]

@@ -394,10 +394,10 @@ async def test_a_file_that_is_no_database_is_one_clear_line(tmp_path: Path) -> N
 WRITER = """
 import asyncio, os, sys
 from datetime import UTC, datetime
-from spade_coreason.stores import AgentStore, Database
+from spade_coreason.storage import AgentRepository, open_database
 
 async def main(url, agent, durability):
-    store = AgentStore(await open_database(url, durability), agent)
+    store = AgentRepository(await open_database(url, durability), agent)
     async def one(n):
         await store.inbox.receive(n.to_bytes(16, "big"), "a@localhost", "{}", datetime.now(UTC))[1]
         os.write(1, f"{n}\\n".encode())
@@ -438,7 +438,7 @@ def test_a_data_directory_that_cannot_be_written_is_one_line_with_the_remedy(tmp
 
 
 async def test_one_process_owns_a_data_directory(tmp_path: Path) -> None:
-    hold = "import sys; from pathlib import Path; from spade_coreason.stores import lock_directory\n"
+    hold = "import sys; from pathlib import Path; from spade_coreason.storage import lock_directory\n"
     hold += "with lock_directory(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
     child = _start(hold, str(tmp_path))
     assert child.stdout is not None

@@ -24,7 +24,7 @@ USUAL = StoreTimings()
 
 def tried(database: Database) -> asyncio.Future[bool] | None:
     """The newest attempt to empty the log of one on SQLite."""
-    attempt: asyncio.Future[bool] | None = database._truncating  # type: ignore[attr-defined]  # of SQLite's
+    attempt: asyncio.Future[bool] | None = database._truncation_future  # type: ignore[attr-defined]  # of SQLite's
     return attempt
 
 
@@ -96,7 +96,7 @@ async def test_the_log_is_not_written_into_another_file(tmp_path: Path) -> None:
     (tmp_path / "backup.db").write_bytes(b"another one")
     await store.erase_person(ALICE)
     (tmp_path / "backup.db").replace(file)
-    emptying = database._emptying  # type: ignore[attr-defined]  # of SQLite's
+    emptying = database._truncation_task  # type: ignore[attr-defined]  # of SQLite's
     await asyncio.wait([emptying])
     assert file.read_bytes() == b"another one"
     assert emptying.exception() is None

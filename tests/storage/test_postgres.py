@@ -189,7 +189,7 @@ async def test_a_wrong_password_is_one_line_without_it(postgres: Postgres) -> No
 def test_without_the_driver_one_line_says_how_to_get_it() -> None:
     program = (
         "import asyncio, sys; sys.modules['asyncpg'] = None\n"
-        "from spade_coreason.stores import Database\n"
+        "from spade_coreason.storage import open_database\n"
         "try: asyncio.run(open_database('postgresql+asyncpg://h/d'))\n"
         "except Exception as error: print(f'{type(error).__name__}: {error}')"
     )

@@ -30,7 +30,7 @@ async def test_a_conversation_comes_back_as_it_was_stored(database_url: str) -> 
     )
     database = await opened(database_url)
     store = AgentRepository(database, AGENT)
-    row = conversation(store, "t <é> '", life=life, window_start=5, turns=9)
+    row = conversation(store, "t <é> '", status=life, window_start=5, turns=9)
     await store.save_conversation(row)
     await database.close()
     database = await opened(database_url)
@@ -71,7 +71,7 @@ async def test_conversations_are_listed_the_newest_first(
     for hours, (name, owner) in enumerate([("a", ALICE), ("b", BOB), ("c", ALICE)]):
         state = ConversationState.COMPLETED if name == "b" else ConversationState.ACTIVE
         await store.save_conversation(
-            conversation(store, name, owner, life=ConversationStatus(state, 1, NOW, NOW + timedelta(hours=hours)))
+            conversation(store, name, owner, status=ConversationStatus(state, 1, NOW, NOW + timedelta(hours=hours)))
         )
     elsewhere = AgentRepository(database, OTHER_AGENT)
     await elsewhere.save_conversation(conversation(elsewhere, "d"))
@@ -82,11 +82,11 @@ async def test_only_the_agents_own_active_conversations_are_active(store: AgentR
     elsewhere = AgentRepository(database, OTHER_AGENT)
     await elsewhere.save_conversation(conversation(elsewhere, "elsewhere"))
     ended = ConversationStatus(ConversationState.COMPLETED, 1, NOW, NOW)
-    await store.save_conversation(conversation(store, "ended", life=ended))
+    await store.save_conversation(conversation(store, "ended", status=ended))
     assert await store.list_active() == {}
     later = NOW + timedelta(seconds=1)
     await store.save_conversation(
-        conversation(store, "later", life=ConversationStatus(ConversationState.ACTIVE, 1, NOW, later))
+        conversation(store, "later", status=ConversationStatus(ConversationState.ACTIVE, 1, NOW, later))
     )
     assert await store.list_active() == {"later": later}
     assert (await store.count_conversations(), await elsewhere.count_conversations()) == ((1, 2), (1, 1))

@@ -239,8 +239,8 @@ SCENARIOS: dict[Callable[[Side], Awaitable[Any]], Any] = {
         ["block.thought", "block.markdown", "block.markdown", "request.completed"],
         ["stream.start", *["stream.chunk"] * 3, "stream.end", "request.completed"],
         ["block.data", "request.completed"],
-        ["PeerFailed", "reports: No such city."],
-        ["PeerFailed", "reports: Something went wrong on my side (incident #)."],
+        ["PeerFailedError", "reports: No such city."],
+        ["PeerFailedError", "reports: Something went wrong on my side (incident #)."],
     ],
 }
 

@@ -95,7 +95,7 @@ async def _add(
                     outcome = "failed"
                 done.append({"document": str(path.absolute()), "outcome": outcome})
                 progress.finish_item()
-        jid = knowledge.store.agent
+        jid = knowledge.repository.agent
     if as_json:
         print(encode_json(done, indent=2))
     else:
@@ -249,7 +249,7 @@ async def _remove(
             confirm(f"remove {len(names)} document{'' if len(names) == 1 else 's'} of {agent}", yes or bool(documents))
         for name in names:
             await knowledge.remove(name, **owner)
-        jid = knowledge.store.agent if knowledge is not None else agent
+        jid = knowledge.repository.agent if knowledge is not None else agent
     if as_json:
         print(encode_json(names, indent=2))
         return
@@ -289,7 +289,7 @@ async def _reindex(agent: str, file: Path | None, data: Path | None, as_json: bo
         with progress_bar(1) as progress:
             progress.start_item(agent)
             count = await knowledge.reindex(progress.update_item) if knowledge is not None else 0
-        jid = knowledge.store.agent if knowledge is not None else agent
+        jid = knowledge.repository.agent if knowledge is not None else agent
     print(encode_json({"indexed": count}) if as_json else f"{jid}: made {count} vector{'' if count == 1 else 's'}.")
 
 

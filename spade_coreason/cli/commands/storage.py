@@ -13,7 +13,6 @@ import click
 
 from ..._version import __version__
 from ...exceptions import ConfigError, DatabaseEmptyError
-from ...storage import open_database
 from ..account import data_option
 from ..console import encode_json, strip_control_characters, verdict_sign
 from ..context import CLIGroup, run_async
@@ -163,7 +162,7 @@ def _counts_text(rows: dict[str, int]) -> str:
 @asynccontextmanager
 async def _open_exclusively(settings: Settings) -> AsyncIterator[Database]:
     """The database, made or migrated, and nobody else's; DataDirectoryInUse while a platform runs."""
-    from ...storage import lock_database, lock_directory
+    from ...storage import lock_database, lock_directory, open_database
 
     with lock_directory(settings.data_dir), lock_database(settings.storage.url):
         database = await open_database(settings.storage.url, settings.storage.durability)
@@ -176,6 +175,7 @@ async def _open_exclusively(settings: Settings) -> AsyncIterator[Database]:
 @asynccontextmanager
 async def _open_read_only(settings: Settings) -> AsyncIterator[Database]:
     """The database to read, whoever writes to it."""
+    from ...storage import open_database
 
     try:
         database = await open_database(settings.storage.url, reads_only=True)

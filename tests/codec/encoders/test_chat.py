@@ -246,7 +246,7 @@ def test_what_runs_again_corrects_what_the_first_run_showed() -> None:
 
 
 def test_for_a_device_that_knows_the_last_version_only_each_corrects_the_one_before() -> None:
-    growing_voice = growing(chained_to=lambda: "profanity.1")
+    growing_voice = growing(find_chained_device=lambda: "profanity.1")
     growing_voice.encode(StreamStarted("s"))
     stanzas = []
     for seq, chunk in enumerate(("It ", "is ", "sunny")):
@@ -259,7 +259,7 @@ def test_for_a_device_that_knows_the_last_version_only_each_corrects_the_one_bef
 @pytest.mark.parametrize("now", [None, "profanity.2"])
 def test_who_has_another_device_since_gets_the_whole_text_which_corrects_nothing(now: str | None) -> None:
     devices: list[str | None] = ["profanity.1"]
-    growing_voice = growing(chained_to=lambda: devices[-1])
+    growing_voice = growing(find_chained_device=lambda: devices[-1])
     growing_voice.encode(StreamStarted("s"))
     growing_voice.encode(StreamChunk("s", 0, "It "))
     assert len(growing_voice.encode_update("s")) == 1
@@ -271,7 +271,7 @@ def test_who_has_another_device_since_gets_the_whole_text_which_corrects_nothing
 
 
 def test_what_runs_again_corrects_nothing_where_the_last_version_is_not_known() -> None:
-    second_run = growing(chained_to=lambda: "profanity.1", is_rerun=True)
+    second_run = growing(find_chained_device=lambda: "profanity.1", is_rerun=True)
     second_run.encode(StreamStarted("s"))
     second_run.encode(StreamChunk("s", 0, "It"))
     [first] = second_run.encode_update("s")

@@ -304,7 +304,7 @@ def test_a_very_long_text_stays_as_it_is(text: str) -> None:
 
 def test_who_says_nothing_in_markdown_needs_no_parser() -> None:
     program = (
-        "import sys; from spade_coreason.codec.markdown.convert import styled; styled('Sunny, 21 °C.');"
+        "import sys; from spade_coreason.codec.markdown.convert import style_markdown; style_markdown('Sunny, 21 °C.');"
         "print(*{'markdown_it', 'wcwidth'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

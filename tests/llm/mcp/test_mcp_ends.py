@@ -23,10 +23,10 @@ from ...support.wait import eventually
 HOLDER = """
 import asyncio, json, sys
 from spade_coreason import AgentDefinition
-from spade_coreason.llm.mcp import Servers
+from spade_coreason.llm.mcp.servers import MCPServers
 
 async def main():
-    await Servers(json.loads(sys.argv[1]), AgentDefinition.simple("helper")).open()
+    await MCPServers(json.loads(sys.argv[1]), AgentDefinition.simple("helper")).open()
     await asyncio.Event().wait()
 
 asyncio.run(main())

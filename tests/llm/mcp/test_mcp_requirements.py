@@ -74,7 +74,7 @@ async def test_what_a_server_says_of_the_risk_of_a_tool_is_read(tmp_path: Path) 
 
 
 def test_a_safe_tool_may_not_be_one_of_which_its_server_says_that_it_destroys() -> None:
-    erase = offer("files", "erase", destroys=True)
+    erase = offer("files", "erase", is_destructive=True)
     for risk, is_wrong in (("safe", True), ("standard", False), ("critical", False)):
         required = requiring({"uri": erase.uri, "hash": erase.hash, "risk_level": risk})
         [[one]] = [list(one.values()) for one in parse_requirements(required, ["files"]).values()]

@@ -152,7 +152,7 @@ async def test_a_server_that_is_away_at_the_start_is_one_line_and_its_tools_come
     }
     async with helper(says("Yes."), mcp=mcp) as (server, t):
         assert (await t.ask("are you there?")).text == "Yes."
-        (tmp_path / "later").write_text(f"#!{sys.executable}\n{(HERE / 'old.py').read_text()}")
+        (tmp_path / "later").write_text(f"#!{sys.executable}\n{(HERE / 'legacy_server.py').read_text()}")
         (tmp_path / "later").chmod(0o700)
         async with asyncio.timeout(PATIENCE_S):
             while "gone" in away(t):  # each turn tries, when it is time

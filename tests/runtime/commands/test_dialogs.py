@@ -110,7 +110,7 @@ async def test_a_thousand_sessions_are_kept_in_all() -> None:
 
 
 async def test_a_session_ends_by_itself() -> None:
-    async with desk(session_s=0.0) as d:
+    async with desk(session_timeout_s=0.0) as d:
         session = await d.begin("forget-me")
         await asyncio.sleep(0)
         answer = await d.call("forget-me", session, "complete", sure="1")
@@ -127,7 +127,7 @@ async def test_a_form_may_be_sent_with_the_first_call_and_only_once() -> None:
 
 
 async def test_what_takes_long_is_answered_by_a_message_and_eight_at_once_are_enough() -> None:
-    async with desk(answer_within_s=0.5) as d:
+    async with desk(reply_timeout_s=0.5) as d:
         assert await d.text("wait") == "This takes a while; the answer follows as a message."
         assert d.t.unread() == []
         d.agent.may_go_on.set()
@@ -203,7 +203,7 @@ async def test_what_a_turn_does_that_cannot_be_stopped_is_forgotten_too() -> Non
 
 
 async def test_an_agents_commands_pile_up_in_a_pause_no_more_than_messages() -> None:
-    async with desk(Policy(queue=3, operators=frozenset({BOB})), answer_within_s=0.3) as d:
+    async with desk(Policy(queue=3, operators=frozenset({BOB})), reply_timeout_s=0.3) as d:
         await d.text("pause", who=f"{BOB}/x")
         said = [await d.text("wait") for _ in range(4)]
         assert said[2:] == [

@@ -1,4 +1,4 @@
-"""An MCP server without the SDK, of the protocol before 2026, that can do wrong what the SDK cannot: `python old.py LOG [HOW]`.
+"""An MCP server without the SDK, of the protocol before 2026, that can do wrong what the SDK cannot: `python legacy_server.py LOG [HOW]`.
 
 LOG gets a line for what happens in it. HOW: `deaf` answers nothing, `stubborn` ends for no reason but SIGKILL, `chatty` writes
 what is no message, `broken` says why and ends, `rich` has 120 tools, `wordy` describes what its first takes at great length,

@@ -1,4 +1,4 @@
-"""An MCP server with the SDK: `python program.py LOG` by stdio, `python program.py LOG PORT` by streamable HTTP.
+"""An MCP server with the SDK: `python server.py LOG` by stdio, `python server.py LOG PORT` by streamable HTTP.
 
 LOG gets a line for what happens in it.
 """

@@ -20,12 +20,12 @@ HERE = Path(__file__).parent
 
 def sdk(log: Path, **further: Any) -> dict[str, Any]:
     """One made with the SDK, as a program."""
-    return {"command": [sys.executable, str(HERE / "program.py"), str(log)], "timeout_s": 30, **further}
+    return {"command": [sys.executable, str(HERE / "server.py"), str(log)], "timeout_s": 30, **further}
 
 
 def old(log: Path, *how: str, **further: Any) -> dict[str, Any]:
     """One of the protocol before 2026, as a program."""
-    return {"command": [sys.executable, str(HERE / "old.py"), str(log), *how], "timeout_s": 20, **further}
+    return {"command": [sys.executable, str(HERE / "legacy_server.py"), str(log), *how], "timeout_s": 20, **further}
 
 
 async def answering(port: int) -> None:

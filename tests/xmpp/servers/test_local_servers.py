@@ -104,16 +104,16 @@ async def test_a_second_server_on_the_same_directory_says_so(kind: ServerKind, t
 
 STARTER = """
     import asyncio, os, pathlib, sys
-    from spade_coreason.xmpp.servers import local_server
+    from spade_coreason.xmpp.servers.selection import run_local_server
 
     async def main():
-        async with local_server(sys.argv[1], pathlib.Path(sys.argv[2])) as server:
+        async with run_local_server(sys.argv[1], pathlib.Path(sys.argv[2])) as server:
             child = os.fork() if len(sys.argv) > 3 else -1
             if child == 0:
                 os.close(1)
                 os.read(os.pipe()[0], 1)  # for ever
             print(server.process.pid, child, flush=True)
-            await server.died()
+            await server.wait_until_ended()
 
     asyncio.run(main())
 """
