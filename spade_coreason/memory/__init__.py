@@ -7,8 +7,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "active": ["ActiveConversation", "ActivePerson", "Variables"],
+        "erasure": ["ErasureReport", "forget_conversation", "forget_everybody", "forget_person"],
         "export": ["export_person"],
-        "forget": ["ErasureReport", "forget_conversation", "forget_everybody", "forget_person"],
         "interaction.file": ["MemoryLimits"],
         "interaction.store": ["AgentInteractionMemory"],
         "interaction.tools": ["CONTROL_CHARACTERS", "MemoryTool"],

@@ -3,14 +3,14 @@ from .active import (
     ActivePerson as ActivePerson,
     Variables as Variables,
 )
-from .export import (
-    export_person as export_person,
-)
-from .forget import (
+from .erasure import (
     ErasureReport as ErasureReport,
     forget_conversation as forget_conversation,
     forget_everybody as forget_everybody,
     forget_person as forget_person,
+)
+from .export import (
+    export_person as export_person,
 )
 from .interaction.file import (
     MemoryLimits as MemoryLimits,

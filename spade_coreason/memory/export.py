@@ -11,7 +11,7 @@ from typing import Any
 from ..contracts.base import format_rfc3339, utc_now
 from ..domain.preferences import PREFERENCES, Preferences
 from ..storage import AgentRepository, InboxRecord, Shelf, StoredConversation
-from .forget import find_person_records
+from .erasure import find_person_records
 from .interaction.store import AgentInteractionMemory
 
 SCHEMA = "ai.coreason.export"

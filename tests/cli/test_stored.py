@@ -20,7 +20,7 @@ from spade_coreason import AgentInteractionMemory, ConversationState, Interactio
 from spade_coreason.config.runfile import RunFile
 from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.domain.identifiers import derive_session_id
-from spade_coreason.memory.forget import forget_conversation, forget_everybody, forget_person
+from spade_coreason.memory.erasure import forget_conversation, forget_everybody, forget_person
 from spade_coreason.storage import open_database
 from spade_coreason.storage.lock import lock_directory
 from spade_coreason.storage.records import StoredConversation, TurnRecord, Variable

@@ -17,8 +17,8 @@ from spade_coreason.contracts import AuditEntry
 from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.domain.preferences import PREFERENCES, Preferences
 from spade_coreason.domain.value import replace
+from spade_coreason.memory.erasure import forget_person
 from spade_coreason.memory.export import SCHEMA, VERSION, export_person
-from spade_coreason.memory.forget import forget_person
 from spade_coreason.storage import open_database
 from spade_coreason.storage.database import Database
 from spade_coreason.storage.knowledge import NewDocument, Shelf

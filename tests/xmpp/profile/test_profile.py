@@ -23,7 +23,7 @@ from spade_coreason.config.loader import load_settings
 from spade_coreason.contracts import AgentDefinition, AgentRequest
 from spade_coreason.domain.avatar import MAX_BYTES, Avatar, draw_avatar
 from spade_coreason.domain.conversation import Rules
-from spade_coreason.memory.forget import forget_person
+from spade_coreason.memory.erasure import forget_person
 from spade_coreason.memory.interaction.store import AgentInteractionMemory
 from spade_coreason.runtime.policy import Policy
 from spade_coreason.storage.database import StoreTimings

@@ -13,7 +13,7 @@ import pytest
 from spade_coreason import AgentInteractionMemory
 from spade_coreason.domain.identifiers import candidate_conversation_ids, choose_conversation_id, derive_session_id
 from spade_coreason.domain.value import replace
-from spade_coreason.memory.forget import ErasureReport, forget_conversation, forget_everybody, forget_person
+from spade_coreason.memory.erasure import ErasureReport, forget_conversation, forget_everybody, forget_person
 from spade_coreason.runtime.policy import Policy
 from spade_coreason.storage.records import StoredConversation, Variable
 from spade_coreason.storage.repository import AgentRepository
