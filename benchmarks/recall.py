@@ -16,7 +16,7 @@ import numpy as np
 from spade_coreason import ConversationState, Identity, Knowledge
 from spade_coreason.contracts.base import utc_now
 from spade_coreason.domain.conversation import ConversationStatus
-from spade_coreason.memory.active import Variables
+from spade_coreason.memory.conversation import Variables
 from spade_coreason.memory.session import Session
 from spade_coreason.storage import open_database
 from spade_coreason.storage.database import Database

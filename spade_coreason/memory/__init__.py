@@ -6,7 +6,7 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "active": ["ActiveConversation", "ActivePerson", "Variables"],
+        "conversation": ["ActiveConversation", "ActivePerson", "Variables"],
         "erasure": ["ErasureReport", "forget_conversation", "forget_everybody", "forget_person"],
         "export": ["export_person"],
         "interaction.file": ["MemoryLimits"],

@@ -1,4 +1,4 @@
-from .active import (
+from .conversation import (
     ActiveConversation as ActiveConversation,
     ActivePerson as ActivePerson,
     Variables as Variables,

@@ -11,7 +11,7 @@ from ..contracts import Identity, Interaction, MemoryStrategy
 from ..domain.history import StoredTurn, parse_interactions, parse_turns, turn_text
 from ..domain.text import extract_keywords, keyword_coverage, split_words
 from ..storage import COMPACTION_VARIABLE, NO_COMPACTION, AgentRepository, CompactionState, StoredConversation, Variable
-from .active import Scope, Variables
+from .conversation import Scope, Variables
 from .knowledge.knowledge import Knowledge
 from .usage import TOKENS_VARIABLE
 

@@ -15,7 +15,7 @@ from ..domain.history import RecentTurns, StoredTurn, parse_interactions, turn_t
 from ..domain.window import turns_to_compact, window_bounds
 from ..exceptions import CoReasonError, describe_for_log
 from ..storage import COMPACTION_VARIABLE, NO_COMPACTION, AgentRepository, CompactionState, StoredConversation
-from .active import ActiveConversation, Variables
+from .conversation import ActiveConversation, Variables
 from .knowledge.knowledge import Knowledge
 from .summaries import ExtractiveSummariser, Summariser
 from .tokens import TokenCounter, estimate_tokens

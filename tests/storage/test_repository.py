@@ -10,7 +10,7 @@ import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, ConversationState, Identity, ResponseHandler, StoreError
 from spade_coreason.domain.conversation import ConversationStatus, new_status
-from spade_coreason.memory.active import Variables
+from spade_coreason.memory.conversation import Variables
 from spade_coreason.memory.session import Session
 from spade_coreason.storage.database import Database
 from spade_coreason.storage.records import StoredConversation, Variable
