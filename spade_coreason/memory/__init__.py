@@ -1,4 +1,4 @@
-"""What agents know of people: sessions, history windows, summaries, interaction memory, knowledge, export, erasure."""
+"""State that an agent has of people: sessions, history windows, summaries, interaction memory, knowledge, export, erasure."""
 
 import lazy_loader
 

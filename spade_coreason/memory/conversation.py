@@ -1,3 +1,5 @@
+"""The state of active conversations in memory: the conversation, its person, their variables."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -15,7 +17,10 @@ Scope: TypeAlias = Literal["conversation", "person"]
 
 
 class Variables:
-    """The variables of one holder, as JSON texts. One object a holder in a process, so that nobody reads an old value."""
+    """The variables of one holder: a conversation or a person. Values are JSON texts.
+
+    A process has one object for each holder, so that no session reads an old value.
+    """
 
     def __init__(self, scope: Scope, holder: str, values: dict[str, str]) -> None:
         self.scope = scope
@@ -25,7 +30,7 @@ class Variables:
 
     @property
     def compaction(self) -> CompactionState:
-        """What the platform keeps about the window of this conversation."""
+        """The state of compaction of this conversation, which the platform stores among its variables."""
         text = self.values.get(COMPACTION_VARIABLE, "")
         if text is not self._parsed_compaction[0]:
             self._parsed_compaction = text, CompactionState.from_json(text)
@@ -34,7 +39,10 @@ class Variables:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class ActivePerson:
-    """What is held in memory of somebody while conversations of theirs are: one object a person, or they would differ."""
+    """The state of a person, in memory while any of their conversations is.
+
+    All conversations of a person share one object, so that their values cannot differ.
+    """
 
     variables: Variables
     preferences: Preferences
@@ -42,11 +50,11 @@ class ActivePerson:
 
 @dataclass(slots=True, eq=False)
 class ActiveConversation:
-    """What a conversation holds in memory between its turns; the database has all of it."""
+    """The state of a conversation in memory between its turns. The database has all of it too."""
 
     record: StoredConversation
     turns: RecentTurns
-    """The newest of them."""
+    """The newest turns, oldest first."""
     variables: Variables
     person: ActivePerson
     last_reply: str = ""
@@ -61,14 +69,18 @@ class ActiveConversation:
         self.identities = {role: Identity(id=owner, name=name, role=role) for role in ("user", "agent")}
 
     def identity_for(self, channel: str, nickname: str = "") -> Identity:
-        """Who asks in a language; in a room the id is the owner's, the name that of whoever speaks."""
+        """Return the identity of the sender of a request.
+
+        `channel` is the kind of sender: a program and SPADE have the role "agent", all others "user". In a room the id is the
+        owner's, which is the room, and the name is the `nickname` of the speaker.
+        """
         if nickname:
             return Identity(id=self.record.owner, name=nickname, role="user")
         return self.identities["agent" if channel in ("program", "spade") else "user"]
 
     @property
     def status(self) -> ConversationStatus:
-        """Where the conversation is."""
+        """The state of the conversation in its life cycle."""
         return self.record.status
 
     @status.setter

@@ -1,4 +1,4 @@
-"""Forgetting, over all stores: a conversation or a person goes from the sessions and from the interaction memory together."""
+"""Erasure of a conversation or a person from all stores of an agent: the database and the interaction memory together."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _NO_LIMIT = 2**31
 
 @dataclass(frozen=True, slots=True)
 class ErasureReport:
-    """What was deleted of one agent: how many of each.
+    """Counts of the records that were deleted from the stores of one agent.
 
-    `memories` are the conversations in its interaction memory, `documents` what was known of the person or the conversations
-    alone, turns in the knowledge included. Of `audit_entries` the hashes stay.
+    `memories` counts conversations in its interaction memory. `documents` counts knowledge that belongs to the person or to
+    one of the conversations, turns included. The hashes of `audit_entries` are not deleted.
     """
 
     conversation_ids: tuple[str, ...] = ()
@@ -31,11 +31,11 @@ class ErasureReport:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there was nothing to delete."""
+        """True if there was nothing to delete."""
         return self == ErasureReport()
 
     def plus(self, report: DeletionReport, memories: int) -> ErasureReport:
-        """The sum with another report."""
+        """Add the report of the database, and a number of conversations deleted from the interaction memory."""
         return ErasureReport(
             self.conversation_ids + report.conversation_ids,
             self.interactions + report.interactions,
@@ -51,23 +51,25 @@ class ErasureReport:
 async def forget_conversation(
     repository: AgentRepository, memory: AgentInteractionMemory | None, record: StoredConversation, *, with_copies: bool = True
 ) -> ErasureReport:
-    """Deletes a conversation with its turns, its variables and its memory entry.
+    """Delete a conversation with its turns, its variables and its interaction memory.
 
-    A variable that is kept for the person too goes there likewise, `with_copies`, if it has the value that it has here, and
-    has it in no other conversation of theirs.
-    What else its owner told the agent for all their conversations (the person scope) stays.
+    Variables in the person scope stay, with one exception. `with_copies` also deletes the copy of a variable there if both
+    have the same value and no other conversation of the person has it.
     """
-    # The memory goes first: were it left behind by a crash, nobody could say any more whose it is.
+    # The interaction memory goes first: if a crash left it behind, its owner could not be found any more.
     memories = int(await memory.aclear_conversation(record.conversation_id)) if memory is not None else 0
     return ErasureReport().plus(await repository.delete_conversation(record, with_copies=with_copies), memories)
 
 
 async def find_person_records(repository: AgentRepository, person: str) -> tuple[str, list[StoredConversation], list[str]]:
-    """Under what an agent has anything about a person (a JID): their name there, conversations, and names in its memory."""
-    if not await repository.list_conversations(owner=person, limit=1):  # as an occupant of a room may have one
+    """Return the owner, the conversations, and the ids in the interaction memory under which an agent has data of a person.
+
+    `person` is a JID. The owner is its bare JID, unless the JID itself owns conversations, such as that of an occupant.
+    """
+    if not await repository.list_conversations(owner=person, limit=1):  # an occupant may own some
         person = bare_jid(person)
     rows = await repository.list_conversations(owner=person, limit=_NO_LIMIT)
-    # The conversation without a thread may be in the memory alone.
+    # The conversation without a thread may be in the interaction memory only.
     names = dict.fromkeys(
         [*(row.conversation_id for row in rows), candidate_conversation_ids(None, person, repository.agent)[0]]
     )
@@ -75,14 +77,14 @@ async def find_person_records(repository: AgentRepository, person: str) -> tuple
 
 
 async def forget_person(repository: AgentRepository, memory: AgentInteractionMemory | None, person: str) -> ErasureReport:
-    """Deletes everything that one agent has about a person (a JID), requests that still wait included."""
+    """Delete everything that one agent stores about a person (a JID), including requests that still wait."""
     person, _, names = await find_person_records(repository, person)
     memories = await memory.aclear_conversations(names) if memory is not None else 0
     return ErasureReport().plus(await repository.erase_person(person), memories)
 
 
 async def forget_everybody(repository: AgentRepository, memory: AgentInteractionMemory) -> ErasureReport:
-    """Deletes everything that one agent has about anybody it talked with."""
+    """Delete everything that one agent stores about all people."""
     total = ErasureReport(memories=await memory.aclear_conversations(await memory.aget_all_conversations()))
     for person in await repository.list_people():
         total = total.plus(await repository.erase_person(person), 0)

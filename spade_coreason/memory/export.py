@@ -1,4 +1,4 @@
-"""Everything that one agent keeps about a person, as one JSON object: what `forget_person` would delete."""
+"""Export of everything that one agent stores about a person, as one JSON object: the data that `forget_person` deletes."""
 
 from __future__ import annotations
 
@@ -27,16 +27,19 @@ async def export_person(
     *,
     clock: Callable[[], datetime] = utc_now,
 ) -> dict[str, Any]:
-    """What the agent keeps about a person (a bare JID), ready for `json.dumps`. Times are RFC 3339 in UTC.
+    """Return everything that the agent stores about a person, ready for `json.dumps`.
 
-    - `schema`, `version`, `agent`, `person`, `exported_at`
-    - `conversations`, the newest first: the record, `variables`, and all `turns` as they are stored, the oldest first; what the
-      person felt about an answer is in its turn, `meta.feedback`
-    - `variables` for all conversations, and `preferences`
-    - `memories`: the pieces of the interaction memory, by conversation id
-    - `documents`: what the agent knows of them or of one of their conversations alone, turns in its knowledge included
-    - `audit`: what the agent did for them, as its audit trail has it
-    - `requests`: the messages of the last seven days; the text of those only that are not finished, of others there is none
+    `memory` is the agent's interaction memory, if it has one. `owner` is a bare JID. Times are RFC 3339 in UTC. Keys:
+
+    - `schema`, `version`, `agent`, `person`, `exported_at`.
+    - `conversations`: the newest first. Each has its record, its `variables` and all stored `turns`, oldest first.
+      The person's reactions to a reply are in the turn, in `meta.feedback`.
+    - `variables`: those for all conversations of the person.
+    - `preferences`: the settings that the person chose.
+    - `memories`: the entries of the interaction memory, by conversation id.
+    - `documents`: knowledge that belongs to the person or to one of their conversations, turns included.
+    - `audit`: the entries of the audit trail about the person.
+    - `requests`: the messages of the last seven days. Only unfinished ones have their text; that of others is not stored.
     """
     owner, rows, names = await find_person_records(repository, owner)
     known = await memory.aget_entries() if memory is not None else {}
@@ -97,5 +100,5 @@ def _export_request(record: InboxRecord) -> dict[str, Any]:
 def _parse_json(text: str) -> Any:
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):  # deeper, or with longer numbers, than can be read: it is theirs all the same
+    except (ValueError, RecursionError):  # nested deeper, or with longer numbers, than Python reads; the person gets it as text
         return text

@@ -1,4 +1,4 @@
-"""Asking a server that speaks OpenAI's HTTP API (OpenAI, Ollama, vLLM, LM Studio): JSON there and back, with retries."""
+"""A client of OpenAI's HTTP API (OpenAI, Ollama, vLLM, LM Studio): JSON requests and responses, with retries."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ _MAX_RESPONSE_BYTES = 256 * 1024 * 1024
 
 @dataclass(slots=True, eq=False)
 class OpenAIApi:
-    """One server. `url` is its base as its documentation names it, with the version: http://127.0.0.1:11434/v1
+    """The client of one server.
 
-    One connection pool, opened with the first request and closed by `close`; it belongs to one event loop.
+    `url` is the base URL from the server's documentation, with the version: http://127.0.0.1:11434/v1. The first request
+    opens a connection pool, and `close` closes it. The client belongs to one event loop.
     """
 
     url: str
@@ -35,7 +36,10 @@ class OpenAIApi:
     _session: aiohttp.ClientSession | None = field(default=None, init=False, repr=False)
 
     async def post(self, path: str, payload: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to a request. ModelError names the address; what may pass (busy, no connection) is tried three times."""
+        """Send a request, and return the JSON object of the response.
+
+        Transient errors (server busy, no connection) are tried three times in all. Raises ModelError, which names the address.
+        """
         pause_s = self.first_back_off_s
         for left in range(_MAX_ATTEMPTS - 1, -1, -1):
             try:
@@ -49,13 +53,13 @@ class OpenAIApi:
         raise AssertionError("unreachable")
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
 
     async def _post(self, path: str, payload: Mapping[str, Any]) -> dict[str, Any]:
-        import aiohttp  # it takes a tenth of a second, and most never ask
+        import aiohttp  # the import takes a tenth of a second, and most processes never need it
 
         address = f"{self.url.rstrip('/')}/{path}"
         headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
@@ -105,7 +109,7 @@ async def _read_body(response: aiohttp.ClientResponse) -> bytes:
 
 
 def _extract_error_message(body: bytes) -> str:
-    """What an error says, in one line."""
+    """Return the message of an error response, in one line."""
     text = body[:2000].decode("utf-8", "replace")
     try:
         problem = json.loads(body)

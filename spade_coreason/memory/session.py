@@ -1,4 +1,4 @@
-"""The active memory of one conversation, as an agent sees it during a turn (seed: Active Memory Interface)."""
+"""The session of one turn: history, window, search and variables for an agent (seed: Active Memory Interface)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from .conversation import Scope, Variables
 from .knowledge.knowledge import Knowledge
 from .usage import TOKENS_VARIABLE
 
-# How many of the newest turns `recall` looks at.
+# The number of newest turns that `recall` searches.
 _MAX_RECALL_TURNS = 1000
 
 _RECALL_PAGE = 25
 
 
 class Session:
-    """The SessionHandle of one turn. What is stored becomes durable with the turn, in one transaction."""
+    """The SessionHandle of one turn.
+
+    Variables that the turn stores become durable together with the turn, in one transaction.
+    """
 
     def __init__(
         self,
@@ -56,13 +59,14 @@ class Session:
 
     @property
     def identity(self) -> Identity:
-        """Who asks: bare JID, nickname or local part, "user" or "agent"."""
+        """The sender of the request: `id` is a bare JID, `name` a nickname or local part, `role` "user" or "agent"."""
         return self._identity
 
     async def history(self, limit: int = 10, offset: int = 0) -> list[Interaction]:
-        """The most recent `limit` turns in chronological order, `offset` turns back from the newest.
+        """Return `limit` turns, oldest first. The last of them is `offset` turns before the newest.
 
-        Pages through everything that is stored, beyond the window of the memory policy too.
+        It reaches all stored turns, also those before the window of the memory policy. A limit below 1 or a negative offset
+        gives an empty list.
         """
         if limit <= 0 or offset < 0:
             return []
@@ -74,14 +78,14 @@ class Session:
 
     @property
     def summary(self) -> str:
-        """What is kept of the turns before the window, where the memory policy is SUMMARY; else ""."""
+        """The summary of the turns before the window. It is "" unless the memory policy is SUMMARY."""
         return self._compaction.summary
 
     async def window(self) -> list[Interaction]:
-        """The turns that the memory policy hands to a language model, oldest first.
+        """Return the turns that the memory policy selects for a language model, oldest first.
 
-        Where there is a summary, it comes first, as a turn whose `meta` is {"summary": true}: no input (None), and the summary
-        as the text of its output. A turn larger than a TOKEN_BUFFER says so: meta["over_limit"] is its number of tokens.
+        A summary comes first, as a turn with `meta` {"summary": true}. Its input is None, and the text of its output is the
+        summary. If a turn is larger than a TOKEN_BUFFER, its meta["over_limit"] is its number of tokens.
         """
         self._on_window_read()
         count = self._record.turns - max(self._record.window_start - 1, self._compaction.through)
@@ -96,12 +100,14 @@ class Session:
         return [told, *turns]
 
     async def recall(self, query: str, limit: int = 5, threshold: float = 0.7) -> list[str]:
-        """What is known about `query`, best first: passages of documents, and turns of this conversation.
+        """Search for texts about `query`: passages of documents and turns of this conversation, best first.
 
-        Searched are the agent's own knowledge, that of this person and that of this conversation, and the newest 1,000 turns
-        that are not in it. The score of a turn is the share (0 to 1) of the question's words that stand in it (forms of a word
-        count as the word, the commonest words of the language do not count); `Knowledge.search` says what that of a passage is.
-        At least `threshold` counts.
+        The search covers the knowledge of the agent, of this person and of this conversation. It also covers the newest
+        1,000 turns that are not in the knowledge.
+
+        `limit` is the maximum number of texts. Texts with a score below `threshold` (0 to 1) are left out. The score of a
+        turn is the share of the query's words that it contains. Forms of a word count as the word; stop words do not count.
+        `Knowledge.search` defines the score of a passage.
         """
         if limit <= 0 or not query.strip():
             return []
@@ -110,11 +116,11 @@ class Session:
             whose = {"person": self._identity.id, "conversation": self._record.conversation_id}
             found = [(hit.score, hit.text) for hit in await self._knowledge.search(query, limit, threshold, **whose)]
         found += await self._search_turns(extract_keywords(query), threshold)
-        found.sort(key=lambda one: -one[0])  # stable: what is known comes before what was said, newer before older
+        found.sort(key=lambda one: -one[0])  # stable: knowledge comes before turns, newer turns before older
         return list(dict.fromkeys(text for _, text in found))[:limit]
 
     async def _search_turns(self, keywords: Sequence[str], threshold: float) -> list[tuple[float, str]]:
-        """The turns with these words, newest first, each with its score."""
+        """Return the turns with these words, newest first, each with its score."""
         in_knowledge = self._compaction.through if self._compaction.strategy == MemoryStrategy.VECTOR_STORE else 0
         most = min(_MAX_RECALL_TURNS, self._record.turns - in_knowledge)
         found: list[tuple[float, str]] = []
@@ -124,13 +130,17 @@ class Session:
                 score = keyword_coverage(keywords, " ".join(split_words(text)))
                 if score >= threshold and score > 0:
                     found.append((score, text))
-            await asyncio.sleep(0)  # long turns hold up nobody else
+            await asyncio.sleep(0)  # lets other tasks run, since turns may be long
         return found
 
     async def store(self, key: str, value: Any, *, scope: Scope | None = None) -> None:
-        """Keeps a variable: for this conversation and for this person with the agent, or for the `scope` named.
+        """Store a JSON value under a key.
 
-        `ValueError` names the key of a value that is no JSON; then nothing is changed. `RuntimeError` after the turn.
+        Without a `scope` it is stored twice: for this conversation and for this person with the agent. A `scope`
+        ("conversation" or "person") names one of them.
+
+        Raises ValueError, which names the key, for a value that is no JSON or a key that is reserved or no text; nothing is
+        changed then. Raises RuntimeError after the turn.
         """
         if self._is_closed:
             raise RuntimeError("nothing may be stored after assist has returned")
@@ -143,7 +153,7 @@ class Session:
         try:
             text = json.dumps(value, ensure_ascii=False, allow_nan=False)
             _require_text_keys(value)
-            (key + text).encode()  # a lone surrogate could not be stored
+            (key + text).encode()  # a lone surrogate cannot be stored
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f'variable "{key}": {error}; only JSON values can be kept') from error
         for name in _resolve_scopes(scope):
@@ -151,7 +161,7 @@ class Session:
                 self._pending[name, key] = text
 
     async def get(self, key: str, default: Any = None) -> Any:
-        """A variable of this conversation, else of this person with the agent, else `default`."""
+        """Return the variable of this conversation, else that of this person with the agent, else `default`."""
         for name, variables in self._variables_by_scope.items():
             if variables is None:
                 continue
@@ -163,16 +173,16 @@ class Session:
         return default
 
     def end(self) -> None:
-        """Ends the conversation after this turn; the next message opens a new episode with the same memory."""
+        """End the episode of the conversation after this turn. The next message opens a new one with the same memory."""
         self.is_ended = True
 
     def close(self) -> list[Variable]:
-        """Ends the storing, and gives what this turn stored."""
+        """Reject further `store` calls, and return the variables that this turn stored."""
         self._is_closed = True
         return self.pending_variables()
 
     def pending_variables(self) -> list[Variable]:
-        """What this turn stored so far."""
+        """Return the variables that this turn has stored so far."""
         rows = []
         for (name, key), text in self._pending.items():
             variables = self._variables_by_scope[name]
@@ -181,7 +191,7 @@ class Session:
         return rows
 
     def publish_variables(self) -> None:
-        """Makes what was stored visible to others; after the transaction."""
+        """Make the stored variables visible to other sessions. Call it after the transaction."""
         for (name, key), text in self._pending.items():
             variables = self._variables_by_scope[name]
             if variables is not None:
@@ -189,7 +199,10 @@ class Session:
 
 
 def _require_text_keys(value: object) -> None:
-    """TypeError for an object with keys that are no texts: `json.dumps` writes them as texts, and others would come back."""
+    """Raise TypeError if an object has keys that are no texts.
+
+    `json.dumps` writes such keys as texts, so that other keys would come back.
+    """
     if isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(key, str):

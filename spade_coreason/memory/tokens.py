@@ -1,4 +1,4 @@
-"""How many tokens of a language model a text is: counted by a tokenizer that works offline, or estimated."""
+"""Token counts of texts: by a tokenizer that works offline, or estimated."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from ..exceptions import ConfigError
 log = logging.getLogger(__name__)
 
 TokenCounter: TypeAlias = Callable[[str], int]
-"""The number of tokens of a text."""
+"""A function that returns the number of tokens of a text."""
 
 Tokenizer: TypeAlias = Literal["auto", "o200k", "cl100k", "estimate"]
 
 
 def estimate_tokens(text: str) -> int:
-    """A number of tokens without a tokenizer: rather too many than too few.
+    """Estimate the number of tokens without a tokenizer: rather too many than too few.
 
-    Four ASCII characters are a token, two others (Cyrillic, Arabic, accents), one where words have no spaces (Chinese,
-    Japanese, Korean, emoji). Beside o200k: English prose 1.0 to 1.2 times as many, source code 0.8 to 1.1.
+    A token is estimated as four ASCII characters, as two others (Cyrillic, Arabic, accents), or as one character of a script
+    without spaces (Chinese, Japanese, Korean, emoji). Compared with o200k, English prose gets 1.0 to 1.2 times as many,
+    source code 0.8 to 1.1 times.
     """
     if text.isascii():
         return math.ceil(len(text) / 4)
@@ -33,14 +34,17 @@ def estimate_tokens(text: str) -> int:
 
 
 def guard_counter(count: TokenCounter, name: str) -> TokenCounter:
-    """A counter of somebody's own. A text at which it fails is estimated, and the log says so once: no turn is lost by it."""
+    """Wrap a user's counter so that its errors lose no turn.
+
+    A text for which the counter fails is estimated. The first failure is logged under `name`.
+    """
     has_failed = False
 
     def checked(text: str) -> int:
         nonlocal has_failed
         try:
             return operator.index(count(text))
-        except Exception:  # it is somebody else's code
+        except Exception:  # user code may raise anything
             if not has_failed:
                 log.exception("%s does not count the tokens of a text of %d characters; they are estimated", name, len(text))
             has_failed = True
@@ -50,9 +54,10 @@ def guard_counter(count: TokenCounter, name: str) -> TokenCounter:
 
 
 def counter_for(name: Tokenizer) -> TokenCounter:
-    """The counter of a name: `o200k` and `cl100k` are those of OpenAI's models, from the package rs-bpe.
+    """Return the counter of this name.
 
-    `auto` is o200k where that package is installed and the estimate elsewhere. ConfigError where it is named and missing.
+    `o200k` and `cl100k` are the vocabularies of OpenAI's models, from the package rs-bpe. `auto` is o200k if that package is
+    installed, and the estimate otherwise. Raises ConfigError if a vocabulary is named and the package is missing.
     """
     if name == "estimate":
         return estimate_tokens
@@ -65,7 +70,7 @@ def counter_for(name: Tokenizer) -> TokenCounter:
     tokenizer = vocabularies.cl100k_base() if name == "cl100k" else vocabularies.o200k_base()
 
     def count(text: str) -> int:
-        # A lone surrogate is no text to it.
+        # The tokenizer rejects lone surrogates.
         return int(tokenizer.count(text if text.isascii() else text.encode("utf-8", "replace").decode()))
 
     return count

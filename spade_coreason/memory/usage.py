@@ -1,4 +1,4 @@
-"""What an agent's language models used: tokens of a turn, of a conversation, of a person and of the agent in a day (UTC)."""
+"""Token counts of an agent's language models: per turn, per conversation, and per person and agent in a day (UTC)."""
 
 from __future__ import annotations
 
@@ -12,18 +12,22 @@ from ..contracts.base import utc_now
 from ..storage import AgentRepository, Variable
 
 USAGE_EVENT = "ai.coreason.llm.usage"
-"""The type of the event by which an agent says what a turn used, such as {"total_tokens": 18}: `response.emit` takes it, and
-the platform puts it into the `meta` of the Interaction as "usage"."""
+"""The type of the event that reports the usage of a turn, such as {"total_tokens": 18}.
+
+An agent sends it with `response.emit`. The platform stores it in the `meta` of the Interaction as "usage"."""
 
 TOKENS_VARIABLE = "coreason.tokens"
-"""The variable of a person, of a conversation and of the agent in which they are kept."""
+"""The name of the variable that stores the tokens of a person, of a conversation or of the agent."""
 
 _MAX_CACHED_CONVERSATIONS = 4096
-"""Conversations whose tokens are held in memory; those of others are looked up."""
+"""The most conversations whose tokens are cached. The tokens of others are read from the database."""
 
 
 def sum_usage(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What the events of a turn say of it; numbers of several are added up. Empty where none does."""
+    """Sum the usage events of one turn.
+
+    Integers of the same name are added; of any other value the last one counts. The result is empty without a usage event.
+    """
     found: dict[str, Any] = {}
     for event in events:
         data = event.get("data")
@@ -35,17 +39,19 @@ def sum_usage(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 class _Holder(NamedTuple):
-    """Whose tokens they are, as in the scopes of variables."""
+    """The holder of a token count, as a scope of variables and a name in it."""
 
     scope: str
     name: str
 
 
 class Usage:
-    """The tokens that turns of one agent used: a part of an agent, by the constructor parameter `usage`.
+    """The tokens that the turns of one agent used. An agent receives it by the constructor parameter `usage`.
 
-    What is read is true for this process at once, and after a restart as of the last turn that was stored. `StoreError` from
-    whatever reads. A person of whom everything is forgotten begins anew with the next start, and with the next day.
+    Counts include every finished turn of this process. After a restart they are those of the last turn that was stored.
+    Deleting everything about a person resets their count at the next start or the next day (UTC), whichever comes first.
+
+    The methods that read raise `StoreError` if the database cannot be read.
     """
 
     def __init__(self, repository: AgentRepository, clock: Callable[[], datetime] = utc_now) -> None:
@@ -56,15 +62,15 @@ class Usage:
         self._tokens_by_conversation: OrderedDict[str, int] = OrderedDict()
 
     async def of_person(self, person: str) -> int:
-        """Of a person (a bare JID) today."""
+        """Return the tokens of a person (a bare JID) today (UTC)."""
         return await self._load_today(_Holder("person", person))
 
     async def of_agent(self) -> int:
-        """Of everybody today."""
+        """Return the tokens of the agent today (UTC), for all people together."""
         return await self._load_today(_Holder("agent", self._repository.agent))
 
     async def of_conversation(self, conversation_id: str) -> int:
-        """Of a conversation since it began; one that ended begins anew."""
+        """Return the tokens of a conversation in its current episode. A new episode starts at 0."""
         if conversation_id not in self._tokens_by_conversation:
             kept = await self._load_stored(_Holder("conversation", conversation_id))
             if conversation_id not in self._tokens_by_conversation:
@@ -73,18 +79,21 @@ class Usage:
 
     @property
     def until_next_day(self) -> timedelta:
-        """How long it is until a day begins."""
+        """The time until the next day begins (UTC)."""
         now = self._clock().astimezone(UTC)
         return datetime(now.year, now.month, now.day, tzinfo=UTC) + timedelta(days=1) - now
 
-    # What the runner calls
+    # For the runner
 
     def reset_conversation(self, conversation_id: str) -> None:
-        """A conversation begins, or begins anew."""
+        """Set the tokens of a conversation to 0, because a new episode of it starts."""
         self._cache_conversation(conversation_id, 0)
 
     async def add(self, used: dict[str, Any], person: str, conversation_id: str) -> list[Variable]:
-        """Counts what a turn used; gives what is to be stored with it."""
+        """Count the tokens of a turn, and return the variables to store with it.
+
+        `used` is the result of `sum_usage`; only its "total_tokens" counts. Without a positive number nothing is counted.
+        """
         tokens = used.get("total_tokens")
         if not isinstance(tokens, int) or tokens <= 0:
             return []
@@ -105,7 +114,7 @@ class Usage:
         self._tokens_by_conversation[conversation_id] = tokens
         self._tokens_by_conversation.move_to_end(conversation_id)
         if len(self._tokens_by_conversation) > _MAX_CACHED_CONVERSATIONS:
-            self._tokens_by_conversation.popitem(last=False)  # it is stored
+            self._tokens_by_conversation.popitem(last=False)  # the database still has it
 
     async def _load_today(self, holder: _Holder) -> int:
         day = self._clock().astimezone(UTC).date().isoformat()

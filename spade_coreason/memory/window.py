@@ -1,7 +1,7 @@
-"""The memory policy at work: the windows of conversations, and what becomes of turns that leave them (seed: Memory Governance).
+"""Windows of conversations under the memory policy, and the compaction of turns that leave them (seed: Memory Governance).
 
-What a turn waits for is arithmetic. A summary, or taking turns into the knowledge of their conversation, goes on behind it;
-until that is done the turns stay in the window.
+A turn waits for arithmetic only. Compaction (a summary, or storing turns in the knowledge of their conversation) runs in the
+background. Until it is done, the turns stay in the window.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _TURN_BATCH = 50
 
 
 class _CompactionJob(NamedTuple):
-    """Turns of one conversation on their way into a summary or the knowledge."""
+    """The running compaction of one conversation."""
 
     owner: str
     task: asyncio.Task[None]
 
 
 class HistoryWindow:
-    """Applies the policy of one agent to all its conversations."""
+    """The windows of all conversations of one agent, as its memory policy sets them."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class HistoryWindow:
         knowledge: Knowledge | None = None,
     ) -> None:
         self.policy = policy
-        # Asked once here, and not at every turn.
+        # Looked up once, and not at every turn.
         self._compacts = policy.strategy in (MemoryStrategy.SUMMARY, MemoryStrategy.VECTOR_STORE)
         self._limits_tokens = policy.strategy is MemoryStrategy.TOKEN_BUFFER
         self._repository = repository
@@ -58,10 +58,13 @@ class HistoryWindow:
         self._is_failing = False
         self._has_warned = False
 
-    # The window
+    # Window
 
     def prune(self, recent_turns: RecentTurns, newest_number: int, variables: Variables) -> int:
-        """Drops those that are held in memory no longer; gives the number of the first of the window. See `pruning.window_bounds`."""
+        """Drop the turns that need not stay in memory, and return the number of the first turn of the window.
+
+        `newest_number` is the number of the newest turn, from 1. See `domain.window.window_bounds`.
+        """
         held = len(recent_turns)
         if self._limits_tokens:
             most, first = window_bounds(
@@ -75,9 +78,10 @@ class HistoryWindow:
         return first
 
     def with_current_window(self, record: StoredConversation, active: ActiveConversation | None) -> StoredConversation:
-        """A conversation that ends, with the window of today's policy.
+        """Return the record of a conversation that ends, with the window of the current policy.
 
-        Of one that is not in memory only what is arithmetic: where turns have to be read, its next turn does it.
+        Without `active` (the conversation is not in memory) only arithmetic is done. If the policy needs the turns
+        themselves, the next turn of the conversation applies it.
         """
         if active is not None:
             first = self.prune(active.turns, record.turns, active.variables)
@@ -88,20 +92,20 @@ class HistoryWindow:
         return record.with_turns(record.status, record.max_interactions, max(first, record.window_start), record.turns)
 
     def compacted(self, variables: Variables) -> CompactionState:
-        """What this strategy did with the turns that left the window; another's work before is none of its own."""
+        """Return how far the current strategy has compacted. The work of an earlier strategy does not count."""
         if not self._compacts:
             return NO_COMPACTION
         kept = variables.compaction
         return kept if kept.strategy == self.policy.strategy else NO_COMPACTION
 
     def mark_over_limit(self, turn: StoredTurn) -> StoredTurn:
-        """Says in a new turn's `meta` that it alone is larger than the window: `over_limit`, its tokens."""
+        """Mark a new turn that is larger than the whole window: `meta["over_limit"]` is its number of tokens."""
         if self._limits_tokens and (size := self._turn_tokens(turn)) > self.policy.limit:
             return turn.with_meta("over_limit", size)
         return turn
 
     def warn_unbounded(self) -> None:
-        """Says once that a window without bounds is handed over."""
+        """Log once that the window has no limit."""
         if self.policy.strategy is not MemoryStrategy.ALL or self._has_warned:
             return
         self._has_warned = True
@@ -117,10 +121,13 @@ class HistoryWindow:
             turn.tokens = 1 if interaction is None else max(1, self._count_tokens(turn_text(interaction)))
         return turn.tokens
 
-    # What leaves it
+    # Compaction
 
     def compact_later(self, active: ActiveConversation) -> None:
-        """Begins to take in what is older than the window, where the strategy says so and it is not at it already."""
+        """Start the compaction of turns that are older than the window.
+
+        Nothing happens if the strategy has no compaction, or if it already runs for this conversation.
+        """
         if not self._compacts:
             return
         name = active.record.conversation_id
@@ -130,20 +137,20 @@ class HistoryWindow:
             task.add_done_callback(lambda _: self._jobs.pop(name, None))
 
     async def cancel_for_owner(self, owner: str) -> None:
-        """Ends the work on the conversations of somebody, before something of theirs is forgotten."""
+        """Cancel the compaction of all conversations of an owner, before data of theirs is deleted."""
         await self._cancel_tasks([job.task for job in self._jobs.values() if job.owner == owner])
 
     async def cancel_for(self, conversation_id: str) -> None:
-        """Ends the work on a conversation, before something of it is deleted."""
+        """Cancel the compaction of a conversation, before data of it is deleted."""
         await self._cancel_tasks([job.task for name, job in self._jobs.items() if name == conversation_id])
 
     async def wait_until_idle(self) -> None:
-        """Waits until nothing is taken in any more."""
+        """Wait until no compaction runs."""
         while self._jobs:
             await asyncio.wait([job.task for job in self._jobs.values()])
 
     async def close(self) -> None:
-        """Ends all work. What was not taken in is so after the next turn of its conversation."""
+        """Cancel all compactions and close the summariser. The next turn of a conversation starts its compaction again."""
         await self._cancel_tasks([job.task for job in self._jobs.values()])
         await self._summariser.close()
 
@@ -160,7 +167,7 @@ class HistoryWindow:
             async with self._job_slots:
                 while numbers := self._turns_to_compact(active):
                     await self._compact_batch(active, numbers[:_TURN_BATCH])
-        except Exception as error:  # the turns stay where they are, whatever it was
+        except Exception as error:  # whatever failed, the turns stay in the window
             if not self._is_failing:
                 what = "%s: turns stay in their windows until they can be taken in: %s"
                 unforeseen = None if isinstance(error, CoReasonError) else error
