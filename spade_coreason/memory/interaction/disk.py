@@ -1,6 +1,6 @@
-"""Writing so that it is either there or not: appending, writing beside, locking between processes.
+"""Atomic and durable writes: append to a file, replace a file, lock a file between processes.
 
-OSError is the caller's, who makes it a StoreError by `OSErrorTranslator`.
+The functions raise OSError. Their callers translate it to StoreError with `OSErrorTranslator`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import TypeAlias
 from ...exceptions import StoreError
 
 FileStamp: TypeAlias = tuple[int, int, int]
-"""Inode, time of the last change in nanoseconds, size: another one after every change."""
+"""Inode, time of the last change in nanoseconds, and size. Every change of a file gives another stamp."""
 
 
 def stamp_of(status: os.stat_result) -> FileStamp:
-    """The stamp of a file with this status."""
+    """Return the stamp of a file with this status."""
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 class _OpenDescriptor:
-    """A descriptor until the end of `with`."""
+    """A file descriptor that is closed at the end of its `with` block."""
 
     __slots__ = ("_descriptor",)
 
@@ -39,9 +39,10 @@ class _OpenDescriptor:
 
 
 def append(path: Path, position: int, data: bytes, *, mode: int | None, is_durable: bool, is_name_durable: bool) -> FileStamp:
-    """Writes `data` at `position`, where whole lines end; what stands behind goes. If it fails, nothing of it is left.
+    """Write `data` at `position`, the end of the last complete line, and cut off anything after it.
 
-    At position 0 the file is a new one and gets these rights, 0600 for None. `is_name_durable`: its name is lasting already.
+    If the write fails, none of `data` is left. At position 0 the file is new and gets the permissions `mode` (0600 for None).
+    `is_durable` syncs the data. `is_name_durable`: the directory entry of the file is synced already.
     """
     with _OpenDescriptor(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW) as descriptor:
         if os.fstat(descriptor).st_size != position:
@@ -65,7 +66,7 @@ def append(path: Path, position: int, data: bytes, *, mode: int | None, is_durab
 
 
 def sync(path: Path, *, is_name_durable: bool) -> None:
-    """Makes lasting what was appended; `is_name_durable`: its name is already."""
+    """Sync appended data to the disk. `is_name_durable`: the directory entry of the file is synced already."""
     with _OpenDescriptor(path, os.O_WRONLY | os.O_NOFOLLOW) as descriptor:
         os.fdatasync(descriptor)
     if not is_name_durable:
@@ -73,9 +74,9 @@ def sync(path: Path, *, is_name_durable: bool) -> None:
 
 
 def write_replacement(path: Path, pieces: Iterable[bytes], replaced: os.stat_result | None) -> tuple[FileStamp, str]:
-    """Writes a file that is to take the place of one with the status `replaced`; its stamp and its SHA-256.
+    """Write the replacement of a file that has the status `replaced`. Return its stamp and its SHA-256.
 
-    It has the other's rights and is younger.
+    It gets the permissions of the replaced file, and a later time of change.
     """
     digest = hashlib.sha256()
     with (
@@ -88,8 +89,8 @@ def write_replacement(path: Path, pieces: Iterable[bytes], replaced: os.stat_res
         file.flush()
         if replaced is not None:
             os.fchmod(descriptor, replaced.st_mode & 0o777)
-            # Inode numbers come back soon, and a clock may stand still or go back: only a time that always grows
-            # lets other processes see every change.
+            # Inode numbers are reused soon, and a clock may stand still or go back. Other processes see every change only
+            # if this time always grows.
             status = os.fstat(descriptor)
             if status.st_mtime_ns <= replaced.st_mtime_ns:
                 os.utime(descriptor, ns=(status.st_atime_ns, replaced.st_mtime_ns + 1))
@@ -98,9 +99,9 @@ def write_replacement(path: Path, pieces: Iterable[bytes], replaced: os.stat_res
 
 
 class FileLock(_OpenDescriptor):
-    """Holds the lock of this file from now on; closing it also unlocks.
+    """The lock of a file, from construction until it is closed.
 
-    The file is never removed, since somebody may be waiting for it; to write, it is made.
+    An exclusive lock, for a writer, creates the file. The file is never removed, since other processes may wait for it.
     """
 
     __slots__ = ()
@@ -115,7 +116,7 @@ class FileLock(_OpenDescriptor):
 
 
 def make_directory(directory: Path) -> None:
-    """Makes it with its parents, for the owner only, so that it is still there after a power cut."""
+    """Create a directory and its parents, for the owner only, durable across a power cut."""
     if directory.is_dir():
         return
     make_directory(directory.parent)
@@ -124,13 +125,16 @@ def make_directory(directory: Path) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Makes lasting which names a directory has."""
+    """Sync the entries of a directory to the disk."""
     with _OpenDescriptor(directory, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
         os.fsync(descriptor)
 
 
 class OSErrorTranslator:
-    """`with` it: an OSError there is a StoreError that says `problem`. One is for all threads, and for blocks within blocks."""
+    """A context manager that translates OSError to a StoreError with the text `problem`.
+
+    Threads may share one object, and its blocks may be nested.
+    """
 
     __slots__ = ("_path", "_problem")
 

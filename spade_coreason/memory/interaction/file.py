@@ -1,8 +1,14 @@
-"""One agent's memory on disk: a JSON file, and beside it a journal of what was added since; processes and threads share them.
+"""The memory file of one agent: a JSON file, and a journal of later additions. Processes and threads share them.
 
-An addition is a line in the journal. A fold writes everything into a new file, says so in the journal, renames the new file
-over the old one and removes the journal: whenever it is interrupted, file and journal together are everything there is, once.
-A file that cannot be understood is never written to.
+An addition is a line in the journal. A fold moves the journal into the file, in four steps:
+
+1. Write everything into a new file.
+2. Write a fold line with its digest into the journal.
+3. Rename the new file over the old one.
+4. Remove the journal.
+
+Whenever a fold is interrupted, file and journal together hold every entry exactly once. A file that cannot be parsed is
+never written to.
 """
 
 from __future__ import annotations
@@ -29,10 +35,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimits:
-    """How much may be remembered, in bytes (UTF-8).
+    """Limits of an interaction memory, in bytes (UTF-8).
 
-    `entry_bytes`: the most for one piece of information, and for the id of a conversation. `conversation_bytes`: the most for
-    one conversation, with timestamps. `journal_bytes`: a journal longer than this, and than the memory file, is folded in.
+    - `entry_bytes`: the maximum for one piece of information, and for the id of a conversation.
+    - `conversation_bytes`: the maximum for one conversation, timestamps included.
+    - `journal_bytes`: a journal that is longer than this and longer than the memory file is folded into it.
     """
 
     entry_bytes: int = 65_536
@@ -41,9 +48,9 @@ class MemoryLimits:
 
 
 class Addition(Future[None]):
-    """An entry on its way to the disk; done when it is there.
+    """An entry that is to be written: a future that is done when the entry is in the journal.
 
-    `defer_sync` leaves its sync to somebody who calls `MemoryFile.sync`, later; False if nobody will.
+    `defer_sync` registers a later call of `MemoryFile.sync` and returns True. It returns False if there will be no such call.
     """
 
     def __init__(self, conversation_id: str, line: bytes, journal_line: bytes, defer_sync: Callable[[], bool]) -> None:
@@ -57,10 +64,10 @@ class Addition(Future[None]):
 class MemoryFile:
     """The entries of one agent by conversation.
 
-    What a person or another program wrote into the document is kept when it is written again.
+    A fold keeps the keys that a person or another program added to the document.
 
-    `is_durable`: an addition survives a power cut too, not only the end of the process, when `write_queued` has returned, or `sync`
-    where all that were written at once leave it to that.
+    Without `is_durable` an addition survives the end of the process. With it, an addition also survives a power cut as soon as
+    `write_queued` has returned. If all additions of a batch defer their sync, that holds as soon as `sync` has returned.
     """
 
     def __init__(self, path: Path, agent_id: str, limits: MemoryLimits, *, is_durable: bool) -> None:
@@ -75,22 +82,22 @@ class MemoryFile:
         self._reader = MemoryReader(path, self.journal_path, agent_id)
         self._write_errors = OSErrorTranslator(path, "cannot be written")
         self._fold_threshold_bytes = limits.journal_bytes
-        self._durable_head = b""  # the head of the journal whose name is lasting
+        self._durable_head = b""  # the head of the journal whose directory entry is synced
         self._has_sync_failed = False
         self.deferred_syncs = 0
-        """How many times a sync was left for later."""
+        """The number of syncs that were deferred."""
         self.completed_syncs = 0
-        """How many of these are made up for."""
+        """The number of deferred syncs that are done."""
         self._refresh()
 
     # Reading
 
     def read_lines(self, conversation_id: str) -> bytes:
-        """The lines of a conversation (`memory_format.entries`)."""
+        """Return the lines of a conversation, for `format.decode_entries`."""
         return bytes(self._refresh().lines_by_conversation.get(conversation_id, b""))
 
     def list_conversations(self) -> list[str]:
-        """The conversations that have entries, in the order in which they began."""
+        """Return the ids of the conversations that have entries, in the order in which they began."""
         return [name for name, lines in list(self._refresh().lines_by_conversation.items()) if lines]
 
     def _refresh(self) -> MemoryContent:
@@ -106,18 +113,19 @@ class MemoryFile:
                 stack.enter_context(FileLock(self.lock_path, is_exclusive=False))
                 return self._reader.refresh()
         content = self._reader.refresh(is_locked=False)
-        return self._refresh_locked() if self.lock_path.exists() else content  # the first writer came meanwhile
+        return self._refresh_locked() if self.lock_path.exists() else content  # the first writer has just made it
 
     # Adding
 
     def enqueue(self, addition: Addition) -> None:
-        """Puts an addition in the queue; `write_queued` brings it to the disk. They are stored in the order in which they come."""
+        """Put an addition in the queue, for `write_queued`. Additions are stored in the order of these calls."""
         self._queue.append(addition)
 
     def write_queued(self) -> None:
-        """Writes all additions that wait, of all threads, at once; then every one that was waiting is done.
+        """Write all queued additions of all threads at once. On return every one of them is done.
 
-        Each has its outcome: StoreError if nothing can be written, MemoryFullError if its conversation holds too much.
+        An addition that failed holds its exception: StoreError if nothing can be written, MemoryFullError if its conversation
+        is full.
         """
         with self._write_lock:
             batch: list[Addition] = []
@@ -145,7 +153,7 @@ class MemoryFile:
                     addition.set_result(None)
 
     def _append(self, batch: list[Addition]) -> set[Addition]:
-        """Stores a batch but for those that it gives back, whose conversations are full."""
+        """Write a batch to the journal. Return the additions that are refused because their conversations are full."""
         content = self._reader.refresh()
         sizes: dict[str, int] = {}
         accepted, refused = [], set()
@@ -172,20 +180,20 @@ class MemoryFile:
         return refused
 
     def _defer_sync(self, additions: list[Addition]) -> bool:
-        self.deferred_syncs += 1  # before somebody is told to sync it: they wait until it is written
+        self.deferred_syncs += 1  # before `defer_sync`: a sync waits for the write lock
         return all(addition.defer_sync() for addition in additions)
 
     def _try_fold(self, content: MemoryContent) -> None:
         try:
             self._fold(content, content.lines_by_conversation)
-        except StoreError as error:  # what was added is in the journal; that it grows is no reason to refuse it
+        except StoreError as error:  # the additions are stored: a journal that grows is no reason to refuse them
             self._fold_threshold_bytes = 2 * content.parsed_journal.end
             log.warning("the journal is not folded in yet: %s", error)
         else:
             self._fold_threshold_bytes = self._limits.journal_bytes
 
     def _write_journal(self, content: MemoryContent, lines: bytes, is_durable: bool) -> None:
-        """Appends lines behind the last one that is whole. Nothing of them is left if that fails."""
+        """Append lines after the last complete one. If that fails, none of them is left in the journal."""
         known, mode, left = content.parsed_journal, None, self.deferred_syncs
         head = known.head or journal.encode_head(self.agent_id, secrets.token_hex(8))
         with self._write_errors:
@@ -205,20 +213,20 @@ class MemoryFile:
     # Syncing
 
     def sync(self) -> None:
-        """Syncs what was added and left for later. StoreError if it cannot be stored, now and until it can."""
-        with self._write_lock:  # what is being written has its turn
+        """Sync the additions whose sync was deferred. Raises StoreError until they can be stored."""
+        with self._write_lock:  # waits for a write that is running
             left, head = self.deferred_syncs, self._reader.content.parsed_journal.head
         if not self._has_sync_failed:
             try:
                 sync(self.journal_path, is_name_durable=bool(head) and head == self._durable_head)
             except FileNotFoundError:
-                pass  # it was folded in, and so synced, by another process
+                pass  # another process folded, and so synced, the journal
             except OSError as error:
                 self._has_sync_failed = True
                 log.warning("%s: cannot be synced: %s; what it holds is written anew", self.journal_path, error.strerror)
         with self._write_lock:
             if self._has_sync_failed and self.completed_syncs < left:
-                # The disk does not refuse a second time what it has lost: only writing it again shows that it is there.
+                # After a failed sync the system may report success for data that it has lost: only writing it again helps.
                 with self._acquire_file_lock():
                     content = self._reader.refresh()
                     self._fold(content, content.lines_by_conversation)
@@ -228,7 +236,10 @@ class MemoryFile:
     # Removing and folding
 
     def remove(self, conversation_ids: Collection[str]) -> int:
-        """Removes conversations, all at once; how many there were. On return nothing of them is in file or journal."""
+        """Remove conversations, all at once, and return how many there were.
+
+        On return neither file nor journal contains any of them.
+        """
         now = self._refresh()
         if now.lines_by_conversation.keys().isdisjoint(conversation_ids) and not now.parsed_journal.is_folded:
             return 0
@@ -241,7 +252,7 @@ class MemoryFile:
             return gone
 
     def remove_entries(self, conversation_id: str, contents: Collection[str]) -> int:
-        """Removes the entries with these contents, all at once; how many there were."""
+        """Remove the entries with these contents, all at once, and return how many there were."""
         now = self._refresh()
         if conversation_id not in now.lines_by_conversation and not now.parsed_journal.is_folded:
             return 0
@@ -259,7 +270,7 @@ class MemoryFile:
             return gone
 
     def fold(self) -> None:
-        """Writes everything into the memory file, which then is complete by itself; the journal is gone."""
+        """Write everything into the memory file, and remove the journal. The file is then complete by itself."""
         now = self._refresh()
         if now.journal_stamp is None and not now.is_imported:
             return
@@ -269,7 +280,7 @@ class MemoryFile:
                 self._fold(content, content.lines_by_conversation)
 
     def merge(self, memories: LinesByConversation) -> int:
-        """Adds entries from elsewhere that are not there yet, each to its conversation; how many these were."""
+        """Add imported entries that are not stored yet, each to its conversation. Return how many were added."""
         with self._write_lock, self._acquire_file_lock():
             content = self._reader.refresh()
             merged, count = dict(content.lines_by_conversation), 0
@@ -284,14 +295,14 @@ class MemoryFile:
             return count
 
     def _fold(self, content: MemoryContent, memories: LinesByConversation) -> None:
-        # Only who holds the lock writes, so one name is enough, and what a killed process left is overwritten.
+        # Only the holder of the lock writes, so one name is enough. The rest of a killed process is overwritten.
         beside = self.path.with_name(f".{self.path.name}.tmp")
         with self._write_errors:
             try:
                 before = os.stat(self.path) if content.file_stamp is not None else None
                 stamp, digest = write_replacement(beside, dump(content.document, memories), before)
                 if before is not None:
-                    os.chmod(self.lock_path, before.st_mode & 0o777)  # who may read the file has to wait for who writes it
+                    os.chmod(self.lock_path, before.st_mode & 0o777)  # readers of the file need the lock, to wait for a writer
                 if content.parsed_journal.end:
                     self._write_journal(content, journal.encode_fold(digest), is_durable=True)
                 os.replace(beside, self.path)
@@ -311,7 +322,7 @@ class MemoryFile:
     # The lock between processes
 
     def _acquire_file_lock(self) -> FileLock:
-        """One writer among the processes that use this file; `_write_lock` is held already."""
+        """Lock the file against other processes. The caller holds `_write_lock`."""
         with self._write_errors:
             try:
                 return FileLock(self.lock_path, is_exclusive=True)

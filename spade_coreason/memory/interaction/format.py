@@ -1,7 +1,7 @@
-"""The name and the text of an agent's memory file (seed: Memory API, Storage Format): pure functions, no I/O.
+"""The name and the format of an agent's memory file (seed: Memory API, Storage Format): pure functions, no I/O.
 
-In memory a conversation is what it is in the file, without the white space: a line of JSON an entry. That takes less room than
-the file does, whatever alphabet the texts are in, and it is written again as it was read.
+In memory a conversation is its text from the file without white space: one line of JSON per entry. That takes less space than
+the file in any alphabet, and it is written back exactly as it was read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic_core import from_json, to_json
 
 
 class Entry(TypedDict):
-    """One thing remembered. `format_timestamp` is UTC with milliseconds: 2025-01-09T10:30:00.000Z."""
+    """One stored fact. `timestamp` is UTC with milliseconds: 2025-01-09T10:30:00.000Z."""
 
     content: str
     timestamp: str
@@ -25,18 +25,18 @@ class Entry(TypedDict):
 
 LinesByConversation: TypeAlias = dict[str, bytearray]
 
-"""The lines of the entries by conversation, both in the order in which they came."""
+"""The lines of the entries by conversation id, both in the order in which they were added."""
 
-MAX_FILE_NAME_CHARACTERS = 195  # file systems take 255 bytes; the rest is for suffixes
+MAX_FILE_NAME_CHARACTERS = 195  # file systems allow 255 bytes; the rest is for suffixes
 
 ESCAPED_CHARACTERS = re.compile(r"[^a-z0-9@._-]|^\.")
 
 JSON_STRING = rb'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+"'
 
-"""A text in JSON, as a regular expression."""
+"""A regular expression for a JSON string."""
 
-# The file as `dump` writes it, line by line. What is written otherwise is read as a whole (`parse`), which takes several times
-# the room and the time.
+# The file as `dump` writes it, line by line. `parse` reads a file in any other layout as a whole, which takes several times
+# the memory and the time.
 _HEAD = re.compile(rb'\{\n    "agent_id": (%b),\n    "interactions": \{\n' % JSON_STRING)
 
 _CONVERSATION = re.compile(rb"        (%b): \[\n" % JSON_STRING)
@@ -57,14 +57,14 @@ _INDENTED = rb"""            {
 
 _CHUNK_BYTES = 1 << 18
 
-"""So many bytes are read or indented at once."""
+"""The number of bytes that are read or indented at once."""
 
 
 def file_name(agent_id: str) -> str:
-    """The name of an agent's file, a different one for every agent, also where upper and lower case are the same.
+    """Return the name of an agent's file. It differs for every agent, even on file systems that ignore case.
 
-    A JID in lower case keeps its looks: `notes@example.org.json`. Everything else is percent-encoded in lower case;
-    what gets too long is cut and ends in `~` and a SHA-256 of the whole, which no short name contains.
+    A JID in lower case stays readable: `notes@example.org.json`. Other characters are percent-encoded in lower case. A name
+    that is too long is cut, and ends in `~` and a SHA-256 of the whole id, which no short name contains.
     """
     name = ESCAPED_CHARACTERS.sub(lambda found: "".join(f"%{byte:02x}" for byte in found[0].encode()), agent_id)
     if len(name) > MAX_FILE_NAME_CHARACTERS:
@@ -74,29 +74,29 @@ def file_name(agent_id: str) -> str:
 
 
 class ForeignFileError(ValueError):
-    """It is the file of another agent."""
+    """The file belongs to another agent."""
 
 
 # Entries
 
 
 def format_timestamp(moment: datetime) -> str:
-    """2025-01-09T10:30:00.000Z; a moment without a time zone is local."""
+    """Format a moment like 2025-01-09T10:30:00.000Z. Without a time zone it is local time."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def encode_entry(entry: Mapping[str, Any]) -> bytes:
-    """An entry as a line."""
+    """Encode an entry as a line."""
     return _encode_json(entry) + b"\n"
 
 
 def decode_entries(lines: bytes | bytearray) -> list[Entry]:
-    """The entries in lines."""
+    """Decode the entries in lines."""
     listed = b"[%b]" % bytes(lines).replace(b"\n", b",")[:-1]
     found: list[Entry]
     try:
         found = from_json(listed)
-    except ValueError:  # another program's file may have half characters (lone surrogates), escaped
+    except ValueError:  # another program's file may have escaped lone surrogates
         found = json.loads(listed)
     return found
 
@@ -105,12 +105,12 @@ def decode_entries(lines: bytes | bytearray) -> list[Entry]:
 
 
 def new_document(agent_id: str) -> dict[str, Any]:
-    """The document of an agent that remembers nothing."""
+    """Return the document of an agent without entries."""
     return {"agent_id": agent_id, "interactions": {}}
 
 
 def dump(document: Mapping[str, Any], memories: LinesByConversation) -> Iterator[bytes]:
-    """The document with these memories in it, as it stands in the file, piece by piece."""
+    """Yield the text of the file, piece by piece: the document with these entries."""
     separator = b"{\n"
     for key, value in document.items():
         yield b"%b    %b: " % (separator, _encode_json(key))
@@ -144,7 +144,7 @@ def _dump_conversations(memories: LinesByConversation) -> Iterator[bytes]:
 
 
 def _indent_lines(lines: bytes) -> bytes:
-    """Entries with a comma and a line break behind each."""
+    """Indent entries, with a comma and a line break after each."""
     indented, count = _LINE.subn(_INDENTED, lines)
     if count == lines.count(b"\n"):
         return indented
@@ -153,7 +153,7 @@ def _indent_lines(lines: bytes) -> bytes:
 
 def _encode_indented(value: object, depth: int) -> bytes:
     try:
-        # The same text as from json.dumps, whose indenting runs in Python and takes many times as long.
+        # Same text as from json.dumps, which indents in Python code and takes many times as long.
         text = to_json(value, indent=4, inf_nan_mode="constants")
     except ValueError:
         text = json.dumps(value, ensure_ascii=False, indent=4).encode("utf-8", "backslashreplace")
@@ -164,7 +164,7 @@ def _encode_json(value: object) -> bytes:
     try:
         return to_json(value, inf_nan_mode="constants")
     except ValueError:
-        # Half characters cannot be remembered here, but another program's file may have them, escaped: they stay so.
+        # Entries of ours have no lone surrogates. Another program's file may have escaped ones, which stay escaped.
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
 
 
@@ -172,9 +172,10 @@ def _encode_json(value: object) -> bytes:
 
 
 def parse(file: BinaryIO, agent_id: str) -> tuple[dict[str, Any], LinesByConversation]:
-    """The document in a file of this agent, with everything that others have added to it, and the memories in it.
+    """Parse a file of this agent. Return its document, including keys of other programs, and its entries.
 
-    ValueError for anything else; its text goes on where the file's name ends. OSError if it cannot be read.
+    Raises ValueError if the file is invalid or another agent's; the message continues a sentence that begins with the file's name.
+    Raises OSError if it cannot be read.
     """
     memories = _OwnFormatParser(file).parse(agent_id)
     if memories is not None:
@@ -186,7 +187,7 @@ def parse(file: BinaryIO, agent_id: str) -> tuple[dict[str, Any], LinesByConvers
 
 
 class _OwnFormatParser:
-    """Reads a file that is exactly as we write it, piece by piece, so that it is never in memory twice."""
+    """A parser of files in exactly the layout of `dump`. It reads piece by piece, so that a file is never in memory twice."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -194,7 +195,7 @@ class _OwnFormatParser:
         self._position = 0
 
     def parse(self, agent_id: str) -> LinesByConversation | None:
-        """What it holds; None if it is not as we write it."""
+        """Return the entries, or None if the file has another layout."""
         head = self._match_next(_HEAD)
         if head is None or head[1] != _encode_json(agent_id):
             return None
@@ -212,18 +213,21 @@ class _OwnFormatParser:
             return None
 
     def _read_entries(self, lines: bytearray) -> bool | None:
-        """Takes in the entries of a conversation; whether another follows it, None if they are not as we write them."""
+        """Append the entries of a conversation to `lines`.
+
+        Return True if another conversation follows, False if not, and None if the entries have another layout.
+        """
         while found := self._match_next(_ENTRY):
             content, timestamp_, comma, end = found.groups()
             entry = b'{"content":%b,"timestamp":%b}\n' % (content, timestamp_)
-            entry.decode()  # or UnicodeDecodeError
+            entry.decode()  # raises UnicodeDecodeError if it is not UTF-8
             lines += entry
             if not comma:
                 return bool(end)
         return None
 
     def _match_next(self, pattern: re.Pattern[bytes]) -> re.Match[bytes] | None:
-        """The match where the last one ended; it reads on as long as there is none."""
+        """Match at the end of the last match, and read more of the file until there is one."""
         while (found := pattern.match(self._buffer, self._position)) is None:
             more = self._file.read(max(_CHUNK_BYTES, len(self._buffer)))
             if not more:
@@ -235,7 +239,7 @@ class _OwnFormatParser:
 
 
 def decode_string(raw: bytes) -> str:
-    """The text that a JSON string (`JSON_STRING`) is."""
+    """Decode a JSON string (a match of `JSON_STRING`)."""
     found: str = json.loads(raw) if b"\\" in raw else raw[1:-1].decode()
     return found
 
@@ -256,7 +260,7 @@ def _parse_document(data: bytes, agent_id: str) -> dict[str, Any]:
 
 def _require_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
-    if len(found) < len(pairs):  # the first of the two would be lost silently
+    if len(found) < len(pairs):  # the first of two equal keys would be lost silently
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"the key {twice!r} stands there twice")
@@ -264,7 +268,7 @@ def _require_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _find_problem(document: object) -> str | None:
-    """Why a document is no memory, or None."""
+    """Return the reason why a document is no memory file, or None."""
     if not isinstance(document, dict):
         return "holds no JSON object"
     interactions = document.get("interactions")
@@ -284,15 +288,15 @@ MAX_SPADE_LLM_NAME_BYTES = 255
 
 
 def spade_llm_file_name(agent_id: str) -> str | None:
-    """What spade_llm calls an agent's file, if that is a name; several agents may have the same."""
+    """Return the name that spade_llm gives an agent's file, or None if no file can have it. Several agents may share one."""
     name = agent_id.replace("@", "_").replace("/", "_") + "_interactions.json"
     return None if "\0" in name or len(name.encode()) > MAX_SPADE_LLM_NAME_BYTES else name
 
 
 def parse_spade_llm(file: BinaryIO, agent_id: str) -> LinesByConversation:
-    """The memories in a file that spade_llm wrote on this machine; its timestamps, in local time and without a zone, in UTC.
+    """Parse a file that spade_llm wrote on this machine. Its timestamps have no zone and are local; they become UTC.
 
-    ValueError as from `parse`.
+    Raises ValueError as `parse` does.
     """
     _, memories = parse(file, agent_id)
     return {
@@ -306,5 +310,5 @@ def parse_spade_llm(file: BinaryIO, agent_id: str) -> LinesByConversation:
 def _timestamp_in_utc(written: str) -> str:
     try:
         return format_timestamp(datetime.fromisoformat(written))
-    except ValueError:  # somebody else wrote it; it stays as it is
+    except ValueError:  # another program's format stays as it is
         return written

@@ -1,7 +1,8 @@
-"""The journal of a memory file: what was added since the file was written, a line of JSON each, with a checksum. Pure.
+"""The journal of a memory file: later additions, one line of JSON each, with a checksum. Pure functions, no I/O.
 
-The first line says whose it is and has an id of this journal. A line `encode_fold` says that the file with this SHA-256 holds
-everything above it: where the memory file is that one, a fold was interrupted, and what stands above counts no more.
+The first line names the agent and the id of this journal. A fold line (`encode_fold`) holds the SHA-256 of a file that
+contains everything above the line. If the memory file has this SHA-256, a fold was interrupted, and the lines above are
+ignored.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ _ANY_LINE = re.compile(rb'(\{[^\n]*),"crc32":"([0-9a-f]{8})"\}\n')
 
 
 def encode_addition(conversation_id: str, content: str, timestamp: str) -> bytes:
-    """The line of an addition."""
+    """Encode the line of an addition."""
     return _encode_line({"conversation_id": conversation_id, "content": content, "timestamp": timestamp})
 
 
 def encode_head(agent_id: str, journal_id: str) -> bytes:
-    """The first line of a journal."""
+    """Encode the first line of a journal."""
     return _encode_line({"agent_id": agent_id, "journal": journal_id})
 
 
 def encode_fold(digest: str) -> bytes:
-    """The line that stands there before the file with this digest (SHA-256, hexadecimal) takes its place."""
+    """Encode the fold line, written before the file with this digest (SHA-256, hexadecimal) becomes the memory file."""
     return _encode_line({"folded": digest})
 
 
@@ -48,20 +49,20 @@ def _encode_line(record: Mapping[str, str]) -> bytes:
 
 @dataclass(slots=True)
 class ParsedJournal:
-    """What was read: the additions that count, and up to where the lines are whole."""
+    """The valid additions of a journal, and the position up to which its lines are complete."""
 
     end: int = 0
     head: bytes = b""
     lines_by_conversation: LinesByConversation = field(default_factory=dict)
     is_folded: bool = False
-    """Whether the memory file already holds what stands above one of the lines."""
+    """True if the memory file already contains the additions above a fold line."""
 
 
 def parse_journal(data: bytes, agent_id: str, digest: str | None = None) -> ParsedJournal:
-    """Reads a journal; `digest` is that of the memory file, needed where a line says `encode_fold`.
+    """Parse a journal. `digest` is that of the memory file; it is needed if the journal has a fold line.
 
-    A last line that is not whole is left out: `end` lies before it. ValueError for anything else that is not as it was
-    written; its text goes on where the journal's name ends.
+    An incomplete last line is left out, and `end` is the position before it. Raises ValueError for any other damage; the
+    message continues a sentence that begins with the journal's name.
     """
     first = _HEAD_OR_FOLD_LINE.match(data)
     if first is None or not _is_checksum_right(first[1], first[4]):
@@ -72,7 +73,7 @@ def parse_journal(data: bytes, agent_id: str, digest: str | None = None) -> Pars
 
 
 def parse_appended(data: bytes) -> ParsedJournal:
-    """Reads what was added behind the lines that are known; the memory file is the same still."""
+    """Parse the lines after those that were read before. The memory file must be unchanged."""
     return _parse_lines(data, ParsedJournal(), None)
 
 
@@ -105,7 +106,10 @@ def _is_checksum_right(body: bytes, checksum: bytes) -> bool:
 
 
 def _check_remainder(data: bytes, parsed: ParsedJournal) -> ParsedJournal:
-    """What is not whole is what a killed process left if nothing whole follows, and damage if something does."""
+    """Return `parsed` if the rest of `data` is an interrupted write; raise ValueError if it is damage.
+
+    A killed process leaves an incomplete line with no complete line after it.
+    """
     next_line = data.find(b"\n", parsed.end) + 1
     unknown = _ANY_LINE.fullmatch(data, parsed.end, next_line)
     if unknown is not None and _is_checksum_right(unknown[1], unknown[2]):

@@ -1,4 +1,4 @@
-"""What an agent's memory file and its journal hold: read once, then only what is new."""
+"""Reading an agent's memory file and its journal: once completely, then only the additions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNREAD_STAMP: FileStamp = (-1, -1, -1)
 
 @dataclass(slots=True)
 class MemoryContent:
-    """What file and journal held when their stamps were taken."""
+    """The content of file and journal at the time of their stamps."""
 
     file_stamp: FileStamp | None = None
     journal_stamp: FileStamp | None = None
@@ -35,20 +35,19 @@ class MemoryContent:
     """The document without its memories."""
     lines_by_conversation: LinesByConversation = field(default_factory=dict)
     parsed_journal: ParsedJournal = field(default_factory=ParsedJournal)
-    """Up to where the journal was read; its memories are among the others."""
+    """The position up to which the journal was read. Its entries are in `lines_by_conversation`."""
     is_imported: bool = False
 
     @property
     def stamps(self) -> tuple[FileStamp | None, FileStamp | None]:
-        """Of file and journal."""
+        """The stamps of file and journal. None for one that does not exist."""
         return self.file_stamp, self.journal_stamp
 
 
 class MemoryReader:
-    """Reads the memory of one agent. `content` is what was read last; `refresh` makes it what is there now.
+    """The reader of one agent's memory. `content` is the state of the last read; `refresh` brings it up to date.
 
-    Reading costs two `stat` as long as nobody has changed anything, and the new end of the journal when something was
-    added.
+    Without a change a refresh costs two `stat` calls. After an addition it also reads the new end of the journal.
     """
 
     def __init__(self, path: Path, journal_path: Path, agent_id: str) -> None:
@@ -59,11 +58,11 @@ class MemoryReader:
         self.read_errors = OSErrorTranslator(path, "cannot be read")
 
     def invalidate(self) -> None:
-        """Nothing of what was read counts any more: the next `refresh` reads all of it."""
+        """Discard `content`: the next `refresh` reads everything."""
         self.content = MemoryContent(file_stamp=UNREAD_STAMP)
 
     def current_stamps(self) -> tuple[FileStamp | None, FileStamp | None]:
-        """Of file and journal as they are now; None for one that is not there."""
+        """Return the stamps of file and journal as they are now. None for one that does not exist."""
         return self._read_stamp(self._path), self._read_stamp(self._journal_path)
 
     def _read_stamp(self, path: Path) -> FileStamp | None:
@@ -74,7 +73,10 @@ class MemoryReader:
                 return None
 
     def refresh(self, *, is_locked: bool = True) -> MemoryContent:
-        """What is there now. MemoryFileError for what cannot be understood; whoever `is_locked` sees no writer at work."""
+        """Return the current content. Raises MemoryFileError for a file that cannot be parsed.
+
+        `is_locked`: the caller holds the lock, so that no writer is at work.
+        """
         content, (file, journal_now) = self.content, self.current_stamps()
         if (file, journal_now) == content.stamps:
             return content
@@ -90,7 +92,7 @@ class MemoryReader:
         return content
 
     def _read_appended(self, content: MemoryContent) -> bool:
-        """Takes in what was added to the journal; False if it is another journal."""
+        """Read the additions to the journal. Return False if it is another journal than before."""
         known = content.parsed_journal
         with self._open_if_there(self._journal_path) as file:
             if file is None:
@@ -134,7 +136,7 @@ class MemoryReader:
             return hashlib.sha256(file.read()).hexdigest() if file is not None else None
 
     def _import(self, content: MemoryContent) -> None:
-        """Where the agent has no file, one of spade_llm's in the same directory is what it remembers."""
+        """Import the file of spade_llm in the same directory, because the agent has no file of its own."""
         name = spade_llm_file_name(self._agent_id)
         if name is None:
             return

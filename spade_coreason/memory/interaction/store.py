@@ -1,4 +1,4 @@
-"""What an agent remembers about its conversations, kept in one JSON file an agent and a journal (seed: Memory API)."""
+"""The interaction memory of an agent, stored in one JSON file and a journal per agent (seed: Memory API)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from .turn_sync import CURRENT_DEFERRED_SYNCS
 
 
 class LoopLock:
-    """`async with loop_lock.lock():`, in any event loop; one of asyncio's belongs to the first that waits for it.
+    """A lock for any event loop: `async with loop_lock.lock():`. A lock of asyncio belongs to the first loop that waits for it.
 
-    Each loop has its own, and the one before is forgotten: it is for one loop after another, not for several at once.
+    It serves one loop after another, not several at once: a new loop gets a new lock, and the previous one is dropped.
     """
 
     def __init__(self) -> None:
         self._current: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
 
     def lock(self) -> asyncio.Lock:
-        """That of the running loop."""
+        """Return the lock of the running loop."""
         loop = asyncio.get_running_loop()
         if self._current is None or self._current[0] is not loop:
             self._current = (loop, asyncio.Lock())
@@ -45,26 +45,33 @@ def _utc_now() -> datetime:
 
 
 class AgentInteractionMemory:
-    """What one agent was told, by conversation; it is there again after a restart.
+    """The facts that one agent stores about its conversations. They survive a restart.
 
-    `agent_id` is usually a bare JID. `storage_dir` is a directory, `data/memory` in the current one by default; it and
-    the files are made when the first thing is remembered. Threads, tasks and processes may share an agent's memory, and
-    none loses an addition. Where the directory has a file that spade_llm wrote for this agent and none of ours, it is
-    what the agent remembers.
+    Parameters:
 
-    An addition is on disk when its method returns: with `durability` "full" it survives a power cut, with "normal" the end
-    of the process however it comes. What an agent's `assist` adds survives the end of the process at once; it is synced at
-    the end of the turn, once and before the answer is stored, or by `settle`. Additions go to a journal beside the file
-    (`.journal`); `flush` and `close`, and an addition that makes the journal too long, fold it into the file. What is removed
-    is gone from both at once.
+    - `agent_id`: usually a bare JID.
+    - `storage_dir`: a directory, by default `data/memory` in the current directory. The first addition creates it and the
+      files. If it has a file that spade_llm wrote for this agent and no file of ours, that file is imported.
+    - `clock`: returns the time for timestamps.
+    - `limits`: maximum sizes, see `MemoryLimits`.
+    - `durability`: with "full" an addition survives a power cut; with "normal" it survives any end of the process.
 
-    The methods block for as long as the disk takes; in a coroutine use their awaitable twins (`aadd_information`, …).
-    Those of one memory are carried out one after the other, and additions that wait at the same time share one write to
-    the disk; one that is cancelled is carried out at once or never. Nothing is held open.
+    Concurrency: threads, tasks and processes may share an agent's memory, and no addition is lost. The methods block while the
+    disk works. In a coroutine use their awaitable twins (`aadd_information`, …). The twins of one memory run one after the
+    other, and additions that wait at the same time share one write. A cancelled addition is carried out at once or never.
 
-    Raises MemoryFileError, here or later, if a file is damaged or another agent's (it is kept as it is), StoreError
-    if it cannot be read or written, MemoryFullError for a conversation that holds too much, ValueError for an id or
-    information that is no text, empty or too long.
+    Durability: an addition is on disk when its method returns. Additions during an agent's `assist` survive the end of
+    the process at once. They are synced once at the end of the turn, before the reply is stored, or by `settle`.
+
+    Files: additions go to a journal beside the file (`.journal`). `flush`, `close`, and an addition that makes the journal
+    too long, fold it into the file. Removals take effect in both at once. No file stays open.
+
+    Errors, from the constructor or a later call:
+
+    - MemoryFileError: a file is damaged or belongs to another agent. The file is left unchanged.
+    - StoreError: a file cannot be read or written.
+    - MemoryFullError: the conversation has reached its limit.
+    - ValueError: an id or a piece of information is no text, empty or too long.
     """
 
     def __init__(
@@ -85,16 +92,16 @@ class AgentInteractionMemory:
 
     @property
     def path(self) -> Path:
-        """The agent's file; it exists when the first information was folded in."""
+        """The agent's file. The first fold creates it."""
         return self._file.path
 
     @property
     def journal_path(self) -> Path:
-        """The journal of what was added since; it exists as long as there is something to fold in."""
+        """The journal of later additions. It exists as long as there is something to fold."""
         return self._file.journal_path
 
     def add_information(self, conversation_id: str, information: str) -> str:
-        """Remembers a piece of information; returns a confirmation that names it."""
+        """Store a piece of information. Return a confirmation that contains it."""
         addition = self._new_addition(conversation_id, information)
         self._file.enqueue(addition)
         self._file.write_queued()
@@ -102,45 +109,47 @@ class AgentInteractionMemory:
         return f"Remembered: {information}"
 
     def get_information(self, conversation_id: str) -> list[str]:
-        """What was remembered in a conversation, oldest first."""
+        """Return the information of a conversation, oldest first."""
         return [entry["content"] for entry in decode_entries(self._file.read_lines(conversation_id))]
 
     def get_context_summary(self, conversation_id: str) -> str | None:
-        """The same as one text for a prompt: "Previous interactions:" and a line "- …" each. None if there is none.
+        """Return the information as one text for a prompt: "Previous interactions:" and a line "- …" each.
 
-        Line breaks and control characters inside one are shown as spaces.
+        Without information it returns None. Line breaks and control characters in a piece of information become spaces.
         """
         return build_summary(self.get_information(conversation_id))
 
     def get_context_messages(self, conversation_id: str) -> list[SystemMessage]:
-        """The system messages of a turn, made anew from what is remembered now: one that says that the next is data, and
-        the seed's with the summary. None of them if there is nothing.
+        """Return the system messages of a turn, built from the information that is stored now.
+
+        The first says that the next is data; the second is the seed's, with the summary. The list is empty without information.
         """
         return build_system_messages(self.get_context_summary(conversation_id))
 
     def clear_conversation(self, conversation_id: str) -> bool:
-        """Forgets a conversation for good; False if there was nothing to forget."""
+        """Delete a conversation permanently. Return False if there was nothing to delete."""
         return bool(self._file.remove({conversation_id}))
 
     def clear_conversations(self, conversation_ids: Iterable[str]) -> int:
-        """Forgets several at once, for what forgetting one costs; how many of them there were."""
+        """Delete several conversations at once, at the cost of one. Return how many of them existed."""
         return self._file.remove(frozenset(conversation_ids))
 
     def remove_information(self, conversation_id: str, *information: str) -> int:
-        """Forgets some of what was remembered in a conversation, all of it at once; how many pieces there were.
+        """Delete pieces of information of a conversation, all at once. Return how many there were.
 
-        Beyond the seed: with `clear_conversation` and adding again, what is to stay would be gone for a moment.
+        Beyond the seed: with `clear_conversation` and adding again, the remaining information would be missing for a moment.
         """
         return self._file.remove_entries(conversation_id, frozenset(information))
 
     def get_all_conversations(self) -> list[str]:
-        """The conversations in which something is remembered, in the order in which they began."""
+        """Return the ids of the conversations that have information, in the order in which they began."""
         return self._file.list_conversations()
 
     def import_file(self, path: str | os.PathLike[str]) -> int:
-        """Takes in what a file of this agent holds that spade_llm or we wrote; how many pieces were not there yet.
+        """Import a file of this agent that spade_llm or this class wrote. Return how many pieces of information were new.
 
-        The file is kept as it is. Timestamps without a time zone are taken for local ones.
+        The file is not changed. Timestamps without a time zone are read as local time. Raises StoreError if the file cannot be
+        read, MemoryFileError if it cannot be parsed or belongs to another agent.
         """
         source = Path(path)
         try:
@@ -153,27 +162,27 @@ class AgentInteractionMemory:
         return self._file.merge(memories)
 
     def settle(self) -> None:
-        """Syncs what was added in turns; a turn does it at its end.
+        """Sync the additions of turns. A turn does this at its end.
 
-        StoreError if it cannot be stored; whoever calls this next tries again.
+        Raises StoreError if they cannot be stored; the next call tries again.
         """
         if self._file.completed_syncs < self._file.deferred_syncs:
             self._file.sync()
 
     def flush(self) -> None:
-        """Folds the journal into the memory file, which then is complete by itself."""
+        """Fold the journal into the memory file, which is then complete by itself."""
         self._file.fold()
 
     def close(self) -> None:
-        """`flush`, at the end: nothing is held open, and whoever still has this memory can go on with it."""
+        """Flush at the end. No file is open, so that the object can still be used."""
         self.flush()
 
     def tools(self, conversation_id: str) -> tuple[MemoryTool, MemoryTool]:
-        """`remember_interaction_info` and `get_interaction_history` for a language model, bound to a conversation."""
+        """Return `remember_interaction_info` and `get_interaction_history` for a language model, bound to a conversation."""
         return build_memory_tools(self, _require_text("conversation_id", conversation_id))
 
     def get_entries(self) -> dict[str, list[tuple[str, str]]]:
-        """All that is remembered, by conversation: each piece with the time at which it was, oldest first. Beyond the seed."""
+        """Return all information by conversation id: pairs of text and timestamp, oldest first. Beyond the seed."""
         return {
             name: [(entry["content"], entry["timestamp"]) for entry in decode_entries(self._file.read_lines(name))]
             for name in self._file.list_conversations()
@@ -187,14 +196,14 @@ class AgentInteractionMemory:
         self._file.enqueue(addition)
         try:
             async with self._operation_lock.lock():
-                if not addition.done():  # who came before wrote for all who waited
-                    # A thread that has begun goes on when its task is cancelled, and one that has not must begin all
-                    # the same, for it writes the additions of others too.
+                if not addition.done():  # the previous holder of the lock wrote for all that waited
+                    # A running thread continues when its task is cancelled. One that has not started must start despite the
+                    # cancellation, since it also writes the additions of other tasks.
                     await asyncio.shield(asyncio.to_thread(self._file.write_queued))
-            if not addition.done():  # a thread writes it whose task was cancelled
+            if not addition.done():  # the thread of a cancelled task writes it
                 await asyncio.wrap_future(addition)
         finally:
-            addition.cancel()  # of what is being written or is done, nothing changes
+            addition.cancel()  # no effect on an addition that is being written or done
         addition.result()
         return f"Remembered: {information}"
 
@@ -243,15 +252,15 @@ class AgentInteractionMemory:
         await self._run_in_thread(self.close)
 
     async def asettle(self) -> None:
-        """`settle` without blocking the event loop, nor additions."""
+        """`settle` without blocking the event loop or additions."""
         left = self._file.deferred_syncs
-        async with self._sync_lock.lock():  # one syncs for all who wait
+        async with self._sync_lock.lock():  # one task syncs for all that wait
             if self._file.completed_syncs < left:
                 await asyncio.to_thread(self._file.sync)
 
     async def _run_in_thread(self, work: Callable[[], T]) -> T:
-        # In turn: many who wait for one file would else hold all threads of the loop's pool, and additions would be
-        # stored in another order than they were made in.
+        # One after the other: otherwise many tasks that wait for one file would occupy all threads of the loop's pool, and
+        # additions would be stored in another order than they were made.
         async with self._operation_lock.lock():
             return await asyncio.to_thread(work)
 
@@ -274,7 +283,7 @@ class AgentInteractionMemory:
 
 
 def _defer_nothing() -> bool:
-    """Outside of a turn nobody syncs later."""
+    """Return False: outside of a turn there is no later sync."""
     return False
 
 

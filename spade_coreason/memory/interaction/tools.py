@@ -1,4 +1,4 @@
-"""The memory tools that a language model may call, each bound to one conversation when it is made."""
+"""The memory tools that a language model may call, each bound to one conversation at construction."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypedDict
 
 CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
-"""Control characters (Cc), among them every line break, and Unicode's separators of lines and paragraphs."""
+"""Control characters (Cc), including every line break, and Unicode's line and paragraph separators."""
 
 DATA_NOTICE = (
     'The next system message begins with "Previous interactions:". Its lines, each after a dash, were remembered from earlier'
@@ -18,30 +18,30 @@ DATA_NOTICE = (
 
 
 class SystemMessage(TypedDict):
-    """A message as language models take it (OpenAI chat completions)."""
+    """A message in the format of OpenAI's chat completions."""
 
     role: str
     content: str
 
 
 def build_summary(information: Iterable[str]) -> str | None:
-    """ "Previous interactions:" and a line "- …" for each; None if there is none.
+    """Build the text "Previous interactions:" with a line "- …" for each piece of information. None if there is none.
 
-    Line breaks and control characters are shown as spaces, so that no piece of information can begin another.
+    Line breaks and control characters become spaces, so that no piece of information can imitate another.
     """
     lines = [f"- {CONTROL_CHARACTERS.sub(' ', text)}" for text in information]
     return "\n".join(["Previous interactions:", *lines]) if lines else None
 
 
 def build_system_messages(summary: str | None) -> list[SystemMessage]:
-    """The seed's system message behind one that says that it holds data; none where nothing is remembered."""
+    """Return a notice that the next message is data, then the seed's system message. Empty without a summary."""
     if summary is None:
         return []
     return [{"role": "system", "content": DATA_NOTICE}, {"role": "system", "content": summary}]
 
 
 class ConversationMemory(Protocol):
-    """What the tools need of an interaction memory."""
+    """The methods of an interaction memory that the tools call."""
 
     def add_information(self, conversation_id: str, information: str) -> str: ...
 
@@ -56,15 +56,15 @@ class ConversationMemory(Protocol):
 class MemoryTool:
     """A function for a language model (seed: Memory API, Memory Tools).
 
-    Calling it works on the conversation it was made for and on no other: no argument of the model leads elsewhere.
-    `acall` is the same without blocking the event loop. TypeError for arguments that `parameters` does not name,
-    ValueError for a value that cannot be remembered.
+    A call works only on the conversation that the tool is bound to; no argument of the model selects another one. `acall` does
+    the same without blocking the event loop. Raises TypeError for arguments that are not in `parameters`, ValueError for a
+    value that cannot be stored.
     """
 
     name: str
     description: str
     parameters: dict[str, Any]
-    """The JSON Schema of its arguments."""
+    """The JSON Schema of the arguments."""
     call: Callable[..., str]
     acall: Callable[..., Awaitable[str]]
 
@@ -73,17 +73,17 @@ class MemoryTool:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """What a model is shown: name, description and parameters."""
+        """The description for a model: name, description and parameters."""
         return {"name": self.name, "description": self.description, "parameters": self.parameters}
 
     @property
     def openai_tool(self) -> dict[str, Any]:
-        """The same as an element of `tools` in a request to an OpenAI-compatible model."""
+        """The same as an element of `tools` in a request to an OpenAI-compatible API."""
         return {"type": "function", "function": self.schema}
 
 
 def build_memory_tools(memory: ConversationMemory, conversation_id: str) -> tuple[MemoryTool, MemoryTool]:
-    """`remember_interaction_info` and `get_interaction_history` for one conversation."""
+    """Build `remember_interaction_info` and `get_interaction_history` for one conversation."""
 
     def remember(information: str) -> str:
         return memory.add_information(conversation_id, information)

@@ -1,4 +1,4 @@
-"""The syncs of a turn: what it adds to interaction memories is synced once, at its end, and not addition by addition."""
+"""Deferred syncs of a turn: its additions to interaction memories are synced once, at its end."""
 
 from __future__ import annotations
 
@@ -11,50 +11,50 @@ from typing import Protocol
 log = logging.getLogger(__name__)
 
 
-_LOCK = threading.Lock()  # one for all turns: it is held for the length of an addition to a set
+_LOCK = threading.Lock()  # one for all turns: it is held only while a memory is added to a set
 
 
 class DeferredSyncTarget(Protocol):
-    """An interaction memory, of which something was written and not synced yet."""
+    """An interaction memory with additions that are written and not synced yet."""
 
     async def asettle(self) -> None:
-        """Syncs it, beside the event loop."""
+        """Sync the additions without blocking the event loop."""
 
 
 class DeferredSyncs:
-    """What one turn has to sync before it is answered. Threads share it.
+    """The interaction memories that one turn has to sync before its reply is stored. Threads share it.
 
-    `activate` and `close` are around the agent's work. What the work adds there, in its task, in tasks and in threads that it begins
-    (`asyncio.to_thread`), leaves its sync to `run`; what is added later is synced by itself.
+    The agent's work is between `activate` and `close`. Its additions leave their sync to `run`, also in tasks and in threads
+    (`asyncio.to_thread`) that it starts. Later additions sync themselves.
     """
 
     __slots__ = ("_is_closed", "memories")
 
     def __init__(self) -> None:
         self.memories: set[DeferredSyncTarget] = set()
-        """Those whose sync was left."""
+        """The memories whose sync is deferred."""
         self._is_closed = False
 
     def activate(self) -> None:
-        """From here on the work of this task leaves its syncs."""
+        """Defer the syncs of this task from now on."""
         CURRENT_DEFERRED_SYNCS.set(self)
 
     def close(self) -> None:
-        """The work is over."""
+        """End the deferral: later additions sync themselves."""
         with _LOCK:
             self._is_closed = True
 
     def defer(self, memory: DeferredSyncTarget) -> bool:
-        """Leaves the sync of a memory to `run`; False if the work is over, and who adds has to sync."""
+        """Leave the sync of a memory to `run`. Return False after `close`: then the caller has to sync."""
         with _LOCK:
             if not self._is_closed:
                 self.memories.add(memory)
             return not self._is_closed
 
     async def run(self) -> None:
-        """After the work: syncs what was left, beside the event loop. StoreError if something of it cannot be stored.
+        """Sync the deferred memories without blocking the event loop. Call it after the agent's work.
 
-        Where that is so of several memories, the log has the others.
+        Raises StoreError if one cannot be stored. If several fail, the others are logged.
         """
         outcomes = await asyncio.gather(*(memory.asettle() for memory in self.memories), return_exceptions=True)
         self.memories.clear()
@@ -66,4 +66,4 @@ class DeferredSyncs:
 
 
 CURRENT_DEFERRED_SYNCS: ContextVar[DeferredSyncs | None] = ContextVar("current_syncs", default=None)
-"""Those of the turn that runs in this task, or ran there last."""
+"""The deferred syncs of the turn that runs in this task, or ran there last."""
