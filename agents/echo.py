@@ -1,4 +1,4 @@
-"""An agent that repeats what you say, word by word."""
+"""An agent that repeats each message, word by word."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class EchoAgent:
 
     @property
     def manifest(self) -> AgentDefinition:
-        """What it is."""
+        """The manifest of the agent."""
         return self._manifest
 
     async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
-        """Streams the words of the question, `delay_s` seconds apart."""
+        """Stream the words of the request, `delay_s` seconds apart."""
         await response.thought("Processing request…")
         stream = await response.create_stream(title="Echo")
         for word in WORDS.findall(str(request.payload.get("query") or "")):

@@ -1,4 +1,4 @@
-"""An agent that remembers what you tell it."""
+"""An agent that stores notes and answers questions about them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from spade_coreason import (
 
 _QUESTION = re.compile(
     r"(when|what|where|who|whom|whose|which|why|how)('s)?\b"
-    # "Do the dishes" is to be remembered, "do I have a dentist" is not.
+    # "Do the dishes" is a note, "do I have a dentist" is a question.
     r"|(do|does|did|have|has|can|could|should|will|would|is|are|am|was|were) (i|you|we|he|she|it|they|my|your|our|there)\b",
     re.I,
 )
 _LIST = re.compile(r"(list|show|notes|what (do you know|did i (say|tell you))|what have i told you)\W*$", re.I)
 _FORGET = re.compile(r"forget\s+(?P<what>.+?)\W*$", re.I)
-# Words that say nothing about what a note is about.
+# Words that do not describe the subject of a note.
 _STOP_WORDS = frozenset(
     "a about am an and are at be call called can could did do does for from has have how i in is it know me my of on or our "
     "remember say should tell that the there they this to was we were what when where which who whom whose why will with would "
@@ -42,11 +42,11 @@ class NotesAgent:
 
     @property
     def manifest(self) -> AgentDefinition:
-        """What it is."""
+        """The manifest of the agent."""
         return self._manifest
 
     async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
-        """Remembers, answers from what it remembers, lists, forgets."""
+        """Store a note, answer a question from the notes, list them or delete some, as the text asks."""
         text = str(request.payload.get("query") or "").strip()
         conversation_id = str(request.metadata["conversation_id"])
         notes = await self._memory.aget_information(conversation_id)
@@ -67,11 +67,11 @@ class NotesAgent:
                 await response.markdown(f'✓ I\'ll remember: "{text}".')
 
     async def _remember(self, conversation_id: str, notes: list[str], text: str, now: datetime, session: SessionHandle) -> None:
-        if text in notes:  # told twice, or a turn that was interrupted behind this and runs again
+        if text in notes:  # said twice, or the turn was interrupted after this and runs again
             return
         await self._memory.aadd_information(conversation_id, text)
         dates = await session.get("dates", {})
-        # Where this conversation has none yet, they are those of another one of theirs.
+        # A conversation without dates of its own reads those of the person's other conversations.
         own = {note: date for note, date in dates.items() if note in notes}
         await session.store("dates", {**own, text: now.isoformat(timespec="minutes")})
 

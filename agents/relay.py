@@ -1,4 +1,4 @@
-"""An agent that asks other agents and combines their answers."""
+"""An agent that asks other agents and combines their replies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spade_coreason import AgentDefinition, AgentRequest, PeerError, Peers, Resp
 class RelayAgent:
     """Asks other agents for you; they keep what comes through here apart from what you tell them yourself.
 
-    Each answer is a line of its own. Two people behind one relay never see what the other told the agents that it asks.
+    Each reply is a line of its own. Two people who use one relay never see what the other told the agents that it asks.
     """
 
     def __init__(self, manifest: AgentDefinition, peers: Peers, ask: list[str], timeout_s: float = 30.0) -> None:
@@ -23,14 +23,14 @@ class RelayAgent:
 
     @property
     def manifest(self) -> AgentDefinition:
-        """What it is."""
+        """The manifest of the agent."""
         return self._manifest
 
     async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
-        """Asks all of them at once; one that is away, refuses or fails is a line of its own."""
+        """Ask all agents at once. One that is offline, refuses or fails has a line that says so."""
         await response.thought(f"Asking {' and '.join(self._peer_jids)}…")
         answers = await asyncio.gather(*(self._ask_peer(jid, request) for jid in self._peer_jids))
-        await response.markdown("\n\n".join(answers))  # one line break would join them in a paragraph
+        await response.markdown("\n\n".join(answers))  # a single line break would join them into one paragraph
 
     async def _ask_peer(self, jid: str, request: AgentRequest) -> str:
         name = self._name(jid)
@@ -41,6 +41,6 @@ class RelayAgent:
         return f"{name}: {answer.text or '(no text)'}"
 
     def _name(self, jid: str) -> str:
-        """Its local part; the whole JID where two that are asked would have the same name."""
+        """Return the local part of the JID, or the whole JID if another agent has the same local part."""
         local = jid.partition("@")[0]
         return local if sum(other.partition("@")[0] == local for other in self._peer_jids) == 1 else jid

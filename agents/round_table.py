@@ -1,4 +1,4 @@
-"""A moderator who puts a question to several agents in turn, each hearing what the others have said."""
+"""A moderator that asks several agents in turn. Each receives the contributions of the others before it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from spade_coreason import AgentDefinition, AgentRequest, PeerError, Peers, Resp
 class RoundTableAgent:
     """Lets other agents discuss what you ask: each in turn hears what was said before, for a number of turns and no more.
 
-    In a chat room with them it is the one who asks; who speaks is shown with each contribution.
+    In a chat room with these agents it puts the questions. Each contribution is shown with the name of its speaker.
     """
 
     def __init__(
@@ -26,11 +26,11 @@ class RoundTableAgent:
 
     @property
     def manifest(self) -> AgentDefinition:
-        """What it is."""
+        """The manifest of the agent."""
         return self._manifest
 
     async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
-        """Gives the floor to one after the other; who is away, refuses or fails is passed over from then on."""
+        """Ask one agent after the other. One that is offline, refuses or fails is skipped from then on."""
         topic = str(request.payload.get("query") or "").strip()
         if not topic:
             await response.markdown("What shall we talk about?")

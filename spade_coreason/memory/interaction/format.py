@@ -174,8 +174,8 @@ def _encode_json(value: object) -> bytes:
 def parse(file: BinaryIO, agent_id: str) -> tuple[dict[str, Any], LinesByConversation]:
     """Parse a file of this agent. Return its document, including keys of other programs, and its entries.
 
-    Raises ValueError if the file is invalid or another agent's; the message continues a sentence that begins with the file's name.
-    Raises OSError if it cannot be read.
+    Raises ValueError if the file is invalid or another agent's. The message continues a sentence that begins with the file's
+    name. Raises OSError if it cannot be read.
     """
     memories = _OwnFormatParser(file).parse(agent_id)
     if memories is not None:

@@ -1,4 +1,4 @@
-"""A document cut into passages: at headings, paragraphs, lines, sentences, words, in this order of preference. No I/O."""
+"""Passages of a document, cut at headings, paragraphs, lines, sentences or words, in this order of preference. No I/O."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import re
 from collections.abc import Iterator
 
 MAX_CHARACTERS = 1000
-"""Of a passage: about 250 tokens, what small embedding models read of a text."""
+"""The maximum length of a passage: about 250 tokens, which small embedding models can read."""
 
 _HEADING = re.compile(r"^(#{1,6})\s+(\S.*)$")
 _FENCE = re.compile(r"^\s*(```|~~~)")
-# From the coarsest to the finest; the last cuts anywhere.
+# From the coarsest to the finest. The last one cuts anywhere.
 _BOUNDARIES = (r"\n\s*\n", r"\n", r"(?<=[.!?…。！？])\s*(?=\S)", r"\s+", "")
 
 
 def chunk(text: str, *, is_markdown: bool = False, max_characters: int = MAX_CHARACTERS) -> list[str]:
-    """The passages of a text, none empty, none longer than `max_characters` characters.
+    """Cut a text into passages. None is empty, and none is longer than `max_characters` characters.
 
-    Neighbours are joined while they fit, so that a list of short lines is one passage. In Markdown a heading begins a passage,
-    and every passage begins with the headings above it, because by itself it would not say what it is about.
+    Neighbouring pieces are joined while they fit, so that a list of short lines is one passage. In Markdown a heading starts a
+    passage. Every passage begins with the headings above it, since without them its subject would be unknown.
     """
     sections = _split_sections(text) if is_markdown else [("", text)]
     passages = []
@@ -30,7 +30,7 @@ def chunk(text: str, *, is_markdown: bool = False, max_characters: int = MAX_CHA
 
 
 def _split_sections(text: str) -> Iterator[tuple[str, str]]:
-    """The headings above, as one line, and the text below them."""
+    """Yield the sections of a Markdown text: the headings above it as one line, and its text."""
     above: list[tuple[int, str]] = []
     body: list[str] = []
     is_code = False
@@ -56,7 +56,7 @@ def _join_headings(headings: list[tuple[int, str]]) -> str:
 
 
 def _split_pieces(text: str, max_characters: int, level: int) -> Iterator[str]:
-    """Pieces that fit, each with what separates it from the next."""
+    """Yield pieces that fit, each with its separator from the next."""
     if len(text) <= max_characters:
         if text:
             yield text

@@ -1,4 +1,4 @@
-"""Vectors of texts, near each other where the meanings are: from an OpenAI-compatible server, or a model on this machine."""
+"""Embeddings: vectors of texts, near each other for similar meanings, from an OpenAI-compatible server or a local model."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ _LOCAL_MODEL_HINT = 'a model on this machine needs sentence-transformers: pip in
 
 
 class Embedder(Protocol):
-    """Makes vectors. None of them knows of another's: vectors of two models are never compared."""
+    """A source of vectors. Vectors of two models are never compared."""
 
     @property
     def model(self) -> str:
-        """What the vectors are stored and told apart by."""
+        """The name of the model, which is stored with each vector."""
         ...
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
-        """A vector for each text, all of one length. ModelError where there is none."""
+        """Return a vector for each text, all of one length. Raises ModelError if there are none."""
         ...
 
     async def close(self) -> None:
-        """Gives back what it holds."""
+        """Release connections and other resources."""
         ...
 
 
 class OpenAIEmbedder:
-    """Vectors from any server with `/v1/embeddings` (OpenAI, Ollama, vLLM, LM Studio), `batch` texts a request."""
+    """Vectors from any server with `/v1/embeddings` (OpenAI, Ollama, vLLM, LM Studio), with `batch` texts per request."""
 
     def __init__(self, api: OpenAIApi, model: str, *, batch: int = 64) -> None:
         self.model = model
@@ -40,7 +40,7 @@ class OpenAIEmbedder:
         self._batch = batch
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """A vector for each text."""
+        """Return a vector for each text."""
         found: list[list[float]] = []
         for begin in range(0, len(texts), self._batch):
             part = texts[begin : begin + self._batch]
@@ -49,7 +49,7 @@ class OpenAIEmbedder:
         return found
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         await self._api.close()
 
     def _parse_vectors(self, answer: dict[str, Any], count: int) -> list[list[float]]:
@@ -64,7 +64,7 @@ class OpenAIEmbedder:
 
 
 class LocalEmbedder:
-    """Vectors from a sentence-transformers model by name or path, loaded with the first text and run in a thread."""
+    """Vectors from a sentence-transformers model, by name or path. It is loaded with the first text and runs in a thread."""
 
     def __init__(self, model: str) -> None:
         if find_spec("sentence_transformers") is None:
@@ -74,12 +74,12 @@ class LocalEmbedder:
         self._lock = asyncio.Lock()
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """A vector for each text."""
-        async with self._lock:  # the model uses all cores for one
+        """Return a vector for each text."""
+        async with self._lock:  # one call of the model already uses all cores
             return await asyncio.to_thread(self._embed, list(texts))
 
     async def close(self) -> None:
-        """Frees the model."""
+        """Release the model."""
         self._loaded_model = None
 
     def _embed(self, texts: list[str]) -> list[list[float]]:

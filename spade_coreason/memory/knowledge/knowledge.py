@@ -1,4 +1,4 @@
-"""What an agent knows: documents, and turns that left a window, found by their meaning and by their words."""
+"""The knowledge of an agent: documents, and turns that left a window. Search is by meaning and by words."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ProgressCallback: TypeAlias = Callable[[int, int], None]
-"""How many passages have their vectors, of how many."""
+"""A function that is called with the number of passages that have their vectors, and the total."""
 
 _MIN_CANDIDATES = 50
 _INDEX_BATCH = 64
@@ -41,7 +41,11 @@ _NUMPY_HINT = 'vectors need numpy: pip install "spade-coreason[embeddings]"'
 
 @dataclass(frozen=True, slots=True)
 class SearchHit:
-    """A passage that answers a question. `score` is 0 to 1; see `Knowledge.search`."""
+    """A passage that matches a query.
+
+    `score` is 0 to 1, see `Knowledge.search`. `document` is the name of the document, and `passage` the number of the
+    passage in it, from 1.
+    """
 
     text: str
     score: float
@@ -54,10 +58,12 @@ Documents: TypeAlias = list[Document]
 
 
 class Knowledge:
-    """The knowledge of one agent: its own documents, and what belongs to a person or a conversation, found for them alone.
+    """The knowledge of one agent: its own documents, and documents of a person or a conversation, found only for them.
 
-    Where a call names a `person` (a bare JID) or a `conversation` (its id), it is about what belongs to them. Without an
-    `embedder` it is found by words. One object an agent in a process: it holds the vectors that were searched.
+    A call with a `person` (a bare JID) or a `conversation` (its id) is about their documents, else about the agent's own.
+    Without an `embedder` search is by words only. Raises ConfigError if there is an embedder but no numpy.
+
+    Use one object per agent in a process: it caches the vectors that were searched.
     """
 
     def __init__(
@@ -65,7 +71,7 @@ class Knowledge:
     ) -> None:
         if embedder is not None:
             try:
-                from . import vectors as vectors  # numpy takes a tenth of a second, and is an extra
+                from . import vectors as vectors  # the import of numpy takes a tenth of a second, and numpy is an extra
             except ImportError as error:
                 raise ConfigError("knowledge.embedder", _NUMPY_HINT) from error
         self.repository = repository
@@ -90,17 +96,22 @@ class Knowledge:
         is_markdown: bool = False,
         progress: ProgressCallback | None = None,
     ) -> str:
-        """Keeps a text under a name, cut into passages; "new", "changed" or "same" (then there is nothing to do).
+        """Cut a text into passages and store it as a document.
 
-        A text that is there under another name is the same. ModelError where the embedder fails: then it is found by its words,
-        and added again, or reindexed, it gets the vectors that are missing.
+        `name` has 1 to 1,000 characters. `is_markdown` lets passages begin with their headings. `progress` is called
+        after each batch of vectors.
+
+        Returns "new", "changed", or "same" if there is nothing to do. A text that is stored under another name is the same.
+
+        Raises KnowledgeError for an invalid name or a text without content. Raises ModelError if the embedder fails: the
+        document is stored, and found by its words. Adding it again, or `reindex`, makes the missing vectors.
         """
         if not name.strip() or len(name) > _MAX_NAME_CHARACTERS or _make_storable(name) != name:
             raise KnowledgeError(
                 f"{name[:100]!r} is no name of a document: 1 to {_MAX_NAME_CHARACTERS} characters that can be written"
             )
         text = _make_storable(text)
-        parts = await asyncio.to_thread(chunk, text, is_markdown=is_markdown)  # 0.3 s a megabyte
+        parts = await asyncio.to_thread(chunk, text, is_markdown=is_markdown)  # 0.3 s per megabyte
         if not parts:
             raise KnowledgeError(f"{name}: has no text")
         shelf = _shelf_of(person, conversation)
@@ -119,23 +130,23 @@ class Knowledge:
         conversation: str | None = None,
         progress: ProgressCallback | None = None,
     ) -> str:
-        """As `add`, for a file: text, Markdown or PDF. By default its absolute path is its name.
+        """Read a file (text, Markdown or PDF) and store it like `add`.
 
-        KnowledgeError where it cannot be read.
+        By default the name is the absolute path. Raises KnowledgeError if the file cannot be read.
         """
         path, found = await asyncio.to_thread(_read_document, Path(path))
         whose = {"person": person, "conversation": conversation}
         return await self.add(found.text, name or str(path), **whose, is_markdown=found.is_markdown, progress=progress)
 
     async def remove(self, name: str, *, person: str | None = None, conversation: str | None = None) -> bool:
-        """Deletes a document; False where there is none of this name."""
+        """Delete a document. Return False if there is none of this name."""
         shelf = _shelf_of(person, conversation)
         count = await self.repository.delete_documents(shelf, [name])
         await self._invalidate_vectors([shelf])
         return count > 0
 
     async def list(self, *, person: str | None = None, conversation: str | None = None) -> Documents:
-        """The documents, by name."""
+        """Return the documents, sorted by name."""
         return await self.repository.list_documents(_shelf_of(person, conversation))
 
     # Searching
@@ -143,11 +154,15 @@ class Knowledge:
     async def search(
         self, query: str, limit: int = 5, threshold: float = 0.7, *, person: str | None = None, conversation: str | None = None
     ) -> Hits:
-        """The passages about `query`, best first, of the agent's own documents, and of the person's and the conversation's.
+        """Search the documents of the agent, of the person and of the conversation for passages about `query`, best first.
 
-        The score, 0 to 1, without an embedder: the share of the question's words (the commonest of the language excepted,
-        forms of a word counting as the word) that a passage has; equal ones in the order of full text (BM25). With one:
-        1 - (1 - s) * (1 - w * w / 2), where s = (1 + cosine) / 2 and w is that share. docs/memory.md has measured examples.
+        `limit` is the maximum number of passages. Passages with a score below `threshold` are left out.
+
+        The score is 0 to 1. Without an embedder it is the share w of the query's words that the passage contains. Forms of a
+        word count as the word; stop words do not count. Equal scores are in the order of full-text search (BM25).
+
+        With an embedder the score is 1 - (1 - s) * (1 - w * w / 2), where s = (1 + cosine) / 2. docs/memory.md has
+        measured examples. If the embedder fails, search is by words, and the log has an error.
         """
         own = [
             Shelf(),
@@ -165,7 +180,7 @@ class Knowledge:
         rows = await self.repository.find_candidates(ids, wanted, near.nearest, most)
         cosines = near.cosines([row.id for row in rows])
         scored = [(_combine_score(keyword_coverage(wanted, row.words), cosines.get(row.id)), row) for row in rows]
-        scored.sort(key=lambda found: -found[0])  # stable: equal ones stay in the order of full text
+        scored.sort(key=lambda found: -found[0])  # stable: equal scores stay in the order of full-text search
         good = [(score, row) for score, row in scored if score > 0 and score >= threshold]
         return [SearchHit(row.text, round(score, 4), row.document, row.number) for score, row in good[:limit]]
 
@@ -196,7 +211,7 @@ class Knowledge:
 
         assert self.embedder is not None
         found = self._vector_cache.get(shelf)
-        if found is None or found.dimension != dimension:  # another model may have taken the name
+        if found is None or found.dimension != dimension:  # another model may use the same name
             changes = self._change_count
             rows = await self.repository.load_vectors(shelf, self.embedder.model)
             found = await asyncio.to_thread(VectorIndex, rows, dimension)
@@ -212,7 +227,7 @@ class Knowledge:
         return found
 
     async def _invalidate_vectors(self, shelves: Sequence[Shelf]) -> None:
-        """After every change of what is on them."""
+        """Drop cached vectors and ids of shelves. Call it after every change of their documents."""
         self._change_count += 1
         for shelf in shelves:
             self._shelf_id_cache.pop(shelf, None)
@@ -221,7 +236,10 @@ class Knowledge:
                 self._vector_cache.pop(id_, None)
 
     async def _load_shelf_ids(self, shelves: Sequence[Shelf]) -> dict[Shelf, int | None]:
-        """The numbers of shelves; None where there is nothing. They are asked for once: nobody else puts anything there."""
+        """Return the ids of shelves, None for an empty one.
+
+        They are read once and cached, since only this process adds documents.
+        """
         known = {shelf: self._shelf_id_cache[shelf] for shelf in shelves if shelf in self._shelf_id_cache}
         unknown = [shelf for shelf in shelves if shelf not in known]
         if not unknown:
@@ -229,16 +247,17 @@ class Knowledge:
         changes = self._change_count
         asked = await self.repository.find_shelf_ids(unknown)
         found = {shelf: asked.get(shelf) for shelf in unknown}
-        if changes == self._change_count:  # else they may be what was there before
+        if changes == self._change_count:  # otherwise they may be outdated
             self._shelf_id_cache = found if len(self._shelf_id_cache) > _MAX_CACHED_SHELVES else self._shelf_id_cache | found
         return known | found
 
     # Indexing
 
     async def reindex(self, progress: ProgressCallback | None = None) -> int:
-        """Makes the vectors that are missing or of another model, in all knowledge of the agent; how many.
+        """Make the vectors that are missing or of another model, in all knowledge of the agent. Return how many.
 
-        Each batch is kept at once: interrupted, it goes on where it was. ModelError where the embedder fails.
+        Each batch is stored at once, so that an interrupted call continues where it stopped. Raises ModelError if the
+        embedder fails.
         """
         if self.embedder is None:
             return 0
@@ -249,7 +268,7 @@ class Knowledge:
         return count
 
     async def missing(self) -> dict[str, int]:
-        """How many passages have no vector of the embedder, by the model that they have one of ("" for none)."""
+        """Count passages without a vector of the embedder, by the model of the vector that they have ("" for none)."""
         if self.embedder is None:
             return {}
         found: dict[str, int] = {}
@@ -260,7 +279,7 @@ class Knowledge:
         return found
 
     async def _index_missing(self, missing: MissingVectors, progress: ProgressCallback | None = None) -> int:
-        """Makes the vectors that are lacking; how many."""
+        """Make the missing vectors, and return how many."""
         embedder = self.embedder
         if embedder is None:
             return 0
@@ -283,7 +302,7 @@ class Knowledge:
         return done
 
     async def _warn_unsearchable(self, dimension: int) -> None:
-        """Says once, of vectors of this length, where passages have vectors that cannot be searched."""
+        """Log once, for queries of this dimension, how many passages have vectors that cannot be searched."""
         if dimension in self._checked_dimensions or self.embedder is None:
             return
         self._checked_dimensions.add(dimension)
@@ -305,9 +324,9 @@ class Knowledge:
     # Turns that left a window
 
     async def add_turns(self, conversation: str, turns: Iterable[tuple[int, Interaction]]) -> None:
-        """Keeps turns, by their numbers, as knowledge of their conversation. Taken twice they are there once.
+        """Store turns, by their numbers, as knowledge of their conversation. Turns that are added twice are stored once.
 
-        Where the embedder fails they are there all the same, found by their words, until it works.
+        If the embedder fails they are stored without vectors, and found by their words until it works again.
         """
         new = []
         for number, turn in turns:
@@ -325,19 +344,19 @@ class Knowledge:
             self._is_failing = True
 
     def clear_cache(self) -> None:
-        """Frees what is held in memory, after something was forgotten in the store."""
+        """Clear the cache. Call it after documents were deleted from the database directly."""
         self._change_count += 1
         self._shelf_id_cache.clear()
         self._vector_cache.clear()
 
     async def close(self) -> None:
-        """Closes the embedder."""
+        """Close the embedder."""
         if self.embedder is not None:
             await self.embedder.close()
 
 
 class _NearestPassages:
-    """What the vectors of some shelves say about one question."""
+    """The passages nearest to one query, collected from the vectors of several shelves."""
 
     def __init__(self) -> None:
         self.nearest: list[int] = []
@@ -361,7 +380,7 @@ def _combine_score(share: float, cosine: float | None) -> float:
     if cosine is None:
         return share
     meaning = (1 + min(1.0, max(-1.0, cosine))) / 2
-    return 1 - (1 - meaning) * (1 - share * share / 2)  # one word of three says little, all of them much
+    return 1 - (1 - meaning) * (1 - share * share / 2)  # squared: one word of three means little, all of them much
 
 
 def _pack_vector(embedder: Embedder, vector: Sequence[float]) -> bytes:
@@ -382,7 +401,7 @@ def _shelf_of(person: str | None, conversation: str | None) -> Shelf:
 
 
 def _make_storable(text: str) -> str:
-    """Without what PostgreSQL (NUL) or UTF-8 (half a character) has no room for."""
+    """Remove NUL, which PostgreSQL cannot store, and replace lone surrogates, which UTF-8 cannot encode."""
     return text.replace("\0", "").encode("utf-8", "replace").decode()
 
 

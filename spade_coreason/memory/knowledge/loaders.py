@@ -1,4 +1,4 @@
-"""Files as text: plain, Markdown, PDF."""
+"""Text of files: plain text, Markdown, PDF."""
 
 from __future__ import annotations
 
@@ -19,18 +19,17 @@ _MAX_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class FileText:
-    """What a file says."""
+    """The text of a file."""
 
     text: str
     is_markdown: bool
 
 
 def find_files(paths: Iterable[Path], excluded: Path) -> Iterator[Path]:
-    """The files that are named, and those of known kinds below directories that are named.
+    """Yield the files in `paths`, and the files of known types in directories in `paths`, recursively.
 
-    There hidden ones are left out, and what is below `excluded`: a platform's own data.
-
-    KnowledgeError where one is not there.
+    In directories, hidden files are left out, and files below `excluded`, which is a platform's own data. Raises
+    KnowledgeError if a path does not exist.
     """
     for path in paths:
         if not path.exists():
@@ -46,7 +45,10 @@ def find_files(paths: Iterable[Path], excluded: Path) -> Iterator[Path]:
 
 
 def read_document(path: Path) -> FileText:
-    """The text of a file; by its ending Markdown, PDF, else plain text in UTF-8. KnowledgeError says what is wrong with it."""
+    """Read a file as text. Its suffix decides: Markdown, PDF, or else plain text in UTF-8.
+
+    Raises KnowledgeError if the file cannot be read, is too large or has no text.
+    """
     suffix = path.suffix.lower()
     try:
         if path.stat().st_size > _MAX_BYTES:
@@ -65,7 +67,7 @@ def read_document(path: Path) -> FileText:
 
 def _read_bytes(path: Path) -> bytes:
     with path.open("rb") as file:
-        content = file.read(_MAX_BYTES + 1)  # a device or a pipe says no size, and may have no end
+        content = file.read(_MAX_BYTES + 1)  # a device or a pipe reports no size, and may be endless
     if len(content) > _MAX_BYTES:
         raise _too_long_error(path)
     return content
@@ -89,5 +91,5 @@ def _read_pdf(path: Path) -> str:
         raise
     except KnowledgeError:
         raise
-    except Exception as error:  # a damaged file may raise anything in there
+    except Exception as error:  # a damaged file may raise anything in pypdf
         raise KnowledgeError(f"{path}: cannot be read as PDF: {type(error).__name__}: {error}") from error

@@ -1,4 +1,4 @@
-"""Exact search for the nearest vectors, by numpy (the extra `embeddings`)."""
+"""Exact search for the nearest vectors, with numpy (the extra `embeddings`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ Floats = NDArray[np.float32]
 
 
 def pack_vector(vector: Sequence[float]) -> bytes:
-    """A vector as it is stored: of length 1, float32, in the order of bytes of x86. ValueError for one without a direction."""
+    """Pack a vector for storage: normalised to length 1, float32, little-endian.
+
+    Raises ValueError for a vector without a direction.
+    """
     values = np.asarray(vector, dtype=np.float64)
     length = float(np.linalg.norm(values))
     if not np.isfinite(length) or length == 0:
@@ -20,7 +23,7 @@ def pack_vector(vector: Sequence[float]) -> bytes:
 
 
 class VectorIndex:
-    """The vectors of one shelf, in memory: 4 bytes a value."""
+    """The vectors of one shelf, in memory, with 4 bytes per value."""
 
     def __init__(self, rows: Sequence[tuple[int, bytes]], dimension: int) -> None:
         fitting = [(id_, vector) for id_, vector in rows if len(vector) == 4 * dimension]
@@ -33,28 +36,28 @@ class VectorIndex:
 
     @property
     def dimension(self) -> int:
-        """How many values each has."""
+        """The number of values of each vector."""
         return int(self._matrix.shape[1])
 
     @property
     def size_bytes(self) -> int:
-        """In bytes."""
+        """The size in memory, in bytes."""
         return self._matrix.nbytes + self._ids.nbytes
 
     def similarities(self, query: bytes) -> Floats:
-        """The cosine of each with `query` (as `pack_vector`), in the order of their ids."""
-        # Not by `@`: the threads that its library spreads this over cost more than the work where the cores are busy.
+        """Return the cosine of each vector with `query` (packed by `pack_vector`), in the order of the ids."""
+        # Not with `@`: its library uses several threads, which cost more than the work itself if the cores are busy.
         found: Floats = np.einsum("ij,j->i", self._matrix, np.frombuffer(query, dtype="<f4"))
         return found
 
     def nearest(self, similarities: Floats, limit: int) -> list[int]:
-        """The ids of the `limit` nearest, the nearest first."""
+        """Return the ids of the `limit` nearest vectors, nearest first."""
         count = len(similarities)
         some = np.argpartition(-similarities, limit)[:limit] if count > limit else np.arange(count)
         return [int(id_) for id_ in self._ids[some[np.argsort(-similarities[some], kind="stable")]]]
 
     def similarities_by_id(self, similarities: Floats, ids: Sequence[int]) -> dict[int, float]:
-        """The cosines of those of `ids` that are here; ids rise with their place."""
+        """Return the cosines of those `ids` that are in this index. The index is sorted by id."""
         if not len(self._ids) or not ids:
             return {}
         wanted = np.array(ids, dtype=np.int64)
