@@ -68,18 +68,18 @@ async def find_person_records(repository: AgentRepository, person: str) -> tuple
     """
     if not await repository.list_conversations(owner=person, limit=1):  # an occupant may own some
         person = bare_jid(person)
-    rows = await repository.list_conversations(owner=person, limit=_NO_LIMIT)
+    records = await repository.list_conversations(owner=person, limit=_NO_LIMIT)
     # The conversation without a thread may be in the interaction memory only.
-    names = dict.fromkeys(
-        [*(row.conversation_id for row in rows), candidate_conversation_ids(None, person, repository.agent)[0]]
+    conversation_ids = dict.fromkeys(
+        [*(record.conversation_id for record in records), candidate_conversation_ids(None, person, repository.agent)[0]]
     )
-    return person, rows, list(names)
+    return person, records, list(conversation_ids)
 
 
 async def forget_person(repository: AgentRepository, memory: AgentInteractionMemory | None, person: str) -> ErasureReport:
     """Delete everything that one agent stores about a person (a JID), including requests that still wait."""
-    person, _, names = await find_person_records(repository, person)
-    memories = await memory.aclear_conversations(names) if memory is not None else 0
+    person, _, conversation_ids = await find_person_records(repository, person)
+    memories = await memory.aclear_conversations(conversation_ids) if memory is not None else 0
     return ErasureReport().plus(await repository.erase_person(person), memories)
 
 

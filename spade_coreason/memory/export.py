@@ -41,8 +41,8 @@ async def export_person(
     - `audit`: the entries of the audit trail about the person.
     - `requests`: the messages of the last seven days. Only unfinished ones have their text; that of others is not stored.
     """
-    owner, rows, names = await find_person_records(repository, owner)
-    known = await memory.aget_entries() if memory is not None else {}
+    owner, records, conversation_ids = await find_person_records(repository, owner)
+    entries = await memory.aget_entries() if memory is not None else {}
     preferences = Preferences.from_stored(await repository.load_variables(PREFERENCES, owner))
     return {
         "schema": SCHEMA,
@@ -50,28 +50,30 @@ async def export_person(
         "agent": repository.agent,
         "person": owner,
         "exported_at": format_rfc3339(clock()),
-        "conversations": [await _export_conversation(repository, row) for row in rows],
+        "conversations": [await _export_conversation(repository, record) for record in records],
         "variables": await _export_variables(repository, "person", owner),
         "preferences": {name: value for name, value in asdict(preferences).items() if value is not None},
         "memories": {
-            name: [{"content": content, "timestamp": time} for content, time in known[name]] for name in names if name in known
+            name: [{"content": content, "timestamp": timestamp} for content, timestamp in entries[name]]
+            for name in conversation_ids
+            if name in entries
         },
-        "documents": await _export_documents(repository, owner, names),
-        "audit": [row.entry for row in await repository.audit_trail.load_newest(person=owner)],
-        "requests": [_export_request(row) for row in await repository.inbox.load_received_from(owner)],
+        "documents": await _export_documents(repository, owner, conversation_ids),
+        "audit": [record.entry for record in await repository.audit_trail.load_newest(person=owner)],
+        "requests": [_export_request(record) for record in await repository.inbox.load_received_from(owner)],
     }
 
 
 async def _export_conversation(repository: AgentRepository, record: StoredConversation) -> dict[str, Any]:
-    life = record.status
+    status = record.status
     return {
         "conversation_id": record.conversation_id,
         "session_id": record.session_id,
-        "state": life.state.value,
-        "interaction_count": life.interaction_count,
+        "state": status.state.value,
+        "interaction_count": status.interaction_count,
         "max_interactions": record.max_interactions,
-        "created_at": format_rfc3339(life.created_at),
-        "last_interaction": format_rfc3339(life.last_interaction),
+        "created_at": format_rfc3339(status.created_at),
+        "last_interaction": format_rfc3339(status.last_interaction),
         "variables": await _export_variables(repository, "conversation", record.conversation_id),
         "turns": [_parse_json(turn) async for turn in repository.iterate_turns(record.id)],
     }
@@ -81,8 +83,8 @@ async def _export_variables(repository: AgentRepository, scope: str, holder: str
     return {name: _parse_json(value) for name, value in (await repository.load_variables(scope, holder)).items()}
 
 
-async def _export_documents(repository: AgentRepository, owner: str, names: list[str]) -> list[dict[str, Any]]:
-    shelves = [Shelf("person", owner), *(Shelf("conversation", name) for name in names)]
+async def _export_documents(repository: AgentRepository, owner: str, conversation_ids: list[str]) -> list[dict[str, Any]]:
+    shelves = [Shelf("person", owner), *(Shelf("conversation", name) for name in conversation_ids)]
     return [
         {shelf.scope: shelf.holder, "name": name, "added_at": format_rfc3339(added_at), "text": text}
         for shelf, name, added_at, text in await repository.knowledge.load_texts(shelves)

@@ -40,16 +40,16 @@ class OpenAIApi:
 
         Transient errors (server busy, no connection) are tried three times in all. Raises ModelError, which names the address.
         """
-        pause_s = self.first_back_off_s
-        for left in range(_MAX_ATTEMPTS - 1, -1, -1):
+        back_off_s = self.first_back_off_s
+        for retries_left in range(_MAX_ATTEMPTS - 1, -1, -1):
             try:
                 return await self._post(path, payload)
             except ModelError as error:
-                if not left or not error.is_transient:
+                if not retries_left or not error.is_transient:
                     raise
-                wait_s = pause_s if error.retry_after_s is None else error.retry_after_s
+                wait_s = back_off_s if error.retry_after_s is None else error.retry_after_s
                 await asyncio.sleep(min(wait_s, _MAX_BACK_OFF_S))
-                pause_s *= 4
+                back_off_s *= 4
         raise AssertionError("unreachable")
 
     async def close(self) -> None:
@@ -68,28 +68,28 @@ class OpenAIApi:
         try:
             async with self._session.post(address, json=payload, headers=headers, allow_redirects=False) as response:
                 body = await _read_body(response)
-                status, retry_after = response.status, response.headers.get("Retry-After", "")
+                status, retry_after_header = response.status, response.headers.get("Retry-After", "")
         except TimeoutError as error:
             raise ModelError(address, f"did not answer in {self.timeout_s:g} s", is_transient=True) from error
         except (aiohttp.ClientError, OSError) as error:
             raise ModelError(address, f"cannot be reached: {' '.join(str(error).split())}", is_transient=True) from error
         if status != 200:
             problem = f"says {status}{_REMEDIES.get(status, '')}"
-            after_s = float(retry_after) if retry_after.isdecimal() else None
+            retry_after_s = float(retry_after_header) if retry_after_header.isdecimal() else None
             raise ModelError(
                 address,
                 problem,
                 server_message=_extract_error_message(body),
                 is_transient=status in _TRANSIENT_STATUSES,
-                retry_after_s=after_s,
+                retry_after_s=retry_after_s,
             )
         try:
-            answer = json.loads(body)
+            parsed = json.loads(body)
         except (ValueError, RecursionError) as error:
             raise ModelError(address, f"answers with something that is no JSON; {_URL_HINT}") from error
-        if not isinstance(answer, dict):
+        if not isinstance(parsed, dict):
             raise ModelError(address, f"answers with JSON that is no object; {_URL_HINT}")
-        return answer
+        return parsed
 
 
 _REMEDIES = {

@@ -70,10 +70,10 @@ class Session:
         """
         if limit <= 0 or offset < 0:
             return []
-        newest = self._recent_turns
-        if offset + limit <= len(newest) or len(newest) == self._record.turns:
-            end = len(newest) - offset
-            return parse_turns(newest[max(0, end - limit) : end]) if end > 0 else []
+        recent = self._recent_turns
+        if offset + limit <= len(recent) or len(recent) == self._record.turns:
+            end = len(recent) - offset
+            return parse_turns(recent[max(0, end - limit) : end]) if end > 0 else []
         return parse_interactions(await self._repository.load_history(self._record.id, limit, offset))
 
     @property
@@ -95,9 +95,9 @@ class Session:
         turns = parse_turns(window)
         if not self.summary:
             return turns
-        when = turns[0].timestamp if turns else self._record.status.last_interaction
-        told = Interaction(timestamp=when, input=None, output={"text": self.summary}, meta={"summary": True})
-        return [told, *turns]
+        timestamp = turns[0].timestamp if turns else self._record.status.last_interaction
+        summary_turn = Interaction(timestamp=timestamp, input=None, output={"text": self.summary}, meta={"summary": True})
+        return [summary_turn, *turns]
 
     async def recall(self, query: str, limit: int = 5, threshold: float = 0.7) -> list[str]:
         """Search for texts about `query`: passages of documents and turns of this conversation, best first.
@@ -111,27 +111,27 @@ class Session:
         """
         if limit <= 0 or not query.strip():
             return []
-        found: list[tuple[float, str]] = []
+        scored: list[tuple[float, str]] = []
         if self._knowledge is not None:
-            whose = {"person": self._identity.id, "conversation": self._record.conversation_id}
-            found = [(hit.score, hit.text) for hit in await self._knowledge.search(query, limit, threshold, **whose)]
-        found += await self._search_turns(extract_keywords(query), threshold)
-        found.sort(key=lambda one: -one[0])  # stable: knowledge comes before turns, newer turns before older
-        return list(dict.fromkeys(text for _, text in found))[:limit]
+            owner = {"person": self._identity.id, "conversation": self._record.conversation_id}
+            scored = [(hit.score, hit.text) for hit in await self._knowledge.search(query, limit, threshold, **owner)]
+        scored += await self._search_turns(extract_keywords(query), threshold)
+        scored.sort(key=lambda pair: -pair[0])  # stable: knowledge comes before turns, newer turns before older
+        return list(dict.fromkeys(text for _, text in scored))[:limit]
 
     async def _search_turns(self, keywords: Sequence[str], threshold: float) -> list[tuple[float, str]]:
         """Return the turns with these words, newest first, each with its score."""
-        in_knowledge = self._compaction.through if self._compaction.strategy == MemoryStrategy.VECTOR_STORE else 0
-        most = min(_MAX_RECALL_TURNS, self._record.turns - in_knowledge)
-        found: list[tuple[float, str]] = []
-        for offset in range(0, most, _RECALL_PAGE):
-            for turn in reversed(await self.history(min(_RECALL_PAGE, most - offset), offset)):
+        compacted_through = self._compaction.through if self._compaction.strategy == MemoryStrategy.VECTOR_STORE else 0
+        max_turns = min(_MAX_RECALL_TURNS, self._record.turns - compacted_through)
+        scored: list[tuple[float, str]] = []
+        for offset in range(0, max_turns, _RECALL_PAGE):
+            for turn in reversed(await self.history(min(_RECALL_PAGE, max_turns - offset), offset)):
                 text = turn_text(turn)
                 score = keyword_coverage(keywords, " ".join(split_words(text)))
                 if score >= threshold and score > 0:
-                    found.append((score, text))
+                    scored.append((score, text))
             await asyncio.sleep(0)  # lets other tasks run, since turns may be long
-        return found
+        return scored
 
     async def store(self, key: str, value: Any, *, scope: Scope | None = None) -> None:
         """Store a JSON value under a key.
@@ -183,12 +183,12 @@ class Session:
 
     def pending_variables(self) -> list[Variable]:
         """Return the variables that this turn has stored so far."""
-        rows = []
+        pending = []
         for (name, key), text in self._pending.items():
             variables = self._variables_by_scope[name]
             if variables is not None:
-                rows.append(Variable(name, variables.holder, key, text))
-        return rows
+                pending.append(Variable(name, variables.holder, key, text))
+        return pending
 
     def publish_variables(self) -> None:
         """Make the stored variables visible to other sessions. Call it after the transaction."""

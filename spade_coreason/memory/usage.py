@@ -28,14 +28,14 @@ def sum_usage(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
     Integers of the same name are added; of any other value the last one counts. The result is empty without a usage event.
     """
-    found: dict[str, Any] = {}
+    total: dict[str, Any] = {}
     for event in events:
         data = event.get("data")
         if event.get("type") != USAGE_EVENT or not isinstance(data, dict):
             continue
         for name, value in data.items():
-            found[name] = found.get(name, 0) + value if _is_number(value) and _is_number(found.get(name, 0)) else value
-    return found
+            total[name] = total.get(name, 0) + value if _is_number(value) and _is_number(total.get(name, 0)) else value
+    return total
 
 
 class _Holder(NamedTuple):
@@ -72,9 +72,9 @@ class Usage:
     async def of_conversation(self, conversation_id: str) -> int:
         """Return the tokens of a conversation in its current episode. A new episode starts at 0."""
         if conversation_id not in self._tokens_by_conversation:
-            kept = await self._load_stored(_Holder("conversation", conversation_id))
+            stored = await self._load_stored(_Holder("conversation", conversation_id))
             if conversation_id not in self._tokens_by_conversation:
-                self._cache_conversation(conversation_id, kept if isinstance(kept, int) else 0)
+                self._cache_conversation(conversation_id, stored if isinstance(stored, int) else 0)
         return self._tokens_by_conversation[conversation_id]
 
     @property
@@ -102,13 +102,13 @@ class Usage:
             await self._load_today(holder)
         total = await self.of_conversation(conversation_id) + tokens
         self._cache_conversation(conversation_id, total)
-        rows = [Variable("conversation", conversation_id, TOKENS_VARIABLE, json.dumps(total))]
+        variables = [Variable("conversation", conversation_id, TOKENS_VARIABLE, json.dumps(total))]
         for holder in holders:
             self._tokens_today[holder] = self._tokens_today.get(holder, 0) + tokens
-            rows.append(
+            variables.append(
                 Variable(*holder, TOKENS_VARIABLE, json.dumps({"day": self._day, "tokens": self._tokens_today[holder]}))
             )
-        return rows
+        return variables
 
     def _cache_conversation(self, conversation_id: str, tokens: int) -> None:
         self._tokens_by_conversation[conversation_id] = tokens
@@ -122,9 +122,9 @@ class Usage:
             self._day = day
             self._tokens_today.clear()
         if holder not in self._tokens_today:
-            kept = await self._load_stored(holder)
-            is_of_today = isinstance(kept, dict) and kept.get("day") == self._day
-            self._tokens_today.setdefault(holder, kept["tokens"] if is_of_today else 0)
+            stored = await self._load_stored(holder)
+            is_of_today = isinstance(stored, dict) and stored.get("day") == self._day
+            self._tokens_today.setdefault(holder, stored["tokens"] if is_of_today else 0)
         return self._tokens_today[holder]
 
     async def _load_stored(self, holder: _Holder) -> Any:

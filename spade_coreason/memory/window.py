@@ -65,16 +65,16 @@ class HistoryWindow:
 
         `newest_number` is the number of the newest turn, from 1. See `domain.window.window_bounds`.
         """
-        held = len(recent_turns)
+        available = len(recent_turns)
         if self._limits_tokens:
-            most, first = window_bounds(
-                held, self.policy, newest_number, sizes=(self._turn_tokens(turn) for turn in reversed(recent_turns))
+            max_turns, first = window_bounds(
+                available, self.policy, newest_number, sizes=(self._turn_tokens(turn) for turn in reversed(recent_turns))
             )
         else:
-            absorbed = self.compacted(variables).through if self._compacts else 0
-            most, first = window_bounds(held, self.policy, newest_number, absorbed)
-        if most < held:
-            recent_turns.truncate(most)
+            compacted_through = self.compacted(variables).through if self._compacts else 0
+            max_turns, first = window_bounds(available, self.policy, newest_number, compacted_through)
+        if max_turns < available:
+            recent_turns.truncate(max_turns)
         return first
 
     def with_current_window(self, record: StoredConversation, active: ActiveConversation | None) -> StoredConversation:
@@ -95,8 +95,8 @@ class HistoryWindow:
         """Return how far the current strategy has compacted. The work of an earlier strategy does not count."""
         if not self._compacts:
             return NO_COMPACTION
-        kept = variables.compaction
-        return kept if kept.strategy == self.policy.strategy else NO_COMPACTION
+        state = variables.compaction
+        return state if state.strategy == self.policy.strategy else NO_COMPACTION
 
     def mark_over_limit(self, turn: StoredTurn) -> StoredTurn:
         """Mark a new turn that is larger than the whole window: `meta["over_limit"]` is its number of tokens."""
@@ -130,11 +130,11 @@ class HistoryWindow:
         """
         if not self._compacts:
             return
-        name = active.record.conversation_id
-        if name not in self._jobs and self._turns_to_compact(active):
+        conversation_id = active.record.conversation_id
+        if conversation_id not in self._jobs and self._turns_to_compact(active):
             task = asyncio.create_task(self._compact(active))
-            self._jobs[name] = _CompactionJob(active.record.owner, task)
-            task.add_done_callback(lambda _: self._jobs.pop(name, None))
+            self._jobs[conversation_id] = _CompactionJob(active.record.owner, task)
+            task.add_done_callback(lambda _: self._jobs.pop(conversation_id, None))
 
     async def cancel_for_owner(self, owner: str) -> None:
         """Cancel the compaction of all conversations of an owner, before data of theirs is deleted."""
@@ -169,9 +169,9 @@ class HistoryWindow:
                     await self._compact_batch(active, numbers[:_TURN_BATCH])
         except Exception as error:  # whatever failed, the turns stay in the window
             if not self._is_failing:
-                what = "%s: turns stay in their windows until they can be taken in: %s"
-                unforeseen = None if isinstance(error, CoReasonError) else error
-                log.error(what, self._repository.agent, describe_for_log(error), exc_info=unforeseen)
+                message = "%s: turns stay in their windows until they can be taken in: %s"
+                unexpected = None if isinstance(error, CoReasonError) else error
+                log.error(message, self._repository.agent, describe_for_log(error), exc_info=unexpected)
             self._is_failing = True
         else:
             if self._is_failing:
@@ -179,18 +179,18 @@ class HistoryWindow:
             self._is_failing = False
 
     async def _compact_batch(self, active: ActiveConversation, numbers: range) -> None:
-        variables, name = active.variables, active.record.conversation_id
-        rows = await self._repository.load_turns(active.record.id, numbers[0], numbers[-1])
-        kept = CompactionState(self.policy.strategy.value, numbers[-1])
+        variables, conversation_id = active.variables, active.record.conversation_id
+        stored_turns = await self._repository.load_turns(active.record.id, numbers[0], numbers[-1])
+        state = CompactionState(self.policy.strategy.value, numbers[-1])
         if self.policy.strategy is MemoryStrategy.SUMMARY:
-            turns = parse_interactions(body for _, body in rows)
+            turns = parse_interactions(body for _, body in stored_turns)
             summary = self.compacted(variables).summary
             if turns:
                 summary = await self._summariser.summarise(self.policy.summary_prompt or "", summary, turns)
-            kept = kept._replace(summary=summary)
+            state = state._replace(summary=summary)
         elif self._knowledge is not None:
-            numbered = [(number, turn) for number, body in rows for turn in parse_interactions([body])]
-            await self._knowledge.add_turns(name, numbered)
-        text = kept.to_json()
-        await self._repository.save_variable("conversation", name, COMPACTION_VARIABLE, text)
+            numbered = [(number, turn) for number, body in stored_turns for turn in parse_interactions([body])]
+            await self._knowledge.add_turns(conversation_id, numbered)
+        text = state.to_json()
+        await self._repository.save_variable("conversation", conversation_id, COMPACTION_VARIABLE, text)
         variables.values[COMPACTION_VARIABLE] = text
