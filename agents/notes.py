@@ -76,31 +76,31 @@ class NotesAgent:
         await session.store("dates", {**own, text: now.isoformat(timespec="minutes")})
 
     async def _look_up(self, question: str, notes: list[str], session: SessionHandle) -> str:
-        wanted = _significant_words(question)
-        found = [(len(wanted & _significant_words(note)), number, note) for number, note in enumerate(notes)]
-        best = max(found, default=(0, 0, ""))
+        keywords = _significant_words(question)
+        scored = [(len(keywords & _significant_words(note)), number, note) for number, note in enumerate(notes)]
+        best = max(scored, default=(0, 0, ""))
         if best[0] == 0:
             return "I don't know; you did not tell me."
         dates = await session.get("dates", {})
-        told = dates.get(best[2])
-        when = f" on {_format_day(datetime.fromisoformat(told))}" if told else ""
-        return f'You told me{when}: "{best[2]}".'
+        noted_at = dates.get(best[2])
+        on_day = f" on {_format_day(datetime.fromisoformat(noted_at))}" if noted_at else ""
+        return f'You told me{on_day}: "{best[2]}".'
 
     async def _forget(self, conversation_id: str, notes: list[str], what: str, session: SessionHandle) -> str:
-        wanted = _significant_words(what)
-        everything = what.lower() in ("everything", "all", "it all", "me")
-        gone = [note for note in notes if everything or wanted & _significant_words(note)]
-        if not gone:
+        keywords = _significant_words(what)
+        is_everything = what.lower() in ("everything", "all", "it all", "me")
+        forgotten = [note for note in notes if is_everything or keywords & _significant_words(note)]
+        if not forgotten:
             return f'I know nothing about "{what}".'
-        await self._memory.aremove_information(conversation_id, *gone)
+        await self._memory.aremove_information(conversation_id, *forgotten)
         dates = await session.get("dates", {})
-        await session.store("dates", {note: date for note, date in dates.items() if note in notes and note not in gone})
-        return "Forgotten:\n" + "\n".join(f"- {note}" for note in gone)
+        await session.store("dates", {note: date for note, date in dates.items() if note in notes and note not in forgotten})
+        return "Forgotten:\n" + "\n".join(f"- {note}" for note in forgotten)
 
 
 def _significant_words(text: str) -> set[str]:
-    found = {word.casefold() for word in re.findall(r"\w+", text)} - _STOP_WORDS
-    return {word[:-1] if len(word) > 3 and word.endswith("s") else word for word in found}
+    words = {word.casefold() for word in re.findall(r"\w+", text)} - _STOP_WORDS
+    return {word[:-1] if len(word) > 3 and word.endswith("s") else word for word in words}
 
 
 def _format_day(moment: datetime) -> str:

@@ -36,20 +36,20 @@ class RoundTableAgent:
             await response.markdown("What shall we talk about?")
             return
         present = list(self._peer_jids)
-        said: list[str] = []
+        contributions: list[str] = []
         for _ in range(self._turns):
             if not present:
                 break
             speaker = present.pop(0)
             await response.thought(f"{_name(speaker)} has the floor…")
-            contribution = await self._ask_speaker(speaker, request, "\n\n".join([topic, *said]))
+            contribution = await self._ask_speaker(speaker, request, "\n\n".join([topic, *contributions]))
             if contribution is None:
                 await response.markdown(f"**{_name(speaker)}** is not here.")
                 continue
             present.append(speaker)
-            said.append(f"{_name(speaker)}: {contribution}")
+            contributions.append(f"{_name(speaker)}: {contribution}")
             await response.markdown(f"**{_name(speaker)}**: {contribution}")
-        await response.markdown(f"That was our round table: {len(said)} contributions.")
+        await response.markdown(f"That was our round table: {len(contributions)} contributions.")
 
     async def _ask_speaker(self, speaker: str, request: AgentRequest, discussion: str) -> str | None:
         try:

@@ -158,12 +158,12 @@ class MemoryFile:
         sizes: dict[str, int] = {}
         accepted, refused = [], set()
         for addition in batch:
-            name = addition.conversation_id
-            size = sizes.get(name, len(content.lines_by_conversation.get(name, b""))) + len(addition.line)
+            conversation_id = addition.conversation_id
+            size = sizes.get(conversation_id, len(content.lines_by_conversation.get(conversation_id, b""))) + len(addition.line)
             if size > self._limits.conversation_bytes:
                 refused.add(addition)
             else:
-                sizes[name] = size
+                sizes[conversation_id] = size
                 accepted.append(addition)
         if not accepted:
             return refused
@@ -194,28 +194,28 @@ class MemoryFile:
 
     def _write_journal(self, content: MemoryContent, lines: bytes, is_durable: bool) -> None:
         """Append lines after the last complete one. If that fails, none of them is left in the journal."""
-        known, mode, left = content.parsed_journal, None, self.deferred_syncs
-        head = known.head or journal.encode_head(self.agent_id, secrets.token_hex(8))
+        parsed, mode, deferred = content.parsed_journal, None, self.deferred_syncs
+        head = parsed.head or journal.encode_head(self.agent_id, secrets.token_hex(8))
         with self._write_errors:
-            if not known.end and content.file_stamp is not None:
+            if not parsed.end and content.file_stamp is not None:
                 mode = os.stat(self.path).st_mode & 0o777
-            data = lines if known.end else head + lines
-            is_named = head == self._durable_head
+            data = lines if parsed.end else head + lines
+            is_name_durable = head == self._durable_head
             content.journal_stamp = append(
-                self.journal_path, known.end, data, mode=mode, is_durable=is_durable, is_name_durable=is_named
+                self.journal_path, parsed.end, data, mode=mode, is_durable=is_durable, is_name_durable=is_name_durable
             )
-        content.parsed_journal = journal.ParsedJournal(content.journal_stamp[2], head, {}, known.is_folded)
+        content.parsed_journal = journal.ParsedJournal(content.journal_stamp[2], head, {}, parsed.is_folded)
         if is_durable:
             self._durable_head = head
             if not self._has_sync_failed:
-                self.completed_syncs = left
+                self.completed_syncs = deferred
 
     # Syncing
 
     def sync(self) -> None:
         """Sync the additions whose sync was deferred. Raises StoreError until they can be stored."""
         with self._write_lock:  # waits for a write that is running
-            left, head = self.deferred_syncs, self._reader.content.parsed_journal.head
+            deferred, head = self.deferred_syncs, self._reader.content.parsed_journal.head
         if not self._has_sync_failed:
             try:
                 sync(self.journal_path, is_name_durable=bool(head) and head == self._durable_head)
@@ -225,13 +225,13 @@ class MemoryFile:
                 self._has_sync_failed = True
                 log.warning("%s: cannot be synced: %s; what it holds is written anew", self.journal_path, error.strerror)
         with self._write_lock:
-            if self._has_sync_failed and self.completed_syncs < left:
+            if self._has_sync_failed and self.completed_syncs < deferred:
                 # After a failed sync the system may report success for data that it has lost: only writing it again helps.
                 with self._acquire_file_lock():
                     content = self._reader.refresh()
                     self._fold(content, content.lines_by_conversation)
-            elif self.completed_syncs < left:
-                self.completed_syncs, self._durable_head = left, head
+            elif self.completed_syncs < deferred:
+                self.completed_syncs, self._durable_head = deferred, head
 
     # Removing and folding
 
@@ -240,77 +240,80 @@ class MemoryFile:
 
         On return neither file nor journal contains any of them.
         """
-        now = self._refresh()
-        if now.lines_by_conversation.keys().isdisjoint(conversation_ids) and not now.parsed_journal.is_folded:
+        current = self._refresh()
+        if current.lines_by_conversation.keys().isdisjoint(conversation_ids) and not current.parsed_journal.is_folded:
             return 0
         with self._write_lock, self._acquire_file_lock():
             content = self._reader.refresh()
-            kept = {name: lines for name, lines in content.lines_by_conversation.items() if name not in conversation_ids}
-            gone = len(content.lines_by_conversation) - len(kept)
-            if gone or content.parsed_journal.is_folded:
-                self._fold(content, kept)
-            return gone
+            remaining = {name: lines for name, lines in content.lines_by_conversation.items() if name not in conversation_ids}
+            removed_count = len(content.lines_by_conversation) - len(remaining)
+            if removed_count or content.parsed_journal.is_folded:
+                self._fold(content, remaining)
+            return removed_count
 
     def remove_entries(self, conversation_id: str, contents: Collection[str]) -> int:
         """Remove the entries with these contents, all at once, and return how many there were."""
-        now = self._refresh()
-        if conversation_id not in now.lines_by_conversation and not now.parsed_journal.is_folded:
+        current = self._refresh()
+        if conversation_id not in current.lines_by_conversation and not current.parsed_journal.is_folded:
             return 0
         with self._write_lock, self._acquire_file_lock():
             content = self._reader.refresh()
             lines = bytes(content.lines_by_conversation.get(conversation_id, b""))
-            one_by_one = zip(decode_entries(lines), lines.splitlines(keepends=True), strict=True)
-            kept = [line for entry, line in one_by_one if entry["content"] not in contents]
-            gone = lines.count(b"\n") - len(kept)
-            if gone or content.parsed_journal.is_folded:
+            pairs = zip(decode_entries(lines), lines.splitlines(keepends=True), strict=True)
+            remaining = [line for entry, line in pairs if entry["content"] not in contents]
+            removed_count = lines.count(b"\n") - len(remaining)
+            if removed_count or content.parsed_journal.is_folded:
                 others = {
-                    name: those for name, those in content.lines_by_conversation.items() if name != conversation_id or kept
+                    name: other_lines
+                    for name, other_lines in content.lines_by_conversation.items()
+                    if name != conversation_id or remaining
                 }
-                self._fold(content, {**others, conversation_id: bytearray().join(kept)} if kept else others)
-            return gone
+                self._fold(content, {**others, conversation_id: bytearray().join(remaining)} if remaining else others)
+            return removed_count
 
     def fold(self) -> None:
         """Write everything into the memory file, and remove the journal. The file is then complete by itself."""
-        now = self._refresh()
-        if now.journal_stamp is None and not now.is_imported:
+        current = self._refresh()
+        if current.journal_stamp is None and not current.is_imported:
             return
         with self._write_lock, self._acquire_file_lock():
             content = self._reader.refresh()
             if content.journal_stamp is not None or content.is_imported:
                 self._fold(content, content.lines_by_conversation)
 
-    def merge(self, memories: LinesByConversation) -> int:
+    def merge(self, lines_by_conversation: LinesByConversation) -> int:
         """Add imported entries that are not stored yet, each to its conversation. Return how many were added."""
         with self._write_lock, self._acquire_file_lock():
             content = self._reader.refresh()
             merged, count = dict(content.lines_by_conversation), 0
-            for name, lines in memories.items():
-                known = merged.get(name, bytearray())
-                there = set(bytes(known).splitlines())
-                new = [line for line in bytes(lines).splitlines(keepends=True) if line[:-1] not in there]
-                merged[name] = known + b"".join(new)
+            for name, lines in lines_by_conversation.items():
+                stored = merged.get(name, bytearray())
+                stored_lines = set(bytes(stored).splitlines())
+                new = [line for line in bytes(lines).splitlines(keepends=True) if line[:-1] not in stored_lines]
+                merged[name] = stored + b"".join(new)
                 count += len(new)
             if count:
                 self._fold(content, merged)
             return count
 
-    def _fold(self, content: MemoryContent, memories: LinesByConversation) -> None:
+    def _fold(self, content: MemoryContent, lines_by_conversation: LinesByConversation) -> None:
         # Only the holder of the lock writes, so one name is enough. The rest of a killed process is overwritten.
-        beside = self.path.with_name(f".{self.path.name}.tmp")
+        replacement_path = self.path.with_name(f".{self.path.name}.tmp")
         with self._write_errors:
             try:
-                before = os.stat(self.path) if content.file_stamp is not None else None
-                stamp, digest = write_replacement(beside, dump(content.document, memories), before)
-                if before is not None:
-                    os.chmod(self.lock_path, before.st_mode & 0o777)  # readers of the file need the lock, to wait for a writer
+                replaced = os.stat(self.path) if content.file_stamp is not None else None
+                stamp, digest = write_replacement(replacement_path, dump(content.document, lines_by_conversation), replaced)
+                if replaced is not None:
+                    # Readers of the file need the lock too, to wait for a writer.
+                    os.chmod(self.lock_path, replaced.st_mode & 0o777)
                 if content.parsed_journal.end:
                     self._write_journal(content, journal.encode_fold(digest), is_durable=True)
-                os.replace(beside, self.path)
+                os.replace(replacement_path, self.path)
             except (OSError, StoreError):
-                beside.unlink(missing_ok=True)
+                replacement_path.unlink(missing_ok=True)
                 raise
             sync_directory(self.path.parent)
-        content.file_stamp, content.lines_by_conversation, content.is_imported = stamp, memories, False
+        content.file_stamp, content.lines_by_conversation, content.is_imported = stamp, lines_by_conversation, False
         self.completed_syncs, self._has_sync_failed = self.deferred_syncs, False
         self._remove_journal(content)
 

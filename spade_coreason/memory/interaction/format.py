@@ -66,7 +66,7 @@ def file_name(agent_id: str) -> str:
     A JID in lower case stays readable: `notes@example.org.json`. Other characters are percent-encoded in lower case. A name
     that is too long is cut, and ends in `~` and a SHA-256 of the whole id, which no short name contains.
     """
-    name = ESCAPED_CHARACTERS.sub(lambda found: "".join(f"%{byte:02x}" for byte in found[0].encode()), agent_id)
+    name = ESCAPED_CHARACTERS.sub(lambda match: "".join(f"%{byte:02x}" for byte in match[0].encode()), agent_id)
     if len(name) > MAX_FILE_NAME_CHARACTERS:
         digest = hashlib.sha256(agent_id.encode()).hexdigest()
         name = f"{name[: MAX_FILE_NAME_CHARACTERS - len(digest) - 1]}~{digest}"
@@ -92,13 +92,13 @@ def encode_entry(entry: Mapping[str, Any]) -> bytes:
 
 def decode_entries(lines: bytes | bytearray) -> list[Entry]:
     """Decode the entries in lines."""
-    listed = b"[%b]" % bytes(lines).replace(b"\n", b",")[:-1]
-    found: list[Entry]
+    array = b"[%b]" % bytes(lines).replace(b"\n", b",")[:-1]
+    entries: list[Entry]
     try:
-        found = from_json(listed)
+        entries = from_json(array)
     except ValueError:  # another program's file may have escaped lone surrogates
-        found = json.loads(listed)
-    return found
+        entries = json.loads(array)
+    return entries
 
 
 # Writing
@@ -109,24 +109,24 @@ def new_document(agent_id: str) -> dict[str, Any]:
     return {"agent_id": agent_id, "interactions": {}}
 
 
-def dump(document: Mapping[str, Any], memories: LinesByConversation) -> Iterator[bytes]:
+def dump(document: Mapping[str, Any], lines_by_conversation: LinesByConversation) -> Iterator[bytes]:
     """Yield the text of the file, piece by piece: the document with these entries."""
     separator = b"{\n"
     for key, value in document.items():
         yield b"%b    %b: " % (separator, _encode_json(key))
         if key != "interactions":
             yield _encode_indented(value, 4)
-        elif not memories:
+        elif not lines_by_conversation:
             yield b"{}"
         else:
-            yield from _dump_conversations(memories)
+            yield from _dump_conversations(lines_by_conversation)
         separator = b",\n"
     yield b"\n}\n"
 
 
-def _dump_conversations(memories: LinesByConversation) -> Iterator[bytes]:
+def _dump_conversations(lines_by_conversation: LinesByConversation) -> Iterator[bytes]:
     separator = b"{\n"
-    for conversation_id, lines in memories.items():
+    for conversation_id, lines in lines_by_conversation.items():
         yield b"%b        %b: [" % (separator, _encode_json(conversation_id))
         separator = b",\n"
         if not lines:
@@ -177,13 +177,13 @@ def parse(file: BinaryIO, agent_id: str) -> tuple[dict[str, Any], LinesByConvers
     Raises ValueError if the file is invalid or another agent's. The message continues a sentence that begins with the file's
     name. Raises OSError if it cannot be read.
     """
-    memories = _OwnFormatParser(file).parse(agent_id)
-    if memories is not None:
-        return new_document(agent_id), memories
+    lines_by_conversation = _OwnFormatParser(file).parse(agent_id)
+    if lines_by_conversation is not None:
+        return new_document(agent_id), lines_by_conversation
     file.seek(0)
     document = _parse_document(file.read(), agent_id)
     interactions, document["interactions"] = document["interactions"], {}
-    return document, {name: bytearray().join(map(encode_entry, listed)) for name, listed in interactions.items()}
+    return document, {name: bytearray().join(map(encode_entry, entries)) for name, entries in interactions.items()}
 
 
 class _OwnFormatParser:
@@ -199,16 +199,16 @@ class _OwnFormatParser:
         head = self._match_next(_HEAD)
         if head is None or head[1] != _encode_json(agent_id):
             return None
-        found: LinesByConversation = {}
+        lines_by_conversation: LinesByConversation = {}
         try:
             while True:
                 name = self._match_next(_CONVERSATION)
-                if name is None or (conversation_id := decode_string(name[1])) in found:
+                if name is None or (conversation_id := decode_string(name[1])) in lines_by_conversation:
                     return None
-                has_more = self._read_entries(found.setdefault(conversation_id, bytearray()))
+                has_more = self._read_entries(lines_by_conversation.setdefault(conversation_id, bytearray()))
                 if not has_more:
                     is_whole = has_more is not None and self._buffer[self._position :] + self._file.read() == _TAIL
-                    return found if is_whole else None
+                    return lines_by_conversation if is_whole else None
         except UnicodeDecodeError:
             return None
 
@@ -217,9 +217,9 @@ class _OwnFormatParser:
 
         Return True if another conversation follows, False if not, and None if the entries have another layout.
         """
-        while found := self._match_next(_ENTRY):
-            content, timestamp_, comma, end = found.groups()
-            entry = b'{"content":%b,"timestamp":%b}\n' % (content, timestamp_)
+        while match := self._match_next(_ENTRY):
+            content, timestamp, comma, end = match.groups()
+            entry = b'{"content":%b,"timestamp":%b}\n' % (content, timestamp)
             entry.decode()  # raises UnicodeDecodeError if it is not UTF-8
             lines += entry
             if not comma:
@@ -228,20 +228,20 @@ class _OwnFormatParser:
 
     def _match_next(self, pattern: re.Pattern[bytes]) -> re.Match[bytes] | None:
         """Match at the end of the last match, and read more of the file until there is one."""
-        while (found := pattern.match(self._buffer, self._position)) is None:
+        while (match := pattern.match(self._buffer, self._position)) is None:
             more = self._file.read(max(_CHUNK_BYTES, len(self._buffer)))
             if not more:
                 return None
             self._buffer = self._buffer[self._position :] + more
             self._position = 0
-        self._position = found.end()
-        return found
+        self._position = match.end()
+        return match
 
 
 def decode_string(raw: bytes) -> str:
     """Decode a JSON string (a match of `JSON_STRING`)."""
-    found: str = json.loads(raw) if b"\\" in raw else raw[1:-1].decode()
-    return found
+    text: str = json.loads(raw) if b"\\" in raw else raw[1:-1].decode()
+    return text
 
 
 def _parse_document(data: bytes, agent_id: str) -> dict[str, Any]:
@@ -259,12 +259,12 @@ def _parse_document(data: bytes, agent_id: str) -> dict[str, Any]:
 
 
 def _require_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):  # the first of two equal keys would be lost silently
+    unique = dict(pairs)
+    if len(unique) < len(pairs):  # the first of two equal keys would be lost silently
         names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!r} stands there twice")
-    return found
+        duplicate = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {duplicate!r} stands there twice")
+    return unique
 
 
 def _find_problem(document: object) -> str | None:
@@ -274,10 +274,10 @@ def _find_problem(document: object) -> str | None:
     interactions = document.get("interactions")
     if not isinstance(interactions, dict):
         return 'has no object "interactions"'
-    for conversation_id, listed in interactions.items():
-        if not isinstance(listed, list):
+    for conversation_id, entries in interactions.items():
+        if not isinstance(entries, list):
             return f"has no list of entries for the conversation {conversation_id!r}"
-        for number, entry in enumerate(listed, 1):
+        for number, entry in enumerate(entries, 1):
             for key in Entry.__annotations__:
                 if not (isinstance(entry, dict) and isinstance(entry.get(key), str)):
                     return f"has no {key} in entry {number} of the conversation {conversation_id!r}"
@@ -298,17 +298,17 @@ def parse_spade_llm(file: BinaryIO, agent_id: str) -> LinesByConversation:
 
     Raises ValueError as `parse` does.
     """
-    _, memories = parse(file, agent_id)
+    _, lines_by_conversation = parse(file, agent_id)
     return {
         name: bytearray().join(
             encode_entry({**entry, "timestamp": _timestamp_in_utc(entry["timestamp"])}) for entry in decode_entries(lines)
         )
-        for name, lines in memories.items()
+        for name, lines in lines_by_conversation.items()
     }
 
 
-def _timestamp_in_utc(written: str) -> str:
+def _timestamp_in_utc(timestamp: str) -> str:
     try:
-        return format_timestamp(datetime.fromisoformat(written))
+        return format_timestamp(datetime.fromisoformat(timestamp))
     except ValueError:  # another program's format stays as it is
-        return written
+        return timestamp

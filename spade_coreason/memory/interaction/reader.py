@@ -77,34 +77,36 @@ class MemoryReader:
 
         `is_locked`: the caller holds the lock, so that no writer is at work.
         """
-        content, (file, journal_now) = self.content, self.current_stamps()
-        if (file, journal_now) == content.stamps:
+        content, (file_stamp, journal_stamp) = self.content, self.current_stamps()
+        if (file_stamp, journal_stamp) == content.stamps:
             return content
-        if not (file == content.file_stamp and journal_now and self._read_appended(content)):
+        if not (file_stamp == content.file_stamp and journal_stamp and self._read_appended(content)):
             content = self.content = self._load()
         if is_locked and content.journal_stamp and content.journal_stamp[2] > content.parsed_journal.end:
-            left = content.journal_stamp[2] - content.parsed_journal.end
+            unread_bytes = content.journal_stamp[2] - content.parsed_journal.end
             log.warning(
                 "%s: the last line is not whole (%d bytes): an addition was interrupted and never confirmed; it is left out",
                 self._journal_path,
-                left,
+                unread_bytes,
             )
         return content
 
     def _read_appended(self, content: MemoryContent) -> bool:
         """Read the additions to the journal. Return False if it is another journal than before."""
-        known = content.parsed_journal
+        parsed = content.parsed_journal
         with self._open_if_there(self._journal_path) as file:
             if file is None:
                 return False
             stamp = stamp_of(os.fstat(file.fileno()))
-            if content.journal_stamp and (stamp[2] <= content.journal_stamp[2] or file.read(len(known.head)) != known.head):
+            if content.journal_stamp and (stamp[2] <= content.journal_stamp[2] or file.read(len(parsed.head)) != parsed.head):
                 return False
-            file.seek(known.end)
+            file.seek(parsed.end)
             data = file.read()
-        more = self._parse_or_raise(lambda: journal.parse_appended(data)) if known.end else self._read_journal(data)
-        _append_lines(content.lines_by_conversation, more.lines_by_conversation)
-        content.parsed_journal = journal.ParsedJournal(known.end + more.end, known.head or more.head, {}, known.is_folded)
+        appended = self._parse_or_raise(lambda: journal.parse_appended(data)) if parsed.end else self._read_journal(data)
+        _append_lines(content.lines_by_conversation, appended.lines_by_conversation)
+        content.parsed_journal = journal.ParsedJournal(
+            parsed.end + appended.end, parsed.head or appended.head, {}, parsed.is_folded
+        )
         content.journal_stamp = stamp
         return True
 
@@ -140,8 +142,8 @@ class MemoryReader:
         name = spade_llm_file_name(self._agent_id)
         if name is None:
             return
-        theirs = self._path.with_name(name)
-        with self._open_if_there(theirs) as file:
+        spade_llm_path = self._path.with_name(name)
+        with self._open_if_there(spade_llm_path) as file:
             if file is None:
                 return
             try:
@@ -149,9 +151,9 @@ class MemoryReader:
             except ForeignFileError:  # spade_llm gives a_b@c and a@b_c one name
                 return
             except ValueError as error:
-                raise MemoryFileError(theirs, str(error), REMEDY) from error
+                raise MemoryFileError(spade_llm_path, str(error), REMEDY) from error
         content.is_imported = True
-        log.info("%s: imported what spade_llm remembered; that file is kept as it is", theirs)
+        log.info("%s: imported what spade_llm remembered; that file is kept as it is", spade_llm_path)
 
     @contextmanager
     def _open_if_there(self, path: Path) -> Iterator[BinaryIO | None]:
@@ -170,9 +172,9 @@ class MemoryReader:
             raise MemoryFileError(self._journal_path, str(error), JOURNAL_REMEDY) from error
 
 
-def _append_lines(memories: LinesByConversation, more: LinesByConversation) -> None:
-    for name, lines in more.items():
-        if name in memories:
-            memories[name] += lines
+def _append_lines(lines_by_conversation: LinesByConversation, appended: LinesByConversation) -> None:
+    for name, lines in appended.items():
+        if name in lines_by_conversation:
+            lines_by_conversation[name] += lines
         else:
-            memories[name] = lines
+            lines_by_conversation[name] = lines

@@ -154,12 +154,12 @@ class AgentInteractionMemory:
         source = Path(path)
         try:
             with open(source, "rb") as file:
-                memories = parse_spade_llm(file, self.agent_id)
+                lines_by_conversation = parse_spade_llm(file, self.agent_id)
         except OSError as error:
             raise StoreError(f"{source}: cannot be read: {error.strerror}; name a file that is there") from error
         except ValueError as error:
             raise MemoryFileError(source, str(error), "name another one, or repair it") from error
-        return self._file.merge(memories)
+        return self._file.merge(lines_by_conversation)
 
     def settle(self) -> None:
         """Sync the additions of turns. A turn does this at its end.
@@ -253,9 +253,9 @@ class AgentInteractionMemory:
 
     async def asettle(self) -> None:
         """`settle` without blocking the event loop or additions."""
-        left = self._file.deferred_syncs
+        deferred = self._file.deferred_syncs
         async with self._sync_lock.lock():  # one task syncs for all that wait
-            if self._file.completed_syncs < left:
+            if self._file.completed_syncs < deferred:
                 await asyncio.to_thread(self._file.sync)
 
     async def _run_in_thread(self, work: Callable[[], T]) -> T:
@@ -267,19 +267,19 @@ class AgentInteractionMemory:
     def _new_addition(self, conversation_id: str, information: str) -> Addition:
         self._require_within_limit("conversation_id", _require_text("conversation_id", conversation_id))
         self._require_within_limit("information", _require_text("information", information))
-        now = format_timestamp(self._clock())
+        timestamp = format_timestamp(self._clock())
         syncs = CURRENT_DEFERRED_SYNCS.get()
         return Addition(
             conversation_id,
-            encode_entry({"content": information, "timestamp": now}),
-            encode_addition(conversation_id, information, now),
+            encode_entry({"content": information, "timestamp": timestamp}),
+            encode_addition(conversation_id, information, timestamp),
             partial(syncs.defer, self) if syncs is not None else _defer_nothing,
         )
 
-    def _require_within_limit(self, what: str, text: str) -> None:
-        size, most = len(text.encode()), self.limits.entry_bytes
-        if size > most:
-            raise ValueError(f"{what} has {size:,} bytes, and {most:,} are the most; keep the text elsewhere, remember where")
+    def _require_within_limit(self, name: str, text: str) -> None:
+        size, limit = len(text.encode()), self.limits.entry_bytes
+        if size > limit:
+            raise ValueError(f"{name} has {size:,} bytes, and {limit:,} are the most; keep the text elsewhere, remember where")
 
 
 def _defer_nothing() -> bool:
@@ -287,13 +287,13 @@ def _defer_nothing() -> bool:
     return False
 
 
-def _require_text(what: str, value: object) -> str:
+def _require_text(name: str, value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{what} must be a text, not {type(value).__name__}")
+        raise ValueError(f"{name} must be a text, not {type(value).__name__}")
     if not value.strip():
-        raise ValueError(f"{what} must not be empty")
+        raise ValueError(f"{name} must not be empty")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"{what} holds half a character (a lone surrogate) at {error.start}; it is no text") from error
+        raise ValueError(f"{name} holds half a character (a lone surrogate) at {error.start}; it is no text") from error
     return value

@@ -58,11 +58,11 @@ class DeferredSyncs:
         """
         outcomes = await asyncio.gather(*(memory.asettle() for memory in self.memories), return_exceptions=True)
         self.memories.clear()
-        problems = [problem for problem in outcomes if problem is not None]
-        for further in problems[1:]:
-            log.error("%s", further)
-        if problems:
-            raise problems[0]
+        errors = [error for error in outcomes if error is not None]
+        for error in errors[1:]:
+            log.error("%s", error)
+        if errors:
+            raise errors[0]
 
 
 CURRENT_DEFERRED_SYNCS: ContextVar[DeferredSyncs | None] = ContextVar("current_syncs", default=None)

@@ -23,9 +23,9 @@ def chunk(text: str, *, is_markdown: bool = False, max_characters: int = MAX_CHA
     sections = _split_sections(text) if is_markdown else [("", text)]
     passages = []
     for heading, body in sections:
-        above = f"{heading[: max_characters // 2]}\n" if heading else ""
-        parts = list(_join_pieces(_split_pieces(body.strip("\n"), max_characters - len(above), 0), max_characters - len(above)))
-        passages += [f"{above}{part}" for part in parts]
+        prefix = f"{heading[: max_characters // 2]}\n" if heading else ""
+        room = max_characters - len(prefix)
+        passages += [f"{prefix}{part}" for part in _join_pieces(_split_pieces(body.strip("\n"), room, 0), room)]
     return passages
 
 

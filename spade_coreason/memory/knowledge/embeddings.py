@@ -41,21 +41,23 @@ class OpenAIEmbedder:
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """Return a vector for each text."""
-        found: list[list[float]] = []
+        vectors: list[list[float]] = []
         for begin in range(0, len(texts), self._batch):
-            part = texts[begin : begin + self._batch]
-            answer = await self._api.post("embeddings", {"model": self.model, "input": list(part), "encoding_format": "float"})
-            found += self._parse_vectors(answer, len(part))
-        return found
+            batch = texts[begin : begin + self._batch]
+            response = await self._api.post(
+                "embeddings", {"model": self.model, "input": list(batch), "encoding_format": "float"}
+            )
+            vectors += self._parse_vectors(response, len(batch))
+        return vectors
 
     async def close(self) -> None:
         """Close the connections."""
         await self._api.close()
 
-    def _parse_vectors(self, answer: dict[str, Any], count: int) -> list[list[float]]:
+    def _parse_vectors(self, response: dict[str, Any], count: int) -> list[list[float]]:
         try:
-            rows = sorted(answer["data"], key=lambda row: row["index"])
-            vectors = [[float(value) for value in row["embedding"]] for row in rows]
+            items = sorted(response["data"], key=lambda item: item["index"])
+            vectors = [[float(value) for value in item["embedding"]] for item in items]
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ModelError(self._api.url, "answers, but not with embeddings; see to knowledge.model") from error
         if len(vectors) != count or len({len(vector) for vector in vectors}) != 1 or not vectors[0]:

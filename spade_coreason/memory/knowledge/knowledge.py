@@ -111,15 +111,17 @@ class Knowledge:
                 f"{name[:100]!r} is no name of a document: 1 to {_MAX_NAME_CHARACTERS} characters that can be written"
             )
         text = _make_storable(text)
-        parts = await asyncio.to_thread(chunk, text, is_markdown=is_markdown)  # 0.3 s per megabyte
-        if not parts:
+        passages = await asyncio.to_thread(chunk, text, is_markdown=is_markdown)  # 0.3 s per megabyte
+        if not passages:
             raise KnowledgeError(f"{name}: has no text")
         shelf = _shelf_of(person, conversation)
-        [done] = await self.repository.save_documents(shelf, [NewDocument(name, _hash(text.encode()), parts)], self._clock())
-        if done != "same":
+        [outcome] = await self.repository.save_documents(
+            shelf, [NewDocument(name, _hash(text.encode()), passages)], self._clock()
+        )
+        if outcome != "same":
             await self._invalidate_vectors([shelf])
         await self._index_missing(MissingVectors(shelf), progress)
-        return done
+        return outcome
 
     async def add_file(
         self,
@@ -134,9 +136,9 @@ class Knowledge:
 
         By default the name is the absolute path. Raises KnowledgeError if the file cannot be read.
         """
-        path, found = await asyncio.to_thread(_read_document, Path(path))
-        whose = {"person": person, "conversation": conversation}
-        return await self.add(found.text, name or str(path), **whose, is_markdown=found.is_markdown, progress=progress)
+        path, document = await asyncio.to_thread(_read_document, Path(path))
+        owner = {"person": person, "conversation": conversation}
+        return await self.add(document.text, name or str(path), **owner, is_markdown=document.is_markdown, progress=progress)
 
     async def remove(self, name: str, *, person: str | None = None, conversation: str | None = None) -> bool:
         """Delete a document. Return False if there is none of this name."""
@@ -164,67 +166,73 @@ class Knowledge:
         With an embedder the score is 1 - (1 - s) * (1 - w * w / 2), where s = (1 + cosine) / 2. docs/memory.md has
         measured examples. If the embedder fails, search is by words, and the log has an error.
         """
-        own = [
+        shelves = [
             Shelf(),
             *([Shelf("person", person)] if person else []),
             *([Shelf("conversation", conversation)] if conversation else []),
         ]
-        wanted = extract_keywords(query)
+        keywords = extract_keywords(query)
         if limit <= 0 or not query.strip():
             return []
-        ids = [id_ for id_ in (await self._load_shelf_ids(own)).values() if id_ is not None]
+        ids = [id_ for id_ in (await self._load_shelf_ids(shelves)).values() if id_ is not None]
         if not ids:
             return []
-        most = max(_MIN_CANDIDATES, 4 * limit)
-        near = await self._find_nearest(ids, query, most)
-        rows = await self.repository.find_candidates(ids, wanted, near.nearest, most)
-        cosines = near.cosines([row.id for row in rows])
-        scored = [(_combine_score(keyword_coverage(wanted, row.words), cosines.get(row.id)), row) for row in rows]
-        scored.sort(key=lambda found: -found[0])  # stable: equal scores stay in the order of full-text search
-        good = [(score, row) for score, row in scored if score > 0 and score >= threshold]
-        return [SearchHit(row.text, round(score, 4), row.document, row.number) for score, row in good[:limit]]
+        max_candidates = max(_MIN_CANDIDATES, 4 * limit)
+        nearest = await self._find_nearest(ids, query, max_candidates)
+        candidates = await self.repository.find_candidates(ids, keywords, nearest.ids, max_candidates)
+        cosines = nearest.cosines([candidate.id for candidate in candidates])
+        scored = [
+            (_combine_score(keyword_coverage(keywords, candidate.words), cosines.get(candidate.id)), candidate)
+            for candidate in candidates
+        ]
+        scored.sort(key=lambda pair: -pair[0])  # stable: equal scores stay in the order of full-text search
+        hits = [(score, candidate) for score, candidate in scored if score > 0 and score >= threshold]
+        return [
+            SearchHit(candidate.text, round(score, 4), candidate.document, candidate.number)
+            for score, candidate in hits[:limit]
+        ]
 
     async def _find_nearest(self, shelves: Sequence[int], query: str, limit: int) -> _NearestPassages:
-        near = _NearestPassages()
+        nearest = _NearestPassages()
         if self.embedder is None:
-            return near
+            return nearest
         try:
             [vector] = await self.embedder.embed([query])
-            asked = _pack_vector(self.embedder, vector)
+            packed_query = _pack_vector(self.embedder, vector)
         except ModelError as error:
             if not self._is_failing:
                 log.error("%s: searches by words alone: %s", self.repository.agent, describe_for_log(error))
             self._is_failing = True
-            return near
+            return nearest
         self._is_failing = False
         await self._warn_unsearchable(len(vector))
         for shelf in shelves:
             vectors = await self._load_vectors(shelf, len(vector))
             if len(vectors) > _MAX_VECTORS_IN_LOOP:
-                await asyncio.to_thread(near.add, vectors, asked, limit)
+                await asyncio.to_thread(nearest.add, vectors, packed_query, limit)
             else:
-                near.add(vectors, asked, limit)
-        return near
+                nearest.add(vectors, packed_query, limit)
+        return nearest
 
     async def _load_vectors(self, shelf: int, dimension: int) -> VectorIndex:
         from .vectors import VectorIndex
 
         assert self.embedder is not None
-        found = self._vector_cache.get(shelf)
-        if found is None or found.dimension != dimension:  # another model may use the same name
-            changes = self._change_count
-            rows = await self.repository.load_vectors(shelf, self.embedder.model)
-            found = await asyncio.to_thread(VectorIndex, rows, dimension)
-            if changes != self._change_count:
-                return found
-            self._vector_cache[shelf] = found
+        index = self._vector_cache.get(shelf)
+        if index is None or index.dimension != dimension:  # another model may use the same name
+            change_count = self._change_count
+            records = await self.repository.load_vectors(shelf, self.embedder.model)
+            index = await asyncio.to_thread(VectorIndex, records, dimension)
+            if change_count != self._change_count:
+                return index
+            self._vector_cache[shelf] = index
             while (
                 len(self._vector_cache) > 1
                 and sum(vectors.size_bytes for vectors in self._vector_cache.values()) > _MAX_CACHED_BYTES
             ):
                 self._vector_cache.popitem(last=False)
         self._vector_cache.move_to_end(shelf)
-        return found
+        return index
 
     async def _invalidate_vectors(self, shelves: Sequence[Shelf]) -> None:
         """Drop cached vectors and ids of shelves. Call it after every change of their documents."""
@@ -244,12 +252,12 @@ class Knowledge:
         unknown = [shelf for shelf in shelves if shelf not in known]
         if not unknown:
             return known
-        changes = self._change_count
-        asked = await self.repository.find_shelf_ids(unknown)
-        found = {shelf: asked.get(shelf) for shelf in unknown}
-        if changes == self._change_count:  # otherwise they may be outdated
-            self._shelf_id_cache = found if len(self._shelf_id_cache) > _MAX_CACHED_SHELVES else self._shelf_id_cache | found
-        return known | found
+        change_count = self._change_count
+        stored = await self.repository.find_shelf_ids(unknown)
+        ids = {shelf: stored.get(shelf) for shelf in unknown}
+        if change_count == self._change_count:  # otherwise they may be outdated
+            self._shelf_id_cache = ids if len(self._shelf_id_cache) > _MAX_CACHED_SHELVES else self._shelf_id_cache | ids
+        return known | ids
 
     # Indexing
 
@@ -271,31 +279,31 @@ class Knowledge:
         """Count passages without a vector of the embedder, by the model of the vector that they have ("" for none)."""
         if self.embedder is None:
             return {}
-        found: dict[str, int] = {}
-        for key, count in (await self.repository.count_by_model()).items():
-            name = key[0] if key is not None else ""
+        counts: dict[str, int] = {}
+        for model_and_dimension, count in (await self.repository.count_by_model()).items():
+            name = model_and_dimension[0] if model_and_dimension is not None else ""
             if name != self.embedder.model:
-                found[name] = found.get(name, 0) + count
-        return found
+                counts[name] = counts.get(name, 0) + count
+        return counts
 
     async def _index_missing(self, missing: MissingVectors, progress: ProgressCallback | None = None) -> int:
         """Make the missing vectors, and return how many."""
         embedder = self.embedder
         if embedder is None:
             return 0
-        done = after = 0
+        done = after_id = 0
         async with self._index_lock:
             total = await self.repository.count_missing(missing) if progress is not None else 0
-            while batch := await self.repository.find_missing(missing, after, _INDEX_BATCH):
-                found = await embedder.embed([text for _, text in batch])
-                rows = [
+            while batch := await self.repository.find_missing(missing, after_id, _INDEX_BATCH):
+                vectors = await embedder.embed([text for _, text in batch])
+                records = [
                     VectorRecord(id_, embedder.model, len(vector), _pack_vector(embedder, vector))
-                    for (id_, _), vector in zip(batch, found, strict=True)
+                    for (id_, _), vector in zip(batch, vectors, strict=True)
                 ]
-                await self.repository.save_vectors(rows)
+                await self.repository.save_vectors(records)
                 if missing.shelf is not None:
                     await self._invalidate_vectors([missing.shelf])
-                after = batch[-1][0]
+                after_id = batch[-1][0]
                 done += len(batch)
                 if progress is not None:
                     progress(done, max(total, done))
@@ -310,14 +318,16 @@ class Knowledge:
         models = await self.repository.count_by_model()
         others = {key: count for key, count in models.items() if key != current}
         if others:
-            said = ", ".join(f"{count} {f'by {key[0]} ({key[1]} values)' if key else 'none'}" for key, count in others.items())
+            summary = ", ".join(
+                f"{count} {f'by {key[0]} ({key[1]} values)' if key else 'none'}" for key, count in others.items()
+            )
             log.warning(
                 "%s: of %d passages not all have a vector by %s (%d values): %s. Those are found by their words alone;"
                 " `spade-coreason knowledge reindex %s` mends it",
                 self.repository.agent,
                 sum(models.values()),
                 *current,
-                said,
+                summary,
                 self.repository.agent,
             )
 
@@ -328,13 +338,13 @@ class Knowledge:
 
         If the embedder fails they are stored without vectors, and found by their words until it works again.
         """
-        new = []
+        documents = []
         for number, turn in turns:
             text = _make_storable(turn_text(turn))
             digest = _hash(turn.interaction_id.bytes + text.encode())
-            new.append(NewDocument(turn_document_name(number), digest, chunk(text)))
+            documents.append(NewDocument(turn_document_name(number), digest, chunk(text)))
         shelf = Shelf("conversation", conversation)
-        await self.repository.save_documents(shelf, new, self._clock())
+        await self.repository.save_documents(shelf, documents, self._clock())
         await self._invalidate_vectors([shelf])
         try:
             await self._index_missing(MissingVectors(shelf))
@@ -359,28 +369,28 @@ class _NearestPassages:
     """The passages nearest to one query, collected from the vectors of several shelves."""
 
     def __init__(self) -> None:
-        self.nearest: list[int] = []
+        self.ids: list[int] = []
         self._similarities: list[tuple[VectorIndex, Any]] = []
 
     def add(self, vectors: VectorIndex, query: bytes, limit: int) -> None:
         if not len(vectors):
             return
         similarities = vectors.similarities(query)
-        self.nearest += vectors.nearest(similarities, limit)
+        self.ids += vectors.nearest(similarities, limit)
         self._similarities.append((vectors, similarities))
 
     def cosines(self, ids: Sequence[int]) -> dict[int, float]:
-        found: dict[int, float] = {}
+        cosines: dict[int, float] = {}
         for vectors, similarities in self._similarities:
-            found |= vectors.similarities_by_id(similarities, ids)
-        return found
+            cosines |= vectors.similarities_by_id(similarities, ids)
+        return cosines
 
 
-def _combine_score(share: float, cosine: float | None) -> float:
+def _combine_score(coverage: float, cosine: float | None) -> float:
     if cosine is None:
-        return share
-    meaning = (1 + min(1.0, max(-1.0, cosine))) / 2
-    return 1 - (1 - meaning) * (1 - share * share / 2)  # squared: one word of three means little, all of them much
+        return coverage
+    similarity = (1 + min(1.0, max(-1.0, cosine))) / 2
+    return 1 - (1 - similarity) * (1 - coverage * coverage / 2)  # squared: one word of three means little, all of them much
 
 
 def _pack_vector(embedder: Embedder, vector: Sequence[float]) -> bytes:

@@ -37,11 +37,11 @@ def find_files(paths: Iterable[Path], excluded: Path) -> Iterator[Path]:
         if not path.is_dir():
             yield path
             continue
-        for found in sorted(path.rglob("*")):
-            is_hidden = any(part.startswith(".") for part in found.relative_to(path).parts)
-            is_ours = excluded.resolve() in found.resolve().parents
-            if found.is_file() and not is_hidden and not is_ours and found.suffix.lower() in KNOWN_SUFFIXES - {""}:
-                yield found
+        for file in sorted(path.rglob("*")):
+            is_hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
+            is_ours = excluded.resolve() in file.resolve().parents
+            if file.is_file() and not is_hidden and not is_ours and file.suffix.lower() in KNOWN_SUFFIXES - {""}:
+                yield file
 
 
 def read_document(path: Path) -> FileText:

@@ -25,11 +25,11 @@ def pack_vector(vector: Sequence[float]) -> bytes:
 class VectorIndex:
     """The vectors of one shelf, in memory, with 4 bytes per value."""
 
-    def __init__(self, rows: Sequence[tuple[int, bytes]], dimension: int) -> None:
-        fitting = [(id_, vector) for id_, vector in rows if len(vector) == 4 * dimension]
+    def __init__(self, records: Sequence[tuple[int, bytes]], dimension: int) -> None:
+        fitting = [(id_, vector) for id_, vector in records if len(vector) == 4 * dimension]
         self._ids = np.array([id_ for id_, _ in fitting], dtype=np.int64)
-        together = np.frombuffer(b"".join(vector for _, vector in fitting), dtype="<f4")
-        self._matrix: Floats = together.reshape(len(fitting), dimension).astype(np.float32, copy=False)
+        packed = np.frombuffer(b"".join(vector for _, vector in fitting), dtype="<f4")
+        self._matrix: Floats = packed.reshape(len(fitting), dimension).astype(np.float32, copy=False)
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -47,21 +47,23 @@ class VectorIndex:
     def similarities(self, query: bytes) -> Floats:
         """Return the cosine of each vector with `query` (packed by `pack_vector`), in the order of the ids."""
         # Not with `@`: its library uses several threads, which cost more than the work itself if the cores are busy.
-        found: Floats = np.einsum("ij,j->i", self._matrix, np.frombuffer(query, dtype="<f4"))
-        return found
+        cosines: Floats = np.einsum("ij,j->i", self._matrix, np.frombuffer(query, dtype="<f4"))
+        return cosines
 
     def nearest(self, similarities: Floats, limit: int) -> list[int]:
         """Return the ids of the `limit` nearest vectors, nearest first."""
         count = len(similarities)
-        some = np.argpartition(-similarities, limit)[:limit] if count > limit else np.arange(count)
-        return [int(id_) for id_ in self._ids[some[np.argsort(-similarities[some], kind="stable")]]]
+        candidates = np.argpartition(-similarities, limit)[:limit] if count > limit else np.arange(count)
+        return [int(id_) for id_ in self._ids[candidates[np.argsort(-similarities[candidates], kind="stable")]]]
 
     def similarities_by_id(self, similarities: Floats, ids: Sequence[int]) -> dict[int, float]:
         """Return the cosines of those `ids` that are in this index. The index is sorted by id."""
         if not len(self._ids) or not ids:
             return {}
-        wanted = np.array(ids, dtype=np.int64)
-        places = np.minimum(np.searchsorted(self._ids, wanted), len(self._ids) - 1)
+        wanted_ids = np.array(ids, dtype=np.int64)
+        positions = np.minimum(np.searchsorted(self._ids, wanted_ids), len(self._ids) - 1)
         return {
-            int(id_): float(similarities[place]) for id_, place in zip(wanted, places, strict=True) if self._ids[place] == id_
+            int(id_): float(similarities[position])
+            for id_, position in zip(wanted_ids, positions, strict=True)
+            if self._ids[position] == id_
         }
