@@ -86,12 +86,12 @@ class NotesAgent:
         on_day = f" on {_format_day(datetime.fromisoformat(noted_at))}" if noted_at else ""
         return f'You told me{on_day}: "{best[2]}".'
 
-    async def _forget(self, conversation_id: str, notes: list[str], what: str, session: SessionHandle) -> str:
-        keywords = _significant_words(what)
-        is_everything = what.lower() in ("everything", "all", "it all", "me")
+    async def _forget(self, conversation_id: str, notes: list[str], words: str, session: SessionHandle) -> str:
+        keywords = _significant_words(words)
+        is_everything = words.lower() in ("everything", "all", "it all", "me")
         forgotten = [note for note in notes if is_everything or keywords & _significant_words(note)]
         if not forgotten:
-            return f'I know nothing about "{what}".'
+            return f'I know nothing about "{words}".'
         await self._memory.aremove_information(conversation_id, *forgotten)
         dates = await session.get("dates", {})
         await session.store("dates", {note: date for note, date in dates.items() if note in notes and note not in forgotten})
