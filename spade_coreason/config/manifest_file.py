@@ -12,9 +12,8 @@ from pydantic import BaseModel, ValidationError
 
 from ..contracts import AgentDefinition
 from ..contracts.base import StrictModel
-from ..contracts.manifest import Version
+from ..contracts.manifest import NonEmpty, Version
 from ..contracts.memory import ManifestMemory
-from ..contracts.requirements import NonEmpty
 from ..exceptions import ConfigError
 
 # What to say by pydantic's error types, where its own words are about Python.

@@ -24,11 +24,22 @@ from .events import (
     StreamStart,
     read_graph_event,
 )
-from .manifest import AgentCapability, AgentDefinition, AgentMetadata, AgentRuntimeConfig, ModelConfig
+from .manifest import (
+    AgentCapability,
+    AgentDefinition,
+    AgentDependencies,
+    AgentMetadata,
+    AgentRuntimeConfig,
+    InlineToolDefinition,
+    ModelConfig,
+    ObservabilityConfig,
+    PolicyConfig,
+    RiskLevel,
+    ToolRequirement,
+)
 from .memory import MemoryConfig, MemoryStrategy
 from .protocols import AgentInterface, EventSink, LifecycleInterface, ResponseHandler, SessionHandle, StreamHandle
 from .request import AgentRequest, ClientCapabilities, Identity
-from .requirements import AgentDependencies, InlineToolDefinition, ObservabilityConfig, PolicyConfig, RiskLevel, ToolRequirement
 from .session import (
     AttachedFile,
     ContentPart,
