@@ -12,9 +12,8 @@ from ..domain.jid import jid_domain
 from ..exceptions import ConfigError
 from .environment import KeyPath as Key, expand_references, format_key, merge_overrides, read_overrides, variable_for
 from .files import read_file
-from .messages import describe_mistakes
 from .settings import AgentSettings, Origin, Settings
-from .validation import find_problems, find_warnings
+from .validation import describe_mistakes, find_problems, find_warnings
 
 
 def load_settings(path: Path | None, project: Path, environ: Mapping[str, str], *, logs_in: bool = True) -> Settings:
