@@ -1,4 +1,4 @@
-"""The vocabulary of CoReason: frozen values and structural Protocols. Imports nothing of ours but the errors."""
+"""The vocabulary of CoReason: frozen values and structural Protocols. It imports no other package of the project."""
 
 from .audit import GENESIS_HASH, AuditEntry
 from .base import CoReasonBaseModel

@@ -1,4 +1,4 @@
-"""One entry of an audit trail, which names the one before it (seed: Agent Behavior Protocols, `EventSink.audit`)."""
+"""Entries of an audit trail, each with the hash of the one before it (seed: Agent Behavior Protocols, `EventSink.audit`)."""
 
 from __future__ import annotations
 
@@ -13,19 +13,24 @@ from pydantic_core import from_json
 from .base import CoReasonBaseModel, UtcDatetime, utc_now
 
 GENESIS_HASH = "0" * 64
+"""The `previous_hash` of the first entry of a trail."""
 
 
 def compute_integrity_hash(entry: dict[str, Any]) -> str:
-    """What an entry, as its JSON, must have: SHA-256 in hex over the rest as JSON in UTF-8, with sorted keys and no spaces."""
+    """Compute the hash of an entry given as a JSON object, without regard to the `integrity_hash` in it.
+
+    It is SHA-256 over the entry's JSON in UTF-8, with sorted keys and no spaces, as 64 hex digits.
+    """
     rest = {name: value for name, value in entry.items() if name != "integrity_hash"}
     canonical = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 class AuditEntry(CoReasonBaseModel):
-    """Who did what to what. `compute_integrity_hash` is SHA-256 over the canonical JSON of the rest, 64 hex digits.
+    """One action in an audit trail: an actor, an action, the resource it concerned and its outcome.
 
-    `sealed()` gives an entry its hash. `previous_hash` is that of the entry before, `GENESIS_HASH` for the first.
+    `integrity_hash` is SHA-256 over the canonical JSON of the other fields, as 64 hex digits; `sealed()` fills it in.
+    `previous_hash` is the hash of the entry before, or `GENESIS_HASH` for the first. `timestamp` is UTC.
     """
 
     id: UUID = Field(default_factory=uuid4)
@@ -41,15 +46,15 @@ class AuditEntry(CoReasonBaseModel):
     integrity_hash: str = ""
 
     def compute_hash(self) -> str:
-        """The hash that this entry must have."""
+        """Compute the hash that this entry must have."""
         # Through the JSON that is stored, so that the hash of an entry is the same when it is read again.
         return compute_integrity_hash(from_json(self.model_dump_json()))
 
     def sealed(self) -> AuditEntry:
-        """The same entry with its hash."""
+        """Return the same entry with its hash filled in."""
         return self.model_copy(update={"integrity_hash": self.compute_hash()})
 
     @property
     def is_intact(self) -> bool:
-        """Whether nothing was changed since it was sealed."""
+        """True if nothing has changed since the entry was sealed."""
         return self.integrity_hash == self.compute_hash()

@@ -1,4 +1,4 @@
-"""The base of every model: how it is read and written, and what a time is."""
+"""The base class of every model, with its JSON form and the type of its times."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict
 
 
 def utc_now() -> datetime:
-    """The time in UTC, which every timestamp here is in."""
+    """Return the current time in UTC, the zone of every timestamp here."""
     return datetime.now(UTC)
 
 
 def format_rfc3339(moment: datetime) -> str:
-    """A time as it stands in JSON (RFC 3339): that of UTC ends with Z, as pydantic writes it."""
+    """Format a time as JSON has it (RFC 3339). A time in UTC ends with Z, as pydantic writes it."""
     return moment.isoformat().replace("+00:00", "Z")
 
 
@@ -31,25 +31,32 @@ def _to_utc(moment: datetime) -> datetime:
 
 
 UtcDatetime = Annotated[datetime, AfterValidator(_to_utc)]
-"""A time in UTC. Another zone is converted; a time without a zone is taken as UTC."""
+"""A time in UTC. Times in other zones are converted; a time without a zone counts as UTC."""
 
 
 class CoReasonBaseModel(BaseModel):
-    """A frozen value. Fields may be given by name or alias; unknown ones are ignored."""
+    """Base class of all models: a frozen value. Fields may be given by name or alias; unknown fields are ignored."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True)
 
     def dump(self, **options: Any) -> dict[str, Any]:
-        """`model_dump` in mode "json", by alias, without fields that are None; each of it may be overridden."""
+        """Return the JSON object as a dict: by alias, and without fields that are None.
+
+        `options` are those of pydantic's `model_dump` and override the defaults `mode="json"`, `by_alias` and
+        `exclude_none`.
+        """
         return self.model_dump(**{"mode": "json", "by_alias": True, "exclude_none": True, **options})
 
     def to_json(self, **options: Any) -> str:
-        """`model_dump_json` by alias, without fields that are None; each of it may be overridden."""
+        """Return the JSON text: by alias, and without fields that are None.
+
+        `options` are those of pydantic's `model_dump_json` and override the defaults `by_alias` and `exclude_none`.
+        """
         return self.model_dump_json(**{"by_alias": True, "exclude_none": True, **options})
 
 
 class StrictModel(CoReasonBaseModel):
-    """A frozen value in which an unknown field is an error."""
+    """Base class of the models in which an unknown field is an error."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True, extra="forbid")
 
@@ -58,9 +65,10 @@ M = TypeVar("M", bound=CoReasonBaseModel)
 
 
 def construct_valid(model: type[M], fields: dict[str, Any]) -> M:
-    """A frozen value of fields that are known to be valid: all of them, and none is looked at.
+    """Build a frozen value from fields that are known to be valid, without checking them. All fields must be given.
 
-    For what is made for every message; `model_construct`, which fills in what is missing, costs more than to validate.
+    It serves values that are built for every message. `model_construct`, which fills in missing fields, costs more than
+    validation.
     """
     value = object.__new__(model)
     object.__setattr__(value, "__dict__", fields)
@@ -72,5 +80,5 @@ def construct_valid(model: type[M], fields: dict[str, Any]) -> M:
 
 @cache
 def _field_names(model: type[CoReasonBaseModel]) -> set[str]:
-    """All values of a model that have all of its fields share this set: of a frozen one nobody changes it."""
+    """Return the set of field names that all complete values of a model share. Frozen values never change it."""
     return set(model.model_fields)

@@ -1,4 +1,4 @@
-"""What a response is made of (seed: Agent Behavior Protocols, `ResponseHandler`)."""
+"""The blocks of a reply (seed: Agent Behavior Protocols, `ResponseHandler`)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from .base import CoReasonBaseModel
 
 
 class Block(CoReasonBaseModel):
-    """What every block has."""
+    """Base class of the blocks: an id and an optional title."""
 
     id: UUID = Field(default_factory=uuid4)
     title: str | None = None
 
 
 STEP_TITLE = "step"
-"""The title of a thought that is for everybody: a short line that says what the agent uses just now."""
+"""The title of a thought that every person sees: a short line that names what the agent is using at the moment."""
 
 
 class ThinkingBlock(Block):
-    """What the agent does at the moment."""
+    """A thought: a text about what the agent is doing at the moment."""
 
     block_type: Literal["THOUGHT"] = "THOUGHT"
     content: str
@@ -30,7 +30,7 @@ class ThinkingBlock(Block):
 
 
 class DataBlock(Block):
-    """Structured data; a table is `{"columns": [...], "rows": [{...}]}`."""
+    """Structured data. `view_hint` suggests how to show it; a table is `{"columns": [...], "rows": [{...}]}`."""
 
     block_type: Literal["DATA"] = "DATA"
     data: dict[str, Any]
@@ -38,14 +38,17 @@ class DataBlock(Block):
 
 
 class MarkdownBlock(Block):
-    """Text."""
+    """A text in Markdown."""
 
     block_type: Literal["MARKDOWN"] = "MARKDOWN"
     content: str
 
 
 class UserErrorBlock(Block):
-    """An error as the user may see it; `technical_details` are not for people."""
+    """An error for the user to read.
+
+    `technical_details` are not for people. `recoverable` is true if another try may succeed. `code` is an `ErrorCode`.
+    """
 
     block_type: Literal["ERROR"] = "ERROR"
     user_message: str

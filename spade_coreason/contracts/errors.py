@@ -1,4 +1,4 @@
-"""The codes and domains of errors that reach a peer (numbers: HTTP, RFC 9110, 15)."""
+"""The codes and domains of errors that are sent to peers (numbers: HTTP, RFC 9110, 15)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum, StrEnum
 
 
 class ErrorCode(IntEnum):
-    """What went wrong, by the numbers of HTTP."""
+    """The code of an error, with the number that HTTP has for it."""
 
     BAD_REQUEST = 400
     UNAUTHORIZED = 401
@@ -19,12 +19,12 @@ class ErrorCode(IntEnum):
 
     @property
     def may_retry(self) -> bool:
-        """Whether the same request is worth another try later."""
+        """True if the same request may succeed later."""
         return self in (ErrorCode.TOO_MANY_REQUESTS, ErrorCode.UNAVAILABLE)
 
 
 class ErrorDomain(StrEnum):
-    """Where it went wrong."""
+    """The part of the system that an error comes from."""
 
     SYSTEM = "SYSTEM"
     LLM = "LLM"

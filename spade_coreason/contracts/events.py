@@ -1,4 +1,4 @@
-"""Events between agents: CloudEvents 1.0, and the data of streams."""
+"""Events between agents: CloudEvents 1.0, the data of streams, and the events of a graph of nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class CloudEvent(CoReasonBaseModel, Generic[T]):
-    """A CloudEvent 1.0 in JSON form; extension attributes are kept."""
+    """A CloudEvent 1.0 in JSON form. Extension attributes are preserved. `time` is UTC."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True, extra="allow")
 
@@ -31,14 +31,14 @@ class CloudEvent(CoReasonBaseModel, Generic[T]):
 
 
 class StreamStart(CoReasonBaseModel):
-    """Data of `ai.coreason.stream.start`."""
+    """The data of `ai.coreason.stream.start`."""
 
     stream_id: str
     title: str | None = None
 
 
 class StreamChunkData(CoReasonBaseModel):
-    """Data of `ai.coreason.stream.chunk`; `seq` counts from 0."""
+    """The data of `ai.coreason.stream.chunk`. `seq` counts from 0."""
 
     stream_id: str
     seq: int = Field(ge=0)
@@ -46,13 +46,13 @@ class StreamChunkData(CoReasonBaseModel):
 
 
 class StreamEnd(CoReasonBaseModel):
-    """Data of `ai.coreason.stream.end`."""
+    """The data of `ai.coreason.stream.end`."""
 
     stream_id: str
 
 
 class StreamAbort(CoReasonBaseModel):
-    """Data of `ai.coreason.stream.abort`. A `replacement` stands in the place of all that the stream said."""
+    """The data of `ai.coreason.stream.abort`. A `replacement` replaces all text of the stream."""
 
     stream_id: str
     reason: str
@@ -60,7 +60,7 @@ class StreamAbort(CoReasonBaseModel):
 
 
 class GraphEventBase(CoReasonBaseModel):
-    """What every event of a graph has. `timestamp` is in seconds since 1970."""
+    """Base class of the events of a graph. `timestamp` is in seconds since 1970 (UTC)."""
 
     run_id: str
     trace_id: str = "unknown"
@@ -72,43 +72,43 @@ class GraphEventBase(CoReasonBaseModel):
 
 
 class NodeInit(GraphEventBase):
-    """A node is known."""
+    """A node is registered."""
 
     event_type: Literal["NODE_INIT"] = "NODE_INIT"
 
 
 class NodeStart(GraphEventBase):
-    """A node begins."""
+    """A node starts."""
 
     event_type: Literal["NODE_START"] = "NODE_START"
 
 
 class NodeStream(GraphEventBase):
-    """A node says something."""
+    """A node produces a piece of output."""
 
     event_type: Literal["NODE_STREAM"] = "NODE_STREAM"
 
 
 class NodeDone(GraphEventBase):
-    """A node is done."""
+    """A node has finished."""
 
     event_type: Literal["NODE_DONE"] = "NODE_DONE"
 
 
 class NodeSkipped(GraphEventBase):
-    """A node is not needed."""
+    """A node is skipped because it is not needed."""
 
     event_type: Literal["NODE_SKIPPED"] = "NODE_SKIPPED"
 
 
 class NodeRestored(GraphEventBase):
-    """A node's result is taken from before."""
+    """The result of a node is restored from an earlier run."""
 
     event_type: Literal["NODE_RESTORED"] = "NODE_RESTORED"
 
 
 class EdgeActive(GraphEventBase):
-    """An edge is taken."""
+    """An edge is followed."""
 
     event_type: Literal["EDGE_ACTIVE"] = "EDGE_ACTIVE"
 
@@ -126,7 +126,7 @@ class GraphError(GraphEventBase):
 
 
 class ArtifactGenerated(GraphEventBase):
-    """A node made something."""
+    """A node has produced an artifact."""
 
     event_type: Literal["ARTIFACT_GENERATED"] = "ARTIFACT_GENERATED"
 
@@ -148,10 +148,10 @@ GraphEvent = Annotated[
 
 @cache
 def _event_adapter() -> TypeAdapter[GraphEventBase]:
-    # Built when first needed: it costs as much as importing half of this package.
+    # Built on first use: it costs as much as importing half of this package.
     return TypeAdapter(GraphEvent)
 
 
 def read_graph_event(data: Any) -> GraphEventBase:
-    """The event that `data` is, by its `event_type`; `ValueError` where it is none."""
+    """Parse an event of a graph from a JSON object; `event_type` names its class. Raise ValueError if `data` is none."""
     return _event_adapter().validate_python(data)

@@ -1,4 +1,4 @@
-"""What is wrong with a value by its JSON Schema, in one sentence."""
+"""Validation of a value against a JSON Schema, with the mistake in one sentence."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from jsonschema.validators import validator_for
 from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]  # it has no types
 from referencing.exceptions import Unresolvable
 
-# jsonschema's messages quote the value, which may be a whole document, and say at their end what is wrong with it.
+# Messages of jsonschema quote the value, which may be a whole document. The mistake stands at their end.
 _MAX_HEAD_CHARACTERS, _MAX_TAIL_CHARACTERS = 120, 160
 
 
 def find_problem(value: Any, schema: dict[str, Any]) -> str | None:
-    """The mistake that says most, with its place in the value, or None. Also where the schema itself is wrong."""
-    kind = validator_for(schema, default=Draft202012Validator)
+    """Return the most telling mistake with its place in the value, or None. A mistake in the schema itself is one too."""
+    validator = validator_for(schema, default=Draft202012Validator)
     try:
-        kind.check_schema(schema)
-        # The registry knows the drafts of JSON Schema only: nothing is fetched from the network.
-        error = best_match(kind(schema, registry=REGISTRY).iter_errors(value))
-    except SchemaError as wrong:
-        return f"its JSON Schema is wrong: {_shorten(wrong.message)}"
-    except Unresolvable as unknown:
-        return f'its JSON Schema refers to "{unknown.ref}", which is not in it'
+        validator.check_schema(schema)
+        # The registry holds the drafts of JSON Schema only, so nothing is fetched from the network.
+        error = best_match(validator(schema, registry=REGISTRY).iter_errors(value))
+    except SchemaError as schema_error:
+        return f"its JSON Schema is wrong: {_shorten(schema_error.message)}"
+    except Unresolvable as unresolvable:
+        return f'its JSON Schema refers to "{unresolvable.ref}", which is not in it'
     except RecursionError:
         return "its JSON Schema and this value are nested without end"
     if error is None:

@@ -1,4 +1,4 @@
-"""What an agent is and can do: the static part, readable before it runs."""
+"""The manifest of an agent: its identity, capabilities and requirements, readable before the agent runs."""
 
 from __future__ import annotations
 
@@ -32,12 +32,16 @@ Version = Annotated[str, AfterValidator(_check_semantic_version)]
 
 
 def derive_agent_id(name: str) -> UUID:
-    """The id of the agent of this name, where none is given: the same after a restart (UUID version 5)."""
+    """Derive the id of an agent from its name. It is the same after a restart (UUID version 5)."""
     return uuid5(NAMESPACE_URL, f"urn:spade-coreason:agent:{name}")
 
 
 class AgentMetadata(StrictModel):
-    """Who made which agent, and when. Without an `id` it derives from the name. `version` is SemVer, a leading v is dropped."""
+    """The identity of an agent: its name, version and author.
+
+    Without an `id`, one is derived from the name. `version` is a semantic version (SemVer 2.0.0); a leading v is dropped.
+    If `requires_auth` is set, every capability must inject `user_context`.
+    """
 
     id: UUID = Field(default_factory=uuid4)
     version: Version
@@ -55,7 +59,7 @@ class AgentMetadata(StrictModel):
 
 
 class AgentCapability(StrictModel):
-    """One thing the agent can do; `inputs` and `outputs` are JSON Schema."""
+    """One thing that an agent can do. `inputs` and `outputs` are JSON Schemas."""
 
     name: NonEmpty
     type: Literal["atomic", "streaming"] = "atomic"
@@ -67,15 +71,18 @@ class AgentCapability(StrictModel):
     injected_params: list[str] = Field(default_factory=list)
 
     def validate_input(self, payload: Mapping[str, Any]) -> None:
-        """Checks `payload` against `inputs`; `ValueError` names what is wrong. Nothing is fetched for it."""
-        from .json_schema import find_problem  # here, since jsonschema takes longer to import than all the rest
+        """Check `payload` against the JSON Schema in `inputs`. Raise ValueError with the mistake and its place.
+
+        References of the schema are never fetched from the network.
+        """
+        from .json_schema import find_problem  # here, because jsonschema takes longer to import than all the rest
 
         if (problem := find_problem(payload, self.inputs)) is not None:
             raise ValueError(f"{self.name}: {problem}")
 
 
 class ModelConfig(StrictModel):
-    """The language model that an agent asks for. `temperature` is 0 to 2."""
+    """The language model that an agent requests. `temperature` is between 0 and 2."""
 
     model: NonEmpty
     temperature: float = Field(default=1.0, ge=0, le=2)
@@ -84,7 +91,7 @@ class ModelConfig(StrictModel):
 
 
 class AgentRuntimeConfig(StrictModel):
-    """How the agent runs. `llm_config` is `model_config` in JSON and YAML."""
+    """The runtime configuration of an agent. `llm_config` is called `model_config` in JSON and YAML."""
 
     nodes: list[Any] = Field(default_factory=list)
     edges: list[Any] = Field(default_factory=list)
@@ -95,7 +102,7 @@ class AgentRuntimeConfig(StrictModel):
 
 
 class RiskLevel(StrEnum):
-    """What a tool may do harm to."""
+    """The risk of a tool."""
 
     SAFE = "safe"
     STANDARD = "standard"
@@ -103,7 +110,7 @@ class RiskLevel(StrEnum):
 
 
 class ToolRequirement(StrictModel):
-    """A tool from elsewhere; `hash` is SHA-256 in hex over what it offers."""
+    """A tool that another system offers at `uri`. `hash` is SHA-256 over what it offers, in 64 hex digits."""
 
     uri: NonEmpty
     hash: Sha256
@@ -112,7 +119,7 @@ class ToolRequirement(StrictModel):
 
 
 class InlineToolDefinition(StrictModel):
-    """A tool described in place; `parameters` is JSON Schema."""
+    """A tool that is described in the manifest itself. `parameters` is a JSON Schema."""
 
     name: NonEmpty
     description: str = ""
@@ -120,11 +127,11 @@ class InlineToolDefinition(StrictModel):
 
 
 def _tool_tag(value: Any) -> str:
-    is_elsewhere = "uri" in value if isinstance(value, dict) else isinstance(value, ToolRequirement)
-    return ToolRequirement.__name__ if is_elsewhere else InlineToolDefinition.__name__
+    is_remote = "uri" in value if isinstance(value, dict) else isinstance(value, ToolRequirement)
+    return ToolRequirement.__name__ if is_remote else InlineToolDefinition.__name__
 
 
-# Told apart by `uri`, so that a mistake in one is not reported as a mistake in both.
+# `uri` tells the two apart, so that a mistake in one is not reported as a mistake in both.
 Tool = Annotated[
     Annotated[ToolRequirement, Tag(ToolRequirement.__name__)]
     | Annotated[InlineToolDefinition, Tag(InlineToolDefinition.__name__)],
@@ -133,14 +140,17 @@ Tool = Annotated[
 
 
 class AgentDependencies(StrictModel):
-    """What the agent needs."""
+    """The tools and libraries that an agent needs."""
 
     tools: list[Tool] = Field(default_factory=list)
     libraries: tuple[str, ...] = ()
 
 
 class PolicyConfig(StrictModel):
-    """What the agent may do. `budget_caps` are limits by name, `human_in_the_loop` the ids of nodes that wait for a person."""
+    """The permissions of an agent.
+
+    `budget_caps` are limits by name, `human_in_the_loop` the ids of the nodes that wait for a person.
+    """
 
     budget_caps: dict[str, float] = Field(default_factory=dict)
     human_in_the_loop: list[str] = Field(default_factory=list)
@@ -148,7 +158,7 @@ class PolicyConfig(StrictModel):
 
 
 class ObservabilityConfig(StrictModel):
-    """What is recorded of it."""
+    """The settings for recording what an agent does."""
 
     trace_level: Literal["full", "metadata_only", "none"] = "full"
     retention_policy: str = "30_days"
@@ -156,7 +166,11 @@ class ObservabilityConfig(StrictModel):
 
 
 class AgentDefinition(StrictModel):
-    """The manifest of an agent. A published one has its integrity hash (64 hex digits)."""
+    """The manifest of an agent.
+
+    It has at least one capability, and capability names are unique. A published manifest needs its `integrity_hash` (64 hex
+    digits).
+    """
 
     metadata: AgentMetadata
     capabilities: list[AgentCapability] = Field(min_length=1)
@@ -183,7 +197,10 @@ class AgentDefinition(StrictModel):
         return self
 
     def validate_input(self, capability: str, payload: Mapping[str, Any]) -> None:
-        """Checks `payload` against the JSON Schema of `capability`; `ValueError` names what is wrong."""
+        """Check `payload` against the JSON Schema of `capability`.
+
+        Raise ValueError with the mistake and its place, or if there is no such capability.
+        """
         for found in self.capabilities:
             if found.name == capability:
                 return found.validate_input(payload)
@@ -200,9 +217,9 @@ class AgentDefinition(StrictModel):
         system_prompt: str | None = None,
         memory: MemoryConfig | None = None,
     ) -> Self:
-        """A valid manifest from little: one capability "chat" that takes `{"query": text}`.
+        """Build a valid manifest from a name: its one capability "chat" takes `{"query": text}`.
 
-        The id derives from the name, so the same agent has the same one after a restart.
+        The id is derived from the name, so the agent has the same id after a restart.
         """
         query = {"type": "object", "properties": {"query": {"type": "string"}}}
         return cls(

@@ -1,4 +1,4 @@
-"""What a manifest says about memory (seed: Memory Governance)."""
+"""The memory policy in a manifest (seed: Memory Governance)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .base import CoReasonBaseModel
 
 
 class MemoryStrategy(StrEnum):
-    """What happens to turns that are too many. The limit N counts turns, for TOKEN_BUFFER tokens."""
+    """The treatment of turns above the limit of a window. The limit counts turns; for TOKEN_BUFFER it counts tokens."""
 
     ALL = "all"
     SLIDING_WINDOW = "sliding_window"
@@ -21,7 +21,7 @@ class MemoryStrategy(StrEnum):
 
 
 class MemoryConfig(CoReasonBaseModel):
-    """The memory policy of an agent."""
+    """The memory policy of an agent. `limit` counts turns, or tokens for TOKEN_BUFFER. SUMMARY needs a `summary_prompt`."""
 
     strategy: MemoryStrategy = MemoryStrategy.SLIDING_WINDOW
     limit: int = Field(default=20, gt=0)
@@ -42,4 +42,4 @@ def _reject_unknown_fields(value: object) -> object:
 
 
 ManifestMemory = Annotated[MemoryConfig, BeforeValidator(_reject_unknown_fields)]
-"""A memory policy in a manifest, of which no field is unknown."""
+"""A memory policy in a manifest, where an unknown field is an error."""

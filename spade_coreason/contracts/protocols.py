@@ -1,4 +1,7 @@
-"""What an agent is, and what it is given: structural Protocols (seed: Agent Behavior Protocols, Active Memory Interface)."""
+"""Structural Protocols of an agent, its session and its response.
+
+Seed: Agent Behavior Protocols, Active Memory Interface.
+"""
 
 from __future__ import annotations
 
@@ -14,139 +17,157 @@ from .session import Interaction
 
 @runtime_checkable
 class SessionHandle(Protocol):
-    """The active memory of one conversation."""
+    """The session that `assist` receives: the active memory of one conversation."""
 
     @property
     def session_id(self) -> str:
-        """A UUID as text, the same after a restart."""
+        """The id of the session: a UUID as text, the same after a restart."""
         ...
 
     @property
     def identity(self) -> Identity:
-        """Who asks: their bare JID, their name, and whether it is a user or an agent."""
+        """The sender of the request: bare JID, name, and the role "user" or "agent"."""
         ...
 
     async def history(self, limit: int = 10, offset: int = 0) -> list[Interaction]:
-        """The most recent `limit` turns in chronological order, `offset` turns back from the newest."""
+        """Return the most recent `limit` turns in chronological order, leaving out the newest `offset` turns."""
         ...
 
     async def recall(self, query: str, limit: int = 5, threshold: float = 0.7) -> list[str]:
-        """At most `limit` texts that speak of `query`, best first; of less than `threshold` (0 to 1) none. StoreError."""
+        """Return at most `limit` texts about `query`, best match first.
+
+        Texts that score below `threshold` (0 to 1) are left out. Raise StoreError if storage cannot be read.
+        """
         ...
 
     async def store(self, key: str, value: Any) -> None:
-        """Keeps a variable (any JSON value) across turns and restarts: for this conversation, and for this person.
+        """Store a variable (any JSON value) across turns and restarts, for this conversation and for this person.
 
-        ValueError for what is no JSON.
+        Raise ValueError if `value` is not JSON.
         """
         ...
 
     async def get(self, key: str, default: Any = None) -> Any:
-        """A variable: that of this conversation, else that of this person with the agent, else `default`."""
+        """Return a variable: that of this conversation, else that of this person with the agent, else `default`."""
         ...
 
 
 @runtime_checkable
 class EventSink(Protocol):
-    """Where internal events go."""
+    """The receiver of an agent's internal events."""
 
     @abstractmethod
     def emit(self, event: CloudEvent[Any] | GraphEvent) -> Awaitable[None]:
-        """Records an event with its turn (CloudEvents 1.0). RuntimeError when `assist` has returned."""
+        """Record an event with the turn (CloudEvents 1.0). Raise RuntimeError once `assist` has returned."""
         ...
 
     @abstractmethod
     def log(self, level: str, message: str, metadata: dict[str, Any] | None = None) -> Awaitable[None]:
-        """Records a line as a CloudEvent, and logs it; `level` is a name of Python's logging, such as INFO. As `emit`."""
+        """Log a line, and record it as a CloudEvent. `level` is a name of Python's logging, such as INFO.
+
+        Raise RuntimeError once `assist` has returned.
+        """
         ...
 
     @abstractmethod
     def audit(self, actor: str, action: str, resource: str, success: bool) -> Awaitable[None]:
-        """Puts an entry into the audit trail, where it is durable then. StoreError where that cannot be; as `emit`."""
+        """Append an entry to the audit trail; it is durable when the call returns.
+
+        Raise StoreError if it cannot be stored, and RuntimeError once `assist` has returned.
+        """
         ...
 
 
 @runtime_checkable
 class StreamHandle(Protocol):
-    """One stream: open, active, then closed or aborted. `write` after that is a `RuntimeError`; a second end does nothing."""
+    """One stream of text. It is active until it is closed or aborted.
+
+    `write` then raises RuntimeError; closing or aborting it again does nothing.
+    """
 
     @property
     def stream_id(self) -> str:
-        """A UUID."""
+        """The id of the stream: a UUID as text."""
         ...
 
     @property
     def is_active(self) -> bool:
-        """Whether it can be written to."""
+        """True while the stream can be written to."""
         ...
 
     async def write(self, chunk: str) -> None:
-        """Says a piece of text; its spaces and line breaks are kept."""
+        """Send a piece of text. Its spaces and line breaks are preserved."""
         ...
 
     async def close(self) -> None:
-        """Ends the stream."""
+        """End the stream."""
         ...
 
     async def abort(self, reason: str) -> None:
-        """Ends the stream before its time; the response goes on. `reason` is for programs and the record."""
+        """End the stream early; the response continues. `reason` is sent to programs and recorded."""
         ...
 
 
 @runtime_checkable
 class ResponseHandler(EventSink, Protocol):
-    """Where an agent's answer goes. Nothing may be emitted after `assist` has returned."""
+    """The reply to one request: an agent sends its parts here. Every method raises RuntimeError once `assist` has returned."""
 
     @abstractmethod
     def thought(self, content: str, status: str = "IN_PROGRESS") -> Awaitable[None]:
-        """Says what it is about; `status` is IN_PROGRESS or COMPLETE. RuntimeError after `assist`, as for all here."""
+        """Send a thought: a text about what the agent is doing. `status` is IN_PROGRESS or COMPLETE."""
         ...
 
     @abstractmethod
     def markdown(self, content: str) -> Awaitable[None]:
-        """Says a text in CommonMark, of any length."""
+        """Send a text in CommonMark, of any length."""
         ...
 
     @abstractmethod
     def data(self, data: dict[str, Any], title: str | None = None, view_hint: str = "JSON") -> Awaitable[None]:
-        """Gives data (a JSON object); `view_hint` is TABLE, JSON, LIST or KEY_VALUE. Else a ValueError or TypeError."""
+        """Send data, a JSON object. `view_hint` is TABLE, JSON, LIST or KEY_VALUE.
+
+        Raise ValueError or TypeError for any other value.
+        """
         ...
 
     @abstractmethod
     def error(self, message: str, details: dict[str, Any] | None = None, recoverable: bool = False) -> Awaitable[None]:
-        """Says that the request failed; whoever asked sees `message`, and `details` stay in the process."""
+        """Report that the request failed. The sender of the request reads `message`; `details` stay in the process."""
         ...
 
     @abstractmethod
     def create_stream(self, title: str | None = None, metadata: dict[str, Any] | None = None) -> Awaitable[StreamHandle]:
-        """Opens a stream, whose pieces are one text; any number may be open. What is left open is closed after `assist`."""
+        """Open a stream, whose pieces form one text. Any number of streams may be open at once.
+
+        Streams still open when `assist` returns are closed then.
+        """
         ...
 
 
 @runtime_checkable
 class AgentInterface(Protocol):
-    """An agent: a manifest, and one coroutine."""
+    """An agent: a manifest and one coroutine."""
 
     @property
     @abstractmethod
     def manifest(self) -> AgentDefinition:
-        """What it is and can do."""
+        """The manifest of the agent."""
         ...
 
     @abstractmethod
     async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
-        """Processes one request; the answer goes through `response`."""
+        """Process one request, and send the reply through `response`."""
         ...
 
 
 @runtime_checkable
 class LifecycleInterface(Protocol):
-    """Optional: resources to open and close. Plain functions (run in a thread) or coroutines."""
+    """Optional methods of an agent that opens and closes resources. Plain functions run in a thread; coroutines are awaited."""
 
     def startup(self) -> Any:
-        """Before the first request."""
+        """Open resources before the first request."""
         ...
 
     def shutdown(self) -> Any:
-        """After the last one."""
+        """Close resources after the last request."""
         ...

@@ -1,4 +1,4 @@
-"""The envelope of a request, with its lineage (seed: Session Management, Agent Request)."""
+"""A request with its lineage and its sender (seed: Session Management, Agent Request)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .base import CoReasonBaseModel, UtcDatetime, utc_now
 
 
 class Identity(CoReasonBaseModel):
-    """A person or an agent. `id` is a bare JID here, `role` "user" or "agent"."""
+    """A person or an agent. In this project `id` is a bare JID, and `role` is "user" or "agent"."""
 
     id: str
     name: str
@@ -23,7 +23,7 @@ class Identity(CoReasonBaseModel):
 
     @classmethod
     def anonymous(cls) -> Identity:
-        """Nobody in particular."""
+        """Return the identity of an unknown user."""
         return cls(id="anonymous", name="Anonymous User", role="user")
 
 
@@ -31,7 +31,7 @@ _LINEAGE = frozenset({"session_id", "root_request_id", "parent_request_id"})
 
 
 class ClientCapabilities(CoReasonBaseModel):
-    """What the other side can show."""
+    """The features that the sender of a request can display."""
 
     supported_events: list[str] = Field(default_factory=list)
     prefers_markdown: bool = True
@@ -41,8 +41,8 @@ class ClientCapabilities(CoReasonBaseModel):
 class AgentRequest(CoReasonBaseModel):
     """One request to an agent.
 
-    `payload` is free; of a person's message it is `{"query": text}`. Without a root the request is its own root; a parent
-    without a root is a `ValueError`. Times are UTC.
+    `payload` is any JSON object; for a person's message it is `{"query": text}`. A request without a root is its own root.
+    A parent without a root is a ValueError. Times are UTC.
     """
 
     request_id: UUID = Field(default_factory=uuid4)
@@ -54,9 +54,9 @@ class AgentRequest(CoReasonBaseModel):
     capabilities: ClientCapabilities | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
 
-    # One is made for every message; this costs less than a validator of the whole model.
+    # A request is built for every message, and this costs less than a validator of the whole model.
     def model_post_init(self, context: Any, /) -> None:
-        """Completes the lineage, or says that it is broken."""
+        """Complete the lineage. Raise ValueError if it has a parent without a root."""
         if self.root_request_id is None:
             if self.parent_request_id is not None:
                 raise ValueError("Broken Trace: Root ID missing while Parent ID is present")
@@ -64,13 +64,13 @@ class AgentRequest(CoReasonBaseModel):
 
     @property
     def timestamp(self) -> datetime:
-        """The same as `created_at`."""
+        """The time of the request in UTC, the same as `created_at`."""
         return self.created_at
 
     def create_child(self, payload: dict[str, Any], **fields: Any) -> Self:
-        """A request made on behalf of this one: same session and root, this one as its parent.
+        """Build a request on behalf of this one: same session and root, with this one as its parent.
 
-        `fields` are further ones of the child (`metadata`, …); those of its lineage are a `TypeError`.
+        `fields` are further fields of the child (`metadata`, …). Raise TypeError for fields of its lineage.
         """
         if given := sorted(_LINEAGE & fields.keys()):
             raise TypeError(f"a child takes its {' and '.join(given)} from its parent; leave it out")

@@ -1,4 +1,4 @@
-"""The passive state of a session: immutable, every change a new value (seed: Session Management)."""
+"""The passive state of a session: immutable, so that every change is a new value (seed: Session Management)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .memory import MemoryStrategy
 
 
 class ConversationState(StrEnum):
-    """The states of a conversation."""
+    """The state of a conversation. All states but ACTIVE end an episode."""
 
     ACTIVE = "active"
     COMPLETED = "completed"
@@ -25,7 +25,7 @@ class ConversationState(StrEnum):
 
 
 class ConversationRecord(CoReasonBaseModel):
-    """The seed's record of a conversation, with exactly its keys. Times are UTC."""
+    """The seed's record of a conversation, with exactly the seed's keys. Times are UTC."""
 
     conversation_id: str
     state: ConversationState
@@ -36,7 +36,7 @@ class ConversationRecord(CoReasonBaseModel):
 
 
 class LineageMetadata(CoReasonBaseModel):
-    """Where a turn comes from."""
+    """The origin of a turn: its root request and its parent interaction."""
 
     root_request_id: str | None = None
     parent_interaction_id: str | None = None
@@ -63,7 +63,7 @@ class MultiModalInput(CoReasonBaseModel):
 
 
 def _parse_multi_modal(value: Any) -> Any:
-    # An agent's payload may have "parts" of its own. It is taken for ours only where nothing of it would change or get lost.
+    # An agent's payload may have "parts" of its own. It is read as MultiModalInput only if nothing of it changes or gets lost.
     if not isinstance(value, dict) or value.keys() != {"parts"}:
         return value
     try:
@@ -74,7 +74,7 @@ def _parse_multi_modal(value: Any) -> Any:
 
 
 class Interaction(CoReasonBaseModel):
-    """One turn: what was asked and what was answered. `input` is any JSON value, or a MultiModalInput."""
+    """The record of one turn: its request and its reply. `input` is any JSON value, or a MultiModalInput."""
 
     interaction_id: UUID = Field(default_factory=uuid4)
     timestamp: UtcDatetime = Field(default_factory=utc_now)
@@ -86,12 +86,15 @@ class Interaction(CoReasonBaseModel):
 
     @property
     def id(self) -> UUID:
-        """The same as `interaction_id`."""
+        """The id of the interaction, the same as `interaction_id`."""
         return self.interaction_id
 
 
 class SessionState(CoReasonBaseModel):
-    """What is known of a session. Never changed: `add_interaction` and `prune` return new states."""
+    """The state of a session: its history, oldest turn first, and its variables. Times are UTC.
+
+    A state never changes: `add_interaction` and `prune` return new states.
+    """
 
     id: str = Field(default_factory=lambda: str(uuid4()))
     agent_id: str
@@ -102,15 +105,15 @@ class SessionState(CoReasonBaseModel):
     variables: dict[str, Any] = Field(default_factory=dict)
 
     def add_interaction(self, interaction: Interaction) -> Self:
-        """A new state with one turn more."""
+        """Return a new state with this turn added at the end."""
         return self._with_history([*self.history, interaction])
 
     def prune(self, strategy: MemoryStrategy, limit: int) -> Self:
-        """A new state with the history that `strategy` keeps; deterministic (seed: Memory Governance).
+        """Return a new state with the turns that `strategy` leaves in the history (seed: Memory Governance).
 
-        ALL returns this object; SLIDING_WINDOW keeps `history[-limit:]`, nothing for a limit of 0 or less. The strategies
-        that need a tokenizer, a model or an index are applied by the engine and change nothing here. `ValueError` for a
-        text that names no strategy.
+        SLIDING_WINDOW leaves `history[-limit:]`, or nothing for a limit of 0 or less. All other strategies return this
+        object: the runtime applies those that need a tokenizer, a model or an index. The result is deterministic. Raise
+        ValueError if `strategy` is a text that names no strategy.
         """
         if MemoryStrategy(strategy) is not MemoryStrategy.SLIDING_WINDOW:
             return self
@@ -118,8 +121,8 @@ class SessionState(CoReasonBaseModel):
 
     def _with_history(self, history: Sequence[Interaction]) -> Self:
         updated_at = utc_now()
-        if updated_at <= self.updated_at:  # the clock did not move between two changes, or moved back
+        if updated_at <= self.updated_at:  # the clock stood still between two changes, or moved back
             updated_at = self.updated_at + timedelta(microseconds=1)
-        # The turns are frozen and may be shared; a dict is not, and what one state writes must not be seen in another.
+        # Turns are frozen and may be shared. A dict is not frozen, and a change in one state must not appear in another.
         changed = {"history": history, "updated_at": updated_at, "variables": dict(self.variables)}
         return self.model_copy(update=changed)
