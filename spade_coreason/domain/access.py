@@ -1,4 +1,4 @@
-"""Who may talk to an agent."""
+"""The access policy of an agent: the people, agents and rooms that may talk to it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ from .jid import bare_jid, jid_domain
 
 
 class AccessPolicy:
-    """A list of bare JIDs, domains and "*"; without one, the agent's own domain. `rooms` may invite it: by default none.
+    """Decides whether a sender may talk to an agent.
 
-    `operators` (bare JIDs) are admitted too; with `roster`, those whom the agent's account has in its roster; and whom an
-    operator lets in, where they are asked (`ask`).
+    `allow` is a list of bare JIDs, domains and "*"; by default it is the agent's own domain. These are allowed too:
+
+    - the `operators` (bare JIDs),
+    - with `roster`, everyone in the roster of the agent's account,
+    - with `ask`, everyone whom an operator approves.
+
+    `rooms` are the rooms, domains or "*" that may invite the agent; by default none.
     """
 
     def __init__(
@@ -29,14 +34,14 @@ class AccessPolicy:
         self._has_roster = roster
         self.operators = frozenset(operators)
         self.asks_operators = ask and bool(self.operators)
-        """Whether the operators are asked about whoever is not admitted."""
+        """True if operators are asked about people who are not allowed."""
         self.approved: set[str] = set()
-        """Whom they have let in (bare JIDs)."""
+        """The people whom operators have approved (bare JIDs)."""
         self.contacts: set[str] = set()
-        """Who is in the roster (bare JIDs), as the server says."""
+        """The people in the roster, as the server reports it (bare JIDs)."""
 
     def is_allowed(self, jid: str) -> bool:
-        """Whether whoever sends as `jid` is answered."""
+        """Return True if a sender with this JID may talk to the agent."""
         person = bare_jid(jid)
         return (
             "*" in self._allow
@@ -49,13 +54,16 @@ class AccessPolicy:
 
     @property
     def accepts_invitations(self) -> bool:
-        """Whether there is any room that may invite the agent."""
+        """True if at least one room may invite the agent."""
         return bool(self._rooms)
 
     def is_room_allowed(self, room: str) -> bool:
-        """Whether the agent follows an invitation into a room (a bare JID)."""
+        """Return True if the agent follows an invitation into `room` (a bare JID)."""
         return "*" in self._rooms or self.is_room_trusted(room)
 
     def is_room_trusted(self, room: str) -> bool:
-        """Whether somebody has named the room, or its service; only then is it believed who its occupants are."""
+        """Return True if the configuration names the room or its service.
+
+        The agent trusts only such a room to tell who its occupants are.
+        """
         return room in self._rooms or jid_domain(room) in self._rooms

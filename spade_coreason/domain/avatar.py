@@ -1,4 +1,4 @@
-"""The picture of an agent: a small file, or one that is drawn from its name."""
+"""The picture of an agent: a small file, or a pattern drawn from its name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 MAX_BYTES = 40 * 1024
-"""Base64 makes a third more of it, and it goes in one stanza, which has 64 KiB by default (`limits.stanza_bytes`)."""
+"""The largest picture. Base64 adds a third, and it must fit one stanza of 64 KiB by default (`limits.stanza_bytes`)."""
 
 _CELLS = 5
 _CELL_PX = 16
@@ -20,19 +20,19 @@ _BACKGROUND = (240, 240, 240)
 
 
 class Avatar(NamedTuple):
-    """A picture. `media_type` is its media type."""
+    """A picture: its bytes and its media type."""
 
     data: bytes
     media_type: str
 
     @property
     def hash(self) -> str:
-        """By which clients know it (SHA-1; XEP-0084, XEP-0153)."""
+        """The hash by which clients identify the picture (SHA-1 in hex; XEP-0084, XEP-0153)."""
         return hashlib.sha1(self.data, usedforsecurity=False).hexdigest()
 
 
 def read_avatar(path: Path) -> Avatar:
-    """The picture in a file: PNG, JPEG or WebP. ValueError says what is wrong with it, and the remedy."""
+    """Read a picture from a file: PNG, JPEG or WebP. Raise ValueError with the mistake and the remedy."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -42,14 +42,14 @@ def read_avatar(path: Path) -> Avatar:
         raise ValueError(f"{path} cannot be read: {error.strerror}; correct the name or its rights") from error
     if len(data) > MAX_BYTES:
         raise ValueError(f"{path} is larger than {MAX_BYTES // 1024} KiB; make the picture smaller (128 x 128 is enough)")
-    kind = _detect_media_type(data)
-    if kind is None:
+    media_type = _detect_media_type(data)
+    if media_type is None:
         raise ValueError(f"{path} is no PNG, JPEG or WebP picture; convert it to one")
-    return Avatar(data, kind)
+    return Avatar(data, media_type)
 
 
 def _detect_media_type(data: bytes) -> str | None:
-    """By what a file begins with: its name may say anything."""
+    """Detect the media type from the first bytes of a file, because its name may be wrong."""
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
         return "image/png"
     if data.startswith(b"\xff\xd8\xff"):
@@ -60,12 +60,12 @@ def _detect_media_type(data: bytes) -> str | None:
 
 
 def draw_avatar(name: str) -> Avatar:
-    """The same picture for the same name, and another for another one: a mirrored pattern of 5 x 5 in a colour of its own."""
+    """Draw a picture from a name: a mirrored pattern of 5 x 5 cells in one colour, always the same for the same name."""
     digest = hashlib.sha256(name.encode("utf-8", "replace")).digest()
     red, green, blue = colorsys.hls_to_rgb(int.from_bytes(digest[:2], "big") / 65_536, 0.45, 0.55)
     colour = (round(red * 255), round(green * 255), round(blue * 255))
     half = (_CELLS + 1) // 2
-    # A name whose digest sets next to nothing would get an empty picture: the middle is always there.
+    # A digest with few bits set would give an empty picture, so the middle cell is always filled.
     cells = [
         [(row, column) == (2, 2) or digest[2 + row * half + column] & 1 for column in range(half)] for row in range(_CELLS)
     ]
@@ -73,7 +73,7 @@ def draw_avatar(name: str) -> Avatar:
 
 
 def _encode_png(cells: list[list[int]], colour: tuple[int, int, int]) -> bytes:
-    """A PNG of two colours, one bit a pixel (PNG, 11.2)."""
+    """Encode a PNG of two colours with one bit a pixel (PNG, 11.2)."""
     rows = bytearray()
     for y in range(_SIZE_PX):
         bits = 0

@@ -1,7 +1,8 @@
-"""The life of a conversation as a table of transitions: no clock, no I/O.
+"""The life cycle of a conversation as a table of transitions: no clock, no I/O.
 
-Who calls gives the time and the rules, and gets a new `ConversationStatus`. `max_interactions` counts the turns of one episode; a message
-after the end of an episode opens the next one with the same memory (seed: Memory API, Memory Lifecycle).
+The caller passes the time and the rules, and gets a new `ConversationStatus`. `max_interactions` counts the turns of one
+episode. A message after the end of an episode opens the next episode with the same memory (seed: Memory API, Memory
+Lifecycle).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from .value import replace, value
 
 
 class Trigger(Enum):
-    """What can happen to a conversation."""
+    """An event that may change the state of a conversation."""
 
     MESSAGE = "a message from its owner"
     OVER_LIMIT = "a message more than max_interactions"
@@ -25,7 +26,7 @@ class Trigger(Enum):
     END = "the agent says that it is done"
 
 
-# What is not in the table leaves the state as it is.
+# A trigger that is missing for a state leaves the state unchanged.
 TRANSITIONS: dict[State, dict[Trigger, State]] = {
     State.ACTIVE: {
         Trigger.MESSAGE: State.ACTIVE,
@@ -38,7 +39,7 @@ TRANSITIONS: dict[State, dict[Trigger, State]] = {
     State.COMPLETED: {Trigger.MESSAGE: State.ACTIVE},
     State.TIMEOUT: {Trigger.MESSAGE: State.ACTIVE},
     State.ERROR: {Trigger.MESSAGE: State.ACTIVE},
-    State.MAX_INTERACTIONS_REACHED: {Trigger.MESSAGE: State.ACTIVE},  # once `quiet_until` has passed, or is none
+    State.MAX_INTERACTIONS_REACHED: {Trigger.MESSAGE: State.ACTIVE},  # once `quiet_until` has passed, or is None
 }
 
 ECHOES_UNTIL_PAUSE = 10
@@ -48,7 +49,10 @@ _ACTIVE = State.ACTIVE  # looked up once: a member of an Enum is slow to find in
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The limits of one agent's conversations. `max_interactions` 0 is no limit; `timeout` 0 is never."""
+    """The limits of one agent's conversations.
+
+    `max_interactions` 0 means no limit, and `timeout` 0 means that a conversation never times out.
+    """
 
     max_interactions: int = 100
     cooldown: timedelta = timedelta(seconds=300)
@@ -58,7 +62,7 @@ class Rules:
 
 @value
 class ConversationStatus:
-    """Where a conversation is: the seed's record, and what the next decision needs."""
+    """The status of a conversation: the fields of the seed's record, and those that the next decision needs."""
 
     state: State
     interaction_count: int
@@ -69,12 +73,12 @@ class ConversationStatus:
 
     @property
     def is_active(self) -> bool:
-        """Whether the next message belongs to this episode."""
+        """True if the next message belongs to this episode."""
         return self.state is _ACTIVE
 
 
 class Outcome(Enum):
-    """What to do with a message."""
+    """The treatment of a message."""
 
     RUN = "run the agent"
     NOTICE = "refuse, and say once when and how to go on"
@@ -82,12 +86,12 @@ class Outcome(Enum):
 
 
 RUN = Outcome.RUN
-"""What nearly every message comes to."""
+"""The outcome for nearly every message, looked up once."""
 
 
 @value
 class Decision:
-    """The decision on one message. `ended_state` is the state in which an episode ended by it or before it."""
+    """The decision on one message. `ended_state` is the final state of an episode that ended with or before this message."""
 
     status: ConversationStatus
     outcome: Outcome
@@ -95,12 +99,12 @@ class Decision:
 
 
 def new_status(now: datetime) -> ConversationStatus:
-    """A conversation before its first message."""
+    """Return the status of a conversation before its first message."""
     return ConversationStatus(State.ACTIVE, 0, now, now)
 
 
 def decide_on_message(status: ConversationStatus, now: datetime, rules: Rules) -> Decision:
-    """Decides on a message from the owner of the conversation."""
+    """Decide on a message from the owner of the conversation."""
     before = status
     status = apply_idle_timeout(status, now, rules)
     ended = status.state if status is not before else None
@@ -123,7 +127,7 @@ def decide_on_message(status: ConversationStatus, now: datetime, rules: Rules) -
 
 
 def refuse_echo(status: ConversationStatus, now: datetime, rules: Rules) -> Decision:
-    """Refuses an echo: the other side repeats our own last answer again and again."""
+    """Refuse an echo: the sender keeps repeating our own last reply."""
     return Decision(_refuse_until_cooldown(status, Trigger.ECHO, now, rules), Outcome.NOTICE, State.MAX_INTERACTIONS_REACHED)
 
 
@@ -133,12 +137,12 @@ def _refuse_until_cooldown(status: ConversationStatus, trigger: Trigger, now: da
 
 
 def record_success(status: ConversationStatus) -> ConversationStatus:
-    """After a turn that went well."""
+    """Return the status after a successful turn."""
     return status if status.failures == 0 else replace(status, failures=0)
 
 
 def record_failure(status: ConversationStatus, rules: Rules) -> ConversationStatus:
-    """After a turn that raised or took too long; `max_failures` of them in a row end the conversation."""
+    """Return the status after a turn that raised or timed out. `max_failures` of them in a row end the conversation."""
     failures = status.failures + 1
     if failures < rules.max_failures:
         return replace(status, failures=failures)
@@ -146,22 +150,22 @@ def record_failure(status: ConversationStatus, rules: Rules) -> ConversationStat
 
 
 def complete(status: ConversationStatus) -> ConversationStatus:
-    """After the agent ended the conversation itself."""
+    """Return the status after the agent ended the conversation."""
     return replace(status, failures=0, state=TRANSITIONS[status.state].get(Trigger.END, status.state))
 
 
 def allow_new_episode(status: ConversationStatus) -> ConversationStatus:
-    """After its owner has asked for a new conversation: their next message opens an episode, whatever held it back."""
+    """Return the status after the owner asked for a new conversation: the next message opens an episode in any case."""
     return complete(status) if status.is_active else replace(status, quiet_until=None)
 
 
 def restart_episode(status: ConversationStatus, now: datetime) -> ConversationStatus:
-    """A new episode before its first message, from any state: whoever runs the agent wants it so."""
+    """Return the status of a new episode before its first message. It applies to any state, at an operator's request."""
     return ConversationStatus(State.ACTIVE, 0, status.created_at, now)
 
 
 def apply_idle_timeout(status: ConversationStatus, now: datetime, rules: Rules) -> ConversationStatus:
-    """The same object, or its timeout where nothing was said for long enough."""
+    """Return the status after its timeout if no message came for that long, else the same object."""
     if status.state is not _ACTIVE or not rules.timeout or now - status.last_interaction < rules.timeout:
         return status
     return replace(status, state=TRANSITIONS[status.state][Trigger.IDLE])

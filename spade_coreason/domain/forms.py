@@ -1,4 +1,4 @@
-"""What a command asks for: fields, and what the texts that people write into them mean."""
+"""The fields of a command's form, and the values of the texts that people enter."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ FieldValue: TypeAlias = str | int | bool | None
 
 MAX_TEXT_CHARACTERS = 10_000
 CONVERSATION_FIELD = "conversation"
-"""The field that says which conversation is meant."""
+"""The name of the field that selects a conversation."""
 _YES = frozenset({"yes", "y", "true", "1", "on"})
 _NO = frozenset({"no", "n", "false", "0", "off"})
 
 
 class FieldError(ValueError):
-    """What was written into a field is not what it takes; the text says what is."""
+    """A field does not accept the entered text; the message names the values that it accepts."""
 
 
 class Choice(NamedTuple):
-    """One of several values, and what a person reads for it."""
+    """One of several values, with the label that people read."""
 
     value: str
     label: str
@@ -28,7 +28,7 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field. Where it is not required and left empty, it has the default."""
+    """One field of a form. An optional field that is left empty has the default."""
 
     name: str
     label: str
@@ -40,7 +40,7 @@ class Field:
     maximum: int | None = None
 
     def parse(self, text: str | None) -> FieldValue:
-        """What a text means; None is a field that was not filled. FieldError says what is wrong with it."""
+        """Parse the text that was entered; None means that the field was left out. Raise FieldError with the mistake."""
         text = (text or "").strip()
         if not text:
             if self.is_required:
@@ -59,7 +59,7 @@ class Field:
         return text
 
     def format_value(self, value: FieldValue) -> str:
-        """A value as it stands in a form (XEP-0004)."""
+        """Format a value for a form (XEP-0004)."""
         return str(int(value)) if isinstance(value, bool) else "" if value is None else str(value)
 
     def _parse_number(self, text: str) -> int:
@@ -80,10 +80,10 @@ class Field:
         ]
         if len(alike) == 1:
             return alike[0]
-        there = ", ".join(choice.value for choice in self.choices[:_MAX_LISTED_CHOICES]) + (
+        listed = ", ".join(choice.value for choice in self.choices[:_MAX_LISTED_CHOICES]) + (
             ", …" if len(self.choices) > _MAX_LISTED_CHOICES else ""
         )
-        raise FieldError(f'{self.name} is one of {there}; not "{_shorten(text)}".')
+        raise FieldError(f'{self.name} is one of {listed}; not "{_shorten(text)}".')
 
 
 _MAX_LISTED_CHOICES = 10

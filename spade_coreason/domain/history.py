@@ -1,4 +1,4 @@
-"""Turns that are held in memory: as they are stored, and read as Interactions when somebody looks at them."""
+"""Turns in memory, in their stored form. They are parsed as Interactions on first use."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ log = logging.getLogger(__name__)
 
 
 class StoredTurn:
-    """One turn as its JSON text. It is read once at most: most turns are only kept."""
+    """One turn as its JSON text. It is parsed at most once, on first use, because most turns are never read."""
 
     __slots__ = ("_interaction", "_is_parsed", "text", "tokens")
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.tokens = 0
-        """Its size, where somebody has counted; else 0."""
+        """The size of the turn if it has been counted, else 0."""
         self._interaction: Interaction | None = None
         self._is_parsed = False
 
     @property
     def interaction(self) -> Interaction | None:
-        """The turn. None for one that cannot be read, and the log says so: the others are still there."""
+        """The parsed turn. A turn that cannot be read is None and logged as an error; the other turns remain usable."""
         if not self._is_parsed:
             self._is_parsed = True
             try:
                 self._interaction = Interaction.model_validate_json(self.text)
-            except ValueError as error:  # what was written goes deeper, or has longer numbers, than can be read
+            except ValueError as error:  # JSON may be written with deeper nesting or longer numbers than can be read
                 problem = str(error).partition("\n")[0]
                 log.error("a stored turn cannot be read (%d characters): %s", len(self.text), problem)
         return self._interaction
 
     def with_meta(self, name: str, value: Any) -> StoredTurn:
-        """The same turn with something more in its `meta`."""
+        """Return the same turn with one more value in its `meta`."""
         turn = from_json(self.text)
         turn["meta"][name] = value
         return StoredTurn(to_json(turn).decode())
@@ -48,7 +48,7 @@ class StoredTurn:
 class RecentTurns(Sequence[StoredTurn]):
     """The newest turns of a conversation, oldest first.
 
-    They stay as they are when another follows, for sessions show them; but that costs no copy: both share a list.
+    Appending a turn leaves this value unchanged, because sessions show it. It costs no copy: both values share one list.
     """
 
     __slots__ = ("_begin", "_end", "_shared")
@@ -71,8 +71,8 @@ class RecentTurns(Sequence[StoredTurn]):
         return self._shared[range(self._begin, self._end)[index]]
 
     def with_appended(self, turn: StoredTurn) -> RecentTurns:
-        """These and another, which is the newest."""
-        if self._end < len(self._shared):  # another follows these already: one that was not stored
+        """Return these turns followed by a newer one."""
+        if self._end < len(self._shared):  # the shared list already has a next turn: one that was not stored
             return RecentTurns([*self[:], turn])
         self._shared.append(turn)
         turns = RecentTurns(self._shared)
@@ -80,44 +80,44 @@ class RecentTurns(Sequence[StoredTurn]):
         return turns
 
     def truncate(self, count: int) -> None:
-        """Lets all go but so many; for what nobody else has seen yet."""
+        """Drop all turns but the newest `count`. Only a value that no other code holds yet may be truncated."""
         begin = self._end - count
         if begin > self._begin:
             self._begin = begin
-            if begin > count // 2:  # only now and then, for it copies; until then what was let go is held with the others
+            if begin > count // 2:  # rarely, because it copies; until then the list still holds the dropped turns
                 self._shared = self._shared[begin : self._end]
                 self._begin, self._end = 0, count
 
 
 def parse_turns(turns: Iterable[StoredTurn]) -> list[Interaction]:
-    """The turns, those that can be read."""
+    """Parse turns, leaving out those that cannot be read."""
     return [interaction for turn in turns if (interaction := turn.interaction) is not None]
 
 
 def parse_interactions(texts: Iterable[str]) -> list[Interaction]:
-    """Turns from their JSON texts, those that can be read."""
+    """Parse turns from their JSON texts, leaving out those that cannot be read."""
     return parse_turns(map(StoredTurn, texts))
 
 
 def request_text(turn: Interaction) -> str:
-    """What was asked; JSON where it is no question, "" of a summary, which nobody asked for."""
+    """Return the text of the request: its query, else its JSON. A summary has no request, which gives ""."""
     if turn.input is None:
         return ""
-    asked = turn.input.get("query") if isinstance(turn.input, dict) else None
-    return asked if isinstance(asked, str) else json.dumps(turn.dump()["input"], ensure_ascii=False)
+    query = turn.input.get("query") if isinstance(turn.input, dict) else None
+    return query if isinstance(query, str) else json.dumps(turn.dump()["input"], ensure_ascii=False)
 
 
 def reply_text(turn: Interaction) -> str:
-    """The text of the answer."""
+    """Return the text of the reply."""
     return str(turn.output.get("text", ""))
 
 
 def turn_text(turn: Interaction) -> str:
-    """Both, one below the other."""
+    """Return the request and the reply, one below the other."""
     return f"{request_text(turn)}\n{reply_text(turn)}".strip()
 
 
 def turn_lines(turn: Interaction) -> list[str]:
-    """Both, each with who said it."""
-    said = {"User": request_text(turn), "Agent": reply_text(turn)}
-    return [f"{who}: {text}" for who, text in said.items() if text.strip()]
+    """Return the request and the reply as lines that begin with "User: " and "Agent: ". An empty text has no line."""
+    texts = {"User": request_text(turn), "Agent": reply_text(turn)}
+    return [f"{speaker}: {text}" for speaker, text in texts.items() if text.strip()]

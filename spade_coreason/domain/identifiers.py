@@ -1,7 +1,8 @@
-"""The names of conversations, sessions and requests: pure functions of who, where and what.
+"""The ids of conversations, sessions and requests, as pure functions of agent, sender and thread.
 
-A thread id is chosen by its sender, so it is neither a secret nor a key: the plain thread belongs to the first who uses it
-with an agent, everybody else's conversation of that thread is `{thread}_{sender}` (seed: Memory API, Conversation Threading).
+A thread id is chosen by its sender, so it is neither a secret nor a key. The plain thread belongs to the first sender who
+uses it with an agent. For any other sender the conversation is `{thread}_{sender}` (seed: Memory API, Conversation
+Threading).
 """
 
 from __future__ import annotations
@@ -26,26 +27,26 @@ _VERSION_5 = 0x8000 << 48 | 5 << 76
 
 
 def derive_session_id(agent: str, owner: str, conversation_id: str) -> UUID:
-    """The session of a conversation: version 5, the same after a restart."""
+    """Derive the session id of a conversation: a UUID version 5, the same after a restart."""
     return uuid5(SESSION_NAMESPACE, json.dumps([agent, owner, conversation_id], ensure_ascii=False))
 
 
 def derive_inbox_key(agent: str, sender: str, stanza_id: str, content: str, archive_id: str = "") -> UUID:
-    """What makes two stanzas the same one: agent, bare sender, id and content; of one without an id the archive's.
+    """Derive the key by which the inbox recognises a duplicate: from agent, bare sender, stanza id and content.
 
-    Without either no two are the same.
+    The archive's id takes the place of a missing stanza id. Without either, every key is different.
     """
-    # XML has no NUL, so nothing can be moved from one part to the next.
+    # XML has no NUL, so no text can be moved from one part to the next.
     if stanza_id:
-        named = f"{agent}\0{sender}\0{stanza_id}\0{content}"
+        source = f"{agent}\0{sender}\0{stanza_id}\0{content}"
     elif archive_id:
-        named = f"{agent}\0{sender}\0\0{archive_id}\0{content}"
+        source = f"{agent}\0{sender}\0\0{archive_id}\0{content}"
     else:
         return uuid4()
-    # What `uuid5` gives, at half its price: it looks for the algorithm, and at what it is given, each time. The fields of a
-    # UUID can be set in no other way.
+    # The result of `uuid5` at half its cost: `uuid5` looks up the algorithm and checks its arguments on every call. The
+    # fields of a UUID can be set in no other way.
     digest = _INBOX_HASH.copy()
-    digest.update(named.encode())
+    digest.update(source.encode())
     key = object.__new__(UUID)
     object.__setattr__(key, "int", int.from_bytes(digest.digest()[:16], "big") & _VERSION_MASK | _VERSION_5)
     object.__setattr__(key, "is_safe", SafeUUID.unknown)
@@ -53,15 +54,15 @@ def derive_inbox_key(agent: str, sender: str, stanza_id: str, content: str, arch
 
 
 def derive_thread(session: UUID, peer: str) -> str:
-    """The thread on which an agent asks `peer` for the conversation of `session`.
+    """Derive the thread on which an agent asks `peer` for the conversation of `session`.
 
-    Two people behind one agent are two conversations at the next.
+    Two people who use one agent thus have two conversations with its peer.
     """
     return str(uuid5(THREAD_NAMESPACE, json.dumps([str(session), peer])))
 
 
 def is_reserved_thread(thread: str, agent: str) -> bool:
-    """Whether a thread equals, or reads as, an id that is made here: `{x}_{agent}` or `{thread}_{jid}`."""
+    """Return True if a thread has the form of an id built here: `{x}_{agent}` or `{thread}_{jid}`."""
     if thread.endswith(f"_{agent}"):
         return True
     head, at, host = thread.rpartition("@")
@@ -69,7 +70,7 @@ def is_reserved_thread(thread: str, agent: str) -> bool:
 
 
 def candidate_conversation_ids(thread: str | None, sender: str, agent: str) -> list[str]:
-    """The ids that the conversation of `sender` on `thread` may have, first choice first. Both JIDs are bare."""
+    """Return the ids that the conversation of `sender` on `thread` may have, first choice first. Both JIDs are bare."""
     own = f"{thread}_{sender}" if thread else f"{sender}_{agent}"
     contested = f"{own}_{_digest_owner(sender)}"
     if thread and not is_reserved_thread(thread, agent):
@@ -78,7 +79,7 @@ def candidate_conversation_ids(thread: str | None, sender: str, agent: str) -> l
 
 
 def recover_thread(conversation_id: str, owner: str, agent: str) -> str | None:
-    """The thread on which the conversation with this id is; the reverse of `candidate_conversation_ids`."""
+    """Return the thread of the conversation with this id: the reverse of `candidate_conversation_ids`."""
     contested = f"_{_digest_owner(owner)}"
     for name in (conversation_id, conversation_id.removesuffix(contested)):
         for thread in (None, name, name.removesuffix(f"_{owner}")):
@@ -92,10 +93,11 @@ def _digest_owner(owner: str) -> str:
 
 
 def choose_conversation_id(candidates: Sequence[str], sender: str, owners: Mapping[str, str]) -> str | None:
-    """The id among `candidates` for `sender`, where `owners` says who has which; None if all are taken by others.
+    """Choose the id for `sender` among `candidates`; None if other owners have taken all of them.
 
-    Who once had to take a later choice keeps it, also when the first has become free.
+    `owners` gives the owner of each id that is taken. A sender who has a later choice retains it, even if an earlier one has
+    become free.
     """
-    kept = [name for name in candidates if owners.get(name) == sender]
-    free = [name for name in candidates if name not in owners]
-    return kept[-1] if kept else free[0] if free else None
+    own = [candidate for candidate in candidates if owners.get(candidate) == sender]
+    free = [candidate for candidate in candidates if candidate not in owners]
+    return own[-1] if own else free[0] if free else None

@@ -1,4 +1,4 @@
-"""What a JID may look like (RFC 7622), decided before any server is asked."""
+"""The syntax of a JID (RFC 7622), checked before any server is asked."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ LETTER_AND_DIGIT_CATEGORIES = frozenset({"Ll", "Lu", "Lo", "Lm", "Nd", "Mn", "Mc
 
 
 def parse_jid(text: str) -> str:
-    """The JID `local@domain` or `local@domain/resource` in the form in which two of them can be compared.
+    """Parse `local@domain` or `local@domain/resource`, and return the form in which two JIDs can be compared.
 
-    Local part and domain in lower case and NFC, the resource as it is. ValueError, with what is wrong, for anything
-    else; a domain alone is no address of a person or an agent.
+    Local part and domain become lower case and NFC; the resource stays unchanged. Raise ValueError with the mistake for
+    anything else. A domain alone is not the address of a person or an agent.
     """
     address, slash, resource = text.partition("/")
     local, at, domain = address.partition("@")
@@ -39,7 +39,10 @@ def parse_jid(text: str) -> str:
 
 
 def parse_domain(text: str) -> str:
-    """A domain, a host name or an IP address (IPv6 in brackets), in lower case. ValueError for anything else."""
+    """Parse a domain, a host name or an IP address (IPv6 in brackets), and return it in lower case.
+
+    Raise ValueError for anything else.
+    """
     domain = unicodedata.normalize("NFC", text).lower().removesuffix(".")
     if domain.startswith("[") and domain.endswith("]"):
         try:
@@ -91,18 +94,18 @@ def _is_letter_or_digit(letter: str) -> bool:
     return unicodedata.category(letter) in LETTER_AND_DIGIT_CATEGORIES
 
 
-@lru_cache(maxsize=4096)  # asked for the same few, many times a message
+@lru_cache(maxsize=4096)  # called with the same few JIDs, many times a message
 def bare_jid(jid: str) -> str:
-    """The bare JID (RFC 7622): without its resource."""
+    """Return the bare JID (RFC 7622): the JID without its resource."""
     return jid.split("/", 1)[0]
 
 
 def local_part(jid: str) -> str:
-    """What stands before the @, or the whole domain of a JID without one."""
+    """Return the part before the @, or the domain of a JID without an @."""
     return bare_jid(jid).split("@", 1)[0]
 
 
 @lru_cache(maxsize=4096)  # as `bare_jid`
 def jid_domain(jid: str) -> str:
-    """The domain of a JID."""
+    """Return the domain of a JID."""
     return bare_jid(jid).rpartition("@")[2]

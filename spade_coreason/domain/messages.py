@@ -1,4 +1,4 @@
-"""What comes in, as values: a request, an answer to one of ours, a bounce, or what somebody says about a message."""
+"""Messages as values: the events of a turn, which are sent, and the inbound messages that a stanza may hold."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from .value import value
 
 @value
 class TextEmitted:
-    """A text of the answer, in Markdown: to a program a block with the id that `derive_part_id` gives to its number.
+    """A text of the reply, in Markdown. A program receives it as a block with the id that `derive_part_id` gives its number.
 
-    `choices` are what may be said to it: a value and its label each.
+    `choices` are possible replies to it, each a value and its label.
     """
 
     content: str
     number: int
     short_text: str | None = None
-    """What a person reads of it, where that is not all."""
+    """The text that a person reads instead of a longer `content`."""
     links: tuple[str, ...] = ()
-    """To files in it, or to all of it: for a person each is a message of its own, which clients show as the file."""
+    """Links to files in the text, or to the whole text. Each is sent to a person as a message that clients show as the file."""
     choices: tuple[tuple[str, str], ...] = ()
 
 
 @value
 class BlockEmitted:
-    """One block of the answer that is more than a text."""
+    """One block of the reply that is not a plain text."""
 
     block: ThinkingBlock | DataBlock | UserErrorBlock
     short_text: str | None = None
     links: tuple[str, ...] = ()
-    """As of a text."""
+    """Links to files, as in `TextEmitted`."""
 
 
 @value
 class StreamStarted:
-    """A stream is open. Several of one turn may interleave."""
+    """A stream is open. Several streams of one turn may interleave."""
 
     stream_id: str
     title: str | None = None
@@ -64,22 +64,22 @@ class StreamEnded:
     stream_id: str
     short_text: str | None = None
     links: tuple[str, ...] = ()
-    """As of a text."""
+    """Links to files, as in `TextEmitted`."""
 
 
 @value
 class StreamAborted:
-    """The stream ends before its time. It concerns this stream only."""
+    """A stream ends early. Other streams of the turn continue."""
 
     stream_id: str
     reason: str
     replacement: str | None = None
-    """What stands in the place of all that it said."""
+    """The text that replaces all text of the stream."""
 
 
 @value
 class Completed:
-    """The turn is over, and went well."""
+    """The turn has ended successfully."""
 
     conversation_id: str
     state: str
@@ -87,19 +87,19 @@ class Completed:
 
 @value
 class Failed:
-    """The turn is over, and did not go well. `code` is one of the contract's error codes."""
+    """The turn has failed. `code` is one of the contract's error codes (`ErrorCode`)."""
 
     message: str
     code: int
     recoverable: bool
     incident: str | None = None
     is_reported: bool = False
-    """Whether an error block has said so already."""
+    """True if an error block has reported the failure already."""
 
 
 @value
 class Refused:
-    """The request was not run. `retry_after_s` says when it is worth another try, None that it is not."""
+    """The request was refused without a turn. `retry_after_s` is the time to wait before a retry; None: a retry is useless."""
 
     message: str
     code: int
@@ -112,19 +112,19 @@ TurnEvent: TypeAlias = (
 
 
 def derive_part_id(key: UUID, number: int) -> UUID:
-    """The id of a block or a stream of a turn, by the inbox key of the request and its number, from 1.
+    """Derive the id of a block or stream of a turn from the inbox key of the request and its number, counted from 1.
 
-    A turn that runs again gives the same ids.
+    A turn that runs again derives the same ids.
     """
     return UUID(int=key.int ^ number)
 
 
-# Ids and threads are echoed, and a quote takes six times its room there. Longer ones are nobody's.
+# Ids and threads are echoed, and an escaped quote takes six times its size there. Real ones are never longer.
 MAX_ID_CHARACTERS = 1024
 
 PARENT_THREAD = "parent_thread"
 
-# What the platform says about a request; nobody else may.
+# Metadata of a request that only the platform may set.
 RESERVED_METADATA = frozenset(
     {
         "conversation_id",
@@ -146,15 +146,15 @@ RESERVED_METADATA = frozenset(
     }
 )
 
-# By this a program says, in the metadata of its request, that the query is a command as a person writes it.
 COMMAND_METADATA = "command"
+"""The metadata by which a program marks the query of its request as a command, written as a person writes it."""
 
 LINEAGE_FIELDS = ("request_id", "root_request_id", "parent_request_id")
 
 
 @value
 class InboundRequest:
-    """A request and where it came from. `channel` is the kind of its sender."""
+    """A request and its origin. `channel` is the kind of its sender."""
 
     channel: str
     sender: str
@@ -162,96 +162,99 @@ class InboundRequest:
     thread: str | None
     payload: dict[str, Any]
     content: str
-    """What makes it another message than one with the same id."""
+    """The content that tells the request from another one with the same id."""
     message_type: str = "chat"
     metadata: Mapping[str, Any] = field(default_factory=dict)
     wants_receipt: bool = False
     uses_chat_states: bool = False
     wants_displayed_marker: bool = False
-    """Whether the sender wants to know when it is read (XEP-0333)."""
+    """True if the sender asks to be told when the request is read (XEP-0333)."""
     replaces: str | None = None
     """The id of the sender's own message that this one corrects (XEP-0308)."""
     origin_id: str | None = None
-    """The id by which others refer to it, where that is not the stanza's (XEP-0359): its sender's, or in a room the room's."""
+    """The id by which others refer to the request, if it is not the stanza's (XEP-0359): that of the sender or the room."""
     uses_replies: bool = False
-    """Whether the sender's client knows replies (XEP-0461), for it is one."""
+    """True if the sender's client supports replies (XEP-0461), because the request is one."""
     request_id: UUID | None = None
     root_request_id: UUID | None = None
     parent_request_id: UUID | None = None
     capabilities: ClientCapabilities | None = None
     hops: int = 0
-    """Through how many agents it came, as the last of them says."""
+    """The number of agents that passed the request on, as the last of them reports it."""
     archive_id: str = ""
-    """What our own server calls it (XEP-0359), where it has no id."""
+    """The id that our own server gives a request without an id (XEP-0359)."""
     owner: str = ""
-    """Whose conversation it is, where that is not the bare JID of the sender: a room's, or one of its occupants'."""
+    """The owner of the conversation, if it is not the bare JID of the sender: a room or one of its occupants."""
     address: str = ""
-    """Where a text answer goes, where that is not the bare JID of the sender."""
+    """The address for a reply in text, if it is not the bare JID of the sender."""
     nickname: str = ""
-    """What the sender is called in a room."""
+    """The nickname of the sender in a room."""
 
     @property
     def may_be_command(self) -> bool:
-        """Whether its text may be a command. In a room anybody could stop what another has asked; a program says so."""
+        """True if the text may be a command. A program has to mark it as one.
+
+        In a room it never is: any occupant could stop another's request.
+        """
         return self.channel == "person" or (self.channel == "program" and self.metadata.get(COMMAND_METADATA) is True)
 
     @property
     def is_text_only(self) -> bool:
-        """Whether it is a text alone, of which an agent gets a copy, and so can change nothing."""
+        """True if the payload is only a text. An agent gets a copy of it and so cannot change it."""
         return len(self.payload) == 1 and self.channel in ("person", "room")
 
     def to_json(self) -> str:
-        """For the inbox; `from_json` reads it again. Without `content`, which only the key needs."""
-        row: dict[str, Any] = {
+        """Return the JSON text for the inbox; `from_json` reads it. It omits `content`, which only the inbox key needs."""
+        fields: dict[str, Any] = {
             "channel": self.channel,
             "sender": self.sender,
             "stanza_id": self.stanza_id,
             "payload": self.payload,
         }
         if self.thread is not None:
-            row["thread"] = self.thread
+            fields["thread"] = self.thread
         if self.message_type != "chat":
-            row["message_type"] = self.message_type
+            fields["message_type"] = self.message_type
         if self.metadata:
-            row["metadata"] = dict(self.metadata)
+            fields["metadata"] = dict(self.metadata)
         if self.channel == "program":
-            row |= self._program_fields()
+            fields |= self._program_fields()
         if self.uses_chat_states:
-            row["uses_chat_states"] = True
+            fields["uses_chat_states"] = True
         if self.uses_replies:
-            row["uses_replies"] = True
+            fields["uses_replies"] = True
         if self.origin_id is not None:
-            row["origin_id"] = self.origin_id
+            fields["origin_id"] = self.origin_id
         if self.owner:
-            row |= {"owner": self.owner, "address": self.address, "nickname": self.nickname}
-        return to_json(row).decode()
+            fields |= {"owner": self.owner, "address": self.address, "nickname": self.nickname}
+        return to_json(fields).decode()
 
     def _program_fields(self) -> dict[str, Any]:
-        """What only programs say."""
-        said = {name: ident for name in LINEAGE_FIELDS if (ident := getattr(self, name)) is not None}
+        """Return the fields that only requests of programs have."""
+        fields: dict[str, Any] = {name: ident for name in LINEAGE_FIELDS if (ident := getattr(self, name)) is not None}
         if self.capabilities is not None:
-            said["capabilities"] = self.capabilities.dump()
+            fields["capabilities"] = self.capabilities.dump()
         if self.hops:
-            said["hops"] = self.hops
-        return said
+            fields["hops"] = self.hops
+        return fields
 
     @classmethod
     def from_json(cls, text: str | bytes) -> InboundRequest:
-        """What `to_json` wrote."""
-        row = from_json(text)
-        if "language" in row:  # the name of the channel in rows written before 0.1.0
-            row["channel"] = row.pop("language")
+        """Read a request from the JSON text that `to_json` wrote."""
+        fields = from_json(text)
+        if "language" in fields:  # the name of the channel in rows written before 0.1.0
+            fields["channel"] = fields.pop("language")
         for name in LINEAGE_FIELDS:
-            if row.get(name) is not None:
-                row[name] = UUID(row[name])
-        if "capabilities" in row:
-            row["capabilities"] = ClientCapabilities.model_validate(row["capabilities"])
-        row.setdefault("thread", None)
-        return cls(content="", **row)
+            if fields.get(name) is not None:
+                fields[name] = UUID(fields[name])
+        if "capabilities" in fields:
+            fields["capabilities"] = ClientCapabilities.model_validate(fields["capabilities"])
+        fields.setdefault("thread", None)
+        return cls(content="", **fields)
 
 
 class ReplyEvent(NamedTuple):
-    """An event that answers a request of ours, from whoever sent it. `type` is without the prefix `ai.coreason.`."""
+    """An event of a reply to a request of ours; its sender is not verified. `type` omits the prefix `ai.coreason.`."""
 
     sender: str
     request_id: str
@@ -261,7 +264,7 @@ class ReplyEvent(NamedTuple):
 
 
 class Bounce(NamedTuple):
-    """The server, or the other side, sent a message of ours back."""
+    """A message of ours that the server or its addressee sent back."""
 
     sender: str
     stanza_id: str
@@ -270,7 +273,7 @@ class Bounce(NamedTuple):
 
 
 class MalformedRequest(NamedTuple):
-    """Something that claims to be a request and cannot be read."""
+    """A message that claims to be a request and cannot be read."""
 
     sender: str
     stanza_id: str
@@ -280,25 +283,25 @@ class MalformedRequest(NamedTuple):
 
 
 class Retraction(NamedTuple):
-    """The sender takes a message of theirs back (XEP-0424)."""
+    """The sender retracts a message of their own (XEP-0424)."""
 
     sender: str
     stanza_id: str
 
 
 class Reaction(NamedTuple):
-    """What the sender feels about a message of ours (XEP-0444); nothing takes back what they felt before."""
+    """The sender's reactions to a message of ours (XEP-0444). An empty tuple takes back earlier reactions."""
 
     sender: str
     stanza_id: str
     emojis: tuple[str, ...]
     nickname: str = ""
-    """What the sender is called in a room, where everybody may feel something about a message."""
+    """The nickname of the sender in a room, where all occupants may react to a message."""
 
 
 InboundMessage: TypeAlias = InboundRequest | ReplyEvent | Bounce | MalformedRequest | Retraction | Reaction | None
 
 
 def owner_of(inbound: InboundRequest) -> str:
-    """Whose conversation it is: by default the bare JID of the sender (a full one changes with every reconnect)."""
+    """Return the owner of the conversation: by default the sender's bare JID, as a full JID changes with every reconnect."""
     return inbound.owner or bare_jid(inbound.sender)

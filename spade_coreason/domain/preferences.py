@@ -1,4 +1,4 @@
-"""What a person prefers of an agent: the language, whether its thoughts are shown, whether its answers grow."""
+"""The preferences of a person for an agent: the language, and whether thoughts and streamed replies are shown."""
 
 from __future__ import annotations
 
@@ -12,28 +12,31 @@ from functools import lru_cache
 log = logging.getLogger(__name__)
 
 PREFERENCES = "preferences"
-"""The scope, and the one name in it, under which a store keeps them; the holder is the person."""
+"""The scope, and the only name in it, under which preferences are stored; their holder is the person."""
 
 _LANGUAGE_TAG = re.compile(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*")
 _MAX_TAG_CHARACTERS = 35
 
 
 def is_language_tag(text: str) -> bool:
-    """Whether it has the form of a language tag (BCP 47, RFC 5646, 2.1): "de", "pt-BR", "zh-Hant-TW". At most 35 characters."""
+    """Return True if a text has the form of a language tag, such as "de", "pt-BR" or "zh-Hant-TW".
+
+    The form is that of BCP 47 (RFC 5646, 2.1), with at most 35 characters.
+    """
     return len(text) <= _MAX_TAG_CHARACTERS and _is_tag(text)
 
 
-@lru_cache(maxsize=256)  # asked for the same few, at every message
+@lru_cache(maxsize=256)  # called with the same few tags, for every message
 def _is_tag(text: str) -> bool:
     return _LANGUAGE_TAG.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """What one person prefers of one agent; None is what is usual for the agent. `ValueError` says what cannot be preferred.
+    """The preferences of one person for one agent; None means the agent's default. Raises ValueError for an invalid value.
 
-    `language` is a language tag (BCP 47), `thoughts` whether they are said beside "typing…", `streaming` whether an answer
-    may be shown before it is whole.
+    `language` is a language tag (BCP 47). If `thoughts` is true, thoughts are shown beside "typing…". If `streaming` is true,
+    a reply may be shown before it is complete.
     """
 
     language: str | None = None
@@ -48,18 +51,21 @@ class Preferences:
                 raise ValueError(f"{name} is True, False or None, not {value!r}")
 
     def to_json(self) -> str:
-        """For the store; `from_stored` reads it again."""
+        """Return the JSON text for storage; `from_stored` reads it."""
         return json.dumps({name: value for name, value in asdict(self).items() if value is not None})
 
     @classmethod
     def from_stored(cls, stored: Mapping[str, str]) -> Preferences:
-        """From what a store has in the scope. What cannot be read is as if it were not there, and the log says so."""
+        """Read the preferences from the values stored in their scope.
+
+        Preferences that cannot be read are logged as an error, and the defaults apply.
+        """
         text = stored.get(PREFERENCES)
         if text is None:
             return DEFAULTS
         try:
             return cls(**json.loads(text))
-        except (TypeError, ValueError) as error:  # of a newer version, which knows more of them
+        except (TypeError, ValueError) as error:  # stored by a newer version, which has more preferences
             log.error("preferences that cannot be read are left aside: %s", error)
             return DEFAULTS
 

@@ -1,4 +1,4 @@
-"""Words of a text and what they say about it: the score of full text, the same on every database."""
+"""Words of a text, and a full-text score that is the same on every database."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def replace_lone_surrogates(value: Any) -> Any:
-    """A JSON value without lone surrogates, which no UTF-8 has."""
+    """Replace lone surrogates in the texts of a JSON value, because UTF-8 cannot encode them."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
@@ -31,7 +31,7 @@ _STEM_CHARACTERS = 5
 
 _MAX_ENDING_CHARACTERS = 3
 
-# What a question is made of, and not what it is about.
+# Words that belong to the form of a question and not to its subject.
 _STOP_WORDS = frozenset(
     """
     a about all also am an and any are as at be been but by can could did do does for from had has have he her him his how i
@@ -48,37 +48,37 @@ _STOP_WORDS = frozenset(
 
 
 def split_words(text: str) -> list[str]:
-    """The words of a text in their order, in lower case and without accents."""
+    """Split a text into its words, in order, in lower case and without accents."""
     if not text.isascii():
         text = unicodedata.normalize("NFC", _ACCENT.sub("", unicodedata.normalize("NFKD", text)))
     return [word[:_MAX_WORD_CHARACTERS] for word in _WORD.findall(text.casefold())]
 
 
 def extract_keywords(query: str) -> list[str]:
-    """The words of a question that say what it is about, each once; all of them where nothing else would remain."""
-    found = list(dict.fromkeys(split_words(query)))
-    return [word for word in found if word not in _STOP_WORDS] or found
+    """Return the words of a question that name its subject, each once. If none would remain, return all of its words."""
+    words = list(dict.fromkeys(split_words(query)))
+    return [word for word in words if word not in _STOP_WORDS] or words
 
 
 def stem(word: str) -> str:
-    """The beginning that the forms of a word have in common: `polic` of policy and of policies."""
+    """Return the beginning that the forms of a word share: `polic` for policy and for policies."""
     return word if len(word) <= _STEM_CHARACTERS else word[: max(_STEM_CHARACTERS, len(word) - 2)]
 
 
 def search_forms(word: str) -> tuple[str, ...]:
-    """What all forms of a word are found by: whole words, or a beginning with an asterisk behind it."""
+    """Return the search terms that match all forms of a word: whole words, or a stem followed by an asterisk."""
     if len(word) < 3:
         return (word,)
     if len(word) < _STEM_CHARACTERS:
-        one = _to_singular(word)
-        return one, f"{one}s"
+        singular = _to_singular(word)
+        return singular, f"{singular}s"
     return (f"{stem(word)}*",)
 
 
 def keyword_coverage(keywords: Sequence[str], spaced_words: str) -> float:
-    """The share of the words `keywords` (see `extract_keywords`) that are among those of a text, which have spaces between them.
+    """Return the share (0 to 1) of `keywords` that occur in a text; see `extract_keywords`.
 
-    Forms of a word count as the word.
+    `spaced_words` are the words of the text, separated by spaces. Other forms of a word count as the word.
     """
     if not keywords:
         return 0.0

@@ -1,4 +1,4 @@
-"""Values: objects that are made once, read often, and never changed."""
+"""Value classes: their objects are built once, read often and never changed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def value(cls: type[T]) -> type[T]:
-    """Makes a class of values of its fields, as `dataclass` does. Whoever sets a field of one is told so by the type checker.
+    """Make a dataclass whose fields must not be set again. The type checker reports code that sets one.
 
-    At run time nothing is in the way: a frozen dataclass pays a call for every field of every object, a NamedTuple one for
-    every look at a field.
+    Nothing prevents it at run time, because that would cost time: a frozen dataclass pays a call for every field of every
+    object, and a NamedTuple pays one for every access to a field.
     """
     return dataclasses.dataclass(slots=True)(cls)
 
 
 def replace(instance: T, **changes: Any) -> T:
-    """The same value but for these fields. TypeError for one that it does not have."""
+    """Return a copy of a value with these fields changed. Raise TypeError for a field that it does not have."""
     return cast(T, dataclasses.replace(cast(Any, instance), **changes))
