@@ -1,4 +1,4 @@
-"""Settings: YAML or TOML and the environment, read once into one frozen value; user code by name."""
+"""Settings from YAML or TOML and the environment, read once into a frozen value, and user code loaded by name."""
 
 import lazy_loader
 

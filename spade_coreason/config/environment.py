@@ -1,4 +1,4 @@
-"""What the environment says about settings: variables that override keys, and `${VAR}` inside of values."""
+"""Settings from the environment: variables that override keys, and `${VAR}` references inside values."""
 
 from __future__ import annotations
 
@@ -22,20 +22,24 @@ KeyPath = tuple[str | int, ...]
 
 
 def variable_for(path: KeyPath) -> str:
-    """The variable that overrides a key: `SPADE_COREASON_SERVER__PORT` for server.port."""
+    """Return the name of the variable that overrides a key: `SPADE_COREASON_SERVER__PORT` for server.port."""
     return PREFIX + "__".join(str(step) for step in path).upper()
 
 
 class _Variables(EnvSettingsSource):
-    """The variables that name keys, as one value of nested sections."""
+    """The variables that name keys, as one mapping of nested sections."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        fields = cast("type[BaseSettings]", Settings)  # a plain model: the environment is one of its sources, in our order
+        # Settings is a plain model: the environment is one of its sources, and we choose their order.
+        fields = cast("type[BaseSettings]", Settings)
         super().__init__(fields, env_prefix=PREFIX, env_nested_delimiter="__", env_ignore_empty=True)
         self.env_vars = {name.lower(): text for name, text in environ.items() if text and name.startswith(PREFIX)}
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
-        """What begins with [ or { is YAML, which JSON is part of. What is none stays a text, and so a mistake of that key."""
+        """Parse a value that begins with [ or { as YAML, which includes JSON.
+
+        Invalid YAML stays a text, so that it is reported as a mistake of that key.
+        """
         if not isinstance(value, str) or not value.startswith(("[", "{")):
             return value
         try:
@@ -45,10 +49,10 @@ class _Variables(EnvSettingsSource):
 
 
 def read_overrides(environ: Mapping[str, str]) -> dict[str, Any]:
-    """The values of the keys that the environment names, in their sections.
+    """Read the keys that the environment overrides, in their sections.
 
-    An empty variable counts as unset, and one with our prefix whose first word is no key is somebody else's, unless it has
-    the form of a nested key.
+    An empty variable counts as unset. A variable with our prefix whose first word is not a key belongs to another program
+    and is ignored. If it has the form of a nested key, it is a ConfigError.
     """
     known = keys_of(Settings)
     for variable in sorted(name for name, text in environ.items() if text and name.startswith(PREFIX)):
@@ -63,13 +67,13 @@ def read_overrides(environ: Mapping[str, str]) -> dict[str, Any]:
 def merge_overrides(
     values: Mapping[str, Any], overrides: Mapping[str, Any], environ: Mapping[str, str], path: KeyPath = ()
 ) -> dict[str, Any]:
-    """The values of a file with those of the environment in their places; a variable of a whole section replaces it."""
+    """Merge the overrides of the environment into the values of a file. A variable for a whole section replaces it."""
     merged = dict(values)
     for step, value in overrides.items():
         inner, here = merged.get(step), (*path, step)
         if environ.get(variable_for(here)) or not isinstance(value, Mapping):
             merged[step] = value
-        elif isinstance(inner, Mapping | None):  # what is no section is reported as that, whatever the environment says
+        elif isinstance(inner, Mapping | None):  # any other value is no section and stays, so that it is reported as that
             merged[step] = merge_overrides(inner or {}, value, environ, here)
     return merged
 
@@ -77,33 +81,33 @@ def merge_overrides(
 def expand_references(
     values: Mapping[str, Any], environ: Mapping[str, str], file_name: str, *, optional: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The values with every `${VAR}` and `${VAR:-default}` in their texts replaced; `$${` is a plain `${`.
+    """Replace every `${VAR}` and `${VAR:-default}` in the texts of the values; `$${` becomes a plain `${`.
 
-    The default counts where the variable is unset or empty. ConfigError for those that are unset and have none, but in the
-    `optional` sections.
+    The default applies if the variable is unset or empty. Raise ConfigError for unset variables without a default, except
+    in the `optional` sections.
     """
-    wrong: list[ConfigError] = []
+    errors: list[ConfigError] = []
 
-    def replaced(found: re.Match[str], path: KeyPath) -> str:
+    def resolve(match: re.Match[str], path: KeyPath) -> str:
         try:
-            return _resolve_reference(found, environ, f"{file_name}: {format_key(path)}")
+            return _resolve_reference(match, environ, f"{file_name}: {format_key(path)}")
         except ConfigError as error:
             if path[0] not in optional:
-                wrong.append(error)
+                errors.append(error)
             return ""
 
-    def inside(value: Any, path: KeyPath) -> Any:
+    def expand(value: Any, path: KeyPath) -> Any:
         if isinstance(value, str):
-            return REFERENCE.sub(lambda found: replaced(found, path), value)
+            return REFERENCE.sub(lambda match: resolve(match, path), value)
         if isinstance(value, Mapping):
-            return {key: inside(inner, (*path, key)) for key, inner in value.items()}
+            return {key: expand(inner, (*path, key)) for key, inner in value.items()}
         if isinstance(value, list):
-            return [inside(inner, (*path, number)) for number, inner in enumerate(value)]
+            return [expand(inner, (*path, number)) for number, inner in enumerate(value)]
         return value
 
-    expanded: dict[str, Any] = inside(values, ())
-    if wrong:
-        raise ConfigError.combine(wrong)
+    expanded: dict[str, Any] = expand(values, ())
+    if errors:
+        raise ConfigError.combine(errors)
     return expanded
 
 
@@ -124,5 +128,5 @@ def _resolve_reference(match: re.Match[str], environ: Mapping[str, str], place: 
 
 
 def format_key(path: KeyPath) -> str:
-    """A key as a person writes it: agents[2].jid"""
+    """Format a key as a person writes it: agents[2].jid"""
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")

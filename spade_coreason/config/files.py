@@ -1,4 +1,4 @@
-"""A settings file as plain values: YAML or TOML, with the line and column of what cannot be read."""
+"""Settings files parsed as plain values: YAML or TOML, with line and column of a mistake."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..exceptions import ConfigError
 
 
 def read_file(path: Path, display_name: str) -> dict[str, Any]:
-    """The mapping in a file, {} where it is empty. ConfigError, with `display_name` for the file, if it cannot be read."""
+    """Read the mapping in a file, {} if it is empty. Raise ConfigError if it cannot be read; `display_name` names the file."""
     if path.suffix not in (".yaml", ".yml", ".toml"):
         raise ConfigError(display_name, "must be a YAML or TOML file; name it .yaml or .toml")
     try:
@@ -71,7 +71,7 @@ def _parse_yaml(text: str, display_name: str) -> Any:
 
 
 class _DuplicateKeyError(yaml.MarkedYAMLError):
-    """A key that stands twice in one mapping; YAML forbids it, PyYAML takes the last."""
+    """A key occurs twice in one mapping. YAML forbids it, but PyYAML takes the last one."""
 
 
 class _Loader(yaml.SafeLoader):

@@ -1,4 +1,4 @@
-"""Modules found by name in the project directory first, whatever else is installed or imported already."""
+"""Import of user code by name: the project directory comes first, before installed and already imported modules."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ OUR_PACKAGE = __name__.partition(".")[0]
 
 
 def import_module(name: str, project: Path, place: str) -> ModuleType:
-    """The module `name`, from `project` where that has its first part, else as Python finds it.
+    """Import the module `name`, from `project` if that contains its first part, else as Python finds it.
 
     `project` becomes the first entry of `sys.path`. Another module of the same name that was imported before is replaced
-    in `sys.modules`, with its submodules; who imported it keeps it. ConfigError at `place` if it is not there or cannot be
-    imported: the module, the exception, and where it was raised.
+    in `sys.modules`, with its submodules; code that imported it before is not affected. Raise ConfigError at `place` if
+    the module does not exist or cannot be imported. Its text names the module, the exception and the line that raised it.
     """
     _put_first_on_path(project)
-    importlib.invalidate_caches()  # a file may be newer than the last look at its directory
+    importlib.invalidate_caches()  # a file may be newer than Python's cached list of its directory
     try:
         _import_top_level(name, project)
         return importlib.import_module(name)
@@ -43,23 +43,29 @@ def import_module(name: str, project: Path, place: str) -> ModuleType:
 
 
 def load_attribute(spec: str, project: Path, place: str) -> Any:
-    """What `module:attribute` names, from `project` first. ConfigError at `place` as for `import_module`."""
+    """Return the object that `module:attribute` names; the module is imported by `import_module`.
+
+    Raise ConfigError at `place` if the import fails or there is no such attribute.
+    """
     name, _, path = spec.partition(":")
-    found: Any = import_module(name, project, place)
+    target: Any = import_module(name, project, place)
     for step in path.split("."):
-        if not hasattr(found, step):
-            near = find_closest_name(step, (other for other in dir(found) if not other.startswith("_")))
+        if not hasattr(target, step):
+            near = find_closest_name(step, (other for other in dir(target) if not other.startswith("_")))
             hint = f'did you mean "{near}"?' if near else "correct the name behind the colon"
             file = getattr(sys.modules.get(name), "__file__", None) or ""
-            is_theirs = not file or Path(file).resolve().is_relative_to(project.resolve())
-            where = "" if is_theirs else f" ({file})"  # perhaps not the one that was meant
-            raise ConfigError(place, f'{name}{where} has no "{step}"; {hint}')
-        found = getattr(found, step)
-    return found
+            is_in_project = not file or Path(file).resolve().is_relative_to(project.resolve())
+            location = "" if is_in_project else f" ({file})"  # perhaps not the intended module
+            raise ConfigError(place, f'{name}{location} has no "{step}"; {hint}')
+        target = getattr(target, step)
+    return target
 
 
 def suggest_agent_name(spec: str, project: Path) -> str:
-    """How what does not name an agent may be meant: a module alone, its file, or a point where the colon belongs."""
+    """Suggest the agent that a wrong `spec` may mean.
+
+    The spec may be a module alone or its file, or have a point in place of the colon.
+    """
     module = re.sub(r"\.py(:|$)", r"\1", spec).replace("/", ".").strip(".:")
     above, _, last = module.partition(":") if ":" in module else module.rpartition(".")
     if above and last[:1].isupper():
@@ -74,42 +80,44 @@ def suggest_agent_name(spec: str, project: Path) -> str:
 
 
 def _find_agents(name: str, project: Path) -> list[str]:
-    """The agents that a module of the project defines, as far as its text says; nothing is run."""
+    """Return the names of the agents that a module of the project defines, judged by its text; no code is run."""
     try:
         text = (project / f"{name.replace('.', '/')}.py").read_text("utf-8")
-        defined = ast.parse(text).body
+        statements = ast.parse(text).body
     except (OSError, ValueError, SyntaxError):
         return []
     return [
-        one.name
-        for one in defined
-        if (isinstance(one, ast.AsyncFunctionDef) and any(map(_is_agent, one.decorator_list)))
-        or (isinstance(one, ast.ClassDef) and any(getattr(inner, "name", "") == "assist" for inner in one.body))
+        node.name
+        for node in statements
+        if (isinstance(node, ast.AsyncFunctionDef) and any(map(_is_agent, node.decorator_list)))
+        or (isinstance(node, ast.ClassDef) and any(getattr(inner, "name", "") == "assist" for inner in node.body))
     ]
 
 
 def _is_agent(decorator: ast.expr) -> bool:
-    called = decorator.func if isinstance(decorator, ast.Call) else decorator
-    return getattr(called, "attr", getattr(called, "id", "")) == "agent"
+    function = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return getattr(function, "attr", getattr(function, "id", "")) == "agent"
 
 
 def describe_error(error: BaseException, project: Path) -> str:
-    """An exception in one line: its type, its text, and the file and line where it was raised."""
+    """Describe an exception in one line: its type, its text, and the file and line that raised it."""
     text = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
-    named = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    where = _find_location(error)
-    return f"{named} ({_display_path(where[0], project)}:{where[1]})" if where else named
+    description = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    location = _find_location(error)
+    return f"{description} ({_display_path(location[0], project)}:{location[1]})" if location else description
 
 
 def _find_location(error: BaseException) -> tuple[str, int] | None:
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return error.filename, error.lineno
-    # The import system and the modules beside this one lead to the user's code; it never went wrong in them.
+    # The import system and our own modules only call the user's code; the error is never in them.
     package = os.path.dirname(os.path.dirname(__file__))
-    ways = {os.path.dirname(importlib.__file__), *(os.path.join(package, name) for name in ("", "config", "runtime"))}
-    files = ((frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__))
-    own = [(file, line) for file, line in files if not file.startswith("<frozen") and os.path.dirname(file) not in ways]
-    return own[-1] if own else None
+    callers = {os.path.dirname(importlib.__file__), *(os.path.join(package, name) for name in ("", "config", "runtime"))}
+    frames = ((frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__))
+    user_code = [
+        (file, line) for file, line in frames if not file.startswith("<frozen") and os.path.dirname(file) not in callers
+    ]
+    return user_code[-1] if user_code else None
 
 
 def _display_path(file: str, project: Path) -> str:
@@ -124,7 +132,7 @@ def _put_first_on_path(project: Path) -> None:
 
 
 def _import_top_level(module_name: str, project: Path) -> None:
-    """Sees to it that the first part of `module_name`, if the project has it, is the project's."""
+    """Import the first part of `module_name` from the project, if the project has it."""
     name, _, inner = module_name.partition(".")
     if name == OUR_PACKAGE or name in sys.stdlib_module_names:
         return
@@ -135,8 +143,8 @@ def _import_top_level(module_name: str, project: Path) -> None:
     if loaded is not None and _is_loaded_from(loaded, spec):
         return
     before = {other: sys.modules.pop(other) for other in list(sys.modules) if f"{other}.".startswith(f"{name}.")}
-    # By its spec and not by name: where the project's directory has no __init__.py, a package of that name that is
-    # installed would win over it although it comes later on the path.
+    # Import it by its spec and not by name: an installed package of that name would win over a directory of the project
+    # without __init__.py, although it comes later on the path.
     module = module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -150,7 +158,7 @@ def _import_top_level(module_name: str, project: Path) -> None:
 
 
 def _is_plain_directory(spec: ModuleSpec) -> bool:
-    """Whether it is one without __init__.py: perhaps a package, perhaps no Python at all."""
+    """Return True for a directory without __init__.py: perhaps a package, perhaps no Python at all."""
     return spec.origin is None
 
 
@@ -160,7 +168,7 @@ def _has_submodule(package: ModuleSpec, inner: str) -> bool:
 
 
 def _is_loaded_from(module: ModuleType, spec: ModuleSpec) -> bool:
-    """Whether `module` is what `spec` would load."""
+    """Return True if `module` is the module that `spec` would load."""
     if spec.origin is not None:
         file = getattr(module, "__file__", None)
         return file is not None and _is_same_file(file, spec.origin)
@@ -168,8 +176,8 @@ def _is_loaded_from(module: ModuleType, spec: ModuleSpec) -> bool:
     return first is not None and _is_same_file(first, next(iter(spec.submodule_search_locations or ())))
 
 
-def _is_same_file(one: str, other: str) -> bool:
-    return os.path.realpath(one) == os.path.realpath(other)
+def _is_same_file(file: str, other: str) -> bool:
+    return os.path.realpath(file) == os.path.realpath(other)
 
 
 def _describe_missing_module(name: str, missing: str, project: Path) -> str:
@@ -188,5 +196,5 @@ PROJECT_HINT = "start where it is, or name that directory with --project DIR"
 
 
 def find_closest_name(name: str, names: Iterable[str]) -> str | None:
-    """The known name that was probably meant."""
+    """Return the name among `names` that is most like `name`, or None if none is."""
     return next(iter(difflib.get_close_matches(name, list(names), n=1)), None)

@@ -1,4 +1,4 @@
-"""Settings from a file and the environment, read once, or the one line that says what is wrong."""
+"""Settings read once from a file and the environment, or a one-line error."""
 
 from __future__ import annotations
 
@@ -17,44 +17,45 @@ from .validation import describe_mistakes, find_problems, find_warnings
 
 
 def load_settings(path: Path | None, project: Path, environ: Mapping[str, str], *, logs_in: bool = True) -> Settings:
-    """Settings from the file at `path` (none: the defaults), overridden by the environment.
+    """Read the settings from the file at `path` (None: the defaults), overridden by the environment.
 
-    A relative `path`, and every relative path in the file, counts from `project`. A variable `SPADE_COREASON_SECTION__KEY`
-    overrides section.key. A mistake is a ConfigError whose text is one line: file, key, cause, remedy; what else is wrong is
-    among its `others`. Where nobody `logs_in`, no agent needs its secrets.
+    A relative `path`, and every relative path in the file, is relative to `project`. A variable
+    `SPADE_COREASON_SECTION__KEY` overrides section.key. Without `logs_in`, agents need no secrets.
+
+    Raise ConfigError for a mistake. Its text is one line with file, key, cause and remedy; further mistakes are its `others`.
     """
     project = project.expanduser().absolute()
-    shown = None if path is None else _display_name(path, project)
-    raw = {} if path is None or shown is None else read_file(project / path, shown)
-    found = read_overrides(environ)
+    file_name = None if path is None else _display_name(path, project)
+    raw = {} if path is None or file_name is None else read_file(project / path, file_name)
+    overrides = read_overrides(environ)
 
     def place(key: Key) -> str:
         for length in range(len(key), 0, -1):
             variable = variable_for(key[:length])
             if environ.get(variable):
                 return variable if length == len(key) else f"{variable}: {format_key(key)}"
-        return f"{shown}: {format_key(key)}" if shown else format_key(key)
+        return f"{file_name}: {format_key(key)}" if file_name else format_key(key)
 
     try:
         values = merge_overrides(
-            expand_references(raw, environ, shown or "", optional=() if logs_in else ("agents",)), found, environ
+            expand_references(raw, environ, file_name or "", optional=() if logs_in else ("agents",)), overrides, environ
         )
     except RecursionError as error:
-        raise ConfigError(shown or "", "an anchor (&) contains itself; write it out") from error
+        raise ConfigError(file_name or "", "an anchor (&) contains itself; write it out") from error
     try:
         settings = Settings.model_validate(values, context={"project": project})
     except ValidationError as error:
-        wrong = describe_mistakes(error, merge_overrides(raw, found, environ))
-        raise ConfigError.combine(ConfigError(place(key), problem) for key, problem in wrong) from error
+        mistakes = describe_mistakes(error, merge_overrides(raw, overrides, environ))
+        raise ConfigError.combine(ConfigError(place(key), problem) for key, problem in mistakes) from error
     settings = _with_external_domain(settings)
-    if wrong := list(find_problems(settings, logs_in=logs_in)):
-        raise ConfigError.combine(ConfigError(place(key), problem) for key, problem in wrong)
+    if mistakes := list(find_problems(settings, logs_in=logs_in)):
+        raise ConfigError.combine(ConfigError(place(key), problem) for key, problem in mistakes)
     if logs_in:
         agents = tuple(_with_password(agent, place(("agents", n))) for n, agent in enumerate(settings.agents))
         settings = settings.model_copy(update={"agents": agents})
-    literal = [] if "agents" in found else _find_literal_passwords(raw)
-    said = tuple(f"{place(key)}: {text}" for key, text in find_warnings(settings, literal))
-    settings._origin = Origin(project, shown, said)
+    literal_passwords = [] if "agents" in overrides else _find_literal_passwords(raw)
+    warnings = tuple(f"{place(key)}: {text}" for key, text in find_warnings(settings, literal_passwords))
+    settings._origin = Origin(project, file_name, warnings)
     return settings
 
 
@@ -64,12 +65,12 @@ def _display_name(path: Path, project: Path) -> str:
 
 
 def _with_external_domain(settings: Settings) -> Settings:
-    """On an external server the domain is the agents' own, where none is named."""
+    """Default the domain of an external server to the domain of the first agent."""
     server = settings.server
     if server.is_local or "domain" in server.model_fields_set or not settings.agents:
         return settings
-    named = server.model_copy(update={"domain": jid_domain(settings.agents[0].jid)})
-    return settings.model_copy(update={"server": named})
+    server = server.model_copy(update={"domain": jid_domain(settings.agents[0].jid)})
+    return settings.model_copy(update={"server": server})
 
 
 def _with_password(agent: AgentSettings, place: str) -> AgentSettings:

@@ -1,4 +1,4 @@
-"""Manifests read from YAML or JSON files, with mistakes said in one line."""
+"""Manifests read from YAML or JSON files, with mistakes reported in one line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..contracts.manifest import NonEmpty, Version
 from ..contracts.memory import ManifestMemory
 from ..exceptions import ConfigError
 
-# What to say by pydantic's error types, where its own words are about Python.
+# Messages by pydantic's error types, for those whose own messages are about Python.
 _MESSAGES = {
     "missing": "is missing",
     "string_type": "must be a text; put it into quotes",
@@ -30,7 +30,7 @@ _MESSAGES = {
 
 
 class ShortManifest(StrictModel):
-    """What `AgentDefinition.simple` takes, as a file."""
+    """A short manifest: the parameters of `AgentDefinition.simple` as a file."""
 
     name: NonEmpty
     version: Version = "0.1.0"
@@ -41,20 +41,21 @@ class ShortManifest(StrictModel):
 
 
 def load_manifest(path: str | Path) -> AgentDefinition:
-    """Read the manifest in a YAML or JSON file: in full, or only `name` and the other parameters of `AgentDefinition.simple`.
+    """Read a manifest from a YAML or JSON file.
 
-    Raises ConfigError, which names the file, the field and the cause.
+    The manifest is complete, or has only `name` and the other parameters of `AgentDefinition.simple`. Raise ConfigError
+    with the file, the field and the cause.
     """
     path = Path(path)
     data = _load_mapping(path)
     is_short = "name" in data and "metadata" not in data
     model: type[BaseModel] = ShortManifest if is_short else AgentDefinition
     try:
-        found = model.model_validate(data)
+        manifest = model.model_validate(data)
     except ValidationError as error:
         field, problem = _first_problem(error, model)
         raise ConfigError(f"{path}: {field}" if field else str(path), problem) from error
-    return found if isinstance(found, AgentDefinition) else AgentDefinition.simple(**dict(found))
+    return manifest if isinstance(manifest, AgentDefinition) else AgentDefinition.simple(**dict(manifest))
 
 
 def _load_mapping(path: Path) -> dict[str, Any]:
@@ -79,11 +80,11 @@ def _load_mapping(path: Path) -> dict[str, Any]:
 
 
 def _first_problem(error: ValidationError, model: type[BaseModel]) -> tuple[str, str]:
-    """Where the mistake is that is best corrected first, and what it is."""
-    # A mistyped key is also a missing one; the former says more.
-    found = min(error.errors(include_url=False), key=lambda details: details["type"] != "extra_forbidden")
+    """Return the field and the description of the mistake to correct first."""
+    # A mistyped key is also reported as missing; the unknown key says more.
+    details = min(error.errors(include_url=False), key=lambda details: details["type"] != "extra_forbidden")
     section, field = model, ""
-    for step in found["loc"]:
+    for step in details["loc"]:
         if isinstance(step, int):
             field += f"[{step}]"
             continue
@@ -94,21 +95,21 @@ def _first_problem(error: ValidationError, model: type[BaseModel]) -> tuple[str,
         section = variants[0] if variants else section
         field += f".{step}" if field else str(step)
         model = _keys_of(section).get(str(step), model)
-    if found["type"] == "extra_forbidden":
-        return field, _describe_unknown_key(str(found["loc"][-1]), section)
-    if found["type"] == "value_error":
-        return field, str(found["ctx"]["error"])
-    message = found["msg"].replace("Input should be", "must be").replace("String should", "must")
-    return field, _MESSAGES.get(found["type"], message)
+    if details["type"] == "extra_forbidden":
+        return field, _describe_unknown_key(str(details["loc"][-1]), section)
+    if details["type"] == "value_error":
+        return field, str(details["ctx"]["error"])
+    message = details["msg"].replace("Input should be", "must be").replace("String should", "must")
+    return field, _MESSAGES.get(details["type"], message)
 
 
 def _keys_of(section: type[BaseModel]) -> dict[str, Any]:
-    """What may stand in a section, by the names that a file has for it."""
+    """Return the keys of a section as they are written in a file, each with its annotation."""
     return {field.alias or name: field.annotation for name, field in section.model_fields.items()}
 
 
 def _sections_in(annotation: Any) -> list[type[BaseModel]]:
-    """The models that a value of this type may be."""
+    """Return the models that a value of this type may be."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [section for inner in get_args(annotation) for section in _sections_in(inner)]

@@ -1,4 +1,4 @@
-"""What the owner of a data directory says about itself, so that other commands find its server and its guest account."""
+"""`run.json`: the running platform of a data directory, through which other commands find its server and guest account."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..exceptions import StoreError
 
 @dataclass(frozen=True)
 class RunFile:
-    """The content of `run.json`, which only its owner may read (0600)."""
+    """The content of `run.json`, which only the owner of the file may read (0600)."""
 
     pid: int
     mode: str
@@ -30,32 +30,35 @@ class RunFile:
 
 
 async def write_private_json(path: Path, content: object) -> None:
-    """Writes JSON that only its owner may read (0600); whoever reads it sees all of it or nothing. StoreError if it cannot."""
+    """Write a JSON file atomically, so that a reader never sees a part of it. Only its owner may read it (0600).
+
+    Raise StoreError if it cannot be written.
+    """
     part = path.with_name(f"{path.name}.part")
     try:
         async with aiofiles.open(part, "w", encoding="utf-8", opener=_open_private) as file:
             await file.write(json.dumps(content, indent=2))
         part.replace(path)
-    except OSError as error:  # of a full disk it names no file
+    except OSError as error:  # if the disk is full, it names no file
         raise StoreError(f"{path}: cannot be written: {error.strerror}; see to the directory, and try again") from error
 
 
 def _open_private(path: str, flags: int) -> int:
     descriptor = os.open(path, flags | os.O_NOFOLLOW, 0o600)
-    with suppress(OSError):  # a file system without rights
-        os.fchmod(descriptor, 0o600)  # one that was there already may have others
+    with suppress(OSError):  # a file system without permissions
+        os.fchmod(descriptor, 0o600)  # a file that existed before may have other permissions
     return descriptor
 
 
 async def write_run_file(data_dir: Path, run: RunFile) -> Path:
-    """Writes `run.json` in the data directory and gives its path."""
+    """Write `run.json` into the data directory and return its path."""
     path = data_dir / "run.json"
     await write_private_json(path, asdict(run))
     return path
 
 
 def read_run_file(data_dir: Path) -> RunFile | None:
-    """What a running platform says, None where there is none."""
+    """Read the `run.json` of a running platform; None if no platform runs."""
     try:
         run = RunFile(**json.loads((data_dir / "run.json").read_text(encoding="utf-8")))
     except (FileNotFoundError, PermissionError, ValueError, TypeError):
@@ -64,7 +67,10 @@ def read_run_file(data_dir: Path) -> RunFile | None:
 
 
 def is_platform_running(data_dir: Path) -> bool:
-    """Whether the platform lives that wrote it: one that was killed leaves its file behind, and its process id to others."""
+    """Return True while the platform of this data directory runs, judged by its lock.
+
+    A platform that was killed leaves `run.json` behind, and another process may get its process id.
+    """
     try:
         with open(data_dir / "lock", "rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

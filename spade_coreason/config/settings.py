@@ -1,4 +1,4 @@
-"""The settings as frozen values: every key, its default and what it may be."""
+"""The settings as frozen values: every key with its type and its default."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Mode = Literal["auto", "embedded", "prosody", "external"]
 
 
 class Section(BaseModel):
-    """A part of the settings. A key without a value is as good as absent; an unknown one is an error."""
+    """Base class of the sections. A key without a value counts as absent; an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, hide_input_in_errors=True)
 
@@ -56,33 +56,33 @@ class Section(BaseModel):
 
 
 class TlsSettings(Section):
-    """How the server's certificate is verified. Local servers are verified by their own certificate."""
+    """The verification of the server's certificate. Local servers are verified by their own certificate."""
 
     verify: bool = True
     ca_file: ProjectPath | None = None
 
 
 class ServerSettings(Section):
-    """The XMPP server. `auto` is a managed Prosody where the program is there, else the embedded server."""
+    """The XMPP server. `auto` starts a managed Prosody if the program is installed, else the embedded server."""
 
     mode: Mode = "auto"
     domain: Domain = "localhost"
     host: Annotated[str, AfterValidator(lambda host: host.strip("[]"))] | None = Field(None, min_length=1)
-    """None: external, what the domain resolves to; local, the loopback address."""
+    """Default: for an external server the address of the domain, for a local server the loopback address."""
     port: Annotated[int, NotBool, Field(ge=1, le=65535)] | None = None
-    """None: external, 5222 or what the domain's SRV record says; local, any free one."""
+    """Default: for an external server the port in the domain's SRV record or 5222, for a local server any free port."""
     tls: TlsSettings = TlsSettings()
 
     @property
     def is_local(self) -> bool:
-        """Whether the server is ours to start (embedded or managed)."""
+        """True if the platform starts the server itself (embedded or managed)."""
         return self.mode != "external"
 
 
 class StorageSettings(Section):
-    """Where what lasts is kept. `durability` full survives a power cut, normal a crash of the program.
+    """The storage of data. `durability` full survives a power cut; normal survives a crash of the program only.
 
-    `url` may hold a password; no text or dump of the settings does.
+    `url` may hold a password, which texts and dumps of the settings hide.
     """
 
     url: DatabaseUrl = Field(f"{SQLITE_PREFIX}data/platform.db", repr=False)
@@ -95,14 +95,14 @@ class StorageSettings(Section):
 
 
 class RetentionLimits(Section):
-    """For how many days a turn is kept, and how many of a conversation. 0: for ever, and all."""
+    """The limits for stored turns: their age in days, and their number in a conversation. 0 means no limit."""
 
     days: Annotated[float, NotBool, Field(ge=0, le=36500, allow_inf_nan=False)] = 0
     turns: CountOrZero = 0
 
 
 class RetentionStates(Section):
-    """What is kept of conversations in a state; None: as of all others."""
+    """The limits for conversations in one state. None: the limits of all other conversations apply."""
 
     active: RetentionLimits | None = None
     completed: RetentionLimits | None = None
@@ -112,13 +112,16 @@ class RetentionStates(Section):
 
 
 class RetentionSettings(RetentionLimits):
-    """What is deleted for good, and when."""
+    """The retention of turns: turns beyond these limits are deleted for good."""
 
     states: RetentionStates = RetentionStates()
 
 
 class ConversationSettings(Section):
-    """The rules of conversations, for all agents or for one. 0: `max_interactions` no limit, `timeout_s` never."""
+    """The rules of conversations, for all agents or for one agent.
+
+    `max_interactions` 0 means no limit, and `timeout_s` 0 means that a conversation never times out.
+    """
 
     max_interactions: CountOrZero = 100
     cooldown_s: Seconds = 300
@@ -134,7 +137,10 @@ class ConversationSettings(Section):
 
 
 class SummariserSettings(Section):
-    """A language model with `/v1/chat/completions`. Without a `url` summaries are made of the sentences themselves."""
+    """The language model that writes summaries, through `/v1/chat/completions`.
+
+    Without a `url`, summaries are made of sentences of the conversation itself.
+    """
 
     url: ApiUrl | None = None
     model: str | None = Field(None, min_length=1)
@@ -149,7 +155,7 @@ class SummariserSettings(Section):
 
 
 class MemorySettings(Section):
-    """Which turns of a conversation are in view, where an agent's manifest does not say. `limit` counts turns, or tokens."""
+    """The memory strategy of agents whose manifest has none. `limit` counts turns, or tokens for token_buffer."""
 
     strategy: Literal["all", "sliding_window", "token_buffer", "summary", "vector_store"] = "sliding_window"
     limit: Count = 20
@@ -162,7 +168,7 @@ class MemorySettings(Section):
 
 
 class KnowledgeSettings(Section):
-    """What finds knowledge by its meaning: nothing, a server with `/v1/embeddings`, or a sentence-transformers model here."""
+    """The search for knowledge by meaning: none, a server with `/v1/embeddings`, or a local sentence-transformers model."""
 
     embedder: Literal["none", "openai", "local"] = "none"
     url: ApiUrl | None = None
@@ -183,10 +189,11 @@ class KnowledgeSettings(Section):
 
 
 class LimitSettings(Section):
-    """`concurrency` is how many turns of one agent run at once, `queue` how many messages wait per conversation.
+    """The limits of a platform.
 
-    An answer to a person that is longer than `file_over_bytes` is a file; 0: never. What `memory_…` says is of interaction
-    memories (`MemoryLimits`).
+    `concurrency` limits the turns of one agent that run at once, and `queue` the messages that wait in one conversation. A
+    reply to a person that is longer than `file_over_bytes` is sent as a file; 0 disables this. The keys `memory_…` limit
+    interaction memories (`MemoryLimits`).
     """
 
     stanza_bytes: Annotated[int, NotBool, Field(ge=10_000)] = 65536
@@ -200,11 +207,12 @@ class LimitSettings(Section):
 
 
 class AccessSettings(Section):
-    """Who may talk to an agent: JIDs, domains or `*` for everybody. None is the agent's own domain.
+    """The senders who may talk to an agent.
 
-    `roster` admits those whom the agent's account has in its roster, too; `ask` lets the `operators` decide about everybody
-    else. `operators` may talk to it, and run the commands that concern everybody; none by default. `rooms` are those into
-    which it may be invited; none by default. Those of its configuration it joins anyway.
+    `allow` lists JIDs, domains or `*` for everyone; None is the agent's own domain. `roster` also allows everyone in the
+    roster of the agent's account. `ask` lets the `operators` decide about all other people. `operators` may talk to the
+    agent and run the commands that concern everyone; by default there are none. `rooms` are the rooms that may invite the
+    agent; by default there are none. The agent always joins the rooms in its own configuration.
     """
 
     allow: tuple[Address, ...] | None = None
@@ -215,37 +223,37 @@ class AccessSettings(Section):
 
 
 class RoomSettings(Section):
-    """A room (XEP-0045) that an agent joins, and what it answers there."""
+    """A room (XEP-0045) that an agent joins, and the messages that it answers there."""
 
     jid: RoomJid
     nick: Nick | None = None
-    """None: what stands before the @ of the agent's JID."""
+    """Default: the part of the agent's JID before the @."""
     password: SecretStr | None = None
     answers: Literal["mention", "command", "all"] = "mention"
     agent_turns: CountOrZero = 6
-    """How many messages of other agents it answers in a row before a person has spoken."""
+    """The number of messages of other agents that it answers in a row before a person has spoken."""
 
 
 class AgentSettings(Section):
-    """One agent: its account, its class and what its constructor is given."""
+    """One agent: its account, its class and the arguments of its constructor."""
 
     jid: Jid
     agent: AgentName
     """`module:attribute`: a class, a factory or an instance."""
     password: SecretStr | None = None
-    """Also what `password_file` holds. None on a local server: the platform makes one up."""
+    """The password, also one read from `password_file`. Default on a local server: the platform generates one."""
     password_file: ProjectPath | None = None
     register_account: bool = Field(False, alias="register")
     options: Annotated[Mapping[str, Any], AfterValidator(MappingProxyType)] = Field({}, repr=False)
-    """Further keyword arguments of the constructor. They may hold secrets and are never shown."""
+    """Further keyword arguments of the constructor. They may hold secrets and so are never shown."""
     manifest: ProjectPath | None = None
     avatar: ProjectPath | None = None
-    """A picture (PNG, JPEG, WebP; at most 40 KiB). None: one is drawn from the agent's name."""
+    """A picture (PNG, JPEG, WebP; at most 40 KiB). Default: a pattern drawn from the agent's name."""
     conversation: ConversationSettings | None = None
-    """Only what differs for this agent; see `Settings.conversation_of`."""
+    """Only the keys that differ for this agent; see `Settings.conversation_of`."""
     access: AccessSettings | None = None
     memory: MemorySettings | None = None
-    """Only what differs for this agent; it goes before what its manifest says."""
+    """Only the keys that differ for this agent. They take precedence over its manifest."""
     rooms: tuple[RoomSettings, ...] = ()
 
     @field_serializer("options")
@@ -255,7 +263,7 @@ class AgentSettings(Section):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where settings come from. `file` is as a person would write it."""
+    """The origin of settings: the project directory, the file as a person would write it, and the warnings."""
 
     project: Path
     file: str | None = None
@@ -263,9 +271,9 @@ class Origin:
 
 
 class Settings(Section):
-    """Everything that is configured. All paths are absolute; a secret is in no text or dump of it.
+    """The complete settings. All paths are absolute; no text or dump of the settings contains a secret.
 
-    Read by `load_settings`, which also checks what concerns several keys at once.
+    `load_settings` reads them, and also checks keys that depend on each other.
     """
 
     server: ServerSettings = ServerSettings()
@@ -283,44 +291,44 @@ class Settings(Section):
     @model_validator(mode="before")
     @classmethod
     def _default_storage_to_data_dir(cls, values: Any) -> Any:
-        # Who names a data directory means everything that is kept.
+        # A person who sets `data_dir` means all stored data.
         if not isinstance(values, Mapping) or not isinstance(values.get("storage"), Mapping | None):
             return values
         directory = Path(str(values.get("data_dir") or "data")).expanduser()
         storage = {"url": f"{SQLITE_PREFIX}{directory}/platform.db", "memory_dir": directory / "memory"}
-        given = {key: value for key, value in (values.get("storage") or {}).items() if value is not None}
-        return {**values, "storage": {**storage, **given}}
+        explicit = {key: value for key, value in (values.get("storage") or {}).items() if value is not None}
+        return {**values, "storage": {**storage, **explicit}}
 
     @property
     def project(self) -> Path:
-        """The directory from which modules and relative paths are resolved."""
+        """The directory for imports of user code and for relative paths."""
         return self._origin.project
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What works and should be otherwise, one line each, for whoever talks to the person."""
+        """Warnings about settings that work but should be changed, one line each, to be shown to the person."""
         return self._origin.warnings
 
     def place(self, key: str) -> str:
-        """Where a key stands, for an error: `config/platform.yaml: agents[2].agent`."""
+        """Return the file and the key for an error message: `config/platform.yaml: agents[2].agent`."""
         return f"{self._origin.file}: {key}" if self._origin.file else key
 
     def conversation_of(self, agent: AgentSettings) -> ConversationSettings:
-        """The rules of an agent's conversations: its own where it has some, the common ones elsewhere."""
+        """Return the rules of an agent's conversations: its own keys, and the common ones for the rest."""
         own = agent.conversation
         if own is None:
             return self.conversation
         return self.conversation.model_copy(update={key: getattr(own, key) for key in own.model_fields_set})
 
     def memory_of(self, agent: AgentSettings) -> MemorySettings:
-        """What an agent's memory is: its own keys where it has some, the common ones elsewhere."""
+        """Return the memory settings of an agent: its own keys, and the common ones for the rest."""
         own = agent.memory
         if own is None:
             return self.memory
         return self.memory.model_copy(update={key: getattr(own, key) for key in own.model_fields_set})
 
     def access_of(self, agent: AgentSettings) -> AccessSettings:
-        """Who may talk to an agent, and invite it: its own keys where it has some, the common ones elsewhere."""
+        """Return the access settings of an agent: its own keys, and the common ones for the rest."""
         own = agent.access
         if own is None:
             return self.access
@@ -328,12 +336,12 @@ class Settings(Section):
 
 
 def keys_of(model: type[BaseModel]) -> dict[str, Any]:
-    """The keys of a section as they are written, each with its annotation."""
+    """Return the keys of a section as they are written, each with its annotation."""
     return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:
-    """The section that an annotation speaks of: itself, one of a list, or one that may be absent."""
+    """Return the section that an annotation contains: itself, an item of a list, or an optional section."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     if get_origin(annotation) in (tuple, Union, UnionType, Annotated):

@@ -1,4 +1,4 @@
-"""What the values of keys may be: numbers, addresses, names, paths."""
+"""The types of values in settings: numbers, addresses, names, paths."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _check_api_url(url: str) -> str:
 
 
 NotBool = BeforeValidator(_reject_bool)
-"""Of a number, for which YAML's yes and no are none."""
+"""Rejects YAML's yes and no for a number."""
 ApiUrl = Annotated[str, AfterValidator(_check_api_url)]
 Count = Annotated[int, NotBool, Field(ge=1)]
 CountOrZero = Annotated[int, NotBool, Field(ge=0)]

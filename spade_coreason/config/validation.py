@@ -1,4 +1,4 @@
-"""What settings must be beyond the single key: things that must agree with each other, and files that must be there."""
+"""Validation of settings: the text for a mistake in one key, and checks across several keys and of files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .settings import AgentSettings, Settings, keys_of, section_of
 
 LOCAL_DOMAIN = "localhost"
 
-# Messages by pydantic's error types. `{given}` is the value, where it is no secret.
+# Messages by pydantic's error types. `{given}` is the value, unless it is secret.
 MESSAGES = {
     "missing": "is missing; every agent needs it",
     "int_type": "must be a whole number{given}",
@@ -47,16 +47,16 @@ SECRET = re.compile(r"\b(password|options|url)\b")
 
 
 def describe_mistakes(error: ValidationError, raw: Any) -> list[tuple[KeyPath, str]]:
-    """The place and the sentence of each mistake, unknown keys first. `raw` are the values before `${VAR}` was replaced."""
-    details = sorted(error.errors(include_url=False), key=lambda found: found["type"] != "extra_forbidden")
-    mistyped = {found["loc"][:-1] for found in details if found["type"] == "extra_forbidden"}
-    said = []
-    for found in details:
-        if found["type"] == "missing" and found["loc"][:-1] in mistyped:
+    """Return the key and the text of each mistake, unknown keys first. `raw` are the values before `${VAR}` was replaced."""
+    errors = sorted(error.errors(include_url=False), key=lambda details: details["type"] != "extra_forbidden")
+    mistyped = {details["loc"][:-1] for details in errors if details["type"] == "extra_forbidden"}
+    mistakes = []
+    for details in errors:
+        if details["type"] == "missing" and details["loc"][:-1] in mistyped:
             continue  # the unknown key beside it says more
-        path: KeyPath = tuple(step for step in found["loc"] if step != "[key]")
-        said.append((path, _describe(found, path, raw)))
-    return said
+        path: KeyPath = tuple(step for step in details["loc"] if step != "[key]")
+        mistakes.append((path, _describe(details, path, raw)))
+    return mistakes
 
 
 def _describe(details: ErrorDetails, path: KeyPath, raw: Any) -> str:
@@ -75,7 +75,7 @@ def _describe(details: ErrorDetails, path: KeyPath, raw: Any) -> str:
 
 
 def _format_given(value: Any, path: KeyPath) -> str:
-    # A text is shown as it was written, so that what came from a variable stays where it is.
+    # A text is shown as written in the file, so that the value of a variable is not disclosed.
     if value is None or isinstance(value, dict | list) or SECRET.search(format_key(path)):
         return ""
     if isinstance(value, bool):
@@ -128,7 +128,10 @@ def _all_keys(section: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator
 
 
 def find_problems(settings: Settings, *, logs_in: bool) -> Iterator[tuple[KeyPath, str]]:
-    """Each mistake with its key and a sentence; none where everything agrees. Accounts matter where somebody `logs_in`."""
+    """Yield the mistakes that concern several keys or a file, each as its key and a sentence.
+
+    Accounts are checked only with `logs_in`.
+    """
     yield from _find_server_problems(settings)
     first: dict[str, int] = {}
     for number, agent in enumerate(settings.agents):
@@ -138,8 +141,8 @@ def find_problems(settings: Settings, *, logs_in: bool) -> Iterator[tuple[KeyPat
             yield (*place, "jid"), f"{bare_jid(agent.jid)} is agents[{before}] already; every agent needs a JID of its own"
         if logs_in:
             yield from _find_account_problems(settings, agent, place)
-        admitted = settings.access_of(agent)
-        if admitted.ask and not admitted.operators:
+        access = settings.access_of(agent)
+        if access.ask and not access.operators:
             key = (*place, "access", "ask") if agent.access is not None else ("access", "ask")
             yield key, "nobody is there to ask; name the operators: access: {ask: true, operators: [me@example.org]}"
         rooms = [room.jid for room in agent.rooms]
@@ -192,7 +195,10 @@ def _find_account_problems(settings: Settings, agent: AgentSettings, place: KeyP
 
 
 def find_warnings(settings: Settings, literal_passwords: list[KeyPath]) -> Iterator[tuple[KeyPath, str]]:
-    """What works and should be otherwise. `literal_passwords` are the keys of the passwords that stand in the file itself."""
+    """Yield warnings about settings that work but should be changed, each as its key and a sentence.
+
+    `literal_passwords` are the keys of the passwords that stand in the file itself.
+    """
     if literal_passwords:
         also = f" (and {len(literal_passwords) - 1} more)" if len(literal_passwords) > 1 else ""
         remedy = 'better in the environment ("${NAME}") or in a password_file'
