@@ -1,4 +1,4 @@
-"""Many waits of one length on one timer of the event loop."""
+"""Tools for asyncio: shared timers, deadlines, threads, a rate limiter and a semaphore."""
 
 from __future__ import annotations
 
@@ -18,38 +18,41 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 CANCEL_GRACE_S = 3.0
+"""Time for cancelled work to end before it is cancelled again."""
 
 BLOCKED_S = 1.0
+"""Time after which the log names work that blocks the event loop."""
 
 
 class TimerGroup:
-    """Calls back after `delay_s`. Waits of one length end in the order in which they began, so one timer serves all.
+    """Many callbacks after the same delay, on one timer of the event loop.
 
-    Nearly every turn ends long before its alarms; setting one and taking it back costs a tenth of `loop.call_later`.
+    Waits of one length end in the order in which they began, so one timer serves all of them. Nearly every turn ends long
+    before its timers: to schedule and cancel a callback here costs a tenth of `loop.call_later`.
     """
 
     def __init__(self, delay_s: float, work_name: str = "", blocked_s: float = BLOCKED_S) -> None:
         self.delay_s = delay_s
         self.blocked_s = blocked_s
-        """The log names work under a `Deadline` that keeps the event loop for longer than this."""
+        """Time in seconds after which the log warns about work under a `Deadline` that blocks the event loop."""
         self.work_name = work_name
-        """Whom the log names as the one who is waited for; "" is the work itself."""
+        """The name of the work in that warning; "" is the work's own name."""
         self._due_times: dict[Callable[[], None], float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def schedule(self, callback: Callable[[], None]) -> None:
-        """Calls `callback` once in `delay_s`; it is not set already."""
+        """Call `callback` once, in `delay_s` seconds. It must not be scheduled already."""
         loop = asyncio.get_running_loop()
         self._due_times[callback] = loop.time() + self.delay_s
         if self._timer is None:
             self._timer = loop.call_later(self.delay_s, self._run_due)
 
     def cancel(self, callback: Callable[[], None]) -> None:
-        """Does not call `callback`, if it has not been called yet."""
+        """Cancel `callback`, if it has not been called yet."""
         self._due_times.pop(callback, None)
 
     def cancel_all(self) -> None:
-        """Takes all back."""
+        """Cancel all callbacks."""
         self._due_times.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -73,10 +76,10 @@ class TimerGroup:
 
 
 class Deadline:
-    """For one piece of work: `await Limit(alarms).hold(work)` takes `timers.delay_s` at most; 0 is no limit.
+    """The time limit of one piece of work: `await Deadline(timers).run(work)` takes at most `timers.delay_s`; 0 is no limit.
 
-    It is as `asyncio.timeout`, but that work which swallows its cancellation holds nobody: it is left where it stands if it has
-    not ended `cancel_grace_s` later. `task` is the one that is running, where that is known.
+    It works like `asyncio.timeout`, except that work which swallows its cancellation delays no other code. Such work is
+    abandoned if it has not ended after another `cancel_grace_s` seconds. `task` is the running task, if the caller knows it.
     """
 
     __slots__ = ("_cancel_count", "_cancel_grace_s", "_second_cancel", "_task", "_timers")
@@ -87,17 +90,20 @@ class Deadline:
         self._timers = timers
         self._task = task
         self._cancel_grace_s = cancel_grace_s
-        self._cancel_count = 0  # how often the task was cancelled from here; the second time it is left where it stands
+        self._cancel_count = 0  # how often this deadline cancelled the task; the second time the work is abandoned
         self._second_cancel: asyncio.TimerHandle | None = None
 
     @property
     def has_expired(self) -> bool:
-        """Whether it took too long."""
+        """True if the work took too long."""
         return self._cancel_count > 0
 
     @types.coroutine
     def run(self, work: Awaitable[T]) -> Generator[Any, Any, T]:
-        """Awaits `work`. The log says which work keeps the event loop from everybody else."""
+        """Await `work` and return its result. Raise TimeoutError if it takes too long.
+
+        The log warns about work that blocks the event loop.
+        """
         task = self._task = self._task or asyncio.current_task()
         if task is None:
             raise RuntimeError("a Limit is for a task")
@@ -108,25 +114,25 @@ class Deadline:
         error: BaseException | None = None
         try:
             while True:
-                began = time.monotonic()
+                started_at = time.monotonic()
                 try:
-                    waits_for = next(steps) if error is None else steps.throw(error)
+                    awaited = next(steps) if error is None else steps.throw(error)
                 except StopIteration as end:
                     value: T = end.value
                     return value
                 finally:
-                    if (held_s := time.monotonic() - began) > self._timers.blocked_s:
-                        _warn_blocked_loop(self._timers.work_name or getattr(work, "__qualname__", "what runs"), held_s)
+                    if (blocked_s := time.monotonic() - started_at) > self._timers.blocked_s:
+                        _warn_blocked_loop(self._timers.work_name or getattr(work, "__qualname__", "what runs"), blocked_s)
                 error = None
                 try:
-                    yield waits_for
+                    yield awaited
                 except BaseException as thrown:
                     if self._cancel_count > 1:
                         self._abandon(steps)
                         raise
                     error = thrown
         except asyncio.CancelledError as cancelled:
-            # Our cancellation is spent; one by somebody else, who came at the same time, travels on.
+            # Our own cancellation ends here; one by other code at the same time travels on.
             if self._cancel_count and task.cancelling() - self._cancel_count <= before:
                 raise TimeoutError from cancelled
             raise
@@ -140,7 +146,7 @@ class Deadline:
     def _abandon(self, generator: Any) -> None:
         try:
             generator.close()
-        except RuntimeError:  # it swallows even this
+        except RuntimeError:  # it swallows even GeneratorExit
             log.error("what was cancelled after %g s does not end; it is left where it stands", self._timers.delay_s)
 
     def _expire(self) -> None:
@@ -158,18 +164,23 @@ def _warn_blocked_loop(work_name: str, blocked_s: float) -> None:
 
 
 _MAX_THREADS = 32
-
-"""Functions of one holder at work at once; one that never returns keeps its place."""
+"""The most functions of one owner that run at once. A function that never returns occupies its place."""
 
 
 class DaemonThreads:
-    """A thread of its own for each call: those of `asyncio.to_thread` are waited for at the end of the process, and few."""
+    """Runs each call in a new daemon thread.
+
+    The threads of `asyncio.to_thread` are few, and the process waits for them when it ends.
+    """
 
     def __init__(self, max_threads: int = _MAX_THREADS) -> None:
         self._free = max_threads
 
     async def run(self, call: Callable[[], Any]) -> Any:
-        """What `call` returns or raises. Cancelled, it goes on unheard; RuntimeError where too many do."""
+        """Run `call` in a thread, and return its result or raise its error.
+
+        If the caller is cancelled, the call continues and its result is dropped. Raise RuntimeError if too many calls run.
+        """
         if not self._free:
             raise RuntimeError("too many functions that were called before have not returned")
         loop = asyncio.get_running_loop()
@@ -185,16 +196,16 @@ class DaemonThreads:
                 done.set_result(result)
             elif isinstance(error, Exception) and not isinstance(error, StopIteration):
                 done.set_exception(error)
-            else:  # a sys.exit() there ends nothing here, and no future can hold the others
+            else:  # a sys.exit() in the thread must not end the process, and a future accepts no StopIteration
                 done.set_exception(RuntimeError(repr(error)))
 
         def work() -> None:
             result, problem = None, None
             try:
                 result = context.run(call)
-            except BaseException as error:  # noqa: BLE001 - whoever waits for it gets it
+            except BaseException as error:  # noqa: BLE001 - the awaiting caller gets it
                 problem = error
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed, so no caller waits any more
                 loop.call_soon_threadsafe(settle, result, problem)
 
         threading.Thread(target=work, name="tool", daemon=True).start()
@@ -204,19 +215,19 @@ class DaemonThreads:
 _CLEANUP_S = 1.0
 
 _abandoned_tasks: set[asyncio.Task[Any]] = set()
-
-"""Those that took no cancelling: a task that nobody holds may vanish."""
+"""Tasks that did not end when they were cancelled. A task without a reference may be garbage-collected."""
 
 
 class DeadlineExceededError(Exception):
-    """It did not return in time."""
+    """The work did not return in time."""
 
 
 async def run_with_timeout(timeout_s: float, work: Awaitable[Any]) -> Any:
-    """What `work` returns or raises; TookTooLongError after `timeout_s` seconds. Cancelled, or late, it is cancelled.
+    """Await `work`, and return its result or raise its error. Raise DeadlineExceededError after `timeout_s` seconds.
 
-    One that does not let itself be cancelled is left behind after a second. What is no Exception is a RuntimeError that
-    names it: its SystemExit would end the process, and its CancelledError is not that of whoever waits.
+    If the time is up or the caller is cancelled, `work` is cancelled. Work that does not end then is abandoned after a
+    second. A BaseException that is not an Exception becomes a RuntimeError with its name: a SystemExit of `work` would end
+    the process, and a CancelledError of `work` is not a cancellation of the caller.
     """
     task = asyncio.create_task(_capture_outcome(work))
     try:
@@ -240,7 +251,7 @@ async def _capture_outcome(work: Awaitable[Any]) -> tuple[Any, BaseException | N
         return await work, None
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+    except BaseException as error:  # noqa: BLE001 - the awaiting caller gets it
         return None, error
 
 
@@ -257,46 +268,47 @@ _MAX_RATE_KEYS = 10_000
 
 
 class RateLimiter:
-    """Who was told something lately, `per_interval` a minute at most."""
+    """A limit of `per_interval` actions a minute for each key. It remembers the most recent 10,000 keys."""
 
     def __init__(self, per_interval: int = 1) -> None:
         self._per_interval = per_interval
         self._counts: dict[str, tuple[float, int]] = {}
 
     def allow(self, key: str) -> bool:
-        """Whether `key` may be told; if so it counts as done."""
+        """Return True if the action is allowed for `key` now, and count it."""
         now = asyncio.get_running_loop().time()
-        since, times = self._counts.pop(key, (now, 0))
+        since, count = self._counts.pop(key, (now, 0))
         if now >= since + RATE_INTERVAL_S:
-            since, times = now, 0
-        self._counts[key] = since, min(times + 1, self._per_interval)
+            since, count = now, 0
+        self._counts[key] = since, min(count + 1, self._per_interval)
         if len(self._counts) > _MAX_RATE_KEYS:
-            del self._counts[next(iter(self._counts))]  # who was quiet for longest
-        return times < self._per_interval
+            del self._counts[next(iter(self._counts))]  # the key that was used least recently
+        return count < self._per_interval
 
 
 class Semaphore:
-    """So many at once: `if not slots.take(): await slots.wait()`, and then `release`. Who waits first is served first.
+    """A semaphore that serves waiting callers in their order: `if not slots.acquire_nowait(): await slots.acquire()`.
 
-    One of slots that are `within` others needs one of those as well. No coroutine is made where one is free, as nearly always.
+    Every slot must be given back with `release`. A slot of a semaphore with a `parent` also takes a slot of the parent.
+    `acquire_nowait` creates no coroutine, and nearly always a slot is free.
     """
 
     __slots__ = ("_free", "_parent", "_waiters")
 
     def __init__(self, count: int, parent: Semaphore | None = None) -> None:
-        self._free = count  # none is free while somebody waits: it is handed on
+        self._free = count  # 0 while a caller waits: a released slot is handed to the first of them
         self._parent = parent
         self._waiters: deque[asyncio.Future[None]] = deque()
 
     def acquire_nowait(self) -> bool:
-        """Takes one, if one is free."""
+        """Take a slot if one is free, and return True if so."""
         if not self._free or (self._parent is not None and not self._parent.acquire_nowait()):
             return False
         self._free -= 1
         return True
 
     async def acquire(self) -> None:
-        """Takes one as soon as one is free."""
+        """Wait for a free slot and take it."""
         if self._free:
             self._free -= 1
         else:
@@ -309,7 +321,7 @@ class Semaphore:
                 raise
 
     def release(self) -> None:
-        """Gives one back."""
+        """Give a slot back."""
         if self._parent is not None:
             self._parent.release()
         if self._waiters:
@@ -318,19 +330,19 @@ class Semaphore:
             self._free += 1
 
     async def _wait_for_release(self) -> None:
-        handed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(handed)
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
         try:
-            await handed
+            await waiter
         except asyncio.CancelledError:
-            if not handed.cancelled():  # it was handed over at the same moment
+            if not waiter.cancelled():  # it got a slot at the same moment
                 self._wake_next()
             raise
 
     def _wake_next(self) -> None:
         while self._waiters:
-            handed = self._waiters.popleft()
-            if not handed.cancelled():
-                handed.set_result(None)
+            waiter = self._waiters.popleft()
+            if not waiter.cancelled():
+                waiter.set_result(None)
                 return
         self._free += 1

@@ -1,31 +1,31 @@
-"""The tree of errors: each carries its data, and its text names the cause and the remedy in one line.
+"""The tree of errors. Each carries its data, and its text names the cause and the remedy in one line.
 
 CoReasonError
-├── ConfigError             a setting, an option or an agent named in one is wrong          (exit code 2)
-│   └── DataDirectoryInUse  another process owns the data directory or the database
-├── ServerError             a local server did not start, or ended                          (exit code 4)
-│   └── AddressInUse        something else listens where it was to (xmpp.servers)
-├── ConnectError            the XMPP server cannot be reached or refuses the connection     (exit code 4)
-│   └── LoginError          it was reached, and refuses the account
-├── StoreError              what lasts cannot be read or written
-│   ├── DatabaseEmpty       nothing was ever stored in the database
-│   ├── MemoryFileError     an interaction memory file is damaged; it is kept as it is
-│   └── MemoryFullError     a conversation's interaction memory holds the most that it may
-├── KnowledgeError          a document cannot be taken into the knowledge of an agent
-├── ModelError              a model did not answer as it should
-├── ContextTooLong          what a language model would have to be shown is more than it takes (llm)
-├── BudgetUsedUp            a language model may use no more tokens (llm)
-├── Withheld                a guardrail does not let a text through (llm)
-├── ToolError               a tool of an MCP server is not there, or failed
-├── FileError               a file did not come or go
-│   ├── FetchError          what a link leads to is not to be had, or may not be
-│   └── UploadError         the server does not keep a file for us
-└── PeerError               a request to another agent had no good answer
-    ├── PeerTimeout         none within the time given
-    ├── PeerUnavailable     the server says that nobody is there
-    ├── PeerRefused         it will not talk with us
-    ├── RequestTooLong      it was not sent: no server would take it
-    └── PeerFailed          it answered with an error
+├── ConfigError                  a setting, an option or an agent named in one is wrong (exit code 2).
+│   └── DataDirectoryInUseError  another process owns the data directory or the database.
+├── ServerError                  a local server did not start, or ended (exit code 4).
+│   └── AddressInUseError        another program listens on the address of the server (xmpp.servers).
+├── ConnectError                 the XMPP server cannot be reached or refuses the connection (exit code 4).
+│   └── LoginError               the server was reached and refuses the account.
+├── StoreError                   stored data cannot be read or written.
+│   ├── DatabaseEmptyError       the database is empty: nothing was ever stored in it.
+│   ├── MemoryFileError          an interaction memory file is damaged; it is left unchanged.
+│   └── MemoryFullError          the interaction memory of a conversation has reached its limit.
+├── KnowledgeError               a document cannot be added to the knowledge of an agent.
+├── ModelError                   a model did not return a usable completion or result.
+├── ContextTooLongError          the context of a request is longer than the language model accepts (llm).
+├── BudgetExceededError          a budget of language model tokens is used up (llm).
+├── WithheldError                a guardrail withholds a text (llm).
+├── ToolError                    a tool of an MCP server is not available, or failed.
+├── FileError                    a file was not transferred.
+│   ├── FetchError               the target of a link cannot be fetched, or must not be.
+│   └── UploadError              the server does not store a file for us.
+└── PeerError                    a request to another agent had no successful reply.
+    ├── PeerTimeoutError         there was no complete reply in time.
+    ├── PeerUnavailableError     the server reports that there is no such agent online.
+    ├── PeerRefusedError         the agent refuses to talk with us.
+    ├── RequestTooLongError      the request is too long and was not sent.
+    └── PeerFailedError          the agent replied with an error.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ from pathlib import Path
 
 
 class CoReasonError(Exception):
-    """Everything this package raises on purpose.
+    """Base class of all errors that this package raises on purpose.
 
-    `place` is what to correct, where that is known: a file and the key in it, an option, or an environment variable.
+    `place` names the place to correct, if it is known: a file and the key in it, an option, or an environment variable.
+    `exit_code` is the exit status of a command that ends with this error.
     """
 
     exit_code = 1
@@ -50,7 +51,7 @@ class CoReasonError(Exception):
 
 
 class ConfigError(CoReasonError):
-    """A setting is wrong. `others` are the mistakes beside it that were found at the same time."""
+    """A setting is wrong. `others` are further mistakes that were found at the same time."""
 
     exit_code = 2
 
@@ -62,39 +63,42 @@ class ConfigError(CoReasonError):
 
     @staticmethod
     def combine(mistakes: Iterable[ConfigError]) -> ConfigError:
-        """The first of them, with the others beside it."""
+        """Return the first mistake, with the rest as its `others`."""
         first, *others = mistakes
         first.others = tuple(others)
         return first
 
 
 class DataDirectoryInUseError(ConfigError):
-    """Another running process owns the data directory, or the file of the database."""
+    """Another running process owns the data directory, or the file of the database.
+
+    `pid` is the id of that process, if it is known. `key` is the setting that names the directory or file.
+    """
 
     def __init__(self, directory: Path, pid: int | None = None, key: str = "data_dir") -> None:
-        who = f"process {pid}" if pid else "another process"
-        what = "data directory" if key == "data_dir" else f"file ({key})"
-        super().__init__(str(directory), f"in use by {who}; stop it first, or name another {what}")
+        holder = f"process {pid}" if pid else "another process"
+        resource = "data directory" if key == "data_dir" else f"file ({key})"
+        super().__init__(str(directory), f"in use by {holder}; stop it first, or name another {resource}")
         self.directory = directory
         self.pid = pid
         self.key = key
 
     def with_place(self, place: str) -> DataDirectoryInUseError:
-        """The same, where a configuration names the directory there."""
-        named = DataDirectoryInUseError(self.directory, self.pid, self.key)
-        named.place, named.problem = place, f"{self.directory}: {self.problem}"
-        named.args = (named.problem,)
-        return named
+        """Return the same error with the place where a configuration names the directory."""
+        error = DataDirectoryInUseError(self.directory, self.pid, self.key)
+        error.place, error.problem = place, f"{self.directory}: {self.problem}"
+        error.args = (error.problem,)
+        return error
 
 
 class ServerError(CoReasonError):
-    """A local XMPP server did not start, or ended before its time."""
+    """A local XMPP server did not start, or ended unexpectedly."""
 
     exit_code = 4
 
 
 class ConnectError(CoReasonError):
-    """The XMPP server cannot be reached, or ends the connection before a session is there."""
+    """The XMPP server cannot be reached, or closes the connection before a session is established."""
 
     exit_code = 4
 
@@ -106,7 +110,7 @@ class ConnectError(CoReasonError):
 
 
 class LoginError(ConnectError):
-    """The server was reached and refuses the account."""
+    """The XMPP server was reached and refuses the account."""
 
     def __init__(self, jid: str, address: str, problem: str) -> None:
         super().__init__(jid, address, problem)
@@ -114,18 +118,18 @@ class LoginError(ConnectError):
 
 
 class StoreError(CoReasonError):
-    """What lasts cannot be read or written."""
+    """Stored data cannot be read or written."""
 
 
 class DatabaseEmptyError(StoreError):
-    """Nothing was ever stored in the database called `name`: it has no tables."""
+    """The database `name` has no tables: nothing was ever stored in it."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"{name}: nothing is stored there yet")
 
 
 class MemoryFileError(StoreError):
-    """An interaction memory file cannot be read. It is kept, never emptied."""
+    """An interaction memory file cannot be read. The file at `path` is left unchanged and never emptied."""
 
     def __init__(self, path: Path, problem: str, remedy: str) -> None:
         super().__init__(f"{path}: {problem}; the file is kept as it is; {remedy}")
@@ -134,7 +138,7 @@ class MemoryFileError(StoreError):
 
 
 class MemoryFullError(StoreError):
-    """One conversation's interaction memory holds the most that it may; the others go on."""
+    """The interaction memory of one conversation has reached its `limit` in bytes. Other conversations are not affected."""
 
     def __init__(self, conversation_id: str, limit: int) -> None:
         super().__init__(
@@ -146,14 +150,15 @@ class MemoryFullError(StoreError):
 
 
 class KnowledgeError(CoReasonError):
-    """A document cannot be read, or not be taken in."""
+    """A document cannot be read, or cannot be added to the knowledge of an agent."""
 
 
 class ModelError(CoReasonError):
-    """A model did not answer as it should; `where` is its address or its name.
+    """A model did not return a usable completion or result. `where` is its address or its name.
 
-    `is_transient`: asking again may help, after `retry_after_s` where the server said so. `server_message` are the server's own words, for
-    whoever asked: they may quote what it was asked, and so are for no log.
+    If `is_transient` is true, a retry may succeed, after `retry_after_s` seconds if the server gave a time.
+    `server_message` is the server's own text, for the sender of the request. It may quote the request, so it must not be
+    logged.
     """
 
     def __init__(
@@ -173,7 +178,7 @@ class ModelError(CoReasonError):
 
 
 class ToolError(CoReasonError):
-    """The MCP server called `server` is not there, or its tool failed."""
+    """The MCP server called `server` is not available, or its tool failed."""
 
     def __init__(self, server: str, problem: str) -> None:
         super().__init__(f"the MCP server {server} {problem}")
@@ -182,24 +187,27 @@ class ToolError(CoReasonError):
 
 
 class FileError(CoReasonError):
-    """A file did not come or go."""
+    """A file was not transferred."""
 
 
 class FetchError(FileError):
-    """What a link leads to is not to be had, or may not be. Without what may be secret in it the text names the `url`."""
+    """The target of a link cannot be fetched, or must not be.
+
+    The text names the `url` without its parts that may be secret: user, password, query and fragment.
+    """
 
     def __init__(self, url: str, problem: str) -> None:
         scheme, _, rest = url.partition("://")
         authority, slash, path = rest.partition("/")
-        named = f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}" if rest else scheme
-        named = re.split(r"[?#]", named, maxsplit=1)[0]
-        super().__init__(f"{named[:200]!r} is not fetched: {problem}")
+        public_url = f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}" if rest else scheme
+        public_url = re.split(r"[?#]", public_url, maxsplit=1)[0]
+        super().__init__(f"{public_url[:200]!r} is not fetched: {problem}")
         self.url = url
         self.problem = problem
 
 
 class UploadError(FileError):
-    """The server does not keep the file `name` for us."""
+    """The server does not store the file `name` for us."""
 
     def __init__(self, name: str, problem: str) -> None:
         super().__init__(f"{name!r} is not uploaded: {problem}")
@@ -208,7 +216,7 @@ class UploadError(FileError):
 
 
 class PeerError(CoReasonError):
-    """A request to the agent `jid` had no good answer."""
+    """A request to the agent `jid` had no successful reply."""
 
     def __init__(self, jid: str, problem: str) -> None:
         super().__init__(f"{jid} {problem}")
@@ -217,7 +225,7 @@ class PeerError(CoReasonError):
 
 
 class PeerTimeoutError(PeerError):
-    """No complete answer within the time given."""
+    """The agent sent no complete reply within `timeout_s` seconds. `has_started` is true if it sent a part of one."""
 
     def __init__(self, jid: str, timeout_s: float, *, has_started: bool = False) -> None:
         super().__init__(jid, f"did not {'finish its answer' if has_started else 'answer'} in {timeout_s:g} s")
@@ -225,11 +233,14 @@ class PeerTimeoutError(PeerError):
 
 
 class PeerUnavailableError(PeerError):
-    """The server says that nobody is there."""
+    """The server reports that there is no such agent online."""
 
 
 class PeerRefusedError(PeerError):
-    """The agent will not talk with us now; its notice says why. What is asked within `retry_after_s` is refused again."""
+    """The agent refuses to talk with us now; `problem` is the reason that it gives.
+
+    Requests within the next `retry_after_s` seconds are refused too. None means that a retry is useless.
+    """
 
     def __init__(self, jid: str, problem: str, retry_after_s: float | None = None) -> None:
         super().__init__(jid, problem)
@@ -237,7 +248,10 @@ class PeerRefusedError(PeerError):
 
 
 class RequestTooLongError(PeerError):
-    """The request was not sent: servers end the connection of whoever sends so much at once."""
+    """The request was not sent, because servers close the connection of a client that sends so much at once.
+
+    `size` and `limit` are in bytes on the wire.
+    """
 
     exit_code = 2
 
@@ -249,7 +263,7 @@ class RequestTooLongError(PeerError):
 
 
 class PeerFailedError(PeerError):
-    """The agent answered with an error. `code` is its code, if it gave one (contracts, error codes)."""
+    """The agent replied with an error. `code` is its code, if it gave one (`contracts.ErrorCode`)."""
 
     def __init__(self, jid: str, problem: str, code: int | None = None) -> None:
         super().__init__(jid, f"reports: {problem}")
@@ -257,7 +271,10 @@ class PeerFailedError(PeerError):
 
 
 def describe_for_log(error: BaseException) -> str:
-    """An error as a log has it: without the words of a server or of somebody's own code, which may quote a person's."""
+    """Return the text of an error for a log.
+
+    It omits the texts of servers and of exceptions from other code, because they may quote a person's message.
+    """
     if isinstance(error, ModelError):
         return f"{error.where}: {error.problem}"
     return str(error) if isinstance(error, CoReasonError) else type(error).__name__
