@@ -157,11 +157,11 @@ class LocalClientFeatures(UnknownClientFeatures):
         self.features = features
 
     def has_corrections(self, person: str) -> bool:
-        """The same for everybody."""
+        """Return the same for all people."""
         return "corrections" in self.features
 
     def has_replies(self, device: str) -> bool:
-        """The same for everybody."""
+        """Return the same for all devices."""
         return "replies" in self.features
 
 
