@@ -18,10 +18,10 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 CANCEL_GRACE_S = 3.0
-"""Time for cancelled work to end before it is cancelled again."""
+"""Time in seconds that cancelled work has to end before it is abandoned."""
 
 BLOCKED_S = 1.0
-"""Time after which the log names work that blocks the event loop."""
+"""Time in seconds after which the log warns about work that blocks the event loop."""
 
 
 class TimerGroup:

@@ -239,7 +239,7 @@ class PeerUnavailableError(PeerError):
 class PeerRefusedError(PeerError):
     """The agent refuses to talk with us now; `problem` is the reason that it gives.
 
-    Requests within the next `retry_after_s` seconds are refused too. None means that a retry is useless.
+    Requests within the next `retry_after_s` seconds are refused too, if the agent gave a time.
     """
 
     def __init__(self, jid: str, problem: str, retry_after_s: float | None = None) -> None:

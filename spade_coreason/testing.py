@@ -1,12 +1,15 @@
-"""The same runner without a network, for tests of agents.
+"""Tests of agents: the runner of the platform without a network.
 
+```python
 async def test_it_remembers_the_city():
     async with AgentTester(weather) as t:
         await t.ask("Berlin")
         assert "Berlin" in (await t.ask("")).text
+```
 
-What a person's client can do beyond texts:
+A person's client can do more than send texts:
 
+```python
 async def test_a_reply_goes_on_where_the_answer_was():
     async with AgentTester(weather, client_features={"replies"}) as t:
         question = t.send("Berlin?", thread="travel")
@@ -15,6 +18,7 @@ async def test_a_reply_goes_on_where_the_answer_was():
         t.send("and tomorrow?", reply_to=answer.id)
         assert (await t.message()).thread == "travel"
         t.react(answer.id, "👍")
+```
 """
 
 from __future__ import annotations
@@ -82,27 +86,30 @@ from .storage import AgentRepository, Database, KnowledgeRepository, open_databa
 
 
 class LocalNetwork:
-    """Carries stanzas in the order in which they are sent. It says who sent what, and keeps it for the absent."""
+    """Delivers stanzas in the order in which they are sent.
+
+    It sets the sender of each stanza, and stores stanzas for a JID that is detached.
+    """
 
     def __init__(self) -> None:
         self._receivers: dict[str, Callable[[Element], object]] = {}
         self._undelivered: dict[str, list[Element]] = {}
         self.in_flight_count = 0
-        """How many stanzas were sent and have not arrived."""
+        """The number of stanzas that were sent and have not arrived."""
 
     def attach(self, jid: str, receive: Callable[[Element], object]) -> None:
-        """From now on `receive` gets what is sent to the bare JID, and first what came while it was away."""
+        """Deliver stanzas for this bare JID to `receive`, beginning with those that were stored for it."""
         self._receivers[jid] = receive
         for message in self._undelivered.pop(jid, []):
             receive(message)
 
     def detach(self, jid: str) -> None:
-        """Keeps what is sent to the bare JID until it is attached again."""
+        """Store stanzas for this bare JID until it is attached again."""
         self._receivers.pop(jid, None)
         self._undelivered.setdefault(jid, [])
 
     def build_sender(self, jid: str) -> Callable[[list[str]], None]:
-        """What the full JID sends through."""
+        """Return the function through which a full JID sends stanzas."""
 
         def send(stanzas: list[str]) -> None:
             for stanza in stanzas:
@@ -114,10 +121,10 @@ class LocalNetwork:
         return send
 
     async def wait_until_delivered(self) -> None:
-        """Waits until everything that was sent before has arrived."""
+        """Wait until all stanzas sent before have arrived."""
         loop = asyncio.get_running_loop()
         arrived = loop.create_future()
-        loop.call_soon(arrived.set_result, None)  # stanzas are carried in the order in which they were sent
+        loop.call_soon(arrived.set_result, None)  # stanzas arrive in the order in which they were sent
         await arrived
 
     def _deliver(self, sender: str, stanza: str) -> None:
@@ -146,12 +153,11 @@ class LocalNetwork:
 
 
 ClientFeature: TypeAlias = Literal["corrections", "replies"]
-
-"""What a person's client shows: corrections (XEP-0308), so that a streamed answer grows; replies (XEP-0461)."""
+"""A feature of a person's client: corrections (XEP-0308), with which a streamed reply grows, or replies (XEP-0461)."""
 
 
 class LocalClientFeatures(UnknownClientFeatures):
-    """The devices of all people: they show `features`, which may change."""
+    """The devices of all people. They support `features`, which may change."""
 
     def __init__(self, features: Set[ClientFeature]) -> None:
         self.features = features
@@ -167,37 +173,38 @@ class LocalClientFeatures(UnknownClientFeatures):
 
 @dataclass(frozen=True, slots=True)
 class ReceivedMessage:
-    """A message as it came to a person. What it does not have is None."""
+    """A message as a person received it. Attributes that the message lacks are None."""
 
     id: str
     sender: str
-    """A bare JID."""
+    """The bare JID of the sender."""
     thread: str | None
     text: str | None
-    """None for one that shows typing only, or is a receipt or a marker."""
+    """The text; None if the message only shows typing, or is a receipt or a marker."""
     reply_to: str | None
-    """The id of the person's message that it replies to (XEP-0461)."""
+    """The id of the person's message that this one replies to (XEP-0461)."""
     corrects: str | None
-    """The id of the agent's message whose text it replaces (XEP-0308)."""
+    """The id of the agent's message whose text this one replaces (XEP-0308)."""
     link: str | None
-    """The file that clients show it as (XEP-0066)."""
+    """The link to a file that clients show in place of the message (XEP-0066)."""
     state: str | None
     """A chat state (XEP-0085): "active", "composing", "paused", "inactive" or "gone"."""
     displayed: str | None
-    """The id of the person's message that the agent has begun to work on (XEP-0333)."""
+    """The id of the person's message that the agent has started to work on (XEP-0333)."""
     xml: Element = field(repr=False, compare=False)
+    """The whole `<message/>`."""
 
     @classmethod
     def read(cls, xml: Element) -> ReceivedMessage:
-        """Reads a `<message/>`."""
-        reply, replaced, displayed = (xml.find(tag) for tag in (REPLY, REPLACE, DISPLAYED))
+        """Read a `<message/>`."""
+        reply, replace_element, displayed = (xml.find(tag) for tag in (REPLY, REPLACE, DISPLAYED))
         return cls(
             id=xml.get("id", ""),
             sender=bare_jid(xml.get("from", "")),
             thread=xml.findtext(THREAD),
             text=xml.findtext(BODY),
             reply_to=reply.get("id") if reply is not None else None,
-            corrects=replaced.get("id") if replaced is not None else None,
+            corrects=replace_element.get("id") if replace_element is not None else None,
             link=xml.findtext(f"{OOB}/{OOB_URL}"),
             state=next((child.tag.rpartition("}")[2] for child in xml if child.tag in CHAT_STATES), None),
             displayed=displayed.get("id") if displayed is not None else None,
@@ -206,26 +213,26 @@ class ReceivedMessage:
 
 
 class LocalUser:
-    """A user who talks to agents: a program's open requests and a person's messages."""
+    """A user who talks to agents, with the open requests of a program and the messages of a person."""
 
     def __init__(self, jid: str, network: LocalNetwork) -> None:
         self.jid = jid
         self.requests = OpenRequests()
         self.send = network.build_sender(f"{jid}/test")
         self.messages: list[ReceivedMessage] = []
-        """All that came, in the order of its arrival."""
+        """All received messages, oldest first."""
         self._unread: list[ReceivedMessage] = []
         self._arrival = asyncio.Event()
         network.attach(jid, self._receive)
 
     def pop_texts(self, *source: str | None) -> list[str]:
-        """The texts that nobody took: all, or those `source` a sender and a thread."""
-        taken = [one for one in self._unread if not source or source == (one.sender, one.thread)]
-        self._unread = [one for one in self._unread if one not in taken]
-        return [one.text for one in taken if one.text is not None]
+        """Return the unread texts and mark them as read: all of them, or those of one `source` (a sender and a thread)."""
+        selected = [message for message in self._unread if not source or source == (message.sender, message.thread)]
+        self._unread = [message for message in self._unread if message not in selected]
+        return [message.text for message in selected if message.text is not None]
 
     async def next(self) -> ReceivedMessage:
-        """Takes the first message with a text that nobody took; waits for it."""
+        """Return the oldest unread message with a text, waiting for one if necessary, and mark it as read."""
         while not self._unread:
             self._arrival.clear()
             await self._arrival.wait()
@@ -245,13 +252,13 @@ class LocalUser:
 
 
 class LocalFiles:
-    """What agents uploaded, by link. Such a link is fetched from here, every other from where it leads."""
+    """The files that agents uploaded, by link. Other links are fetched from the network."""
 
     def __init__(self) -> None:
         self.files: dict[str, FetchedFile] = {}
 
     async def upload(self, name: str, data: bytes, type: str, progress: Progress | None) -> str:
-        """Keeps it."""
+        """Store a file and return its link."""
         url = f"https://files.localhost/{len(self.files) + 1}/{quote(name, safe='')}"
         self.files[url] = FetchedFile(url, name, type, data)
         if progress is not None:
@@ -259,7 +266,7 @@ class LocalFiles:
         return url
 
     async def fetch(self, url: str, **limits: Any) -> FetchedFile:
-        """As `fetch`."""
+        """Return the uploaded file with this link, or fetch it with `fetch`."""
         return self.files[url] if url in self.files else await fetch(url, **limits)
 
 
@@ -269,20 +276,33 @@ _AGENT_RESOURCE = "agent"
 
 
 class AgentTester:
-    """Runs agents as a platform does, with inbox, sessions and memory, in a temporary directory and without a network.
+    """Runs agents as a platform does, with inbox, sessions and memory, but without a network and in a temporary directory.
 
-    `agent` is a class, a factory or an instance; its constructor parameters are filled as in a configuration, and what is
-    wrong with them is a ConfigError. `peers` are further agents by JID or name; `options` are keyword arguments for the
-    constructor of `agent`. `embedder`, `summariser` and `count` are those of all agents; by default they need no model.
-    `user` is who asks where no other is named; who may ask is `allow`, as in a configuration, by default the domain of the
-    agent. `clock` is the time of conversations, turns and memories; the waits within a turn are real. `database` is the
-    address of an empty one (`storage.url`), by default an SQLite file in the temporary directory. `client_features` is what
-    the clients of all people show: "corrections" (a streamed answer grows), "replies"; by default texts only. `upload(name,
-    data, type, progress)` keeps what agents upload and returns its link, or raises UploadError; by default it is kept in
-    `uploaded`.
+    Use it as an asynchronous context manager: agents start on entry and stop on exit.
 
-    A program uses `ask` and `stream`. A person uses `say`, or `send`, `retract` and `react`, which do not wait; what came to a
-    person is in `messages`, and `message` waits for the next.
+    - As a program, call `ask` or `stream`.
+    - As a person, call `say`, which waits for the reply, or `send`, `retract` and `react`, which do not wait. Received
+      messages are in `messages`; `message` waits for the next one.
+
+    Parameters:
+        agent: The agent under test: a class, a factory or an instance. The parameters of its constructor are filled as in a
+            configuration. Entry raises ConfigError if they are wrong.
+        jid: The bare JID of the agent.
+        peers: Further agents, by JID or by name on the agent's domain.
+        options: Keyword arguments for the constructor of `agent`.
+        policy: The limits and rules of all agents.
+        user: The bare JID of the user whom a call does not name.
+        allow: The JIDs and domains that may talk to the agents, as in a configuration. By default each agent's own domain.
+        clock: The time of conversations, turns and memories. Waits within a turn use real time.
+        on_conversation_end: Functions that are called with conversation id and state when a conversation of `agent` ends.
+        embedder: The embedder of all agents. The default needs no model.
+        summariser: The summariser of all agents. The default needs no model.
+        count: The token counter of all agents. The default needs no model.
+        database: The address of an empty database (`storage.url`). By default an SQLite file in the temporary directory.
+        client_features: The features of all people's clients: "corrections" (a streamed reply grows) and "replies". By
+            default clients show texts only.
+        upload: `upload(name, data, type, progress)` stores a file of an agent and returns its link, or raises UploadError.
+            By default files are stored in `uploaded`.
     """
 
     def __init__(
@@ -308,8 +328,8 @@ class AgentTester:
         self._database_url = database
         self._embedder, self._summariser, self._count_tokens = embedder, summariser, count
         own_domain = jid.rpartition("@")[2]
-        named = {peer if "@" in peer else f"{peer}@{own_domain}": there for peer, there in (peers or {}).items()}
-        self._agent_specs = {jid: agent, **named}
+        peer_specs = {peer if "@" in peer else f"{peer}@{own_domain}": spec for peer, spec in (peers or {}).items()}
+        self._agent_specs = {jid: agent, **peer_specs}
         self._options = {jid: dict(options or {})}
         self._policy = policy or Policy()
         self._user = user
@@ -321,7 +341,7 @@ class AgentTester:
         self._directory = Path()
         self._network = LocalNetwork()
         self._files = LocalFiles()
-        self._put = upload or self._files.upload
+        self._upload = upload or self._files.upload
         self._devices = LocalClientFeatures(client_features)
         self._database: Database | None = None
         self._memories: dict[str, AgentInteractionMemory] = {}
@@ -348,7 +368,7 @@ class AgentTester:
 
     @property
     def agent(self) -> AgentInterface:
-        """The agent under test."""
+        """The agent under test, as it was built."""
         return self.built_agents[self.jid]
 
     async def ask(
@@ -360,9 +380,17 @@ class AgentTester:
         to: str | None = None,
         timeout: float = 10.0,
     ) -> PeerAnswer:
-        """Asks as a program, and waits for the whole answer. Raises PeerTimeout, PeerRefused or PeerFailed."""
+        """Send a request as a program, wait for the complete reply and return it.
+
+        `request` is an AgentRequest, a payload or a text. `user` and `to` are bare JIDs; by default they are the tester's
+        user and the agent under test. The reply must be complete after `timeout` seconds.
+
+        Raise a PeerError if the request is not successful: PeerTimeoutError, PeerUnavailableError, PeerRefusedError,
+        RequestTooLongError or PeerFailedError.
+        """
         to = to or self.jid
-        return collect(to, [e async for e in self.stream(request, thread=thread, user=user, to=to, timeout=timeout)])
+        events = [event async for event in self.stream(request, thread=thread, user=user, to=to, timeout=timeout)]
+        return collect(to, events)
 
     async def stream(
         self,
@@ -373,20 +401,23 @@ class AgentTester:
         to: str | None = None,
         timeout: float = 10.0,
     ) -> AsyncIterator[PeerEvent]:
-        """Asks as a program, and gives the events of the answer as they come. Raises as `ask` does."""
-        asker = self._local_user(user)
-        asked = as_request(request)
-        stanza = encode_request(asker.jid, to or self.jid, asked, thread)
-        waiting = asker.requests.events(to or self.jid, str(asked.request_id), timeout, lambda: asker.send([stanza]))
-        async for event in waiting:
+        """Send a request as a program, and yield the events of the reply as they arrive.
+
+        The parameters and errors are those of `ask`.
+        """
+        sender = self._local_user(user)
+        agent_request = as_request(request)
+        stanza = encode_request(sender.jid, to or self.jid, agent_request, thread)
+        request_id = str(agent_request.request_id)
+        async for event in sender.requests.events(to or self.jid, request_id, timeout, lambda: sender.send([stanza])):
             yield event
 
     async def say(
         self, text: str, *, thread: str | None = None, user: str | None = None, to: str | None = None, timeout: float = 10.0
     ) -> list[str]:
-        """Writes as a person does, and gives the texts of the answer when its turn is over; none for silence.
+        """Send a text as a person, wait for the end of its turn, and return the texts of the reply.
 
-        TimeoutError after `timeout` seconds.
+        The list is empty if the agent sends no text. Raise TimeoutError after `timeout` seconds.
         """
         person, to = self._local_user(user), to or self.jid
         self.send(text, thread=thread, user=user, to=to)
@@ -409,10 +440,17 @@ class AgentTester:
         user: str | None = None,
         to: str | None = None,
     ) -> str:
-        """Writes as a person does, without waiting, and gives the id of the message: `id` ("" for none), or a new one.
+        """Send a text as a person without waiting for the reply, and return the id of the message.
 
-        `reply_to` is the id of the message that this one replies to (XEP-0461), `corrects` that of a message of the same
-        person, which it replaces (XEP-0308). `extra` is further elements of the message, as XML.
+        Parameters:
+            text: The body of the message.
+            id: The id of the message; "" sends it without an id. By default a new id is generated.
+            thread: The thread of the message.
+            reply_to: The id of the message that this one replies to (XEP-0461).
+            corrects: The id of an earlier message of the same person that this one replaces (XEP-0308).
+            extra: Further elements of the message, as XML.
+            user: The bare JID of the person. By default the tester's user.
+            to: The bare JID of the agent. By default the agent under test.
         """
         to, id = to or self.jid, str(uuid4()) if id is None else id
         inner = f"<body>{escape(text)}</body>"
@@ -426,46 +464,50 @@ class AgentTester:
         return id
 
     def retract(self, id: str, *, user: str | None = None, to: str | None = None) -> None:
-        """Takes back the person's message of that id (XEP-0424)."""
-        # Clients put a text beside it for those that do not know what it is.
-        retracted = (
+        """Retract the person's message with this id (XEP-0424)."""
+        # Clients add a text for other clients that do not support retraction.
+        inner = (
             f"<retract xmlns='{RETRACT_NAMESPACE}' id='{escape_attribute(id)}'/><body>This person took a message back</body>"
         )
-        self._send(retracted, str(uuid4()), user, to)
+        self._send(inner, str(uuid4()), user, to)
 
     def react(self, id: str, *emojis: str, user: str | None = None, to: str | None = None) -> None:
-        """Reacts to the agent's message of that id (XEP-0444); none takes earlier reactions back."""
-        felt = "".join(f"<reaction>{escape(emoji)}</reaction>" for emoji in emojis)
-        reacted = f"<reactions xmlns='{REACTIONS_NAMESPACE}' id='{escape_attribute(id)}'>{felt}</reactions>"
-        self._send(reacted, str(uuid4()), user, to)
+        """React to the agent's message with this id (XEP-0444). Without emojis, earlier reactions are taken back."""
+        reactions = "".join(f"<reaction>{escape(emoji)}</reaction>" for emoji in emojis)
+        inner = f"<reactions xmlns='{REACTIONS_NAMESPACE}' id='{escape_attribute(id)}'>{reactions}</reactions>"
+        self._send(inner, str(uuid4()), user, to)
 
     def _send(self, inner: str, id: str, user: str | None, to: str | None) -> None:
-        named = f" id='{escape_attribute(id)}'" if id else ""
-        self.send_stanza(f"<message to='{escape_attribute(to or self.jid)}' type='chat'{named}>{inner}</message>", user=user)
+        id_attribute = f" id='{escape_attribute(id)}'" if id else ""
+        message = f"<message to='{escape_attribute(to or self.jid)}' type='chat'{id_attribute}>{inner}</message>"
+        self.send_stanza(message, user=user)
 
     def send_stanza(self, stanza: str, *, user: str | None = None) -> None:
-        """Sends any `<message/>`, as it is, from a user."""
+        """Send any `<message/>`, unchanged, from a user."""
         self._local_user(user).send([stanza])
 
     def unread(self, user: str | None = None) -> list[str]:
-        """The texts that came to a person and that no `say` has given, in the order of their arrival."""
+        """Return the texts that a person received and that no call has returned yet, in the order of their arrival."""
         return self._local_user(user).pop_texts()
 
     async def message(self, user: str | None = None, *, timeout: float = 10.0) -> ReceivedMessage:
-        """Waits for the next message with a text that came to a person; it is read then. TimeoutError after `timeout`."""
+        """Wait for the next unread message with a text, mark it as read and return it.
+
+        Raise TimeoutError after `timeout` seconds.
+        """
         async with asyncio.timeout(timeout):
             return await self._local_user(user).next()
 
     def messages(self, user: str | None = None) -> list[ReceivedMessage]:
-        """Everything that came to a person until now, read or not, typing and corrections included; the oldest first."""
+        """Return all messages that a person has received, oldest first: read or not, typing and corrections included."""
         return list(self._local_user(user).messages)
 
     async def delivered(self) -> None:
-        """Waits until everything that was sent before has arrived; turns may still run."""
+        """Wait until all messages sent before have arrived. Turns may still be running."""
         await self._network.wait_until_delivered()
 
     async def settled(self) -> None:
-        """Waits until no turn runs or waits, everything that was said has arrived, and what left a window is taken in."""
+        """Wait until no turn runs or waits, all messages have arrived, and the compaction of windows has finished."""
         while self._network.in_flight_count or any(runner.turns_in_flight for runner in self.runners.values()):
             for runner in self.runners.values():
                 await runner.wait_until_idle()
@@ -475,16 +517,16 @@ class AgentTester:
 
     @property
     def uploaded(self) -> dict[str, FetchedFile]:
-        """What the agents uploaded, by link."""
+        """The files that agents uploaded, by link; empty with an `upload` of your own."""
         return self._files.files
 
     async def conversations(self) -> list[ConversationRecord]:
-        """The conversations of the agent, the newest first."""
-        return [row.contract_record for row in await self.runners[self.jid].store.list_conversations()]
+        """Return the records of the agent's newest conversations, at most 100, newest first."""
+        return [record.contract_record for record in await self.runners[self.jid].store.list_conversations()]
 
     @property
     def client_features(self) -> Set[ClientFeature]:
-        """What the clients of all people show; it may be set at any time."""
+        """The features of all people's clients. They may be set at any time."""
         return self._devices.features
 
     @client_features.setter
@@ -492,9 +534,10 @@ class AgentTester:
         self._devices.features = features
 
     async def restart(self, grace_s: float = 1.0, *, policy: Policy | None = None) -> None:
-        """Stops, as a platform does, and starts again over what was stored, with another `policy` where one is given.
+        """Stop the agents as a platform does, and start them again with the stored data.
 
-        Classes and factories make new agents.
+        Classes and factories build new agents. Turns have `grace_s` seconds to finish. Without a `policy`, the present one
+        remains.
         """
         await self._close(grace_s)
         self._policy = policy or self._policy
@@ -509,8 +552,8 @@ class AgentTester:
     async def _open(self) -> None:
         url = self._database_url or f"sqlite+aiosqlite:///{self._directory}/platform.db"
         self._database = await open_database(url, "off")
-        for jid, what in self._agent_specs.items():
-            self._build_runner(jid, what, self._database)
+        for jid, agent_spec in self._agent_specs.items():
+            self._build_runner(jid, agent_spec, self._database)
         for jid, runner in self.runners.items():
             await self.gateways[jid].access_requests.load()
             await runner.open(self._network.build_sender(f"{jid}/{_AGENT_RESOURCE}"), self._devices)
@@ -521,28 +564,28 @@ class AgentTester:
     def _build_runner(self, jid: str, agent_spec: Any, database: Database) -> None:
         send = self._network.build_sender(f"{jid}/{_AGENT_RESOURCE}")
         requests = OpenRequests()
-        files = Files(self._put, self._files.fetch)
+        files = Files(self._upload, self._files.fetch)
         peers = Peers(jid, requests, send, self._policy.stanza_bytes)
         knowledge = Knowledge(KnowledgeRepository(database, jid), self._embedder, clock=self._clock)
         store = AgentRepository(database, jid)
         usage = Usage(store, self._clock)
-        parts = Injectables(
+        injectables = Injectables(
             peers=lambda: peers,
             memory=partial(self._get_memory, jid),
             knowledge=lambda: knowledge,
             files=lambda: files,
             usage=lambda: usage,
         )
-        agent = self.built_agents[jid] = build_agent(agent_spec, injectables=parts, options=self._options.get(jid, {}))
+        agent = self.built_agents[jid] = build_agent(agent_spec, injectables=injectables, options=self._options.get(jid, {}))
         policy = replace(self._policy, memory=agent.manifest.config.memory or self._policy.memory)
-        ends = self._on_conversation_end if jid == self.jid else ()
+        callbacks = self._on_conversation_end if jid == self.jid else ()
         self.runners[jid] = Runner(
             agent,
             jid,
             store,
             policy,
             clock=self._clock,
-            on_conversation_end=ends,
+            on_conversation_end=callbacks,
             interaction_memory=partial(self._get_memory, jid),
             files=files,
             knowledge=knowledge,
