@@ -168,7 +168,7 @@ _MAX_THREADS = 32
 
 
 class DaemonThreads:
-    """Runs each call in a new daemon thread.
+    """Daemon threads, a new one for each call.
 
     The threads of `asyncio.to_thread` are few, and the process waits for them when it ends.
     """

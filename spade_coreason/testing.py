@@ -86,7 +86,7 @@ from .storage import AgentRepository, Database, KnowledgeRepository, open_databa
 
 
 class LocalNetwork:
-    """Delivers stanzas in the order in which they are sent.
+    """A network in memory that delivers stanzas in the order in which they are sent.
 
     It sets the sender of each stanza, and stores stanzas for a JID that is detached.
     """
@@ -276,7 +276,9 @@ _AGENT_RESOURCE = "agent"
 
 
 class AgentTester:
-    """Runs agents as a platform does, with inbox, sessions and memory, but without a network and in a temporary directory.
+    """A platform for tests. It runs agents with inbox, sessions and memory, but without a network.
+
+    Data is stored in a temporary directory, which is deleted at the end.
 
     Use it as an asynchronous context manager: agents start on entry and stop on exit.
 

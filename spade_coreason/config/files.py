@@ -19,8 +19,8 @@ def read_file(path: Path, display_name: str) -> dict[str, Any]:
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError as error:
-        where = f"in {path.parent}" if path.parent.is_dir() else f"no directory {path.parent} either"
-        raise ConfigError(display_name, f"there is no such file ({where}); name one with -c FILE") from error
+        location = f"in {path.parent}" if path.parent.is_dir() else f"no directory {path.parent} either"
+        raise ConfigError(display_name, f"there is no such file ({location}); name one with -c FILE") from error
     except OSError as error:
         raise ConfigError(display_name, f"cannot be read: {error.strerror}; name a file with -c FILE") from error
     except UnicodeDecodeError as error:
@@ -37,8 +37,8 @@ def _parse_toml(text: str, display_name: str) -> Any:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        where = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
-        line, column = (where[1], where[2]) if where else _end_position(text)
+        match = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
+        line, column = (match[1], match[2]) if match else _end_position(text)
         place = f"{display_name}:{line}:{column}"
         problem = re.sub(r" \(at .*\)$", "", str(error))
         raise ConfigError(place, f"is not valid TOML: {_lower_first(problem)}; correct it there or just before") from error

@@ -103,7 +103,7 @@ def _check_api_url(url: str) -> str:
 
 
 NotBool = BeforeValidator(_reject_bool)
-"""Rejects YAML's yes and no for a number."""
+"""A validator that rejects YAML's yes and no for a number."""
 ApiUrl = Annotated[str, AfterValidator(_check_api_url)]
 Count = Annotated[int, NotBool, Field(ge=1)]
 CountOrZero = Annotated[int, NotBool, Field(ge=0)]

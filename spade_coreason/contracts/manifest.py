@@ -186,8 +186,8 @@ class AgentDefinition(StrictModel):
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
         names = [capability.name for capability in self.capabilities]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f'capability names must be unique; "{twice[0]}" is there twice')
+        if duplicates := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f'capability names must be unique; "{duplicates[0]}" is there twice')
         if self.status == "published" and self.integrity_hash is None:
             raise ValueError("a published manifest needs its integrity_hash (64 hex digits)")
         if self.metadata.requires_auth:
@@ -201,9 +201,9 @@ class AgentDefinition(StrictModel):
 
         Raise ValueError with the mistake and its place, or if there is no such capability.
         """
-        for found in self.capabilities:
-            if found.name == capability:
-                return found.validate_input(payload)
+        for candidate in self.capabilities:
+            if candidate.name == capability:
+                return candidate.validate_input(payload)
         raise ValueError(f'no capability "{capability}"; there is {", ".join(c.name for c in self.capabilities)}')
 
     @classmethod

@@ -67,10 +67,10 @@ def _parse_multi_modal(value: Any) -> Any:
     if not isinstance(value, dict) or value.keys() != {"parts"}:
         return value
     try:
-        found = MultiModalInput.model_validate(value)
+        parsed = MultiModalInput.model_validate(value)
     except ValidationError:
         return value
-    return found if value in (found.dump(), found.model_dump()) else value
+    return parsed if value in (parsed.dump(), parsed.model_dump()) else value
 
 
 class Interaction(CoReasonBaseModel):

@@ -8,7 +8,7 @@ from .jid import bare_jid, jid_domain
 
 
 class AccessPolicy:
-    """Decides whether a sender may talk to an agent.
+    """The rules for the senders that may talk to an agent.
 
     `allow` is a list of bare JIDs, domains and "*"; by default it is the agent's own domain. These are allowed too:
 

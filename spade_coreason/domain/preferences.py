@@ -33,7 +33,7 @@ def _is_tag(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """The preferences of one person for one agent; None means the agent's default. Raises ValueError for an invalid value.
+    """The preferences of one person for one agent; None means the agent's default. An invalid value is a ValueError.
 
     `language` is a language tag (BCP 47). If `thoughts` is true, thoughts are shown beside "typing…". If `streaming` is true,
     a reply may be shown before it is complete.
