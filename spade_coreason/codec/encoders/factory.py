@@ -1,11 +1,12 @@
+"""The encoder for the channel of a request."""
+
 from __future__ import annotations
 
 from uuid import UUID
 
 from ...domain.messages import InboundRequest
 from .base import PLAIN_PRESENTATION, PresentationOptions, ReplyEncoder
-from .chat import ChatEncoder
-from .groupchat import GroupchatEncoder
+from .chat import ChatEncoder, GroupchatEncoder
 from .program import CloudEventEncoder
 from .spade import SpadeEncoder
 
