@@ -1,4 +1,4 @@
-"""XMPP's wire format as pure functions: decode stanzas, encode replies; no slixmpp."""
+"""Pure functions for XMPP's wire format: decode stanzas, encode replies. They do not use slixmpp."""
 
 import lazy_loader
 

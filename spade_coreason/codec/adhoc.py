@@ -1,4 +1,4 @@
-"""Ad-hoc commands (XEP-0050) as values: what a client's `<command/>` asks, and the stanzas that answer it with forms (0004)."""
+"""Ad-hoc commands (XEP-0050) as values: calls read from `<command/>`, and stanzas that answer them with forms (XEP-0004)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ ACTIONS: tuple[Action, ...] = ("execute", "next", "prev", "complete", "cancel")
 
 _COMMAND = f"{{{COMMANDS_NAMESPACE}}}command"
 _NOTE_CHARACTERS = 300
-# What a line of a result takes besides its text.
+# The bytes that a line of a result takes besides its text.
 _LINE_BYTES = len("<value></value>")
 _TYPES = {"text": "text-single", "number": "text-single", "yes or no": "boolean", "choice": "list-single"}
 _MAX_FIELDS = 100
 
 
 class CommandCall(NamedTuple):
-    """What a client asks of a command. `form` is what it filled in, by field; None where it sent no form."""
+    """A client's call of a command. `form` has the submitted values by field; None without a form."""
 
     sender: str
     iq_id: str
@@ -44,7 +44,10 @@ class CommandCall(NamedTuple):
 
 
 class CommandProblem(NamedTuple):
-    """Why a command is not obeyed: a stanza error (RFC 6120, 8.3), one of XEP-0050's own where there is one, and a sentence."""
+    """The reason why a command was not run.
+
+    `condition` is a stanza error (RFC 6120, 8.3), `text` a sentence, `detail` one of XEP-0050's own errors or empty.
+    """
 
     condition: str
     text: str
@@ -52,12 +55,12 @@ class CommandProblem(NamedTuple):
 
     @property
     def type(self) -> str:
-        """What the asker may do about it."""
+        """The type of the stanza error. It tells the client how to react."""
         return _ERROR_TYPES.get(self.condition, "cancel")
 
 
 class CommandForm(NamedTuple):
-    """A form to fill in, and what stands in its fields already."""
+    """A form to fill in, and the values already in its fields."""
 
     title: str
     instructions: str
@@ -66,7 +69,7 @@ class CommandForm(NamedTuple):
 
 
 class CommandStage(NamedTuple):
-    """Where a command is: a form with what may follow, or its end with what there is to say."""
+    """The stage of a command: a form with the actions that may follow, or the end with its result."""
 
     node: str
     session: str
@@ -83,9 +86,9 @@ _ERROR_TYPES = {"bad-request": "modify", "forbidden": "auth", "resource-constrai
 
 
 def read_call(iq: Element) -> CommandCall | CommandProblem | None:
-    """Reads an `<iq/>`; None where it asks nothing. A problem is for whoever sent it."""
+    """Read an `<iq/>`. None if it is no call. A CommandProblem is meant for its sender."""
     command = iq.find(_COMMAND)
-    sender, ident = iq.get("from", ""), iq.get("id", "")
+    sender, iq_id = iq.get("from", ""), iq.get("id", "")
     if command is None or not sender or iq.get("type") not in ("get", "set"):
         return None
     if iq.get("type") == "get":
@@ -94,29 +97,32 @@ def read_call(iq: Element) -> CommandCall | CommandProblem | None:
     if action not in ACTIONS:
         return CommandProblem("bad-request", "There is no such action.", "bad-action")
     node, session = command.get("node", ""), command.get("sessionid", "")
-    if len(ident) > MAX_ID_CHARACTERS or len(session) > MAX_ID_CHARACTERS or len(node) > MAX_ID_CHARACTERS:
+    if len(iq_id) > MAX_ID_CHARACTERS or len(session) > MAX_ID_CHARACTERS or len(node) > MAX_ID_CHARACTERS:
         return CommandProblem("bad-request", "An id may have 1,024 characters.", "bad-payload")
     form = command.find(DATA_FORM)
     if form is not None and form.get("type") not in ("submit", "cancel"):
         return CommandProblem("bad-request", "A form that is sent back has the type submit.", "bad-payload")
     if form is not None and form.get("type") == "cancel":
-        return CommandCall(sender, ident, node, session, "cancel")
-    return CommandCall(sender, ident, node, session, action, None if form is None else _form_values(form))
+        return CommandCall(sender, iq_id, node, session, "cancel")
+    return CommandCall(sender, iq_id, node, session, action, None if form is None else _form_values(form))
 
 
 def _form_values(form: Element) -> dict[str, str]:
-    filled: dict[str, str] = {}
+    values: dict[str, str] = {}
     for number, field in enumerate(form.iterfind(FORM_FIELD)):
         if number == _MAX_FIELDS:
             break
         name = field.get("var")
         if name:
-            filled[name] = "\n".join(value.text or "" for value in field.iterfind(FORM_VALUE))
-    return filled
+            values[name] = "\n".join(value.text or "" for value in field.iterfind(FORM_VALUE))
+    return values
 
 
 def stage_stanza(call: CommandCall, stage: CommandStage, limit_bytes: int) -> str:
-    """The answer to a call. Of choices as many are offered as fit; a text has been made to fit before (`split_to_fit`)."""
+    """Encode the answer to a call.
+
+    Choices that do not fit are left out. A text must fit already (`split_to_fit`).
+    """
     stanza = _stage_stanza(call, stage)
     while stage.form is not None and len(stanza.encode()) > limit_bytes and any(f.choices for f in stage.form.fields):
         fewer = tuple(replace(field, choices=field.choices[: len(field.choices) // 2]) for field in stage.form.fields)
@@ -128,19 +134,19 @@ def stage_stanza(call: CommandCall, stage: CommandStage, limit_bytes: int) -> st
 def _stage_stanza(call: CommandCall, stage: CommandStage) -> str:
     body = _encode_form(stage.form, stage.actions) if stage.form is not None else _encode_result(stage)
     command = (
-        f"<command xmlns='{COMMANDS_NAMESPACE}' node='{escape_attribute(stage.node)}' sessionid='{escape_attribute(stage.session)}'"
-        f" status='{stage.status}'>{body}</command>"
+        f"<command xmlns='{COMMANDS_NAMESPACE}' node='{escape_attribute(stage.node)}'"
+        f" sessionid='{escape_attribute(stage.session)}' status='{stage.status}'>{body}</command>"
     )
     return f"<iq to='{escape_attribute(call.sender)}' id='{escape_attribute(call.iq_id)}' type='result'>{command}</iq>"
 
 
 def problem_stanza(sender: str, iq_id: str, problem: CommandProblem) -> str:
-    """The error that answers a call."""
+    """Encode the error that answers a call."""
     detail = f"<{problem.detail} xmlns='{COMMANDS_NAMESPACE}'/>" if problem.detail else ""
+    text = f"<text xmlns='{STANZA_ERRORS_NAMESPACE}'>{escape(problem.text)}</text>"
     return (
         f"<iq to='{escape_attribute(sender)}' id='{escape_attribute(iq_id)}' type='error'><error type='{problem.type}'>"
-        f"<{problem.condition} xmlns='{STANZA_ERRORS_NAMESPACE}'/><text xmlns='{STANZA_ERRORS_NAMESPACE}'>{escape(problem.text)}</text>"
-        f"{detail}</error></iq>"
+        f"<{problem.condition} xmlns='{STANZA_ERRORS_NAMESPACE}'/>{text}{detail}</error></iq>"
     )
 
 
@@ -155,9 +161,9 @@ def _encode_form(form: CommandForm, actions: Sequence[Action]) -> str:
 
 
 def _field(field: Field, value: FieldValue) -> str:
-    written = field.format_value(value)
+    text = field.format_value(value)
     inner = "<required/>" if field.is_required else ""
-    inner += f"<value>{escape(written)}</value>" if written else ""
+    inner += f"<value>{escape(text)}</value>" if text else ""
     inner += "".join(
         f"<option label='{escape_attribute(choice.label)}'><value>{escape(choice.value)}</value></option>"
         for choice in field.choices
@@ -168,14 +174,14 @@ def _field(field: Field, value: FieldValue) -> str:
 
 
 def _encode_result(stage: CommandStage) -> str:
-    """The end: a note where a line says it all, else a form of type result."""
+    """Encode the end of a command: a note if one short line is enough, else a form of type `result`."""
     text = clean(stage.text).strip()
     if not text and stage.link is None:
         return ""
     if len(text) <= _NOTE_CHARACTERS and "\n" not in text and stage.link is None:
         return f"<note type='{'error' if stage.is_error else 'info'}'>{escape(text)}</note>"
     values = "".join(f"<value>{escape(line)}</value>" for line in text.splitlines())
-    # Without a label profanity shows "(null)".
+    # The client Profanity shows "(null)" for a field without a label.
     fields = f"<field var='text' type='text-multi' label='Answer'>{values}</field>" if values else ""
     if stage.link is not None:
         fields += f"<field var='link' type='text-single' label='Link'><value>{escape(stage.link)}</value></field>"
@@ -183,14 +189,14 @@ def _encode_result(stage: CommandStage) -> str:
 
 
 def split_to_fit(text: str, limit_bytes: int) -> tuple[str, str]:
-    """A text as the beginning that a result has room for in `limit_bytes`, and the rest."""
-    taken = 0
+    """Split a text into the beginning that fits into a result of `limit_bytes`, and the rest."""
+    used_bytes = 0
     shown: list[str] = []
     lines = clean(text).strip().splitlines()
     for number, line in enumerate(lines):
-        taken += wire_size(line) + _LINE_BYTES
-        if taken > limit_bytes:
-            if not shown:  # one line that is longer than all of it
+        used_bytes += wire_size(line) + _LINE_BYTES
+        if used_bytes > limit_bytes:
+            if not shown:  # this line alone is too long
                 first, *others = split_text(line, limit_bytes - _LINE_BYTES)
                 return first, "\n".join([*others, *lines[number + 1 :]])
             return "\n".join(shown), "\n".join(lines[number:])

@@ -1,4 +1,4 @@
-"""What is asked of an archive of messages, and what it says (XEP-0313, with the pages of XEP-0059)."""
+"""Queries to a message archive and their results (XEP-0313, with the pages of XEP-0059)."""
 
 from __future__ import annotations
 
@@ -23,21 +23,24 @@ from .namespaces import (
 
 
 class ArchivedMessage(NamedTuple):
-    """One message of an archive. It has the archive's id and time in it (XEP-0359, 0203), as one that is delivered late."""
+    """One message of an archive.
+
+    It contains the archive's id and time (XEP-0359, XEP-0203), like a message that is delivered late.
+    """
 
     archive_id: str
     message: Element
 
 
 class ArchivePage(NamedTuple):
-    """The end of a page: the id of its last message, "" where it has none, and whether nothing comes after it."""
+    """The end of a page: the id of its last message ("" without one), and True if no page follows."""
 
     last: str
     is_complete: bool
 
 
 def archive_id(message: Element, by: str) -> str:
-    """The id under which the archive of `by` (a bare JID) keeps a message; "" where it has none."""
+    """Return the id of a message in the archive of `by` (a bare JID); "" without one."""
     for child in message:
         if child.tag == STANZA_ID and child.get("by") == by:
             return child.get("id", "")
@@ -45,7 +48,10 @@ def archive_id(message: Element, by: str) -> str:
 
 
 def archive_query(query_id: str, *, after: str, since: datetime | None, max_messages: int) -> Element:
-    """The query for the `max_messages` messages that come next `after` an id, or from the first on, none older than `since`."""
+    """Build a query for the next `max_messages` messages after the id `after`, or for the first ones if it is "".
+
+    None of them is older than `since`.
+    """
     query = Element(f"{{{ARCHIVE_NAMESPACE}}}query", {"queryid": query_id})
     form = SubElement(query, f"{{{FORM_NAMESPACE}}}x", {"type": "submit"})
     _field(form, "FORM_TYPE", ARCHIVE_NAMESPACE, {"type": "hidden"})
@@ -59,7 +65,7 @@ def archive_query(query_id: str, *, after: str, since: datetime | None, max_mess
 
 
 def newest_query(query_id: str) -> Element:
-    """The query for the newest message alone."""
+    """Build a query for the newest message only."""
     query = archive_query(query_id, after="", since=None, max_messages=1)
     SubElement(query[-1], f"{{{PAGES_NAMESPACE}}}before")
     return query
@@ -71,28 +77,28 @@ def _field(form: Element, name: str, value: str, attributes: dict[str, str] | No
 
 
 def read_archived(message: Element, own_jid: str, query_id: str) -> ArchivedMessage | None:
-    """The message that an answer to our query carries; None where it is no such answer.
+    """Read the message in a result of our query. None if it is no such result.
 
-    Only the archive of our own account counts (`own_jid`, a bare JID): the server says who sends, so nobody can say it for it.
+    Only the archive of our own account (`own_jid`, a bare JID) counts. The server sets the sender, so it cannot be forged.
     """
     result = message.find(ARCHIVE_RESULT)
     if result is None or bare_jid(message.get("from", own_jid)) != own_jid or result.get("queryid") != query_id:
         return None
     forwarded = result.find(FORWARDED)
-    kept = forwarded.find(MESSAGE) if forwarded is not None else None
-    ident = result.get("id")
-    if forwarded is None or kept is None or not ident:
+    archived = forwarded.find(MESSAGE) if forwarded is not None else None
+    result_id = result.get("id")
+    if forwarded is None or archived is None or not result_id:
         return None
-    for forged in [child for child in kept if child.tag == STANZA_ID and child.get("by") == own_jid]:
-        kept.remove(forged)
-    kept.append(Element(STANZA_ID, {"by": own_jid, "id": ident}))
+    for forged in [child for child in archived if child.tag == STANZA_ID and child.get("by") == own_jid]:
+        archived.remove(forged)
+    archived.append(Element(STANZA_ID, {"by": own_jid, "id": result_id}))
     if (delay := forwarded.find(DELAY)) is not None:
-        kept.insert(0, delay)
-    return ArchivedMessage(ident, kept)
+        archived.insert(0, delay)
+    return ArchivedMessage(result_id, archived)
 
 
 def is_sent_to(own_jid: str, message: Element) -> bool:
-    """Whether a message is one that somebody else sent to `own_jid` (a bare JID), and not to a room."""
+    """True if a message is from another account to `own_jid` (a bare JID), and not to a room."""
     sender = message.get("from", "")
     return (
         bool(sender)
@@ -103,7 +109,7 @@ def is_sent_to(own_jid: str, message: Element) -> bool:
 
 
 def read_page(answer: Element) -> ArchivePage:
-    """The end of a page, from the answer to the query (an `<iq/>`)."""
+    """Read the end of a page from the answer to the query (an `<iq/>`)."""
     fin = answer.find(ARCHIVE_FIN)
     if fin is None:
         return ArchivePage("", True)

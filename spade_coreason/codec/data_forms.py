@@ -1,4 +1,4 @@
-"""Data blocks as data forms (XEP-0004) of type `result`, for programs that know no JSON of ours."""
+"""Data blocks as data forms (XEP-0004) of type `result`, for programs that do not read our JSON."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from .xml import clean, escape, escape_attribute
 
 
 def result_form(block: Mapping[str, Any]) -> str:
-    """The form of a dumped data block that is a table, or keys with values.
+    """Encode a dumped data block that is a table, or keys with values, as a form.
 
-    Empty for other data, and where two fields would have one name. A list of values, and a text of several lines, is a field
-    of several values; what is null is a field without one. Other objects are JSON.
+    The result is empty for other data, and if two fields would have the same name. A list of values, or a text of
+    several lines, becomes a field with several values. Null becomes a field without a value. Other objects are JSON.
     """
     title = clean(block.get("title") or "")
     if title == SPADE_FORM:
-        return ""  # a SPADE agent would read its metadata here
-    contents = _CONTENTS.get(block["view_hint"])
-    inner = contents(block["data"]) if contents is not None else ""
+        return ""  # a SPADE agent would read the form as its metadata
+    encode = _ENCODERS.get(block["view_hint"])
+    inner = encode(block["data"]) if encode is not None else ""
     if not inner:
         return ""
     head = f"<title>{escape(title)}</title>" if title else ""
@@ -32,8 +32,8 @@ def _key_value(data: dict[str, Any]) -> str:
     if not _are_valid_names(data):
         return ""
     return "".join(
-        f"<field var='{escape_attribute(name)}' label='{escape_attribute(name)}' type='{_type([value])}'>{_values(value)}</field>"
-        for name, value in data.items()
+        f"<field var='{name}' label='{name}' type='{_type([value])}'>{_values(value)}</field>"
+        for name, value in ((escape_attribute(key), value) for key, value in data.items())
     )
 
 
@@ -78,4 +78,4 @@ def _texts(value: Any) -> list[str]:
     return [json.dumps(value, ensure_ascii=False)]
 
 
-_CONTENTS = {"KEY_VALUE": _key_value, "TABLE": _table}
+_ENCODERS = {"KEY_VALUE": _key_value, "TABLE": _table}

@@ -1,6 +1,6 @@
-"""A message stanza that came in, read: works on the bare element (RFC 6121).
+"""Incoming message stanzas, decoded from the bare element (RFC 6121).
 
-slixmpp's own message event knows only stanzas with a body.
+slixmpp's own message event covers only stanzas with a body.
 """
 
 from __future__ import annotations
@@ -64,13 +64,19 @@ _MAX_RANGES = 20
 
 
 def parent_thread(thread: Element) -> str | None:
-    """The thread of which that of a message is a branch (XEP-0201), from its `<thread/>`."""
+    """Return the thread that a message's `<thread/>` is a branch of (XEP-0201).
+
+    None if it names none, or one of more than 1,024 characters.
+    """
     parent = thread.get("parent")
     return parent if parent and len(parent) <= MAX_ID_CHARACTERS else None
 
 
 def remove_quote(body: str, message: Element) -> str:
-    """The body of a reply without the quote of what it replies to, which is for clients that know no replies (XEP-0428)."""
+    """Remove from the body of a reply the quote of the message that it replies to (XEP-0428).
+
+    The quote is meant for clients that do not support replies.
+    """
     ranges = []
     for fallback in message.iterfind(FALLBACK):
         if fallback.get("for") != REPLY_NAMESPACE:
@@ -87,9 +93,10 @@ def remove_quote(body: str, message: Element) -> str:
 
 
 def read_message_reference(parts: Mapping[str, Element], sender: str) -> Retraction | Reaction | None:
-    """What `sender` says about another message with the children `parts` of one, by tag. None where it is a message of its own.
+    """Read how `sender` refers to another message: with a retraction or a reaction. None for an ordinary message.
 
-    Such a message has a text for clients that do not know that.
+    `parts` are the children of the message, by tag. A message that refers to another one also has a text,
+    for clients that do not support this.
     """
     if _REFERENCE_TAGS.isdisjoint(parts):
         return None
@@ -102,26 +109,26 @@ def read_message_reference(parts: Mapping[str, Element], sender: str) -> Retract
         return Retraction(sender, fastened.get("id", ""))
     reactions = parts.get(REACTIONS)
     if reactions is not None:
-        said = [entry.text or "" for entry in reactions.iterfind(REACTION)]
-        emojis = tuple(text for text in said if 0 < len(text) <= _MAX_EMOJI_CHARACTERS)
+        texts = [entry.text or "" for entry in reactions.iterfind(REACTION)]
+        emojis = tuple(text for text in texts if 0 < len(text) <= _MAX_EMOJI_CHARACTERS)
         return Reaction(sender, reactions.get("id", ""), emojis[:_MAX_EMOJIS])
     return None
 
 
 def decode(message: Element, *, in_room: bool = False) -> InboundMessage:
-    """Reads one `<message/>`; None where it asks nothing of an agent (chat states, receipts, room messages, answers).
+    """Decode one `<message/>`. None if it asks nothing of an agent: chat states, receipts, room messages, replies.
 
-    `in_room`: it is a private one of an occupant of a room that the agent is in.
-    A message with an id or a thread of more than 1,024 characters is None too.
+    `in_room`: it is a private message of an occupant of a room that the agent is in.
+    A message whose id or thread has more than 1,024 characters gives None too.
     """
-    kind = message.get("type", "normal")
+    message_type = message.get("type", "normal")
     sender = message.get("from", "")
-    if kind == "error":
+    if message_type == "error":
         return _decode_bounce(message, sender)
-    if kind in ("headline", "groupchat") or not sender:
+    if message_type in ("headline", "groupchat") or not sender:
         return None
-    if kind != "chat":
-        kind = "normal"  # RFC 6121, 5.2.2; and it is echoed, so it may not be just anything
+    if message_type != "chat":
+        message_type = "normal"  # RFC 6121, 5.2.2. The type is echoed, so unknown ones must not pass.
     parts: dict[str, Element] = {}
     for child in message:
         if (tag := child.tag) not in parts:
@@ -132,7 +139,7 @@ def decode(message: Element, *, in_room: bool = False) -> InboundMessage:
     if len(stanza_id) > MAX_ID_CHARACTERS or (thread is not None and len(thread) > MAX_ID_CHARACTERS):
         return None
     if MUC_USER in parts and not in_room:
-        return None  # its bare JID is the room's, and no person's
+        return None  # the sender's bare JID is the room, not a person
     if (reference := read_message_reference(parts, sender)) is not None:
         return reference
     body = parts.get(BODY)
@@ -149,12 +156,12 @@ def decode(message: Element, *, in_room: bool = False) -> InboundMessage:
     form = parts.get(DATA_FORM)
     fields = _spade_fields(form) if form is not None else None
     if fields is not None:
-        return _decode_spade(fields, text, sender, stanza_id, thread, kind)
-    return _decode_person(message, parts, text, sender, stanza_id, thread, kind)
+        return _decode_spade(fields, text, sender, stanza_id, thread, message_type)
+    return _decode_person(message, parts, text, sender, stanza_id, thread, message_type)
 
 
 def _decode_spade(
-    fields: dict[str, str], text: str, sender: str, stanza_id: str, thread: str | None, kind: str
+    fields: dict[str, str], text: str, sender: str, stanza_id: str, thread: str | None, message_type: str
 ) -> InboundRequest | None:
     thread = thread or fields.pop(SPADE_THREAD, None) or None
     if thread is not None and len(thread) > MAX_ID_CHARACTERS:
@@ -166,25 +173,31 @@ def _decode_spade(
         thread=thread,
         payload={"query": text},
         content=f"{thread}\n{text}\n{json.dumps(fields)}",
-        message_type=kind,
+        message_type=message_type,
         metadata={"spade": fields, **{k: v for k, v in fields.items() if k not in RESERVED_METADATA}},
     )
 
 
 def _decode_person(
-    message: Element, parts: Mapping[str, Element], text: str, sender: str, stanza_id: str, thread: str | None, kind: str
+    message: Element,
+    parts: Mapping[str, Element],
+    text: str,
+    sender: str,
+    stanza_id: str,
+    thread: str | None,
+    message_type: str,
 ) -> InboundRequest | None:
-    """What is left when no program says anything; None without a word."""
+    """Decode a message that is neither a program's nor a SPADE agent's. None without text."""
     uses_replies = REPLY in parts
-    asked = remove_quote(text, message) if uses_replies else text
-    if not asked.strip():
+    question = remove_quote(text, message) if uses_replies else text
+    if not question.strip():
         return None
-    payload: dict[str, Any] = {"query": asked}
-    if not LINK_ELEMENTS.isdisjoint(parts) and (linked := read_attachments(message)):
-        payload["attachments"] = linked
-    corrected, origin = parts.get(REPLACE), parts.get(ORIGIN_ID)
-    replaces = corrected.get("id") if corrected is not None else None
-    origin_id = origin.get("id", "") if origin is not None else ""
+    payload: dict[str, Any] = {"query": question}
+    if not LINK_ELEMENTS.isdisjoint(parts) and (attachments := read_attachments(message)):
+        payload["attachments"] = attachments
+    replace_element, origin_element = parts.get(REPLACE), parts.get(ORIGIN_ID)
+    replaces = replace_element.get("id") if replace_element is not None else None
+    origin_id = origin_element.get("id", "") if origin_element is not None else ""
     return InboundRequest(
         "person",
         sender,
@@ -192,7 +205,7 @@ def _decode_person(
         thread,
         payload,
         f"{thread}\n{text}",
-        kind,
+        message_type,
         _metadata(message, parts, thread),
         wants_receipt=RECEIPT_REQUEST in parts,
         uses_chat_states=not CHAT_STATES.isdisjoint(parts),
@@ -234,7 +247,7 @@ def _decode_bounce(message: Element, sender: str) -> Bounce | None:
 
 
 def _spade_fields(form: Element) -> dict[str, str] | None:
-    """The metadata of a SPADE message, None where the form is another one."""
+    """Return the metadata of a SPADE message. None if the form is another one."""
     if form.findtext(FORM_TITLE) != SPADE_FORM:
         return None
     fields: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The names on the wire: element tags in ElementTree's form, and the types of events."""
+"""Names on the wire: namespaces, element tags in ElementTree's form, and event types."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CORRECTION_NAMESPACE = "urn:xmpp:message-correct:0"  # XEP-0308
 REPLACE = f"{{{CORRECTION_NAMESPACE}}}replace"
 RETRACT_NAMESPACE = "urn:xmpp:message-retract:1"  # XEP-0424
 RETRACTIONS = (f"{{{RETRACT_NAMESPACE}}}retract", "{urn:xmpp:message-retract:0}retract")  # new and old
-APPLY_TO = "{urn:xmpp:fasten:0}apply-to"  # in which the old one stands
+APPLY_TO = "{urn:xmpp:fasten:0}apply-to"  # contains the old one
 REACTIONS_NAMESPACE = "urn:xmpp:reactions:0"  # XEP-0444
 REACTIONS = f"{{{REACTIONS_NAMESPACE}}}reactions"
 REACTION = f"{{{REACTIONS_NAMESPACE}}}reaction"
@@ -77,14 +77,14 @@ FORM_REPORTED = f"{{{FORM_NAMESPACE}}}reported"
 FORM_ITEM = f"{{{FORM_NAMESPACE}}}item"
 FORM_FIELD = f"{{{FORM_NAMESPACE}}}field"
 FORM_VALUE = f"{{{FORM_NAMESPACE}}}value"
-RESULT_FORM = "result"  # the type of a form that tells and asks nothing
+RESULT_FORM = "result"  # the type of a form that shows data and asks for none
 SPADE_FORM = "spade:x:metadata"  # how SPADE 4 carries the metadata of a message
 SPADE_THREAD = "_thread_node"
 
 COMMANDS_NAMESPACE = "http://jabber.org/protocol/commands"  # XEP-0050
 QUICK_RESPONSE_NAMESPACE = "urn:xmpp:tmp:quick-response"  # XEP-0439
 
-# Stands in every answer of ours; a host of ours never answers a message that carries it.
+# Marks every reply of ours. Our agents never reply to a message with this mark.
 ANSWER_MARKER_NAMESPACE = "urn:spade-coreason:answer:0"
 ANSWER_MARKER = f"{{{ANSWER_MARKER_NAMESPACE}}}answer"
 

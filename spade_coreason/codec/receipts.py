@@ -1,4 +1,4 @@
-"""What is said beside answers: that a request arrived, that it is read, and what nobody asked for."""
+"""Messages besides replies: delivery receipts, displayed markers and notices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .xml import escape, escape_attribute
 
 
 def encode_displayed(incoming: InboundRequest) -> str:
-    """The chat marker (XEP-0333) that says that a request is read."""
+    """Encode the chat marker (XEP-0333) that a request was read."""
     return (
         f"<message to='{escape_attribute(reply_address(incoming))}' type='{escape_attribute(incoming.message_type)}'>"
         f"<displayed xmlns='{CHAT_MARKERS_NAMESPACE}' id='{escape_attribute(incoming.stanza_id)}'/>{ANSWER_MARKER_XML}"
@@ -21,7 +21,7 @@ def encode_displayed(incoming: InboundRequest) -> str:
 
 
 def encode_receipt(incoming: InboundRequest) -> str:
-    """The delivery receipt (XEP-0184) for a request."""
+    """Encode the delivery receipt (XEP-0184) for a request."""
     return (
         f"<message to='{escape_attribute(reply_address(incoming))}' id='{escape_attribute('receipt-' + incoming.stanza_id)}'>"
         f"<received xmlns='{RECEIPTS_NAMESPACE}' id='{escape_attribute(incoming.stanza_id)}'/></message>"
@@ -29,11 +29,11 @@ def encode_receipt(incoming: InboundRequest) -> str:
 
 
 def encode_notice(to: str, text: str, choices: Iterable[tuple[str, str]] = ()) -> str:
-    """What an agent says to a person (a bare JID) without having been asked. Marked as an answer, so that no agent answers.
+    """Encode a message that an agent sends to a person (a bare JID) without a request.
 
-    `choices` are what they may say to it: a value and its label each.
+    It is marked as a reply, so that no agent replies to it. `choices` are the offered answers: pairs of value and label.
     """
-    # Clients take a first message without a chat state (XEP-0085) for one of somebody who uses none, and then send none.
+    # If the first message has no chat state (XEP-0085), clients assume that the agent uses none, and send none.
     stanza_id = str(uuid4())
     return (
         f"<message to='{escape_attribute(to)}' type='chat' id='{stanza_id}'><body>{escape(text)}</body>"

@@ -1,11 +1,11 @@
-"""Text on its way into XML: what may stand there, what it costs on the wire, and where it may be cut."""
+"""Text as XML character data: forbidden characters, escapes, size on the wire, and places to split it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-# XML 1.0, production [2]: everything but these. Lone surrogates are among them, and could not be encoded either.
+# All characters outside of XML 1.0, production [2]. Lone surrogates are among them; they cannot be encoded either.
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 _BOUNDARIES = ("\n\n", "\n", ". ", " ")
@@ -16,41 +16,41 @@ _PREVIEW_BYTES = 1000
 
 
 def clean(text: str) -> str:
-    """`text` without the characters that XML 1.0 forbids."""
-    # Nothing that is printable is forbidden. To ask costs a fraction of what the expression does, as `in` does below.
+    """Remove the characters that XML 1.0 forbids."""
+    # No printable character is forbidden. This check costs a fraction of the expression, as does `in` below.
     return text if text.replace("\n", "").isprintable() else _FORBIDDEN.sub("", text)
 
 
 def escape(text: str) -> str:
-    """`text` as XML character data, forbidden characters removed."""
+    """Return `text` as XML character data, without forbidden characters."""
     return escape_clean(clean(text))
 
 
 def escape_clean(text: str) -> str:
-    """`text`, in which nothing is forbidden, as XML character data."""
+    """Return `text` as XML character data. It must not contain forbidden characters."""
     if "&" in text or "<" in text or ">" in text:
         text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 def escape_attribute(text: str) -> str:
-    """`text` as the value of an attribute in single quotes."""
+    """Return `text` as the value of an attribute in single quotes."""
     text = escape(text).replace("'", "&apos;").replace('"', "&quot;")
     return text.replace("\n", "&#10;").replace("\t", "&#9;")
 
 
 def wire_size(text: str) -> int:
-    """The bytes that `text` takes as character data."""
+    """Return the bytes that `text` takes as character data."""
     escaped = escape(text)
     return len(escaped) if escaped.isascii() else len(escaped.encode())
 
 
 def split_text(text: str, limit_bytes: int, *, at_boundaries: bool = True) -> Iterator[str]:
-    """Parts of `text` in order, none over `limit_bytes` on the wire.
+    """Split `text` into parts of at most `limit_bytes` on the wire, in order.
 
-    Cut at the end of a paragraph, line, sentence or word where there is one in the last half of a part (and the white
-    space there is dropped), else between two characters. A block of preformatted text (XEP-0393) that is cut ends in its part
-    and begins again in the next. Not `at_boundaries`: the parts joined are `text` again.
+    A part ends with a paragraph, line, sentence or word, if one ends in its last half. The white space there is dropped.
+    Otherwise the cut is between two characters. A block of preformatted text (XEP-0393) that is cut ends in its part
+    and begins again in the next. Without `at_boundaries` the joined parts are `text` again.
     """
     limit_bytes = max(limit_bytes, 16)  # one character always fits
     has_fences = at_boundaries and _FENCE in text
@@ -77,29 +77,29 @@ def split_text(text: str, limit_bytes: int, *, at_boundaries: bool = True) -> It
 
 
 def preview(text: str) -> str:
-    """The first paragraphs of a long text, or as much of the first as is read at a glance."""
+    """Return the first paragraphs of a long text, as far as they are read at a glance, or part of the first."""
     first = next(split_text(text, _PREVIEW_BYTES), "")
-    between = "\n" if first.endswith(_FENCE) else "\n\n"
-    return f"{first}{between}…" if first else ""
+    separator = "\n" if first.endswith(_FENCE) else "\n\n"
+    return f"{first}{separator}…" if first else ""
 
 
 def _balance_fences(part: str, was_open: bool, is_last: bool) -> tuple[str, bool]:
-    """A part with the fences that it lacks, and whether the next one begins within a block."""
+    """Return a part with the fences that it lacks, and True if the next part begins within a block."""
     if not part.strip():
         return "", was_open
     lines, is_open = (part.rstrip().strip("\n") if was_open else part.strip()).split("\n"), was_open
     for line in lines:
-        # Anything may stand behind the fence that opens a block, nothing behind the one that closes it.
+        # Any text may follow the fence that opens a block, none the fence that closes it.
         if line.startswith(_FENCE) and (not is_open or line.rstrip() == _FENCE):
             is_open = not is_open
     if is_open and not is_last:
         if lines[-1].startswith(_FENCE):
-            lines.pop()  # it opens a block of which nothing stands here
+            lines.pop()  # it opens a block that has no line in this part
         else:
             lines.append(_FENCE)
     if was_open:
         if lines[0].rstrip() == _FENCE:
-            del lines[0]  # nothing was left of the block
+            del lines[0]  # the block had no line left
         else:
             lines.insert(0, _FENCE)
     return "\n".join(lines).strip("\n"), is_open
