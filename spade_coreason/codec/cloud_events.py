@@ -1,4 +1,4 @@
-"""CloudEvents 1.0 in JSON containers (XEP-0335): what programs and agents send each other."""
+"""CloudEvents 1.0 in JSON containers (XEP-0335): the messages between programs and agents."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ from .xml import clean, escape_attribute, escape_clean, split_text
 
 
 class EventWriter:
-    """CloudEvents 1.0 as stanzas. An event too long for one is sent as ordered fragments of its JSON."""
+    """Writer of CloudEvents 1.0 as stanzas.
+
+    An event that is too long for one stanza is sent as ordered fragments of its JSON.
+    """
 
     def __init__(self, *, to: str, source: str, thread: str | None, id_prefix: str, request_id: str, stanza_bytes: int) -> None:
         self._opening = f"<message to='{escape_attribute(to)}' id='"
@@ -42,16 +45,19 @@ class EventWriter:
         self._checksum = 0
 
     def write(self, kind: str, data: dict[str, Any], extra_xml: str = "") -> list[str]:
-        """The stanzas of one event; more than one only where it is too long. `extra_xml` is XML, left out where it has no room."""
-        said = _json_text(data)
-        stanza_id = self._next_id(kind, said)
-        whole = self._encode_event(kind, stanza_id, said)
+        """Return the stanzas of one event: one, or several fragments if it is too long.
+
+        `extra_xml` is left out if it does not fit.
+        """
+        json_data = _json_text(data)
+        stanza_id = self._next_id(kind, json_data)
+        whole = self._encode_event(kind, stanza_id, json_data)
         text = escape_clean(whole)
         if len(text) * 4 <= self._json_bytes or len(text.encode()) <= self._json_bytes:
             if extra_xml and len(text.encode()) + len(extra_xml.encode()) > self._json_bytes:
                 extra_xml = ""
             return [self._stanza(stanza_id, text, extra_xml)]
-        # A fragment is quoted JSON again: a quote or a backslash takes two bytes more, and a third of the room is enough.
+        # A fragment is quoted JSON again. A quote or a backslash takes two bytes more, so a part gets a third of the room.
         parts = list(split_text(whole, self._json_bytes // 3, at_boundaries=False))
         fragments = []
         for index, part in enumerate(parts):
@@ -62,21 +68,22 @@ class EventWriter:
         return fragments
 
     def _next_id(self, kind: str, data: str) -> str:
-        """The same for the same event after the same events; `data` is JSON.
+        """Derive the id of an event; `data` is JSON. The same event after the same events has the same id.
 
-        From where a turn that runs again says something else, all its events are new to whoever heard the first run: a
-        piece of text that both have at the same place too. A thought changes nothing of what follows.
+        A turn that runs again may produce a different event. From there on all its events get new ids, so that receivers
+        of the first run take them as new. This includes a piece of text that both runs have at the same place.
+        A thought does not change the ids of later events.
         """
-        said = crc32((kind + data).encode(), self._checksum)
+        checksum = crc32((kind + data).encode(), self._checksum)
         if kind == "block.thought":
             self._thought_count += 1
-            return f"{self._id_prefix}-{self._event_count}.{self._thought_count}-{said:08x}"
-        self._checksum = said
+            return f"{self._id_prefix}-{self._event_count}.{self._thought_count}-{checksum:08x}"
+        self._checksum = checksum
         self._event_count += 1
-        return f"{self._id_prefix}-{self._event_count - 1}-{said:08x}"
+        return f"{self._id_prefix}-{self._event_count - 1}-{checksum:08x}"
 
     def _encode_event(self, kind: str, event_id: str, data: str) -> str:
-        """A CloudEvent around its data, which is JSON."""
+        """Return a CloudEvent with its data, which is JSON."""
         return (
             f'{{"specversion":"1.0","type":"{TYPE_PREFIX}{kind}","source":{self._source},"id":"{event_id}",'
             f'"time":{to_json(datetime.now(UTC)).decode()},"datacontenttype":"application/json",'
@@ -84,8 +91,8 @@ class EventWriter:
         )
 
     def _stanza(self, stanza_id: str, text: str, extra_xml: str = "") -> str:
-        said = f"{extra_xml}<json xmlns='{JSON_NAMESPACE}'>{text}{self._tail}"
-        return f"{self._opening}{stanza_id}'>{said}{_origin_id_element(stanza_id)}</message>"
+        content = f"{extra_xml}<json xmlns='{JSON_NAMESPACE}'>{text}{self._tail}"
+        return f"{self._opening}{stanza_id}'>{content}{_origin_id_element(stanza_id)}</message>"
 
 
 def _origin_id_element(stanza_id: str) -> str:
@@ -95,9 +102,9 @@ def _origin_id_element(stanza_id: str) -> str:
 def request_stanza(
     to: str, request_json: dict[str, Any], *, source: str, thread: str | None, stanza_id: str, hops: int = 0
 ) -> str:
-    """A program's request (event type `ai.coreason.request`); `request_json` is the dump of an AgentRequest.
+    """Encode a program's request (event type `ai.coreason.request`).
 
-    `hops` says through how many agents it came.
+    `request_json` is the dump of an AgentRequest. `hops` counts the agents that the request passed through.
     """
     event = {
         "specversion": "1.0",
@@ -118,16 +125,16 @@ def request_stanza(
 
 
 def retraction_stanza(to: str, stanza_id: str) -> str:
-    """Takes the request with that id back (XEP-0424), whatever is left of it."""
+    """Encode the retraction (XEP-0424) of the request with that id, at whatever stage it is."""
     retract = f"<retract xmlns='{RETRACT_NAMESPACE}' id='{escape_attribute(stanza_id)}'/>"
     return f"<message to='{escape_attribute(to)}' id='{uuid4()}'>{retract}</message>"
 
 
 def _json_text(value: Any) -> str:
-    """A value as JSON that may stand in XML once it is escaped."""
+    """Return a value as JSON that is valid in XML once it is escaped."""
     try:
         text = to_json(value)
-    except ValueError:  # lone surrogates, which no UTF-8 has
+    except ValueError:  # lone surrogates, which UTF-8 cannot encode
         text = to_json(replace_lone_surrogates(value))
     return clean(text.decode())
 
@@ -140,7 +147,10 @@ _parse_uuid = lru_cache(maxsize=256)(UUID)  # most requests are their own root
 def read_container(
     text: str, sender: str, stanza_id: str, thread: str | None, is_answer: bool, has_body: bool
 ) -> InboundMessage:
-    """What a JSON container (XEP-0335) says. Of other applications' containers only the body beside them counts."""
+    """Read a JSON container (XEP-0335).
+
+    Another application's container gives FOREIGN_CONTAINER: then only the body beside it counts.
+    """
     try:
         event = from_json(text)
     except ValueError:
@@ -159,18 +169,21 @@ def read_container(
     if is_answer:
         return None
     hops = event.get("hops")
-    return _request(data, text, sender, stanza_id, thread, hops if isinstance(hops, int) and 0 < hops < 2**31 else 0)
+    return _read_request(data, text, sender, stanza_id, thread, hops if isinstance(hops, int) and 0 < hops < 2**31 else 0)
 
 
-def _request(
+def _read_request(
     data: Any, text: str, sender: str, stanza_id: str, thread: str | None, hops: int
 ) -> InboundRequest | MalformedRequest:
-    """Of the envelope only payload, capabilities, lineage and unreserved metadata are taken, as data."""
+    """Read a request from the data of an event.
+
+    Only payload, capabilities, lineage and unreserved metadata are taken from the envelope, as data.
+    """
 
     def malformed(problem: str) -> MalformedRequest:
-        named = data.get("request_id") if isinstance(data, dict) else None
-        is_id = isinstance(named, str) and len(named) <= MAX_ID_CHARACTERS
-        return MalformedRequest(sender, stanza_id, thread, problem, named if is_id else None)
+        given_id = data.get("request_id") if isinstance(data, dict) else None
+        is_id = isinstance(given_id, str) and len(given_id) <= MAX_ID_CHARACTERS
+        return MalformedRequest(sender, stanza_id, thread, problem, given_id if is_id else None)
 
     if not isinstance(data, dict) or not isinstance(data.get("payload"), dict):
         return malformed("data.payload is no object")

@@ -1,4 +1,4 @@
-"""What is said in a chat room (XEP-0045): who says it, to whom, and what of it is a request."""
+"""Presence, messages and invitations of chat rooms (XEP-0045), and the requests among them."""
 
 from __future__ import annotations
 
@@ -38,47 +38,35 @@ from .namespaces import (
 )
 from .xml import escape, escape_attribute
 
-(
-    STATUS_SELF,
-    STATUS_CREATED,
-    STATUS_BANNED,
-    STATUS_RENAMED,
-    STATUS_KICKED,
-    STATUS_AFFILIATION_LOST,
-    STATUS_MEMBERS_ONLY,
-    STATUS_SHUTDOWN,
-    STATUS_TECHNICAL_FAILURE,
-) = (
-    110,
-    201,
-    301,
-    303,
-    307,
-    321,
-    322,
-    332,
-    333,
-)
+STATUS_SELF = 110
+STATUS_CREATED = 201
+STATUS_BANNED = 301
+STATUS_RENAMED = 303
+STATUS_KICKED = 307
+STATUS_AFFILIATION_LOST = 321
+STATUS_MEMBERS_ONLY = 322
+STATUS_SHUTDOWN = 332
+STATUS_TECHNICAL_FAILURE = 333
 
 
 class RoomPresence(NamedTuple):
-    """What a room says about one of its occupants, or about a wish to join."""
+    """The presence of one occupant of a room, or the error that answers a join."""
 
     nick: str
     kind: Literal["available", "unavailable", "error"]
     statuses: frozenset[int] = frozenset()
     jid: str | None = None
-    """Who it is, in a room that shows it."""
+    """The occupant's real JID, in a room that shows it."""
     occupant_id: str | None = None
-    """Whatever stands there as XEP-0421: only a room that says that it has them keeps others from making them up."""
+    """The id of XEP-0421 as received. Only a room that announces support keeps occupants from making it up."""
     new_nick: str | None = None
     is_destroyed: bool = False
     condition: str = ""
-    """Of an error."""
+    """The condition of an error."""
 
 
 def read_presence(presence: Element) -> RoomPresence | None:
-    """Reads a presence of a room; None for what concerns no occupant (subscriptions)."""
+    """Read a presence of a room. None if it concerns no occupant (subscriptions)."""
     nick = presence.get("from", "").partition("/")[2]
     kind = presence.get("type", "available")
     if kind == "error":
@@ -99,50 +87,53 @@ def read_presence(presence: Element) -> RoomPresence | None:
         if item is not None:
             jid, new_nick = item.get("jid") or None, item.get("nick")
         is_destroyed = user.find(MUC_DESTROY) is not None
-    ident = presence.find(OCCUPANT_ID)
-    occupant_id = ident.get("id") or None if ident is not None else None
+    id_element = presence.find(OCCUPANT_ID)
+    occupant_id = id_element.get("id") or None if id_element is not None else None
     shown: Literal["available", "unavailable"] = "available" if kind == "available" else "unavailable"
     return RoomPresence(nick, shown, frozenset(statuses), jid, occupant_id, new_nick, is_destroyed)
 
 
 def encode_join(room: str, nick: str, password: str | None) -> str:
-    """The wish to come in, without the history."""
+    """Encode the request to join a room, without its history."""
     secret = f"<password>{escape(password)}</password>" if password is not None else ""
-    wish = f"<x xmlns='{MUC_NAMESPACE}'><history maxstanzas='0'/>{secret}</x>"
-    return f"<presence to='{escape_attribute(f'{room}/{nick}')}'>{wish}</presence>"
+    join = f"<x xmlns='{MUC_NAMESPACE}'><history maxstanzas='0'/>{secret}</x>"
+    return f"<presence to='{escape_attribute(f'{room}/{nick}')}'>{join}</presence>"
 
 
 def encode_leave(room: str, nick: str) -> str:
-    """The goodbye."""
+    """Encode the presence that leaves a room."""
     return f"<presence to='{escape_attribute(f'{room}/{nick}')}' type='unavailable'/>"
 
 
 def self_ping() -> Element:
-    """What an occupant asks itself by way of the room, to hear whether it still is one (XEP-0410)."""
+    """Build the ping that an occupant sends to itself through the room, to check that it still is one (XEP-0410)."""
     return Element(f"{{{PING_NAMESPACE}}}ping")
 
 
 def unlock_query() -> Element:
-    """What takes a room that was just made as the server makes them: until then it is locked for everybody else."""
+    """Build the query that accepts the server's default configuration of a new room.
+
+    Until then the room is locked for everybody else.
+    """
     query = Element(f"{{{MUC_OWNER_NAMESPACE}}}query")
     SubElement(query, f"{{{FORM_NAMESPACE}}}x", {"type": "submit"})
     return query
 
 
 class RoomMessage(NamedTuple):
-    """A text that somebody said to everybody in a room."""
+    """A text that an occupant sent to everybody in a room."""
 
     nick: str
     text: str
-    """Without the quote of what it replies to, which is there for clients that know no replies."""
+    """The text without the quote of the message that it replies to. The quote is for clients without replies."""
     stanza_id: str
     room_id: str
-    """The id that the room gave it (XEP-0359), where it gives any."""
+    """The id that the room assigned (XEP-0359); "" if it assigns none."""
     thread: str | None
     is_by_agent: bool
-    """Whether it is an answer of a host of ours."""
+    """True if it is a reply of an agent of ours."""
     delay_source: str | None
-    """Who says that it is an old one (XEP-0203): a JID, "" for nobody in particular; None where it is new."""
+    """The JID that marked it as delayed (XEP-0203); "" if the mark has no JID, None for a new message."""
     reply_to_id: str
     """The id of the message that it replies to (XEP-0461)."""
     reply_to_author: str
@@ -152,27 +143,29 @@ class RoomMessage(NamedTuple):
 
 
 class RoomReference(NamedTuple):
-    """What somebody in a room says about a message there (XEP-0424, XEP-0444); the sender is their address there."""
+    """A retraction (XEP-0424) or reaction (XEP-0444) of an occupant. Its sender is their address in the room."""
 
     reference: Retraction | Reaction
     nick: str
-    """Empty where it is the room that says so, for a moderator (XEP-0425)."""
+    """Empty if the room itself sends it, for a moderator (XEP-0425)."""
     delay_source: str | None
-    """As of an utterance."""
+    """The same as in `RoomMessage`."""
 
 
 class Invitation(NamedTuple):
-    """Somebody wishes to have the agent in a room: by themselves (XEP-0249), or by way of the room (XEP-0045)."""
+    """An invitation of the agent to a room, sent by a person (XEP-0249) or through the room (XEP-0045)."""
 
     room: str
     sender: str
-    """Who says so: the person, or the room."""
+    """The sender of the invitation: the person, or the room."""
     password: str | None
 
 
 def read_room_message(message: Element) -> RoomMessage | None:
-    """Reads a message of type groupchat; None where nobody says anything in it: a subject, a notice of the room, or
-    something about another message, with a text beside it for clients that do not know that.
+    """Read a message of type groupchat. None unless it is a text by an occupant.
+
+    This excludes subjects, notices of the room, and messages about another one. Those have a text too, for clients
+    that do not support them.
     """
     if any(message.find(tag) is not None for tag in (REACTIONS, APPLY_TO, *RETRACTIONS)):
         return None
@@ -183,7 +176,7 @@ def read_room_message(message: Element) -> RoomMessage | None:
     room_id = next((entry.get("id", "") for entry in message.iterfind(STANZA_ID) if entry.get("by") == _room_of(message)), "")
     if not nick or not body.strip() or max(len(stanza_id), len(room_id), len(thread or "")) > MAX_ID_CHARACTERS:
         return None
-    reply, corrected = message.find(REPLY), message.find(REPLACE)
+    reply, replace_element = message.find(REPLY), message.find(REPLACE)
     return RoomMessage(
         nick,
         remove_quote(body, message) if reply is not None else body,
@@ -194,19 +187,19 @@ def read_room_message(message: Element) -> RoomMessage | None:
         _delay_source(message),
         reply.get("id", "") if reply is not None else "",
         reply.get("to", "") if reply is not None else "",
-        corrected.get("id", "") if corrected is not None else "",
+        replace_element.get("id", "") if replace_element is not None else "",
         parent_thread(thread_element) if thread_element is not None and thread is not None else None,
     )
 
 
 def read_room_reference(message: Element) -> RoomReference | None:
-    """Reads what a message of type groupchat says about another; None where it is one of its own."""
+    """Read the retraction or reaction in a message of type groupchat. None without one."""
     sender = message.get("from", "")
     parts: dict[str, Element] = {}
     for child in message:
         parts.setdefault(child.tag, child)
-    said = read_message_reference(parts, sender)
-    return RoomReference(said, sender.partition("/")[2], _delay_source(message)) if said is not None else None
+    reference = read_message_reference(parts, sender)
+    return RoomReference(reference, sender.partition("/")[2], _delay_source(message)) if reference is not None else None
 
 
 def _delay_source(message: Element) -> str | None:
@@ -219,10 +212,10 @@ def _room_of(message: Element) -> str:
 
 
 def extract_question(nick: str, text: str, others: Iterable[str] = ()) -> str | None:
-    """What `text` asks of `nick` ("nick: …", "nick, …", "@nick …", in capitals or not); None where it addresses nobody or
-    somebody else.
+    """Return the part of `text` after its address to `nick`. None if it is not addressed to `nick`.
 
-    Of two who are called almost the same, `others` in the room, the one is meant whose name stands there.
+    An address is "nick: …", "nick, …" or "@nick …", in any letter case. `others` are the nicknames of the other occupants.
+    If several nicknames match, the text is for the one that it contains exactly, and of these for the longest.
     """
     found = _match_address(nick, text, re.IGNORECASE)
     if found is None:
@@ -242,15 +235,16 @@ def _match_address(nick: str, text: str, flags: int = 0) -> re.Match[str] | None
 def room_request(
     room: str, message: RoomMessage, question: str, jid: str | None, *, reply_to_id: str = "", replaces: str | None = None
 ) -> InboundRequest:
-    """The request that an utterance is. The conversation is the room's; `jid` is who said it, where that is known.
+    """Build the request of a message to the agent. Its conversation belongs to the room.
 
-    `reply_to_id` is our own id of what it replies to, `replaces` the name of the question of the same occupant that it corrects.
+    `jid` is the author's real JID, if it is known. `reply_to_id` is our own id of the message that it replies to.
+    `replaces` is the id of the question by the same occupant that it corrects.
     """
-    about: dict[str, Any] = {}
-    if replied := reply_to_id or message.reply_to_id:
-        about["reply_to"] = replied
+    metadata: dict[str, Any] = {}
+    if replied_id := reply_to_id or message.reply_to_id:
+        metadata["reply_to"] = replied_id
     if message.parent_thread is not None:
-        about[PARENT_THREAD] = message.parent_thread
+        metadata[PARENT_THREAD] = message.parent_thread
     return InboundRequest(
         "room",
         f"{room}/{message.nick}",
@@ -259,7 +253,7 @@ def room_request(
         {"query": question},
         f"{message.nick}\n{message.room_id}\n{message.thread}\n{message.text}",
         "groupchat",
-        _room_metadata(room, message.nick, jid, about),
+        _room_metadata(room, message.nick, jid, metadata),
         replaces=replaces,
         origin_id=message.room_id or None,
         owner=room,
@@ -269,7 +263,7 @@ def room_request(
 
 
 def private_request(incoming: InboundRequest, owner: str, address: str, jid: str | None) -> InboundRequest:
-    """The request that a private message of an occupant is. `address` is where the answer goes."""
+    """Complete the request of an occupant's private message. `address` is the address for the reply."""
     room, _, nick = incoming.sender.partition("/")
     return replace(
         incoming,
@@ -286,7 +280,7 @@ def _room_metadata(room: str, nick: str, jid: str | None, metadata: Any) -> dict
 
 
 def read_invitation(message: Element) -> Invitation | None:
-    """Reads an invitation into a room; None where the message is none."""
+    """Read an invitation to a room. None if the message is none."""
     user, direct = message.find(MUC_USER), message.find(CONFERENCE)
     if user is None and direct is None:
         return None

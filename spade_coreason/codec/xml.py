@@ -77,7 +77,7 @@ def split_text(text: str, limit_bytes: int, *, at_boundaries: bool = True) -> It
 
 
 def preview(text: str) -> str:
-    """Return the first paragraphs of a long text, as far as they are read at a glance, or part of the first."""
+    """Return the first paragraphs of a long text, or the part of the first that is read at a glance."""
     first = next(split_text(text, _PREVIEW_BYTES), "")
     separator = "\n" if first.endswith(_FENCE) else "\n\n"
     return f"{first}{separator}…" if first else ""

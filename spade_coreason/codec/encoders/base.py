@@ -1,7 +1,7 @@
-"""What an agent says, as stanzas: events to a program, text to a person, SPADE's form to a SPADE agent.
+"""The interface of reply encoders: events to a program, text to a person, SPADE's form to a SPADE agent.
 
-A voice serves one turn. It is pure: an event goes in, stanzas come out as strings, in order. The ids of what it makes derive
-from the inbox key of the request, so that an answer sent twice is recognised; each id is also the origin-id (XEP-0359).
+An encoder serves one turn. It is pure: it takes an event and returns stanzas as strings, in order. The ids of its stanzas
+derive from the inbox key of the request, so that a reply sent twice is recognised. Each id is also the origin-id (XEP-0359).
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ FindChainedDevice: TypeAlias = Callable[[], str | None]
 
 @value
 class PresentationOptions:
-    """What the devices of a person show of one turn, and what they want to see of it."""
+    """The features that a person's devices support during one turn, and the content that the person wants to see."""
 
     has_live_messages: bool = False
-    """Every device of theirs shows corrections (XEP-0308)."""
+    """True if all devices of the person show corrections (XEP-0308)."""
     find_chained_device: FindChainedDevice = lambda: None
-    """Names, whenever it is called, the one device of theirs where each correction has to name the version before it."""
+    """Return the person's current device where each correction must name the version before it; None without one."""
     is_rerun: bool = False
-    """Of the same turn something may have been said before."""
+    """True if the turn ran before, and part of its reply may have been sent."""
     shows_thoughts: bool = False
-    """They read thoughts."""
+    """True if the person wants to read thoughts."""
     shows_steps: bool = False
-    """They read which tools are used."""
+    """True if the person wants to read which tools are used."""
     has_replies: bool = False
-    """The device that asked shows replies (XEP-0461)."""
+    """True if the device that asked shows replies (XEP-0461)."""
 
 
 PLAIN_PRESENTATION = PresentationOptions()
 
 
 class ReplyEncoder(Protocol):
-    """The language of one turn."""
+    """Encoder of one turn's events as stanzas for the sender of its request."""
 
     @property
     def key(self) -> str:
@@ -46,44 +46,47 @@ class ReplyEncoder(Protocol):
 
     @property
     def shows_typing(self) -> bool:
-        """Whether the other side uses chat states (XEP-0085)."""
+        """True if the recipient uses chat states (XEP-0085)."""
         ...
 
     @property
     def has_live_messages(self) -> bool:
-        """Whether a stream is shown as a message that grows (XEP-0308)."""
+        """True if a stream is shown as a message that grows (XEP-0308)."""
         ...
 
     @property
     def follows_streams(self) -> bool:
-        """Whether it is told of a stream as it goes on; else only of all of it, at its end."""
+        """True if it takes the chunks of a stream as they come. Otherwise it takes the whole stream at its end."""
         ...
 
     @property
     def shows_files(self) -> bool:
-        """Whether a text that is too long may be a file, and a link the file behind it: a person listens."""
+        """True if the recipient is a person: a long text may be sent as a file, and a link shows the file behind it."""
         ...
 
     def reads_thoughts(self, title: str | None) -> bool:
-        """Whether thoughts with this title, `STEP_TITLE` or none, are shown to this listener."""
+        """True if thoughts with this title, `STEP_TITLE` or none, are shown to the recipient."""
         ...
 
     def encode(self, event: TurnEvent) -> list[str]:
-        """The stanzas that `event` becomes now; none where it waits for more, or is not for this listener."""
+        """Encode an event. The list is empty while it waits for more events, or if it is not for the recipient."""
         ...
 
     def encode_update(self, stream_id: str) -> list[str]:
-        """Where it `has_live_messages`: a stream that has more to show than before, as it stands. Nothing of it is to be kept."""
+        """Encode the current text of a stream, if it has grown and the encoder `has_live_messages`.
+
+        These stanzas are transient and must not be stored.
+        """
         ...
 
     def encode_composing(self) -> str | None:
-        """The stanza that says "typing…", where `shows_typing`."""
+        """Encode the chat state "typing…"; None unless the encoder `shows_typing`."""
         ...
 
     def encode_paused(self) -> str | None:
-        """The stanza that takes "typing…" back, where it was said and no answer comes."""
+        """Encode the end of "typing…" if no reply follows; None if it was not shown."""
         ...
 
     def encode_cancelled(self) -> list[str]:
-        """The last words of an answer that nobody wants any more: only where something of it is seen already."""
+        """Encode the end of a cancelled reply. The list is empty unless part of the reply was shown."""
         ...

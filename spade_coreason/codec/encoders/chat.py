@@ -50,7 +50,7 @@ class LiveMessage:
         self.chunks: list[str] = []
         self.shown_chunks = 0
         self.reply_element: str | None = None
-        """The reference to the question in every version of it, as soon as there is one."""
+        """The reference to the question in every version, from the first version on."""
         self.message_id = message_id
         self.version_count = 0
         self.last_stanza_id: str | None = None
@@ -62,22 +62,22 @@ class LiveMessage:
 
     @property
     def styled(self) -> str:
-        """As a person reads it; what is marked and not complete yet stands as it is."""
+        """The text as a person reads it. Marks that are not complete yet stay as they are."""
         return style_markdown(self.text)
 
     def interrupted_text(self, reason: str) -> str:
-        """Its text, which ends before its end."""
+        """Return the text with a mark that it ends too soon, and the reason."""
         return append_mark(self.styled.rstrip(), f"… ({reason})")
 
     @property
     def has_unshown_text(self) -> bool:
-        """Whether there is something to show that was not shown."""
+        """True if it has text that was not shown yet."""
         return self.shown_chunks < len(self.chunks) and bool(self.text.strip())
 
 
 def append_mark(text: str, mark: str) -> str:
-    """A text with a mark behind it that says that it ends too soon."""
-    # The end of a block of code is one only if nothing stands behind it.
+    """Append a mark to a text that ends too soon."""
+    # The end of a block of code is recognised only if its line ends there.
     return f"{text}\n{mark.lstrip()}" if text.endswith(FENCE) else f"{text}{mark}"
 
 
@@ -85,19 +85,20 @@ _END = "</message>"
 
 
 class ChatEncoder:
-    """Text with Message Styling (XEP-0393) for people: every block a message, a stream one message.
+    """Encoder for people: text with Message Styling (XEP-0393), one message for each block and each stream.
 
-    Where it `has_live_messages`, a stream is shown before it is whole. Where it `refers`, the first message is a reply to the question.
+    If it `has_live_messages`, a stream is shown before it is complete. If the person uses replies (XEP-0461), the first
+    message is a reply to the question.
 
-    What a stream shows while it grows is for the moment: not stored, not copied, never twice. Its last version is a correction
-    like the others (XEP-0308) and complete in itself; only that one is kept. Nor is a thought, which is no part of the answer.
-    A device to which it is chained drops corrections of what it has not seen: whatever came there instead of it gets the whole
-    text, which corrects nothing.
+    The versions of a growing stream are transient: not stored, not copied, never sent twice. The last one is a correction
+    like the others (XEP-0308) and complete in itself; only this one is stored. Thoughts are not stored either, because the reply
+    does not include them. A chained device drops corrections of messages that it has not seen. If the device has changed,
+    the whole text is sent as a new message.
     """
 
     shows_files = True
     has_quick_responses = True
-    """Whether answers may be offered: what is chosen is said to the agent as it is."""
+    """True if answers may be offered. The chosen one is sent to the agent as it is."""
 
     def __init__(
         self, incoming: InboundRequest, key: UUID, stanza_bytes: int, options: PresentationOptions = PLAIN_PRESENTATION
@@ -108,10 +109,12 @@ class ChatEncoder:
         self._stanza_bytes = stanza_bytes
         self._reply_element = reply_element(incoming) if options.has_replies or incoming.uses_replies else ""
         parent = incoming.metadata.get(PARENT_THREAD)
-        self._opening, self._thread, most = make_frame(
+        self._opening, self._thread, frame_bytes = make_frame(
             reply_address(incoming), incoming.message_type, incoming.thread, parent, stanza_bytes
         )
-        self._body_bytes = max(most - len(self._reply_element.encode()), MIN_TEXT_BYTES) if self._reply_element else most
+        self._body_bytes = (
+            max(frame_bytes - len(self._reply_element.encode()), MIN_TEXT_BYTES) if self._reply_element else frame_bytes
+        )
         self._streams: dict[str, LiveMessage] = {}
         self._stream_count = self._message_count = self._thought_count = 0
         self._is_typing = False
@@ -173,8 +176,8 @@ class ChatEncoder:
         return self._encode_chat_state("paused") if self._is_typing else None
 
     def encode_cancelled(self) -> list[str]:
-        seen = [stream for stream in self._streams.values() if stream.version_count]
-        return [stanza for stream in seen for stanza in self._encode_text(stream.interrupted_text("taken back"), stream)]
+        shown = [stream for stream in self._streams.values() if stream.version_count]
+        return [stanza for stream in shown for stanza in self._encode_text(stream.interrupted_text("taken back"), stream)]
 
     def _encode_chat_state(self, state: str) -> str:
         self._is_typing = state == "composing"
@@ -188,40 +191,41 @@ class ChatEncoder:
         return not stream.version_count or self._replaced_id(stream) is not None
 
     def _replaced_id(self, stream: LiveMessage) -> str | None:
-        """The id that the next version of a stream corrects; None where there is nothing to correct."""
+        """Return the id that the next version of a stream corrects; None if there is none to correct."""
         if stream.chained_device is not None:
             return stream.last_stanza_id if self._options.find_chained_device() == stream.chained_device else None
-        # Of a turn that runs again the first run may have shown something already.
+        # If the turn runs again, the first run may have shown something already.
         return stream.message_id if stream.version_count or self._options.is_rerun else None
 
     def _encode_version(self, stream: LiveMessage) -> str:
-        """The stream as it stands, as much of it as one stanza takes."""
+        """Encode the current text of a stream, as far as one stanza holds it."""
         stream.shown_chunks = len(stream.chunks)
         self._is_typing = self.shows_typing
         text = self._cut_to_fit(clean(stream.styled).strip())
-        replaced = self._replaced_id(stream)
+        replaced_id = self._replaced_id(stream)
         number, stream.version_count = stream.version_count, stream.version_count + 1
         is_first = not (number or self._options.is_rerun)
         stanza_id = stream.message_id if is_first else f"{stream.message_id}.{number}{'r' if self._options.is_rerun else ''}"
         stream.last_stanza_id = stanza_id
         if stream.reply_element is None:
             stream.reply_element = self._pop_reply_element()
-        extra = f"{self._composing_element}{replace_element(replaced)}{stream.reply_element}{hint_element('no-store')}{hint_element('no-copy')}"
+        hints = hint_element("no-store") + hint_element("no-copy")
+        extra = f"{self._composing_element}{replace_element(replaced_id)}{stream.reply_element}{hints}"
         return self._encode_stanza(stanza_id, text, extra)
 
     @property
     def _composing_element(self) -> str:
-        """Beside what is said before the end: there is more to come."""
+        """The chat state of every message before the last one: more follows."""
         return f"<composing xmlns='{CHAT_STATES_NAMESPACE}'/>" if self.shows_typing else ""
 
     def _cut_to_fit(self, text: str) -> str:
-        """As much of a text as one stanza takes."""
+        """Cut a text to the length that one stanza holds."""
         if len(text) * 12 > self._body_bytes and wire_size(text) > self._body_bytes:
             return append_mark(next(split_text(text, self._body_bytes - 16)), " …")
         return text
 
     def _encode_thought(self, block: ThinkingBlock) -> list[str]:
-        """Its lines in italics, in one stanza: what is too long for it is cut off."""
+        """Encode a thought in one stanza, its lines in italics. Text that does not fit is cut off."""
         text = clean(block.content).strip()
         if not text or not self.reads_thoughts(block.title):
             return []
@@ -235,36 +239,36 @@ class ChatEncoder:
         ]
 
     def _encode_with_links(self, text: str, links: tuple[str, ...], stream: LiveMessage | None = None) -> list[str]:
-        """A text, and behind it a message for each link; one where the text is the link."""
+        """Encode a text, and after it one message for each link. A text that is itself a link is one message."""
         if not links:
             return self._encode_text(text, stream)
-        if (alone := text.strip()) in links:
-            return self._encode_text(alone, stream, is_link=True)
+        if (stripped := text.strip()) in links:
+            return self._encode_text(stripped, stream, is_link=True)
         return [
             *self._encode_text(text, stream),
             *(message for link in links for message in self._encode_text(link, is_link=True)),
         ]
 
     def _add_responses(self, stanzas: list[str], choices: Iterable[tuple[str, str]]) -> list[str]:
-        """With what may be answered (XEP-0439) in the last stanza, if it has room for it; the text says it too."""
-        offered = response_elements(choices)
-        if not offered or not stanzas or not self.has_quick_responses:
+        """Add the offered answers (XEP-0439) to the last stanza, if they fit. The text lists them too."""
+        responses = response_elements(choices)
+        if not responses or not stanzas or not self.has_quick_responses:
             return stanzas
-        whole = f"{stanzas[-1].removesuffix(_END)}{offered}{_END}"
-        return [*stanzas[:-1], whole] if len(whole.encode()) <= self._stanza_bytes else stanzas
+        last = f"{stanzas[-1].removesuffix(_END)}{responses}{_END}"
+        return [*stanzas[:-1], last] if len(last.encode()) <= self._stanza_bytes else stanzas
 
     def _encode_text(self, text: str, stream: LiveMessage | None = None, *, is_link: bool = False) -> list[str]:
         text = clean(text).strip()
         if not text:
             return []
-        replaced = self._replaced_id(stream) if stream is not None and self.has_live_messages else None
+        replaced_id = self._replaced_id(stream) if stream is not None and self.has_live_messages else None
         reply = stream.reply_element if stream is not None and stream.reply_element is not None else self._pop_reply_element()
         if is_link:
-            return [self._encode_message(text, replaced, reply + file_element(text))]
+            return [self._encode_message(text, replaced_id, reply + file_element(text))]
         if len(text) * 12 <= self._body_bytes or wire_size(text) <= self._body_bytes:
-            return [self._encode_message(text, replaced, reply)]
+            return [self._encode_message(text, replaced_id, reply)]
         first, *others = split_text(text, self._body_bytes)
-        return [self._encode_message(first, replaced, reply), *(self._encode_message(part) for part in others)]
+        return [self._encode_message(first, replaced_id, reply), *(self._encode_message(part) for part in others)]
 
     def _pop_reply_element(self) -> str:
         reply, self._reply_element = self._reply_element, ""
@@ -281,7 +285,7 @@ class ChatEncoder:
         return self._encode_stanza(stanza_id, text, extra)
 
     def _encode_stanza(self, stanza_id: str, text: str, extra_xml: str) -> str:
-        """A message with a text that is clean."""
+        """Encode a message. Its text must not contain forbidden characters."""
         return (
             f"{self._opening} id='{stanza_id}'><body>{escape_clean(text)}</body>"
             f"{self._thread}{extra_xml}{ANSWER_MARKER_XML}<origin-id xmlns='{ORIGIN_ID_NAMESPACE}' id='{stanza_id}'/></message>"
@@ -289,9 +293,9 @@ class ChatEncoder:
 
 
 class GroupchatEncoder(ChatEncoder):
-    """Whole messages to everybody in a room, the first of them with the name of whoever asked.
+    """Encoder for rooms: whole messages to everybody, the first one with the nickname of the person who asked.
 
-    No typing, no receipts and no corrections there: each would come to everybody.
+    It sends no typing, no receipts and no corrections, because each would reach everybody.
     """
 
     has_quick_responses = False

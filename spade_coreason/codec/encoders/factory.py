@@ -14,9 +14,9 @@ from .spade import SpadeEncoder
 def encoder_for(
     incoming: InboundRequest, key: UUID, agent: str, stanza_bytes: int, options: PresentationOptions = PLAIN_PRESENTATION
 ) -> ReplyEncoder:
-    """The voice for whoever sent `incoming` to the bare JID `agent`. No stanza it makes exceeds `stanza_bytes`.
+    """Return the encoder for replies to `incoming`, which was sent to the bare JID `agent`.
 
-    `options` is how it is shown to a person.
+    None of its stanzas exceeds `stanza_bytes`. `options` apply to replies to a person.
     """
     if incoming.channel == "program":
         return CloudEventEncoder(incoming, key, agent, stanza_bytes)

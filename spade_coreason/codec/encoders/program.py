@@ -1,4 +1,4 @@
-"""What an agent says to a program: every event of a turn as a CloudEvent."""
+"""Replies to programs: every event of a turn as a CloudEvent."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from ..data_forms import result_form
 
 
 class CloudEventEncoder:
-    """CloudEvents in JSON containers (XEP-0335), at full speed, to the full JID that asked.
+    """Encoder for programs: CloudEvents in JSON containers (XEP-0335), at full speed, to the full JID that asked.
 
-    Data is a data form (XEP-0004) too, for programs that know those.
+    A data block is also sent as a data form (XEP-0004), for programs that read those.
     """
 
     shows_typing = False
@@ -69,8 +69,8 @@ class CloudEventEncoder:
 
 
 def encode_malformed_reply(malformed: MalformedRequest, agent: str, stanza_bytes: int) -> list[str]:
-    """Says once to whoever sent it why a request cannot be read."""
-    key = uuid5(NAMESPACE_URL, malformed.stanza_id)  # theirs could hold anything
+    """Encode one event that tells the sender why their request cannot be read."""
+    key = uuid5(NAMESPACE_URL, malformed.stanza_id)  # the sender's id may contain any character
     writer = EventWriter(
         to=malformed.sender,
         source=f"xmpp:{agent}",
@@ -83,7 +83,7 @@ def encode_malformed_reply(malformed: MalformedRequest, agent: str, stanza_bytes
 
 
 def _event_data(event: TurnEvent, key: UUID) -> tuple[str, dict[str, Any]]:
-    """The type (without its prefix) and the data of an event; `key` is that of the request."""
+    """Return the type (without its prefix) and the data of an event. `key` is that of the request."""
     match event:
         case StreamChunk(stream_id, seq, chunk):
             return "stream.chunk", {"stream_id": stream_id, "seq": seq, "chunk": chunk}
@@ -92,22 +92,22 @@ def _event_data(event: TurnEvent, key: UUID) -> tuple[str, dict[str, Any]]:
         case StreamEnded(stream_id):
             return "stream.end", {"stream_id": stream_id}
         case StreamAborted(stream_id, reason, replacement):
-            instead = {} if replacement is None else {"replacement": replacement}
-            return "stream.abort", {"stream_id": stream_id, "reason": reason, **instead}
+            replacement_data = {} if replacement is None else {"replacement": replacement}
+            return "stream.abort", {"stream_id": stream_id, "reason": reason, **replacement_data}
         case TextEmitted(content, number, _, _, choices):
-            offered = {"choices": [{"value": value, "label": label} for value, label in choices]} if choices else {}
+            choice_data = {"choices": [{"value": value, "label": label} for value, label in choices]} if choices else {}
             return "block.markdown", {
                 "id": derive_part_id(key, number),
                 "block_type": "MARKDOWN",
                 "content": content,
-                **offered,
+                **choice_data,
             }
         case BlockEmitted(block):
             return f"block.{block.block_type.lower()}", block.dump()
         case Completed(conversation_id, state):
             return "request.completed", {"conversation_id": conversation_id, "state": state}
         case Failed(message, code, recoverable, incident):
-            failed = {"message": message, "code": code, "recoverable": recoverable, "incident": incident}
-            return "request.failed", failed
+            failure = {"message": message, "code": code, "recoverable": recoverable, "incident": incident}
+            return "request.failed", failure
         case Refused(message, code, retry_after_s):
             return "request.refused", {"message": message, "code": code, "retry_after_s": retry_after_s}

@@ -1,4 +1,4 @@
-"""What an agent says to a plain SPADE agent: text with SPADE's metadata form."""
+"""Replies to plain SPADE agents: text with SPADE's metadata form."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from .chat import ChatEncoder
 
 
 class SpadeEncoder(ChatEncoder):
-    """SPADE's metadata form, with what the sender's own templates look for (performative, in-reply-to, thread)."""
+    """Encoder for SPADE agents: text with SPADE's metadata form.
+
+    The form has the fields that the sender's templates match: performative, in-reply-to and thread.
+    """
 
     shows_files = False
     has_quick_responses = False
@@ -27,7 +30,7 @@ class SpadeEncoder(ChatEncoder):
         if fields_bytes > stanza_bytes // 4:
             self._fields, fields_bytes = {}, 0
         in_reply_to = self._fields.get("reply-with", incoming.stanza_id)
-        # The thread stands in both forms, and it goes to the full JID.
+        # The thread is an element and a field, and the address is the full JID.
         echoed = MAX_CHARACTER_BYTES * (len(in_reply_to) + len(incoming.thread or "") + len(incoming.sender))
         self._body_bytes = max(self._body_bytes - fields_bytes - echoed, MIN_TEXT_BYTES)
         self._performative = "inform"
@@ -43,10 +46,10 @@ class SpadeEncoder(ChatEncoder):
         stanza_id = content_id(self.key, self._message_count, text)
         self._message_count += 1
         fields = {**self._fields, "performative": self._performative}
-        fields.pop("in-reply-to", None)  # that is what the request itself answered
-        asked_as = fields.pop("reply-with", incoming.stanza_id)
-        if asked_as:
-            fields["in-reply-to"] = asked_as
+        fields.pop("in-reply-to", None)  # it names the message that the request itself answered
+        reply_with = fields.pop("reply-with", incoming.stanza_id)
+        if reply_with:
+            fields["in-reply-to"] = reply_with
         if incoming.thread:
             fields[SPADE_THREAD] = incoming.thread
         form = "".join(

@@ -11,7 +11,7 @@ from ..xml import clean
 
 
 def render_block(block: ThinkingBlock | DataBlock | UserErrorBlock) -> str:
-    """What a person reads of a block; empty for a thought, which shows as typing."""
+    """Render a block for people; empty for a thought, which shows as typing."""
     if isinstance(block, UserErrorBlock):
         return block.user_message
     if isinstance(block, DataBlock):
@@ -21,11 +21,9 @@ def render_block(block: ThinkingBlock | DataBlock | UserErrorBlock) -> str:
 
 
 def render_thought(content: str) -> str:
-    """A thought as a person reads it who wants to: in italics."""
-    from ..markdown.spans import (
-        EMPHASIS,
-        wrap_in_mark,  # the parser is loaded for those who need it
-    )
+    """Render a thought in italics, for people who want to read it."""
+    # The parser is loaded only if it is needed.
+    from ..markdown.spans import EMPHASIS, wrap_in_mark
 
     return wrap_in_mark(EMPHASIS, content)
 
@@ -35,8 +33,8 @@ def _scalar(value: Any) -> str:
 
 
 def _title(title: str) -> str:
-    said = " ".join(clean(title).split())
-    return said if "*" in said or not said else f"*{said}*"
+    text = " ".join(clean(title).split())
+    return text if "*" in text or not text else f"*{text}*"
 
 
 def _render_json(data: dict[str, Any]) -> str:

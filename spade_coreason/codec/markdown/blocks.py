@@ -1,4 +1,4 @@
-"""The blocks of a Markdown text as lines of plain text with Message Styling (XEP-0393)."""
+"""Blocks of a Markdown text as lines of plain text with Message Styling (XEP-0393)."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _LANGUAGE = re.compile(r"[\w+#.-]*")
 
 
 def render_blocks(text: str) -> str:
-    """All of `text`; without Markdown in it the same."""
+    """Render `text` with Message Styling. Text without Markdown stays the same."""
     lines = text.split("\n")
     root = _Node(Token("", "", 0, map=[0, len(lines)]), _build_tree(parse_blocks(text)))
     return "\n".join(line.text for line in _render_children(root, lines))
 
 
 class _Place(Enum):
-    """Where a line stands in a list item."""
+    """The position of a line in a list item."""
 
     TEXT = auto()  # under the text of the item
-    LIST = auto()  # two blanks further than the item
-    MARGIN = auto()  # not further: XEP-0393 sees preformatted text only where it is not indented
+    LIST = auto()  # indented by two blanks more than the item
+    MARGIN = auto()  # not indented: XEP-0393 recognises preformatted text only there
 
 
 class _Line(NamedTuple):
@@ -47,13 +47,13 @@ class _Node:
 
     @property
     def range(self) -> tuple[int, int]:
-        """Its first line, and the one behind its last."""
+        """The numbers of its first line and of the line after its last."""
         first, end = self.token.map or (0, 0)
         return first, end
 
     @property
     def source(self) -> list[str]:
-        """Its lines as they are."""
+        """Its lines as they were written."""
         return list(self.token.meta["source"])
 
 
@@ -71,15 +71,15 @@ def _build_tree(tokens: Sequence[Token]) -> list[_Node]:
 
 
 def _render_children(node: _Node, blank: Sequence[str] = ()) -> list[_Line]:
-    """The lines of what stands in `node`; all lines that are of no block are blank."""
-    at, end = node.range
-    found: list[_Line] = []
+    """Render the children of `node`. All lines outside of them are blank."""
+    next_line, end = node.range
+    rendered: list[_Line] = []
     for child in node.children:
-        first, behind = child.range
-        found += [_Line(blank[number] if blank else "") for number in range(at, first)]
-        found += _RENDERERS[child.token.type](child)
-        at = max(at, behind)
-    return found + [_Line(blank[number] if blank else "") for number in range(at, end)]
+        first, after = child.range
+        rendered += [_Line(blank[number] if blank else "") for number in range(next_line, first)]
+        rendered += _RENDERERS[child.token.type](child)
+        next_line = max(next_line, after)
+    return rendered + [_Line(blank[number] if blank else "") for number in range(next_line, end)]
 
 
 def _lines(texts: Sequence[str], place: _Place = _Place.TEXT) -> list[_Line]:
@@ -117,14 +117,14 @@ def _table(node: _Node) -> list[_Line]:
 
 
 def _quote(node: _Node) -> list[_Line]:
-    inside = [line.text for line in _render_children(node)]
-    if inside == [_QUOTED.sub("", line, count=1) for line in node.source]:
+    inner_lines = [line.text for line in _render_children(node)]
+    if inner_lines == [_QUOTED.sub("", line, count=1) for line in node.source]:
         return _lines(node.source)
-    return _lines([f"> {line}".rstrip() for line in inside])
+    return _lines([f"> {line}".rstrip() for line in inner_lines])
 
 
 def _list(node: _Node) -> list[_Line]:
-    found: list[_Line] = []
+    rendered: list[_Line] = []
     for item in node.children:
         first_line = node.source[item.range[0] - node.range[0]]
         match = _ITEM.match(first_line)
@@ -133,21 +133,21 @@ def _list(node: _Node) -> list[_Line]:
         lines = _item(item, marker, match[2])
         if not first_line[match.end() :].strip():
             lines[0] = lines[0]._replace(text=marker + first_line[match.end(1) :])
-        found += lines
-    return found
+        rendered += lines
+    return rendered
 
 
-def _item(node: _Node, marker: str, between: str) -> list[_Line]:
+def _item(node: _Node, marker: str, gap: str) -> list[_Line]:
     begin = len(marker) - len(marker.lstrip())
-    indents = {_Place.TEXT: " " * (len(marker) + len(between or " ")), _Place.LIST: " " * (begin + 2), _Place.MARGIN: ""}
-    inside = _render_children(node)
-    if inside[0].place is _Place.MARGIN:
-        inside.insert(0, _Line(""))
-    first, *others = inside
-    found = [_Line(f"{marker}{(between or ' ') if first.text else ''}{first.text}", _Place.LIST)]
+    indents = {_Place.TEXT: " " * (len(marker) + len(gap or " ")), _Place.LIST: " " * (begin + 2), _Place.MARGIN: ""}
+    inner_lines = _render_children(node)
+    if inner_lines[0].place is _Place.MARGIN:
+        inner_lines.insert(0, _Line(""))
+    first, *others = inner_lines
+    rendered = [_Line(f"{marker}{(gap or ' ') if first.text else ''}{first.text}", _Place.LIST)]
     for text, place in others:
-        found.append(_Line(indents[place] + text if text else "", place if place is _Place.MARGIN else _Place.LIST))
-    return found
+        rendered.append(_Line(indents[place] + text if text else "", place if place is _Place.MARGIN else _Place.LIST))
+    return rendered
 
 
 _RENDERERS: dict[str, Callable[[_Node], list[_Line]]] = {

@@ -1,4 +1,4 @@
-"""The grammar of the Markdown that agents write: markdown-it's, where it leaves plain text alone."""
+"""The grammar of the Markdown that agents write: markdown-it's, limited to rules that leave plain text alone."""
 
 from __future__ import annotations
 
@@ -25,23 +25,26 @@ from .rules import (
 
 BlockRule = Callable[[StateBlock, int, int, bool], bool]
 
-_MAX_DEPTH = 20  # levels; a list and its item are two. Beyond it is text.
+_MAX_DEPTH = 20  # levels; a list and its item are two. Deeper blocks are text.
 
 
 def parse_blocks(text: str) -> list[Token]:
-    """The blocks of a text. Where one begins, `meta["source"]` has its lines as they are, without what stands around it."""
+    """Parse the blocks of a text.
+
+    The first token of a block has its original lines in `meta["source"]`, without the marks of the blocks around it.
+    """
     tokens: list[Token] = []
     _PARSER.block.parse(text, _PARSER, {}, tokens)
     return tokens
 
 
 def parse_spans(text: str) -> list[Token]:
-    """What stands in a paragraph. Where a link begins, `meta["source"]` has it as it is."""
+    """Parse the text of a paragraph. The first token of a link has its original text in `meta["source"]`."""
     return _PARSER.inline.parse(text, _PARSER, {}, [])
 
 
 class _Markdown(MarkdownIt):
-    """Shows addresses as they were written."""
+    """Parser that keeps addresses as they were written."""
 
     def normalizeLink(self, url: str) -> str:
         return url
@@ -51,7 +54,7 @@ class _Markdown(MarkdownIt):
 
 
 class _Blocks(ParserBlock):
-    """Loses nothing where it is nested too deep."""
+    """Parser of blocks that loses no text if they are nested too deep."""
 
     def tokenize(self, state: StateBlock, startLine: int, endLine: int) -> None:
         if state.level < _MAX_DEPTH:
@@ -64,7 +67,7 @@ class _Blocks(ParserBlock):
 
 
 def _with_source(rule: BlockRule) -> BlockRule:
-    def remembered(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    def rule_with_source(state: StateBlock, start: int, end: int, silent: bool) -> bool:
         first = len(state.tokens)
         found = rule(state, start, end, silent)
         if found and len(state.tokens) > first:
@@ -72,26 +75,26 @@ def _with_source(rule: BlockRule) -> BlockRule:
             state.tokens[first].meta["source"] = source.split("\n")
         return found
 
-    return remembered
+    return rule_with_source
 
 
 def _make_parser() -> MarkdownIt:
     parser = _Markdown("zero", {"maxNesting": 2 * _MAX_DEPTH})
     parser.block = _Blocks()
-    inside = ["paragraph", "blockquote", "list"]
+    anywhere = ["paragraph", "blockquote", "list"]
     rules: list[tuple[str, BlockRule, list[str]]] = [
         ("table", table, ["paragraph"]),
         ("code", no_indented_code, []),
-        ("fence", fence, inside),
-        ("blockquote", blockquote, inside),
+        ("fence", fence, anywhere),
+        ("blockquote", blockquote, anywhere),
         ("hr", thematic_break, ["list"]),
         ("list", list_block, ["paragraph", "blockquote"]),
         ("heading", heading, ["paragraph", "blockquote"]),
         ("lheading", setext_heading, []),
         ("paragraph", paragraph, []),
     ]
-    for name, rule, ends in rules:
-        parser.block.ruler.at(name, _with_source(rule), {"alt": ends})
+    for name, rule, interrupts in rules:
+        parser.block.ruler.at(name, _with_source(rule), {"alt": interrupts})
     parser.block.ruler.enableOnly([name for name, _, _ in rules])
     inline = parser.inline.ruler
     for name, span in {"newline": newline, "escape": escape, "backticks": code, "link": link, "image": image}.items():

@@ -1,4 +1,4 @@
-"""Rules for markdown-it that find blocks where agents mean them, and leave plain text alone."""
+"""Rules for markdown-it that find the Markdown that agents mean, and leave plain text alone."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def _line_text(state: StateBlock, line: int) -> str:
 
 
 def _is_continued(state: StateBlock, line: int, end: int) -> bool:
-    """Whether the block that is read has this line. In CommonMark it also had lines that are not indented as it is."""
+    """True if the current block has this line. CommonMark also takes lines that are indented less than the block."""
     return line < end and not state.isEmpty(line) and state.sCount[line] >= state.blkIndent
 
 
 def paragraph(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-    """Lines with all the blanks around them."""
+    """Parse a paragraph: lines with all the blanks around them."""
     outer, state.parentType = state.parentType, "paragraph"
     enders = state.md.block.ruler.getRules("paragraph")
     line = start + 1
@@ -45,7 +45,7 @@ def paragraph(state: StateBlock, start: int, end: int, silent: bool) -> bool:
 
 
 def table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-    """A table with all its cells: markdown-it's drops those that have no head."""
+    """Parse a table with all its cells. markdown-it's own rule drops cells without a head."""
     if not _is_continued(state, start + 1, end) or state.is_code_block(start):
         return False
     head, delimiters = _line_text(state, start), _line_text(state, start + 1)
@@ -78,14 +78,17 @@ def _cells(line: str) -> list[str]:
 
 
 def _alignment(delimiter: str) -> str:
-    """Where the cells of a column stand, as `format` says it."""
+    """Return the alignment of a column, in the notation of `format`."""
     if not delimiter.endswith(":"):
         return "<"
     return "^" if delimiter.startswith(":") else ">"
 
 
 def no_indented_code(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-    """In place of indented code. It has to be there: markdown-it then takes nothing else for what is indented that far."""
+    """Replace the rule for indented code, and find none.
+
+    The rule must exist: then markdown-it finds no other block in lines that are indented that far.
+    """
     return False
 
 
@@ -94,14 +97,14 @@ def _is_blank(state: StateBlock, line: int, end: int) -> bool:
 
 
 def thematic_break(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-    """A rule between blank lines; elsewhere, and where it is longer, it belongs to a drawing."""
+    """Parse a rule between blank lines. Elsewhere, or if it is longer, it belongs to a drawing."""
     if not _RULE.fullmatch(_line_text(state, start)) or not _is_blank(state, start + 1, end):
         return False
     return hr(state, start, end, silent)
 
 
 def setext_heading(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-    """A heading, and not the first line of a table without bars."""
+    """Parse an underlined heading, but not the first line of a table without bars."""
     if not _is_continued(state, start + 1, end) or not _is_blank(state, start + 2, end):
         return False
     if not _UNDERLINE.fullmatch(_line_text(state, start + 1)) or _COLUMNS.match(_line_text(state, start)):
@@ -119,7 +122,7 @@ _URL_END = "*_~)].,;:!?'\""
 
 
 def newline(state: StateInline, silent: bool) -> bool:
-    """The end of a line, and nothing of the blanks around it."""
+    """Parse the end of a line, without the blanks around it."""
     if state.src[state.pos] != "\n":
         return False
     if not silent:
@@ -129,7 +132,7 @@ def newline(state: StateInline, silent: bool) -> bool:
 
 
 def escape(state: StateInline, silent: bool) -> bool:
-    r"""What stands behind a backslash marks nothing. Both stay: `¯\_(ツ)_/¯`, `\(x\)` and `\\host` are text."""
+    r"""Parse a backslash and the character after it. Both stay text: `¯\_(ツ)_/¯`, `\(x\)`, `\\host`."""
     match = _ESCAPE.match(state.src, state.pos)
     if match is None:
         return False
@@ -140,7 +143,7 @@ def escape(state: StateInline, silent: bool) -> bool:
 
 
 def code(state: StateInline, silent: bool) -> bool:
-    """Code within one line, as it is."""
+    """Parse code within one line, as it is."""
     ticks = _TICKS.match(state.src, state.pos)
     if ticks is None:
         return False
@@ -160,7 +163,7 @@ def code(state: StateInline, silent: bool) -> bool:
 
 
 def bare_url(state: StateInline, silent: bool) -> bool:
-    """What stands in an address marks nothing."""
+    """Parse an address, in which no character is a mark."""
     match = _URL.match(state.src, state.pos, state.posMax)
     if match is None:
         return False
@@ -172,7 +175,7 @@ def bare_url(state: StateInline, silent: bool) -> bool:
 
 
 def link(state: StateInline, silent: bool) -> bool:
-    """A link that remembers how it was written, for where it turns out to be none."""
+    """Parse a link, and store how it was written, in case it turns out to be none."""
     first, start = len(state.tokens) + bool(state.pending), state.pos
     found = markdown_it_link(state, silent)
     if found and not silent:
@@ -181,7 +184,7 @@ def link(state: StateInline, silent: bool) -> bool:
 
 
 def image(state: StateInline, silent: bool) -> bool:
-    """As a link: markdown-it's own rule recurses as deep as images stand in images."""
+    """Parse an image as a link. markdown-it's own rule recurses as deep as images are nested."""
     if not state.src.startswith("![", state.pos):
         return False
     first = len(state.tokens) + bool(state.pending)

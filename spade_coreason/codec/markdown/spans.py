@@ -16,7 +16,7 @@ EVERY_MARK = frozenset("*_~`")
 
 _MARK_START = re.compile(r"[*_~`\[<]")
 _MARKS = {"**": "*", "__": "*", "*": "_", "_": "_", "~~": "~"}
-# Spans within more spans than this keep the characters they are written with.
+# Spans that are nested deeper keep the characters they are written with.
 _MAX_DEPTH = 8
 _MAY_STAND_BEFORE = re.compile(r"[\s(\[{<\"'«“‘„‚¿¡–—*_~]?")
 _CONTINUES = re.compile(r"[^\s\w]?\w")
@@ -35,12 +35,12 @@ class _Span:
 
     @property
     def last_character(self) -> str:
-        """The character before what comes next."""
+        """The character before the next part."""
         return self.parts[-1][-1:] if self.parts else self.before
 
 
 def render_spans(text: str, excluded_marks: Collection[str] = ()) -> str:
-    """`text` with the marks of XEP-0393, but none of `excluded_marks`."""
+    """Render `text` with the marks of XEP-0393, except `excluded_marks`."""
     if _MARK_START.search(text) is None:
         return text
     tokens = parse_spans(text)
@@ -68,55 +68,55 @@ def render_spans(text: str, excluded_marks: Collection[str] = ()) -> str:
 
 
 def wrap_in_mark(mark: str, text: str) -> str:
-    """`text` between two of `mark`, on each of its lines; without where the mark would end too early, or hold nothing."""
+    """Put `mark` around each line of `text`, unless it would end too early or enclose no text."""
     if re.search(rf"\S{re.escape(mark)}", text):
         return text
     return "\n".join(_wrap_line(mark, line) for line in text.split("\n"))
 
 
 def _wrap_line(mark: str, line: str) -> str:
-    said = line.strip()
-    if not any(character.isprintable() and character != mark for character in said):
+    stripped = line.strip()
+    if not any(character.isprintable() and character != mark for character in stripped):
         return line
-    begin = line.index(said)
-    return f"{line[:begin]}{mark}{said}{mark}{line[begin + len(said) :]}"
+    begin = line.index(stripped)
+    return f"{line[:begin]}{mark}{stripped}{mark}{line[begin + len(stripped) :]}"
 
 
 def _next_characters(tokens: list[Token]) -> list[str]:
-    """For each token the two characters behind it."""
+    """Return for each token the two characters after it."""
     found: list[str] = []
-    behind = ""
+    following = ""
     for token in reversed(tokens):
-        found.append(behind)
+        found.append(following)
         if token.type == "link_close":
-            behind = " "  # the address comes there
+            following = " "  # the address follows
         elif token.content:
-            behind = (token.content[:2] + behind)[:2]
+            following = (token.content[:2] + following)[:2]
     return found[::-1]
 
 
 def _render_code(token: Token, excluded_marks: Collection[str]) -> str:
     content = token.content
     if len(token.markup) > 1 and len(content) > 2 and content[0] == content[-1] == " ":
-        content = content[1:-1]  # which is how code may begin with a back tick
+        content = content[1:-1]  # this is how code may begin with a back tick
     if "`" in excluded_marks:
         return content
-    said = content.strip()
-    if not said or "`" in said or said != content:
+    stripped = content.strip()
+    if not stripped or "`" in stripped or stripped != content:
         return f"{token.markup}{token.content}{token.markup}"
-    return f"`{said}`"
+    return f"`{stripped}`"
 
 
 def _render_marked(span: _Span, after: str, used_marks: Collection[str]) -> str:
     inner, markup, before = "".join(span.parts), span.markup, span.before
     raw = f"{markup}{inner}{markup}"
-    in_word, goes_on = before.isalnum(), after[:1].isalnum()
+    in_word, continues = before.isalnum(), after[:1].isalnum()
     if markup == "__" and _DUNDER.fullmatch(inner):
         return raw
     if markup == "*" and (not _MAY_STAND_BEFORE.fullmatch(before) or _CONTINUES.match(after)):
         return raw
-    if in_word or goes_on:
-        return raw if in_word and goes_on and _FORMULA.fullmatch(inner) else inner
+    if in_word or continues:
+        return raw if in_word and continues and _FORMULA.fullmatch(inner) else inner
     mark = _MARKS[markup]
     return inner if mark in used_marks else wrap_in_mark(mark, inner)
 

@@ -1,4 +1,4 @@
-"""Tables as text: columns aligned, in a block that is shown with a fixed width (XEP-0393)."""
+"""Tables as text: aligned columns in a block that is shown with a fixed width (XEP-0393)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 FENCE = "```"
-# A cell that is wider stands out, instead of every other cell growing with it.
+# A wider cell sticks out, instead of widening every other cell.
 _MAX_COLUMN_WIDTH = 200
 
 
 def table_of(data: dict[str, Any]) -> tuple[list[Any], list[dict[Any, Any]]] | None:
-    """The columns and rows of a data block that is a table."""
+    """Return the columns and rows of a data block; None if it is no table."""
     columns, rows = data.get("columns"), data.get("rows")
     if not isinstance(columns, list) or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         return None
@@ -19,13 +19,16 @@ def table_of(data: dict[str, Any]) -> tuple[list[Any], list[dict[Any, Any]]] | N
 
 
 def fence_lines(lines: Sequence[str]) -> list[str]:
-    """`lines` as a block of preformatted text."""
-    # A line of just a fence would end it; with a blank before it does not.
+    """Return `lines` as a block of preformatted text."""
+    # A line of just a fence would end the block; with a blank before it does not.
     return [FENCE, *(f" {line}" if line.rstrip() == FENCE else line for line in lines), FENCE]
 
 
 def align_columns(rows: Sequence[Sequence[str]], alignments: Sequence[str] = ()) -> list[str]:
-    """A line for each row; `alignments` says for the first columns whether cells stand left (<), right (>) or in the middle (^)."""
+    """Return one line for each row.
+
+    `alignments` are those of the first columns: left (<), right (>) or centred (^).
+    """
     widths: list[int] = []
     for row in rows:
         widths += [0] * (len(row) - len(widths))
@@ -42,7 +45,7 @@ def _pad(cell: str, columns: int, alignment: str) -> str:
 
 
 def display_width(text: str) -> int:
-    """The columns that `text` takes: two for a character of East Asian scripts and for most emoji."""
+    """Return the columns that `text` takes: two for a character of East Asian scripts and for most emoji."""
     if text.isascii():
         return len(text)
     from wcwidth import wcswidth  # takes as long to import as the whole codec
