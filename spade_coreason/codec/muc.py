@@ -149,7 +149,7 @@ class RoomReference(NamedTuple):
     nick: str
     """Empty if the room itself sends it, for a moderator (XEP-0425)."""
     delay_source: str | None
-    """The same as in `RoomMessage`."""
+    """The JID that marked it as delayed, like `RoomMessage.delay_source`."""
 
 
 class Invitation(NamedTuple):

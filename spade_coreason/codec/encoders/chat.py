@@ -91,9 +91,11 @@ class ChatEncoder:
     message is a reply to the question.
 
     The versions of a growing stream are transient: not stored, not copied, never sent twice. The last one is a correction
-    like the others (XEP-0308) and complete in itself; only this one is stored. Thoughts are not stored either, because the reply
-    does not include them. A chained device drops corrections of messages that it has not seen. If the device has changed,
-    the whole text is sent as a new message.
+    like the others (XEP-0308) and complete in itself; only this one is stored. Thoughts are not stored either, because
+    the reply does not include them.
+
+    A chained device drops corrections of messages that it has not seen. If the device has changed, the whole text is sent
+    as a new message.
     """
 
     shows_files = True
