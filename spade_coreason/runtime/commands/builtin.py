@@ -1,4 +1,4 @@
-"""The commands of the platform, one table: for everybody, and for operators."""
+"""The commands of the platform in two tables: for everybody, and for operators."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ def _example(command: Command) -> str:
 async def _status(invocation: Invocation) -> CommandResult:
     if invocation.record is None:
         return CommandResult("We have not spoken yet.")
-    life, most = invocation.record.status, invocation.context.rules.max_interactions
-    counted = f"{life.interaction_count} of {most} messages" if most else pluralise(life.interaction_count, "message")
-    text = f"This conversation is {life.state.value.replace('_', ' ')}: {counted}, {invocation.record.turns} answered in all."
-    text += _describe_pause(invocation, life)
+    status, limit = invocation.record.status, invocation.context.rules.max_interactions
+    counted = f"{status.interaction_count} of {limit} messages" if limit else pluralise(status.interaction_count, "message")
+    text = f"This conversation is {status.state.value.replace('_', ' ')}: {counted}, {invocation.record.turns} answered in all."
+    text += _describe_pause(invocation, status)
     if invocation.context.is_paused:
         text += " I am paused at the moment."
     return CommandResult(text)
 
 
-def _describe_pause(invocation: Invocation, life: ConversationStatus) -> str:
-    if life.quiet_until is None or life.quiet_until <= invocation.context.now():
+def _describe_pause(invocation: Invocation, status: ConversationStatus) -> str:
+    if status.quiet_until is None or status.quiet_until <= invocation.context.now():
         return ""
-    return f" It goes on at {life.quiet_until.astimezone():%H:%M:%S}."
+    return f" It goes on at {status.quiet_until.astimezone():%H:%M:%S}."
 
 
 async def _new(invocation: Invocation) -> CommandResult:
@@ -65,30 +65,32 @@ async def _new(invocation: Invocation) -> CommandResult:
 
 
 async def _conversations(invocation: Invocation) -> CommandResult:
-    rows = [row for row in await invocation.context.store.list_conversations(owner=invocation.owner) if row.turns]
-    lines = [format_conversation(row, invocation.context.store.agent, is_own=True) for row in rows]
+    records = [record for record in await invocation.context.store.list_conversations(owner=invocation.owner) if record.turns]
+    lines = [format_conversation(record, invocation.context.store.agent, is_own=True) for record in records]
     return CommandResult("\n".join(lines) or "There are none.")
 
 
 async def _history(invocation: Invocation) -> CommandResult:
     if invocation.record is None:
         return CommandResult("We said nothing yet.")
-    found = parse_interactions(await invocation.context.store.load_history(invocation.record.id, invocation.values["turns"]))
-    return CommandResult("\n\n".join(format_turn(turn) for turn in found) or "We said nothing yet.")
+    turns = parse_interactions(await invocation.context.store.load_history(invocation.record.id, invocation.values["turns"]))
+    return CommandResult("\n\n".join(format_turn(turn) for turn in turns) or "We said nothing yet.")
 
 
 async def _memory(invocation: Invocation) -> CommandResult:
-    house, row = invocation.context, invocation.record
-    known: list[str] = []
-    own: dict[str, str] = {}
-    if row is not None:
-        known = (
-            await house.interaction_memory.aget_information(row.conversation_id) if house.interaction_memory is not None else []
+    context, record = invocation.context, invocation.record
+    facts: list[str] = []
+    conversation_variables: dict[str, str] = {}
+    if record is not None:
+        facts = (
+            await context.interaction_memory.aget_information(record.conversation_id)
+            if context.interaction_memory is not None
+            else []
         )
-        own = await house.store.load_variables("conversation", row.conversation_id)
-    person = await house.store.load_variables("person", invocation.owner)
-    lines = [f"- {text}" for text in known]
-    values = {**person, **own}
+        conversation_variables = await context.store.load_variables("conversation", record.conversation_id)
+    person_variables = await context.store.load_variables("person", invocation.owner)
+    lines = [f"- {text}" for text in facts]
+    values = {**person_variables, **conversation_variables}
     values.pop(TOKENS_VARIABLE, None)
     window = CompactionState.from_json(values.pop(COMPACTION_VARIABLE)) if COMPACTION_VARIABLE in values else NO_COMPACTION
     lines += [line for name, value in values.items() for line in format_variable(name, value)]
@@ -109,25 +111,25 @@ async def _forget_me(invocation: Invocation) -> CommandResult:
 
 
 async def _export(invocation: Invocation) -> CommandResult:
-    house = invocation.context
-    everything = await export_person(house.store, house.interaction_memory, invocation.owner, clock=house.now)
+    context = invocation.context
+    everything = await export_person(context.store, context.interaction_memory, invocation.owner, clock=context.now)
     text = json.dumps(everything, indent=2, ensure_ascii=False)
-    agent = local_part(house.store.agent)
-    name = f"{agent}-{house.now():%Y-%m-%d}.json"
+    agent = local_part(context.store.agent)
+    name = f"{agent}-{context.now():%Y-%m-%d}.json"
     size = len(text.encode())
-    why = "there is no way to a server that keeps files"
-    if house.files is not None:
+    reason = "there is no way to a server that keeps files"
+    if context.files is not None:
         try:
-            link = await house.files.upload(name, text.encode(), "application/json")
+            link = await context.files.upload(name, text.encode(), "application/json")
         except UploadError as error:
-            why = error.problem
+            reason = error.problem
         else:
-            said = f"Everything that I keep about you ({size:,} bytes). Whoever has the link can read it:"
-            return CommandResult(said, link=link)
+            reply = f"Everything that I keep about you ({size:,} bytes). Whoever has the link can read it:"
+            return CommandResult(reply, link=link)
     if size > _MAX_EXPORT_TEXT_BYTES:
-        problem = f"What I keep about you is too long for messages ({size:,} bytes), and it cannot be a file: {why}."
+        problem = f"What I keep about you is too long for messages ({size:,} bytes), and it cannot be a file: {reason}."
         return CommandResult(problem, is_error=True)
-    cause, _, _remedy = why.partition(";")  # the remedy is not theirs
+    cause, _, _remedy = reason.partition(";")  # the remedy is the operator's
     return CommandResult(
         f"Everything that I keep about you, as text. It cannot be a file: {cause}.", extra_texts=fence_json(text)
     )
@@ -138,11 +140,11 @@ def _as_choice(value: bool | None) -> str:
 
 
 async def _current_preferences(invocation: Invocation) -> dict[str, FieldValue]:
-    now = await invocation.context.get_preferences(invocation.owner)
+    preferences = await invocation.context.get_preferences(invocation.owner)
     return {
-        "language": now.language or "",
-        "thoughts": _as_choice(now.thoughts),
-        "streaming": _as_choice(now.streaming),
+        "language": preferences.language or "",
+        "thoughts": _as_choice(preferences.thoughts),
+        "streaming": _as_choice(preferences.streaming),
     }
 
 
@@ -159,7 +161,7 @@ async def _settings(invocation: Invocation) -> CommandResult:
 
 
 def _apply_preferences(before: Preferences, values: Any) -> Preferences:
-    """What was there, with what is said now. FieldError for a language that is none."""
+    """Return the preferences with the given values. FieldError for an invalid language tag."""
     after = before
     if "language" in values:
         language = values["language"]
@@ -175,8 +177,8 @@ def _apply_preferences(before: Preferences, values: Any) -> Preferences:
 
 
 async def _all(invocation: Invocation) -> CommandResult:
-    rows = await invocation.context.store.list_conversations(limit=invocation.values["number"])
-    lines = [format_conversation(row, invocation.context.store.agent, is_own=False) for row in rows if row.turns]
+    records = await invocation.context.store.list_conversations(limit=invocation.values["number"])
+    lines = [format_conversation(record, invocation.context.store.agent, is_own=False) for record in records if record.turns]
     return CommandResult("\n".join(lines) or "There are none.")
 
 
@@ -239,10 +241,10 @@ async def _reject(invocation: Invocation) -> CommandResult:
 
 
 async def _decide_access(invocation: Invocation, *, is_admitted: bool) -> CommandResult:
-    admissions = invocation.context.access_requests
-    if admissions is None:
+    access_requests = invocation.context.access_requests
+    if access_requests is None:
         return CommandResult("There is nobody to admit here.", is_error=True)
-    decide = admissions.admit if is_admitted else admissions.reject
+    decide = access_requests.admit if is_admitted else access_requests.reject
     return CommandResult(await decide(invocation.owner, invocation.values["person"]))
 
 

@@ -1,4 +1,4 @@
-"""Commands of an agent's own: a decorator over its methods, whose parameters are the fields of a form."""
+"""Commands that an agent adds: a decorator for its methods, whose parameters are the fields of a form."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KINDS: dict[Any, FieldKind] = {str: "text", int: "number", bool: "yes or no"}
 
 @dataclass(frozen=True, slots=True)
 class AgentCommand:
-    """A command that an agent adds. `run(session, **fields)` gives what to say, or nothing."""
+    """A command that an agent adds. `run(session, **fields)` returns the text of the reply, or None."""
 
     name: str
     description: str
@@ -31,32 +31,36 @@ class AgentCommand:
 
 
 def command(name: str, description: str, /, **labels: str) -> Callable[[Method], Method]:
-    """Makes a command of a coroutine method `(self, session, …)`: `@command("weather", "the weather", city="which city")`.
+    """Make a command of a coroutine method `(self, session, …)`: `@command("weather", "the weather", city="which city")`.
 
-    People write `/weather Berlin`, or find it in the menu of their client (XEP-0050), with a form. The further parameters are
-    its fields: `str`, `int`, `bool`, or a `Literal` of texts; one with a default may be left empty. `labels` say what each is.
-    What the method returns is the answer. TypeError for a method that cannot be one.
+    People write `/weather Berlin`, or choose the command in the menu of their client and fill in a form (XEP-0050).
+
+    `name` consists of lowercase letters, digits and hyphens. `description` is shown in `/help` and in the menu. The further
+    parameters of the method are the fields: `str`, `int`, `bool`, or a `Literal` of texts. A field with a default may be
+    left empty. `labels` name the fields for people; by default a field is called like its parameter.
+
+    The reply is the text that the method returns, or "Done." for None. TypeError if the name or the method is unsuitable.
     """
     if not _NAME.fullmatch(name):
         raise TypeError(f"@command: {name!r} is no name; write small letters, digits and hyphens, such as weather")
 
-    def make(method: Method) -> Method:
+    def decorate(method: Method) -> Method:
         fields = _fields(name, method, labels)
         setattr(method, _MARK, (name, description, fields))
         return method
 
-    return make
+    return decorate
 
 
 def commands_of(agent: object) -> list[AgentCommand]:
-    """The commands that the class of an agent adds, by name."""
+    """Return the commands that the class of an agent adds, sorted by name."""
     found = []
     for attribute in dir(type(agent)):
         marked = getattr(inspect.getattr_static(type(agent), attribute, None), _MARK, None)
         if marked is not None:
-            name, what, fields = marked
-            found.append(AgentCommand(name, what, fields, getattr(agent, attribute)))
-    return sorted(found, key=lambda own: own.name)
+            name, description, fields = marked
+            found.append(AgentCommand(name, description, fields, getattr(agent, attribute)))
+    return sorted(found, key=lambda agent_command: agent_command.name)
 
 
 def _fields(name: str, method: Any, labels: Mapping[str, str]) -> tuple[Field, ...]:
@@ -73,7 +77,7 @@ def _fields(name: str, method: Any, labels: Mapping[str, str]) -> tuple[Field, .
             raise TypeError(f'@command("{name}"): {parameter} is no field; name every parameter')
     if unknown := sorted(labels.keys() - {parameter.name for parameter in further}):
         raise TypeError(f'@command("{name}"): the method has no parameter {unknown[0]}')
-    # Only those of the fields: that of the session may be known to a type checker alone.
+    # Only the annotations of fields: the one of `session` may exist for type checkers only.
     annotations = {p.name: p.annotation for p in further if p.annotation is not Parameter.empty}
     types = get_type_hints(SimpleNamespace(__annotations__=annotations), getattr(method, "__globals__", {}))
     return tuple(_field(name, parameter, types.get(parameter.name, str), labels) for parameter in further)
@@ -82,8 +86,8 @@ def _fields(name: str, method: Any, labels: Mapping[str, str]) -> tuple[Field, .
 def _field(name: str, parameter: Parameter, annotation: Any, labels: Mapping[str, str]) -> Field:
     is_required = parameter.default is Parameter.empty
     if get_origin(annotation) in (Union, UnionType):
-        one, *others = [arg for arg in get_args(annotation) if arg is not NoneType]
-        annotation = Union if others else one
+        first, *others = [arg for arg in get_args(annotation) if arg is not NoneType]
+        annotation = Union if others else first
     choices: tuple[Choice, ...] = ()
     if get_origin(annotation) is Literal and all(isinstance(value, str) and value for value in get_args(annotation)):
         kind: FieldKind = "choice"

@@ -1,4 +1,4 @@
-"""Ad-hoc commands (XEP-0050) step by step: the forms of a command, and the sessions of those who fill them in."""
+"""Ad-hoc commands (XEP-0050) step by step: the forms of a command, and the sessions of people who fill them in."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ log = logging.getLogger(__name__)
 
 
 class CommandRunner(CommandContext, Protocol):
-    """Whoever does what a command says."""
+    """The runner that executes commands and sends their results."""
 
     commands: Commands
 
     async def run_command(
         self, owner: str, command: Command, values: Mapping[str, Any], conversation_id: str | None
     ) -> CommandResult:
-        """What comes of a command of somebody (a bare JID)."""
+        """Run a command of a person (a bare JID)."""
         ...
 
     def send_command_result(self, owner: str, result: CommandResult) -> None:
-        """Sends it to a person as messages."""
+        """Send a result to a person as messages."""
         ...
 
 
@@ -46,19 +46,22 @@ _CANCELLED_RESULT = CommandResult("This is not done: what it was about is gone."
 
 
 class Step(NamedTuple):
-    """One form."""
+    """One form of a command."""
 
     instructions: str
     fields: tuple[Field, ...]
 
 
 def steps_of(command: Command, conversations: Sequence[StoredConversation], agent: str) -> tuple[Step, ...]:
-    """The forms of a command; none where there is nothing to ask. `conversations` may be meant, the newest first."""
+    """Return the forms of a command; none if there is nothing to ask.
+
+    `conversations` are those to choose from, the newest first.
+    """
     fields = command.fields
     is_any = command.subject == "any conversation"
     if is_any or (command.subject == "a conversation" and len(conversations) > 1):
         choices = tuple(
-            Choice(row.conversation_id, format_conversation(row, agent, is_own=not is_any)) for row in conversations
+            Choice(record.conversation_id, format_conversation(record, agent, is_own=not is_any)) for record in conversations
         )
         default = None if is_any or not choices else choices[0].value
         fields = (Field(CONVERSATION_FIELD, "Which conversation", "choice", is_any, default, choices), *fields)
@@ -69,17 +72,17 @@ def steps_of(command: Command, conversations: Sequence[StoredConversation], agen
 
 
 def allowed_actions(steps: Sequence[Step], step_index: int) -> tuple[Action, ...]:
-    """What may follow the form of a step, the usual first."""
-    onward: tuple[Action, ...] = ("next",) if step_index + 1 < len(steps) else ("complete",)
-    return (*onward, "prev") if step_index else onward
+    """Return the actions that may follow the form of a step, the usual one first."""
+    forward: tuple[Action, ...] = ("next",) if step_index + 1 < len(steps) else ("complete",)
+    return (*forward, "prev") if step_index else forward
 
 
 def parse_form(step: Step, form: Mapping[str, str], before: Mapping[str, FieldValue]) -> dict[str, FieldValue]:
-    """What a form says. FieldError for what it may not say; a field that it has no word of stays as it was before."""
+    """Parse a submitted form. A field that it leaves out keeps its value of `before`. FieldError for an invalid value."""
     values: dict[str, FieldValue] = {}
     for field in step.fields:
-        stays = field.name not in form and before.get(field.name) is not None
-        values[field.name] = before[field.name] if stays else field.parse(form.get(field.name))
+        is_unchanged = field.name not in form and before.get(field.name) is not None
+        values[field.name] = before[field.name] if is_unchanged else field.parse(form.get(field.name))
     return values
 
 
@@ -96,9 +99,10 @@ class _Session:
 
 
 class AdHocSessions:
-    """The sessions of one agent: ten of a person and a thousand in all, each for `session_timeout_s` after its last form.
+    """The ad-hoc sessions of one agent: at most ten for a person, and a thousand in all.
 
-    What takes longer than `reply_timeout_s` is answered by a message: clients do not wait for ever.
+    A session expires `session_timeout_s` after its last form. If a command takes longer than `reply_timeout_s`, its result
+    follows as a message, because clients do not wait for ever.
     """
 
     def __init__(self, runner: CommandRunner, *, session_timeout_s: float = 900.0, reply_timeout_s: float = 20.0) -> None:
@@ -110,7 +114,7 @@ class AdHocSessions:
         self._running: set[asyncio.Task[CommandResult]] = set()
 
     async def answer(self, call: CommandCall) -> CommandStage | CommandProblem:
-        """What a call comes to; its sender is admitted, and is who the server says."""
+        """Answer a call. Its sender has access, and is the JID that the server has set."""
         owner = bare_jid(call.sender)
         if self._running_counts[owner] >= _MAX_RUNNING_PER_PERSON:
             return CommandProblem("resource-constraint", "I am at work on several commands of yours; wait for one of them.")
@@ -126,7 +130,7 @@ class AdHocSessions:
             self._running_counts -= Counter({owner: 1})
 
     async def close(self) -> None:
-        """Waits for nothing any more."""
+        """Cancel the commands that still run."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
@@ -141,27 +145,27 @@ class AdHocSessions:
             return CommandStage(command.node, secrets.token_hex(12), "canceled")
         if call.action == "prev":
             return CommandProblem("bad-request", "There is nothing before the beginning.", "malformed-action")
-        rows: list[StoredConversation] = []
+        records: list[StoredConversation] = []
         if command.subject != "the person":
-            whose = None if command.subject == "any conversation" else owner
-            found = await self._runner.store.list_conversations(owner=whose, limit=_MAX_CHOICES)
-            rows = [row for row in found if row.turns]
-        steps = steps_of(command, rows, self._runner.store.agent)
+            record_owner = None if command.subject == "any conversation" else owner
+            found = await self._runner.store.list_conversations(owner=record_owner, limit=_MAX_CHOICES)
+            records = [record for record in found if record.turns]
+        steps = steps_of(command, records, self._runner.store.agent)
         values = await self._runner.commands.get_initial_values(command, self._runner, owner)
         session = _Session(call.sender, command, steps, values, asyncio.get_running_loop().time() + self._session_timeout_s)
-        ident = secrets.token_hex(12)
+        session_id = secrets.token_hex(12)
         if not steps:
-            return await self._complete(ident, session, owner)
-        self._add_session(ident, session)
+            return await self._complete(session_id, session, owner)
+        self._add_session(session_id, session)
         if call.form is not None:  # a program that knows the form fills it in at once
-            return await self._forward(ident, session, call, owner)
-        return _form_stage(ident, session)
+            return await self._forward(session_id, session, call, owner)
+        return _form_stage(session_id, session)
 
     async def _continue(self, call: CommandCall, owner: str) -> CommandStage | CommandProblem:
         self._expire()
         session = self._sessions.get(call.session)
         if session is None or session.sender != call.sender or session.command.node != call.node:
-            # One's own that is over, and anybody else's, look the same.
+            # A session that is over and a session of another person give the same error.
             return CommandProblem("bad-request", "This session is over, or there never was one; begin again.", "bad-sessionid")
         session.expires_at_s = asyncio.get_running_loop().time() + self._session_timeout_s
         if call.action == "cancel":
@@ -170,10 +174,10 @@ class AdHocSessions:
         if call.action == "prev" and session.step_index:
             session.step_index -= 1
             return _form_stage(call.session, session)
-        may = allowed_actions(session.steps, session.step_index)
-        if call.action != "execute" and call.action not in may:
-            there = " or ".join(may)
-            return CommandProblem("bad-request", f"Here you can {there}, or cancel.", "malformed-action")
+        allowed = allowed_actions(session.steps, session.step_index)
+        if call.action != "execute" and call.action not in allowed:
+            choices = " or ".join(allowed)
+            return CommandProblem("bad-request", f"Here you can {choices}, or cancel.", "malformed-action")
         return await self._forward(call.session, session, call, owner)
 
     async def _forward(
@@ -187,13 +191,13 @@ class AdHocSessions:
         try:
             return await self._complete(session_id, session, owner)
         except FieldError:
-            self._sessions[session_id] = session  # it may be filled in better
+            self._sessions[session_id] = session  # the form may be corrected and sent again
             raise
 
     async def _complete(self, session_id: str, session: _Session, owner: str) -> CommandStage:
         command, values = session.command, session.values
-        named = values.get(CONVERSATION_FIELD) if command.subject == "a conversation" else None
-        task = asyncio.create_task(self._runner.run_command(owner, command, values, named))
+        conversation_id = values.get(CONVERSATION_FIELD) if command.subject == "a conversation" else None
+        task = asyncio.create_task(self._runner.run_command(owner, command, values, conversation_id))
         self._running.add(task)
         try:
             done, _ = await asyncio.wait({task}, timeout=self._reply_timeout_s)
@@ -205,17 +209,17 @@ class AdHocSessions:
             text = "This takes a while; the answer follows as a message."
             return CommandStage(command.node, session_id, "completed", text=text)
         self._running.discard(task)
-        outcome = _CANCELLED_RESULT if task.cancelled() else task.result()
-        if outcome.extra_texts:
-            self._runner.send_command_result(owner, CommandResult("", extra_texts=outcome.extra_texts))
+        result = _CANCELLED_RESULT if task.cancelled() else task.result()
+        if result.extra_texts:
+            self._runner.send_command_result(owner, CommandResult("", extra_texts=result.extra_texts))
         return CommandStage(
             command.node,
             session_id,
             "completed",
             title=command.title,
-            text=outcome.text,
-            link=outcome.link,
-            is_error=outcome.is_error,
+            text=result.text,
+            link=result.link,
+            is_error=result.is_error,
         )
 
     def _send_late_result(self, owner: str, task: asyncio.Task[CommandResult]) -> None:
@@ -231,8 +235,8 @@ class AdHocSessions:
     def _add_session(self, session_id: str, session: _Session) -> None:
         self._expire()
         owner = bare_jid(session.sender)
-        own = [name for name, kept in self._sessions.items() if bare_jid(kept.sender) == owner]
-        for name in own[: max(0, len(own) + 1 - _MAX_SESSIONS_PER_PERSON)]:
+        own_ids = [name for name, other in self._sessions.items() if bare_jid(other.sender) == owner]
+        for name in own_ids[: max(0, len(own_ids) + 1 - _MAX_SESSIONS_PER_PERSON)]:
             del self._sessions[name]
         while len(self._sessions) >= _MAX_SESSIONS:
             del self._sessions[next(iter(self._sessions))]
@@ -240,7 +244,7 @@ class AdHocSessions:
 
     def _expire(self) -> None:
         now = asyncio.get_running_loop().time()
-        for name in [name for name, kept in self._sessions.items() if kept.expires_at_s < now]:
+        for name in [name for name, other in self._sessions.items() if other.expires_at_s < now]:
             del self._sessions[name]
 
 

@@ -1,4 +1,4 @@
-"""What comes of commands: no turns. Nothing of them is counted, and nothing is in the history."""
+"""Execution of commands. A command is no turn: it is neither counted nor stored in the history."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .registry import Commands
 
 
 class CommandExecutor:
-    """Does what people tell one agent's `context` by its commands; `schedule` is told of a lane in which something waits."""
+    """Executor of one agent's commands. It calls `schedule` with a mailbox that has a new task."""
 
     def __init__(
         self,
@@ -51,11 +51,11 @@ class CommandExecutor:
         self._schedule = schedule
 
     def find_command(self, incoming: InboundRequest) -> Command | None:
-        """The command that a request is, if it is one."""
+        """Return the command that a request contains, if any."""
         return self._commands.find(str(incoming.payload.get("query", ""))) if incoming.may_be_command else None
 
     def is_for_agent(self, item: QueuedRequest | MailboxTask) -> bool:
-        """Whether something is for the agent: a request, or a command of its own."""
+        """True if the agent itself handles an item: a request, or a command of its own."""
         if isinstance(item, MailboxTask):
             return item.is_for_agent
         command = self.find_command(item.incoming)
@@ -64,9 +64,9 @@ class CommandExecutor:
     def cancel_if_requested(
         self, mailbox: Mailbox, incoming: InboundRequest, stored: asyncio.Future[bool], may_start_early: bool
     ) -> None:
-        """Stops what runs in a lane where a request for it says `/cancel`; its answer waits for its turn.
+        """Stop the running turn of a mailbox if a request for it is `/cancel`. The reply to `/cancel` waits for its turn.
 
-        One that comes again does not mean what runs by then.
+        A `/cancel` that is delivered again does not stop the turn that runs by then.
         """
         if (command := self.find_command(incoming)) is None or command.name != "cancel":
             return
@@ -80,75 +80,75 @@ class CommandExecutor:
     async def run_command(
         self, owner: str, command: Command, values: Mapping[str, Any], conversation_id: str | None
     ) -> CommandResult:
-        """What comes of a command of somebody (a bare JID) who says it in no conversation; see `Runner.run_command`."""
+        """Run a command that a person (a bare JID) sends outside of a conversation; see `Runner.run_command`."""
         store = self._services.store
-        theirs = await store.list_conversations(owner=owner, limit=1)
+        records = await store.list_conversations(owner=owner, limit=1)
         if conversation_id is not None:
             found = await store.find_conversations([conversation_id])
-            theirs = [row for row in found.values() if row.owner == owner] or theirs
-        row = self._loader.current_record(theirs[0]) if theirs else None
+            records = [record for record in found.values() if record.owner == owner] or records
+        record = self._loader.current_record(records[0]) if records else None
         if command.is_immediate or not self._commands.may_run(owner, command):
-            return await self._commands.run(command, values, self._context, owner, row)
-        thread = recover_thread(row.conversation_id, owner, self._services.jid) if row is not None else None
-        is_work = command.name in self._commands.agent_commands
-        if is_work and self._admission.is_full(owner, thread):
+            return await self._commands.run(command, values, self._context, owner, record)
+        thread = recover_thread(record.conversation_id, owner, self._services.jid) if record is not None else None
+        is_for_agent = command.name in self._commands.agent_commands
+        if is_for_agent and self._admission.is_full(owner, thread):
             return CommandResult("Too much of yours waits already; please try again later.", is_error=True)
-        lane = self._services.mailboxes.get_or_create(owner, thread)
-        before = max((waiting.inbox_row for waiting in lane.queue if isinstance(waiting, QueuedRequest)), default=0)
-        done: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()
-        work = partial(self._run_task, lane, command, values, before)
-        lane.enqueue(MailboxTask(work, is_work, done))
-        self._schedule(lane)
-        return await done
+        mailbox = self._services.mailboxes.get_or_create(owner, thread)
+        before_row = max((item.inbox_row for item in mailbox.queue if isinstance(item, QueuedRequest)), default=0)
+        future: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()
+        work = partial(self._run_task, mailbox, command, values, before_row)
+        mailbox.enqueue(MailboxTask(work, is_for_agent, future))
+        self._schedule(mailbox)
+        return await future
 
     def send_command_result(self, owner: str, result: CommandResult) -> None:
-        """Says to a person, outside of any turn, what came of a command."""
+        """Send the result of a command to a person, outside of any turn."""
         self._services.outbox.send(self._encode_result(InboundRequest("person", owner, "", None, {}, ""), uuid4(), result))
 
     async def _run_task(self, mailbox: Mailbox, command: Command, values: Mapping[str, Any], before_row: int) -> CommandResult:
-        """Does what was asked outside of the conversation. What was said there until then, and waits, is older."""
-        memory = mailbox.conversation or await self._loader.load(mailbox)
-        own = self._commands.agent_commands.get(command.name)
-        if own is not None:
-            asked = InboundRequest("person", mailbox.sender, "", mailbox.key[1], {"query": command.text}, "")
-            is_new: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-            is_new.set_result(True)
-            waiting = QueuedRequest(asked, uuid4(), 0, is_new, self._services.metrics.now())
-            turn = self._make_turn(mailbox, memory, waiting, lambda stanzas: None)
-            return await self._run_agent_command(turn, own, values, sends_reply=False)
-        outcome = await self._commands.run(command, values, self._context, mailbox.sender, memory.record)
-        outcome = await self._apply_result(mailbox, memory, outcome, before_row + 1)
+        """Run a command from outside of the conversation. Requests up to `before_row` that still wait are older."""
+        active = mailbox.conversation or await self._loader.load(mailbox)
+        agent_command = self._commands.agent_commands.get(command.name)
+        if agent_command is not None:
+            incoming = InboundRequest("person", mailbox.sender, "", mailbox.key[1], {"query": command.text}, "")
+            stored: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+            stored.set_result(True)
+            queued = QueuedRequest(incoming, uuid4(), 0, stored, self._services.metrics.now())
+            turn = self._make_turn(mailbox, active, queued, lambda stanzas: None)
+            return await self._run_agent_command(turn, agent_command, values, sends_reply=False)
+        result = await self._commands.run(command, values, self._context, mailbox.sender, active.record)
+        result = await self._apply_result(mailbox, active, result, before_row + 1)
         if mailbox.conversation is not None:
-            await self._services.store.save_conversation(memory.record)
-        return outcome
+            await self._services.store.save_conversation(active.record)
+        return result
 
     # In a conversation, instead of a turn
 
     async def reply_to_command(
         self, mailbox: Mailbox, active: ActiveConversation, queued: QueuedRequest, parsed: ParsedCommand | str
     ) -> None:
-        """Answers a command that somebody wrote; a text is one that there is not. `StoreError` if that cannot be stored."""
+        """Reply to a command in a message; a `parsed` text is an unknown command. StoreError if the reply is not stored."""
         store = self._services.store
-        own = self._commands.agent_commands.get(parsed.command.name) if isinstance(parsed, ParsedCommand) else None
-        if isinstance(parsed, ParsedCommand) and own is not None and parsed.values is not None:
+        agent_command = self._commands.agent_commands.get(parsed.command.name) if isinstance(parsed, ParsedCommand) else None
+        if isinstance(parsed, ParsedCommand) and agent_command is not None and parsed.values is not None:
             turn = self._make_turn(mailbox, active, queued, self._services.outbox.send)
-            await self._run_agent_command(turn, own, parsed.values, sends_reply=True)
+            await self._run_agent_command(turn, agent_command, parsed.values, sends_reply=True)
             return
         if isinstance(parsed, str):
-            near = self._commands.suggest(parsed, mailbox.sender)
-            meant = f" Did you mean {near}?" if near is not None else ""
-            outcome = CommandResult(f"There is no such command.{meant} /help shows what there is.", is_error=True)
-        elif parsed.command.audience == "operators" and queued.incoming.owner:  # who it is, only a room says
-            outcome = CommandResult(f"{parsed.command.text} is for those who write to me directly.", is_error=True)
+            suggestion = self._commands.suggest(parsed, mailbox.sender)
+            hint = f" Did you mean {suggestion}?" if suggestion is not None else ""
+            result = CommandResult(f"There is no such command.{hint} /help shows what there is.", is_error=True)
+        elif parsed.command.audience == "operators" and queued.incoming.owner:  # only a room says who this person is
+            result = CommandResult(f"{parsed.command.text} is for those who write to me directly.", is_error=True)
         elif parsed.command.name == "cancel":
-            outcome = CommandResult("Stopped." if mailbox.has_cancelled else "There is nothing to stop.")
+            result = CommandResult("Stopped." if mailbox.has_cancelled else "There is nothing to stop.")
             mailbox.has_cancelled = False
         else:
-            outcome = await self._commands.run_parsed(parsed, self._context, mailbox.sender, active.record)
-            outcome = await self._apply_result(mailbox, active, outcome, queued.inbox_row)
-        stanzas = self._encode_result(queued.incoming, queued.key, outcome, active.record.conversation_id)
+            result = await self._commands.run_parsed(parsed, self._context, mailbox.sender, active.record)
+            result = await self._apply_result(mailbox, active, result, queued.inbox_row)
+        stanzas = self._encode_result(queued.incoming, queued.key, result, active.record.conversation_id)
         answer = to_json(stanzas).decode()
-        if mailbox.conversation is None:  # it was forgotten, and must not be there again
+        if mailbox.conversation is None:  # it was deleted, and must not be created again
             await store.inbox.store_answer(queued.inbox_row, answer)
         else:
             await store.inbox.finish(queued.inbox_row, active.record, None, answer)
@@ -164,61 +164,59 @@ class CommandExecutor:
             key,
             TextEmitted(text, 1, choices=result.choices),
             *(TextEmitted(part, number) for number, part in enumerate(result.extra_texts, 2)),
-            Completed(conversation_id, "active"),  # which a program waits for
+            Completed(conversation_id, "active"),  # programs wait for it
         )
 
-    # The agent's own
+    # The agent's own commands
 
     def _make_turn(self, mailbox: Mailbox, active: ActiveConversation, queued: QueuedRequest, send: SendStanzas) -> Turn:
-        engine = self._services
-        voice = encoder_for(queued.incoming, queued.key, engine.jid, engine.policy.stanza_bytes)
-        response = Response(voice, send, queued, engine.store, engine.reply_timers)
-        return Turn(engine, mailbox, active, queued, response, engine.clock())
+        services = self._services
+        encoder = encoder_for(queued.incoming, queued.key, services.jid, services.policy.stanza_bytes)
+        response = Response(encoder, send, queued, services.store, services.reply_timers)
+        return Turn(services, mailbox, active, queued, response, services.clock())
 
     async def _run_agent_command(
         self, turn: Turn, agent_command: AgentCommand, values: Mapping[str, Any], *, sends_reply: bool
     ) -> CommandResult:
-        """Runs a command of the agent's as a turn is run. What nobody has heard from there is the outcome."""
-        store, memory, response, session = self._services.store, turn.conversation, turn.response, turn.session
+        """Run a command of the agent like a turn. Return its texts, for a caller that did not send them."""
+        store, active, response, session = self._services.store, turn.conversation, turn.response, turn.session
 
         async def work() -> None:
-            said = await agent_command.run(session, **{field.name: values[field.name] for field in agent_command.fields})
-            await response.markdown("Done." if said is None else str(said))
+            text = await agent_command.run(session, **{field.name: values[field.name] for field in agent_command.fields})
+            await response.markdown("Done." if text is None else str(text))
 
         turn.mailbox.current = turn.queued
-        last = await turn.run(work)
+        last_event = await turn.run(work)
         if turn.is_deleted:
             if sends_reply:
                 response.cancel()
                 store.inbox.close(turn.queued.inbox_row)
             return CommandResult("This is not done: what it was about is gone.", is_error=True)
-        if last is None:
+        if last_event is None:
             if sends_reply:
-                await store.inbox.finish(turn.queued.inbox_row, memory.record, None, None)
+                await store.inbox.finish(turn.queued.inbox_row, active.record, None, None)
             return CommandResult("Stopped.")
-        final = response.finish(last)
+        final = response.finish(last_event)
         if session.is_ended:
-            await self._apply_result(turn.mailbox, memory, CommandResult("", "new"), 0)
+            await self._apply_result(turn.mailbox, active, CommandResult("", "new"), 0)
         if sends_reply:
             await turn.store_reply(final, None)
             await turn.queued.stored  # as after a turn
         else:
-            written = session.close()
-            await store.save_conversation(memory.record)
-            await asyncio.gather(*(store.save_variable(*variable) for variable in written))
+            variables = session.close()
+            await store.save_conversation(active.record)
+            await asyncio.gather(*(store.save_variable(*variable) for variable in variables))
         session.publish_variables()
         self._services.metrics.record_reply(turn.queued.received_at_s)
-        failed = response.reported_error
-        return CommandResult(
-            "\n\n".join(response.texts) if failed is None else failed.user_message, is_error=failed is not None
-        )
+        error = response.reported_error
+        return CommandResult("\n\n".join(response.texts) if error is None else error.user_message, is_error=error is not None)
 
-    # What a command does to a conversation
+    # The effect of a command on a conversation
 
     async def _apply_result(
         self, mailbox: Mailbox, active: ActiveConversation, result: CommandResult, before_row: int
     ) -> CommandResult:
-        """Does to a conversation what a command comes to; requests before that row are older than it."""
+        """Apply the result of a command to a conversation. Requests before the row `before_row` are older than it."""
         if result.kind == "new":
             was_active = active.status.is_active
             active.status = conversation.allow_new_episode(active.status)
@@ -232,46 +230,46 @@ class CommandExecutor:
         return result
 
     def _drop_older(self, mailbox: Mailbox, before_row: int) -> None:
-        """What was said before, and kept back by a pause."""
-        for waiting in list(mailbox.queue):
-            if isinstance(waiting, MailboxTask):
-                waiting.future.cancel()
-            elif waiting.inbox_row < before_row:
-                self._services.store.inbox.close(waiting.inbox_row)
+        """Drop older requests that a pause has held back."""
+        for item in list(mailbox.queue):
+            if isinstance(item, MailboxTask):
+                item.future.cancel()
+            elif item.inbox_row < before_row:
+                self._services.store.inbox.close(item.inbox_row)
             else:
                 continue
-            mailbox.remove(waiting)
+            mailbox.remove(item)
 
     async def _delete(self, mailbox: Mailbox, active: ActiveConversation, *, everything: bool) -> ErasureReport:
-        """Deletes a conversation, or all that is known of its owner; what runs or waits for them is dropped before."""
-        engine, owner = self._services, mailbox.sender
-        gone = engine.mailboxes.of_sender(owner) if everything else [mailbox]
-        others = [other for other in gone if other is not mailbox]
+        """Delete a conversation, or all data about its owner. Their running turns and waiting requests are dropped first."""
+        services, owner = self._services, mailbox.sender
+        mailboxes = services.mailboxes.of_sender(owner) if everything else [mailbox]
+        others = [other for other in mailboxes if other is not mailbox]
         for other in others:
             other.clear()
             other.cancel_current()
         workers = [other.worker for other in others if other.worker is not None]
         if workers:
-            await asyncio.wait(workers, timeout=engine.policy.timings.stop_s)
-        await engine.history_window.cancel_for_owner(owner)
+            await asyncio.wait(workers, timeout=services.policy.timings.stop_s)
+        await services.history_window.cancel_for_owner(owner)
         if everything:
-            report = await forget_person(engine.store, self._context.interaction_memory, owner)
+            report = await forget_person(services.store, self._context.interaction_memory, owner)
             active.person.variables.values.clear()
             active.person.preferences = DEFAULTS
         else:
-            report = await forget_conversation(engine.store, self._context.interaction_memory, active.record)
-            left = await engine.store.load_variables("person", owner)
-            theirs = active.person.variables.values
+            report = await forget_conversation(services.store, self._context.interaction_memory, active.record)
+            remaining = await services.store.load_variables("person", owner)
+            person_values = active.person.variables.values
             for name, text in active.variables.values.items():
-                if name not in left and theirs.get(name) == text:
-                    del theirs[name]
-        if engine.knowledge is not None:
-            engine.knowledge.clear_cache()
-        for one in gone:
-            if one.conversation_id is not None:
-                engine.expiry.on_deleted(one.conversation_id)
-            one.conversation = None
-            engine.mailboxes.evict_if_idle(one)
+                if name not in remaining and person_values.get(name) == text:
+                    del person_values[name]
+        if services.knowledge is not None:
+            services.knowledge.clear_cache()
+        for deleted in mailboxes:
+            if deleted.conversation_id is not None:
+                services.expiry.on_deleted(deleted.conversation_id)
+            deleted.conversation = None
+            services.mailboxes.evict_if_idle(deleted)
         return report
 
 

@@ -1,4 +1,4 @@
-"""How commands put things: conversations, turns, what was deleted, an export as text."""
+"""Conversations, turns, deletions and exports as texts for people."""
 
 from __future__ import annotations
 
@@ -13,32 +13,35 @@ from ...storage import StoredConversation
 _PART_CHARACTERS = 8_000
 
 
-def pluralise(number: int, what: str) -> str:
-    """So many of something."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+def pluralise(number: int, noun: str) -> str:
+    """Return a number and its noun, in the plural unless the number is one."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def format_conversation(record: StoredConversation, agent: str, *, is_own: bool) -> str:
-    """A conversation in a line: one's own by its thread, anybody's by its id and owner."""
+    """Format a conversation in one line.
+
+    The person's own are shown with their thread, all others with their owner and id.
+    """
     thread = recover_thread(record.conversation_id, record.owner, agent)
-    named = f"thread {thread}" if thread is not None else "no thread"
-    which = named if is_own else f"{record.owner}   {record.conversation_id}"
+    thread_label = f"thread {thread}" if thread is not None else "no thread"
+    label = thread_label if is_own else f"{record.owner}   {record.conversation_id}"
     last = record.status.last_interaction.astimezone()
     return (
-        f"{last:%Y-%m-%d %H:%M}   {pluralise(record.turns, 'turn')}   {record.status.state.value.replace('_', ' ')}   {which}"
+        f"{last:%Y-%m-%d %H:%M}   {pluralise(record.turns, 'turn')}   {record.status.state.value.replace('_', ' ')}   {label}"
     )
 
 
 def format_turn(turn: Interaction) -> str:
-    """A turn, with what was asked before what was answered."""
-    asked = turn.input.get("query") if isinstance(turn.input, dict) else None
-    shown = asked if isinstance(asked, str) else json.dumps(turn.dump()["input"], ensure_ascii=False)
-    answered = turn.output.get("text") or turn.output.get("error", {}).get("user_message", "")
-    return f"{turn.timestamp.astimezone():%Y-%m-%d %H:%M}\n> {shown}\n{answered}".rstrip()
+    """Format a turn: the request, then the reply."""
+    query = turn.input.get("query") if isinstance(turn.input, dict) else None
+    request = query if isinstance(query, str) else json.dumps(turn.dump()["input"], ensure_ascii=False)
+    reply = turn.output.get("text") or turn.output.get("error", {}).get("user_message", "")
+    return f"{turn.timestamp.astimezone():%Y-%m-%d %H:%M}\n> {request}\n{reply}".rstrip()
 
 
 def format_variable(name: str, text: str) -> list[str]:
-    """A variable, of which the JSON is given: an object or a list with a line for each of its values."""
+    """Format a variable from its JSON. An object or a list has a line for each of its values."""
     value = json.loads(text)
     if isinstance(value, dict) and value:
         return [f"- {name}:", *(f"  - {key}: {_format_value(inner)}" for key, inner in value.items())]
@@ -52,7 +55,7 @@ def _format_value(value: object) -> str:
 
 
 def describe_deleted(report: ErasureReport) -> str:
-    """What was deleted."""
+    """Describe the deleted data in one sentence."""
     if report.is_empty:
         return "There was nothing to forget."
     numbers = {
@@ -60,7 +63,7 @@ def describe_deleted(report: ErasureReport) -> str:
         "turn": report.interactions,
         "variable": report.variables,
     }
-    parts = [pluralise(number, what) for what, number in numbers.items() if number]
+    parts = [pluralise(number, noun) for noun, number in numbers.items() if number]
     if report.memories:
         parts.append(f"what I remembered of {pluralise(report.memories, 'conversation')}")
     if report.documents:
@@ -73,14 +76,14 @@ def describe_deleted(report: ErasureReport) -> str:
 
 
 def fence_json(text: str) -> tuple[str, ...]:
-    """JSON of several lines as messages, each a block of code of its own."""
+    """Split JSON into messages at line ends, each a block of code of its own."""
     parts: list[list[str]] = []
     lines: list[str] = []
-    taken = 0
+    size = 0
     for line in text.splitlines():
-        if taken + len(line) > _PART_CHARACTERS and lines:
+        if size + len(line) > _PART_CHARACTERS and lines:
             parts.append(lines)
-            lines, taken = [], 0
+            lines, size = [], 0
         lines.append(line)
-        taken += len(line) + 1
+        size += len(line) + 1
     return tuple("\n".join([FENCE, *part, FENCE]) for part in [*parts, lines])

@@ -1,4 +1,4 @@
-"""A command as values: what it is called, what it asks for, who may, and what comes of it."""
+"""A command as values: its name, its fields, its audience and its result."""
 
 from __future__ import annotations
 
@@ -21,101 +21,106 @@ Subject: TypeAlias = Literal["the person", "a conversation", "any conversation"]
 ResultKind: TypeAlias = Literal["answer", "new", "forget this", "forget me", "own"]
 
 CONFIRMED = "sure"
-"""The field by which a question is answered."""
+"""The field that answers a question."""
 
 
 class CommandContext(Protocol):
-    """What commands need of whoever runs the agent."""
+    """The agent and its runner, as commands see them."""
 
     agent: AgentInterface
     store: AgentRepository
     access_requests: AccessRequests | None
-    """Where operators say who may talk to the agent, where there is somebody to ask them."""
+    """The requests for access that operators decide; None if there is no operator to ask."""
 
     @property
     def rules(self) -> Rules:
-        """The rules of its conversations."""
+        """The rules of the agent's conversations."""
         ...
 
     @property
     def files(self) -> Files | None:
-        """The way to a server that keeps files."""
+        """The connection to a server that stores files; None without one."""
         ...
 
     @property
     def interaction_memory(self) -> AgentInteractionMemory | None:
-        """The agent's interaction memory, where there is one."""
+        """The agent's interaction memory; None without one."""
         ...
 
     @property
     def is_paused(self) -> bool:
-        """Whether nothing new is begun."""
+        """True while no new turns start."""
         ...
 
     def now(self) -> datetime:
-        """The time."""
+        """Return the current time."""
         ...
 
     def cancel_replies(self, owner: str) -> int:
-        """Stops the agent at work for a person; how many answers."""
+        """Stop the agent's running turns for a person. Return their number."""
         ...
 
     async def get_preferences(self, owner: str) -> Preferences:
-        """What a person prefers."""
+        """Return the preferences of a person."""
         ...
 
     async def set_preferences(self, owner: str, preferences: Preferences) -> None:
-        """Keeps what a person prefers."""
+        """Store the preferences of a person."""
         ...
 
     async def end_conversation(self, conversation_id: str) -> bool:
-        """Ends a conversation, if it is active."""
+        """End a conversation. Return False if it is not active."""
         ...
 
     async def reset_conversation(self, conversation_id: str) -> bool:
-        """Begins a new episode of a conversation, if it is there."""
+        """Start a new episode of a conversation. Return False if it does not exist."""
         ...
 
     def pause(self) -> None:
-        """Begins nothing new."""
+        """Start no new turns until `resume`."""
         ...
 
     def resume(self) -> None:
-        """Goes on."""
+        """Start turns again after `pause`."""
         ...
 
 
 class Invocation(NamedTuple):
-    """Who asks (a bare JID, as the server says), and which conversation of theirs is meant; None where they have none yet."""
+    """One call of a command.
+
+    `owner` is the bare JID of the person, as set by the server. `record` is the conversation that the command is about;
+    None if the person has none yet.
+    """
 
     context: CommandContext
     owner: str
     record: StoredConversation | None
     values: Mapping[str, Any]
     commands: tuple[Command, ...]
-    """All that the asker may run."""
+    """All commands that the person may run."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """What to say, and what else to do."""
+    """The reply to a command, and its effect on the conversation."""
 
     text: str
     kind: ResultKind = "answer"
     extra_texts: tuple[str, ...] = ()
-    """Messages that follow."""
+    """Further messages, sent after `text`."""
     link: str | None = None
     choices: tuple[Choice, ...] = ()
-    """What the asker may say next, where a text asks (XEP-0439)."""
+    """The offered answers if `text` is a question (XEP-0439)."""
     is_error: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command, over text and over forms.
+    """One command, for texts and for forms.
 
-    `subject` says what a form asks first where there are several conversations; in a text "a conversation" is the one it is
-    said in. `question` is asked before `handler`. `initial_values` gives what stands in the fields already.
+    If `subject` is a conversation and there are several, a form asks first which one is meant. In a text,
+    "a conversation" is the one in which it is sent. `question` is asked before `handler` runs. `initial_values` returns
+    the values that are already in the fields.
     """
 
     name: str
@@ -126,31 +131,31 @@ class Command:
     fields: tuple[Field, ...] = ()
     question: str = ""
     is_personal: bool = False
-    """Whether it shows or deletes what is known of a person: whoever asks must be known by a JID of their own."""
+    """True if it shows or deletes data about a person, who must be known by a JID of their own."""
     has_named_values: bool = False
-    """Whether a text says `name value`, for one of the fields."""
+    """True if its text is `name value`, for one of the fields."""
     is_immediate: bool = True
-    """Whether it may run beside a turn; else it waits until the conversation is between two."""
+    """True if it may run beside a turn. Otherwise it waits until the conversation is between two turns."""
     usage: str = ""
-    """What stands behind the name in a text."""
+    """The values after the name in a text, as an example or by name."""
     initial_values: Callable[[Invocation], Awaitable[Mapping[str, FieldValue]]] | None = field(default=None, repr=False)
 
     @property
     def text(self) -> str:
-        """What a person writes."""
+        """The command as a person writes it."""
         return f"/{self.name}"
 
     @property
     def node(self) -> str:
-        """What it is called over XEP-0050."""
+        """The name of the command in XEP-0050."""
         return self.name.replace(" ", "-")
 
     @property
     def title(self) -> str:
-        """What stands above its forms."""
+        """The title of its forms."""
         return self.name.capitalize()
 
     @property
     def menu_label(self) -> str:
-        """What stands in a menu."""
+        """The entry in a client's menu."""
         return self.description[:1].upper() + self.description[1:]

@@ -1,4 +1,4 @@
-"""Commands in texts: which one a line is, and what it says in which field; pure."""
+"""Commands in texts: the command of a line, and the values of its fields. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from .model import CONFIRMED, Command
 
 
 class ParsedCommand(NamedTuple):
-    """A line that is a command. `values` is None where something is wrong, or still to be asked, as `problem` says."""
+    """A line that is a command.
+
+    `values` is None if something is wrong or must be asked first; then `problem` is the text to send.
+    """
 
     command: Command
     values: dict[str, Any] | None
@@ -19,7 +22,7 @@ class ParsedCommand(NamedTuple):
 
 
 def find_command(text: str, commands: Iterable[Command]) -> tuple[Command, str] | None:
-    """The command that a text begins with, and what stands behind it; None if it is for the agent, as `/me waves` is."""
+    """Return the command that a text begins with, and the rest of it. None if it is for the agent, such as `/me waves`."""
     stripped = text.strip()
     if not stripped.startswith("/") or "\n" in stripped:
         return None
@@ -35,7 +38,7 @@ def find_command(text: str, commands: Iterable[Command]) -> tuple[Command, str] 
 
 
 def parse_command(text: str, commands: Iterable[Command]) -> ParsedCommand | None:
-    """The command that a text is, with what it says; None if it is for the agent."""
+    """Parse a text as a command with its values. None if it is for the agent."""
     found = find_command(text, commands)
     if found is None:
         return None
@@ -52,7 +55,10 @@ def parse_command(text: str, commands: Iterable[Command]) -> ParsedCommand | Non
 
 
 def remove_escape(text: str, commands: Iterable[Command]) -> str:
-    """A text for the agent: where two slashes begin what would be a command, one of them was there to say so."""
+    """Return a text for the agent, with `/` for the `//` in front of the name of a command.
+
+    The second slash marked the text as one for the agent.
+    """
     if not text.lstrip().startswith("//"):
         return text
     plain = text.replace("//", "/", 1)
@@ -60,7 +66,10 @@ def remove_escape(text: str, commands: Iterable[Command]) -> str:
 
 
 def text_fields(command: Command) -> tuple[Field, ...]:
-    """What a text says in order. Of "a conversation" nothing: it is the one in which the text is said."""
+    """Return the fields that a text gives, in order.
+
+    "a conversation" is no field: it is the one in which the text is sent.
+    """
     if command.subject != "any conversation":
         return command.fields
     return (Field(CONVERSATION_FIELD, "its id, as /all shows it", is_required=True), *command.fields)
@@ -81,25 +90,25 @@ def _parse_positional(command: Command, rest: str) -> dict[str, FieldValue] | No
     fields = text_fields(command)
     if rest and not fields:
         return None
-    said: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for field in fields:
-        # The last one takes all that is left; before it a city of two words is quoted.
+        # The last field takes the rest of the text. Before it, a value of two words, such as a city, is quoted.
         if field is fields[-1]:
-            said[field.name] = rest
+            texts[field.name] = rest
         elif rest.startswith('"'):
-            said[field.name], _, rest = rest[1:].partition('"')
+            texts[field.name], _, rest = rest[1:].partition('"')
         else:
-            said[field.name], _, rest = rest.partition(" ")
+            texts[field.name], _, rest = rest.partition(" ")
         rest = rest.strip()
     values: dict[str, FieldValue] = {}
     for number, field in enumerate(fields):
         try:
-            values[field.name] = field.parse(said[field.name])
+            values[field.name] = field.parse(texts[field.name])
         except FieldError as error:
-            texts = [before.name for before in fields[:number] if before.kind == "text"]
-            if not (texts and said[field.name]):
+            quotable = [before.name for before in fields[:number] if before.kind == "text"]
+            if not (quotable and texts[field.name]):
                 raise
-            raise FieldError(f"{error} Several words of {' or '.join(texts)} stand in quotes.") from error
+            raise FieldError(f"{error} Several words of {' or '.join(quotable)} stand in quotes.") from error
     return values
 
 
@@ -109,8 +118,8 @@ def _parse_named(command: Command, rest: str) -> dict[str, FieldValue]:
     name, _, value = rest.partition(" ")
     field = next((field for field in command.fields if field.name == name.lower()), None)
     if field is None:
-        there = ", ".join(field.name for field in command.fields)
-        raise FieldError(f'There is no "{name[:40]}"; there is {there}.')
+        names = ", ".join(field.name for field in command.fields)
+        raise FieldError(f'There is no "{name[:40]}"; there is {names}.')
     if not value.strip():
         raise FieldError(f"{field.name} is missing a value: {field.label}.")
     return {field.name: field.parse(value)}

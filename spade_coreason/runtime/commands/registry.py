@@ -1,4 +1,4 @@
-"""What people may ask of the platform, and an agent offers beside its answers: as texts, and as ad-hoc commands (XEP-0050)."""
+"""The commands of the platform and of an agent, as texts and as ad-hoc commands (XEP-0050)."""
 
 from __future__ import annotations
 
@@ -34,39 +34,42 @@ _PLATFORM_NAMES = {command.name.split()[0] for command in (*EVERYBODY, *OPERATOR
 
 
 class Commands:
-    """The commands of one agent: those of the platform where they are on, those of operators where there are any, its own.
+    """The commands of one agent: the platform's if they are enabled, the operators' if there are any, and its agent_command.
 
-    ConfigError where one of its own has a name that is taken.
+    ConfigError if the name of one of its own is taken.
     """
 
     def __init__(self, agent: AgentInterface, *, is_enabled: bool, operators: Iterable[str]) -> None:
         self._operators = frozenset(operators)
-        self.agent_commands = {own.name: own for own in _agent_commands(agent)}
+        self.agent_commands = {agent_command.name: agent_command for agent_command in _agent_commands(agent)}
         platform = (*EVERYBODY, *(OPERATORS if self._operators else ())) if is_enabled else ()
-        self.all: tuple[Command, ...] = (*platform, *(_as_command(own) for own in self.agent_commands.values()))
+        self.all: tuple[Command, ...] = (
+            *platform,
+            *(_as_command(agent_command) for agent_command in self.agent_commands.values()),
+        )
 
     def find(self, text: str) -> Command | None:
-        """The command that a text begins with; None if it is for the agent."""
+        """Return the command that a text begins with; None if it is for the agent."""
         found = find_command(text, self.all)
         return None if found is None else found[0]
 
     def parse(self, text: str) -> ParsedCommand | str:
-        """The command that a text is, with what it says; else what it says to the agent, see `remove_escape`."""
+        """Parse a text as a command with its values. If it is for the agent, return its text for it, see `remove_escape`."""
         if not text.lstrip().startswith("/"):
             return text
         return parse_command(text, self.all) or remove_escape(text, self.all)
 
     def suggest(self, text: str, owner: str) -> str | None:
-        """What a text that is no command probably meant: `/history`. Only of what somebody may run."""
+        """Suggest the command that a misspelt one probably meant, such as `/history`. Only those that `owner` may run."""
         names = {command.text.split()[0] for command in self.available_to(owner)}
         return next(iter(get_close_matches(text.split()[0].lower(), names, n=1, cutoff=0.8)), None)
 
     def available_to(self, owner: str) -> tuple[Command, ...]:
-        """Those that somebody (a bare JID) may run."""
+        """Return the commands that a person (a bare JID) may run."""
         return tuple(command for command in self.all if self.may_run(owner, command))
 
     def may_run(self, owner: str, command: Command) -> bool:
-        """Whether somebody may run a command."""
+        """True if a person (a bare JID) may run a command."""
         return command.audience == "everybody" or owner in self._operators
 
     async def run(
@@ -77,7 +80,7 @@ class Commands:
         owner: str,
         record: StoredConversation | None,
     ) -> CommandResult:
-        """What comes of a command of somebody (a bare JID) about a conversation of theirs; FieldError if it cannot be."""
+        """Run a command of a person (a bare JID) for one of their conversations. FieldError for an invalid value."""
         if not self.may_run(owner, command):
             return CommandResult(f"{command.text} is for those who run me.", is_error=True)
         if command.is_personal and "/" in owner:  # an occupant of a room that does not show who they are
@@ -86,7 +89,7 @@ class Commands:
         return await command.handler(Invocation(context, owner, record, values, self.available_to(owner)))
 
     async def get_initial_values(self, command: Command, context: CommandContext, owner: str) -> dict[str, FieldValue]:
-        """What stands in the fields of a command's form already."""
+        """Return the values that are already in the fields of a command's form."""
         if command.initial_values is None:
             return {}
         return dict(await command.initial_values(Invocation(context, owner, None, {}, self.available_to(owner))))
@@ -94,12 +97,12 @@ class Commands:
     async def run_parsed(
         self, parsed: ParsedCommand, context: CommandContext, owner: str, record: StoredConversation
     ) -> CommandResult:
-        """The same for a text."""
+        """Run a command that was parsed from a text. The result reports an invalid value."""
         if parsed.values is None:
-            is_theirs = self.may_run(owner, parsed.command)
+            may_run = self.may_run(owner, parsed.command)
             return (
                 CommandResult(parsed.problem, choices=parsed.choices)
-                if is_theirs
+                if may_run
                 else await self.run(parsed.command, {}, context, owner, record)
             )
         try:
@@ -109,24 +112,24 @@ class Commands:
 
 
 def _agent_commands(agent: AgentInterface) -> list[AgentCommand]:
-    found = commands_of(agent)
-    names = [own.name for own in found]
+    agent_commands = commands_of(agent)
+    names = [agent_command.name for agent_command in agent_commands]
     for name in names:
         if name in _PLATFORM_NAMES or names.count(name) > 1:
-            whose = "the platform's" if name in _PLATFORM_NAMES else "there twice"
-            raise ConfigError("", f'{type(agent).__name__}: the command "{name}" is {whose}; give it another name')
-    return found
+            conflict = "the platform's" if name in _PLATFORM_NAMES else "there twice"
+            raise ConfigError("", f'{type(agent).__name__}: the command "{name}" is {conflict}; give it another name')
+    return agent_commands
 
 
-def _as_command(own: AgentCommand) -> Command:
-    names = [(field.name.upper(), field.is_required) for field in own.fields]
+def _as_command(agent_command: AgentCommand) -> Command:
+    names = [(field.name.upper(), field.is_required) for field in agent_command.fields]
     usage = " ".join(name if is_required else f"[{name}]" for name, is_required in names)
     return Command(
-        own.name,
-        own.description,
+        agent_command.name,
+        agent_command.description,
         _run_agent_command,
         subject="a conversation",
-        fields=own.fields,
+        fields=agent_command.fields,
         is_immediate=False,
         usage=usage,
     )
