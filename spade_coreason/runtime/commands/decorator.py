@@ -77,7 +77,7 @@ def _fields(name: str, method: Any, labels: Mapping[str, str]) -> tuple[Field, .
             raise TypeError(f'@command("{name}"): {parameter} is no field; name every parameter')
     if unknown := sorted(labels.keys() - {parameter.name for parameter in further}):
         raise TypeError(f'@command("{name}"): the method has no parameter {unknown[0]}')
-    # Only the annotations of fields: the one of `session` may exist for type checkers only.
+    # Only the annotations of fields: that of `session` may exist for type checkers only.
     annotations = {p.name: p.annotation for p in further if p.annotation is not Parameter.empty}
     types = get_type_hints(SimpleNamespace(__annotations__=annotations), getattr(method, "__globals__", {}))
     return tuple(_field(name, parameter, types.get(parameter.name, str), labels) for parameter in further)

@@ -137,7 +137,7 @@ class Command:
     is_immediate: bool = True
     """True if it may run beside a turn. Otherwise it waits until the conversation is between two turns."""
     usage: str = ""
-    """The values after the name in a text, as an example or by name."""
+    """An example of the text after the name, such as `50`, or the names of the values."""
     initial_values: Callable[[Invocation], Awaitable[Mapping[str, FieldValue]]] | None = field(default=None, repr=False)
 
     @property
