@@ -34,9 +34,9 @@ _PLATFORM_NAMES = {command.name.split()[0] for command in (*EVERYBODY, *OPERATOR
 
 
 class Commands:
-    """The commands of one agent: the platform's if they are enabled, the operators' if there are any, and its agent_command.
+    """The commands of one agent: the platform's if enabled, those for operators if there are any, and its own.
 
-    ConfigError if the name of one of its own is taken.
+    ConfigError if a name of its own commands is taken.
     """
 
     def __init__(self, agent: AgentInterface, *, is_enabled: bool, operators: Iterable[str]) -> None:
