@@ -55,10 +55,8 @@ from .peers import (
     encode_request as encode_request,
 )
 from .policy import (
-    Policy as Policy,
-)
-from .retention import (
     Keep as Keep,
+    Policy as Policy,
     Retention as Retention,
 )
 from .runner import (

@@ -18,7 +18,7 @@ from ..memory import ActiveConversation
 from ..storage import AgentRepository, StoredConversation
 from .agent_lifecycle import AgentLifecycle
 from .mailbox import Mailboxes
-from .timings import Timings
+from .policy import Timings
 
 log = logging.getLogger(__name__)
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from types import MappingProxyType
+from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import NamedTuple
 
 from ..contracts import ConversationState
@@ -16,64 +14,9 @@ from ..memory import AgentInteractionMemory, HistoryWindow, forget_conversation
 from ..storage import AgentRepository, StoredConversation
 from .expiry import ConversationExpiry
 from .mailbox import Mailboxes
-
-
-class EphemeralOwners:
-    """For one agent. Whoever has gone is an owner of conversations."""
-
-    def __init__(self, store: AgentRepository, mailboxes: Mailboxes, history_window: HistoryWindow) -> None:
-        self._store = store
-        self._mailboxes = mailboxes
-        self._history_window = history_window
-
-    async def forget_where(self, has_left: Callable[[str], bool]) -> None:
-        """Before the agent is open: forgets everybody who has gone meanwhile."""
-        for owner in await self._store.list_people():
-            if has_left(owner):
-                await self._store.erase_person(owner)
-
-    async def forget(self, owner: str) -> None:
-        """Forgets somebody, once their turns are over."""
-        while workers := [lane.worker for lane in self._mailboxes.of_sender(owner) if lane.worker is not None]:
-            await asyncio.wait(workers)
-        await self._history_window.cancel_for_owner(owner)
-        for lane in self._mailboxes.of_sender(owner):
-            lane.clear()  # what a pause keeps back
-            lane.conversation = None
-            self._mailboxes.evict_if_idle(lane)
-        await self._store.erase_person(owner)
-
+from .policy import Keep, Retention
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Keep:
-    """For how long a turn is kept, and how many of a conversation; None is for ever, and all."""
-
-    age: timedelta | None = None
-    turns: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """What is kept: `default`, and for conversations in some states otherwise; and how the rest is deleted."""
-
-    default: Keep = Keep()
-    by_state: Mapping[ConversationState, Keep] = field(default_factory=lambda: MappingProxyType({}))
-    every: timedelta = timedelta(days=1)
-    """The interval between two purges."""
-    batch: int = 200
-    """The most rows that one transaction deletes. Turns that end meanwhile wait for one of these at most."""
-
-    def for_state(self, state: ConversationState) -> Keep:
-        """What is kept of a conversation in this state."""
-        return self.by_state.get(state, self.default)
-
-    @property
-    def is_unlimited(self) -> bool:
-        """Whether nothing is ever deleted."""
-        return all(self.for_state(state) == Keep() for state in ConversationState)
 
 
 class Purged(NamedTuple):
@@ -203,3 +146,29 @@ class RetentionJob:
         lane.conversation = None  # it is loaded again, without what is deleted
         self._mailboxes.evict_if_idle(lane)
         return True
+
+
+class EphemeralOwners:
+    """For one agent. Whoever has gone is an owner of conversations."""
+
+    def __init__(self, store: AgentRepository, mailboxes: Mailboxes, history_window: HistoryWindow) -> None:
+        self._store = store
+        self._mailboxes = mailboxes
+        self._history_window = history_window
+
+    async def forget_where(self, has_left: Callable[[str], bool]) -> None:
+        """Before the agent is open: forgets everybody who has gone meanwhile."""
+        for owner in await self._store.list_people():
+            if has_left(owner):
+                await self._store.erase_person(owner)
+
+    async def forget(self, owner: str) -> None:
+        """Forgets somebody, once their turns are over."""
+        while workers := [lane.worker for lane in self._mailboxes.of_sender(owner) if lane.worker is not None]:
+            await asyncio.wait(workers)
+        await self._history_window.cancel_for_owner(owner)
+        for lane in self._mailboxes.of_sender(owner):
+            lane.clear()  # what a pause keeps back
+            lane.conversation = None
+            self._mailboxes.evict_if_idle(lane)
+        await self._store.erase_person(owner)

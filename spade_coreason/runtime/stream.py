@@ -10,7 +10,7 @@ from ..codec import ReplyEncoder
 from ..concurrency import TimerGroup
 from ..domain.messages import StreamAborted, StreamChunk, StreamEnded, StreamStarted, TextEmitted, TurnEvent
 from .long_answers import UNCHANGED, LongAnswers, RenderedAnswer
-from .timings import Timings
+from .policy import Timings
 
 
 class ReplyTimers:

@@ -29,7 +29,7 @@ from spade_coreason.domain.history import request_text
 from spade_coreason.memory.openai_api import OpenAIApi
 from spade_coreason.memory.session import Session
 from spade_coreason.memory.summaries import ModelSummariser
-from spade_coreason.runtime.retention import Keep, Retention
+from spade_coreason.runtime.policy import Keep, Retention
 from spade_coreason.storage.window import COMPACTION_VARIABLE
 
 from ..support.errors import ExpectedErrors

@@ -16,8 +16,7 @@ from spade_coreason.contracts import AgentDefinition
 from spade_coreason.domain.conversation import Rules
 from spade_coreason.memory.session import Session
 from spade_coreason.runtime.expiry import OnConversationEnd
-from spade_coreason.runtime.policy import Policy
-from spade_coreason.runtime.retention import Keep, Retention
+from spade_coreason.runtime.policy import Keep, Policy, Retention
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage.database import Database
 from spade_coreason.storage.records import DeletionReport, StoredConversation

@@ -24,8 +24,7 @@ from spade_coreason.contracts import MemoryConfig
 from spade_coreason.domain.conversation import Rules
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.memory.session import Session
-from spade_coreason.runtime.policy import Policy
-from spade_coreason.runtime.retention import Keep, Retention
+from spade_coreason.runtime.policy import Keep, Policy, Retention
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import open_database
 from spade_coreason.storage.repository import AgentRepository

@@ -36,9 +36,8 @@ from spade_coreason.memory.interaction.file import MemoryLimits
 from spade_coreason.memory.session import Session
 from spade_coreason.runtime.gateway import InboundGateway
 from spade_coreason.runtime.peers import OpenRequests
-from spade_coreason.runtime.policy import Policy
+from spade_coreason.runtime.policy import Policy, Timings
 from spade_coreason.runtime.runner import Runner
-from spade_coreason.runtime.timings import Timings
 from spade_coreason.storage import open_database
 from spade_coreason.storage.database import Database
 from spade_coreason.storage.inbox import Inbox

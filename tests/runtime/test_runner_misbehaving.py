@@ -21,7 +21,7 @@ from spade_coreason import (
     StreamHandle,
     agent,
 )
-from spade_coreason.runtime.timings import Timings
+from spade_coreason.runtime.policy import Timings
 
 from ..support.errors import ExpectedErrors
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
-from spade_coreason.runtime.timings import Timings
+from spade_coreason.runtime.policy import Timings
 from spade_coreason.xmpp.timings import ConnectionTimings
 
 from ..support.clock import LoopClock

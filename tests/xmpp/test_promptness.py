@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.promptness import ACTIVE, COMPOSING, THREADS, busy
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
-from spade_coreason.runtime.timings import Timings
+from spade_coreason.runtime.policy import Timings
 
 from ..support.clock import LoopClock
 from ..support.hosting import UNLIMITED, By, hosted, sent_by, shown

@@ -17,7 +17,7 @@ import pytest
 
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.exceptions import StoreError
-from spade_coreason.runtime.timings import Timings
+from spade_coreason.runtime.policy import Timings
 from spade_coreason.storage.schema import ANSWERED, RECEIVED
 from spade_coreason.xmpp.timings import ConnectionTimings
 

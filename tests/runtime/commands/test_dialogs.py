@@ -22,7 +22,7 @@ from spade_coreason import (
 from spade_coreason.codec.adhoc import Action, CommandCall, CommandProblem, CommandStage
 from spade_coreason.memory.session import Session
 from spade_coreason.runtime.commands.dialogs import AdHocSessions
-from spade_coreason.runtime.timings import Timings
+from spade_coreason.runtime.policy import Timings
 
 from ...support.wait import eventually
 
