@@ -14,7 +14,7 @@ from ..domain.value import replace
 from ..memory import ActiveConversation
 from ..storage import Inbox
 from .mailbox import Mailboxes, QueuedRequest
-from .threads import ThreadResolver
+from .thread_resolver import ThreadResolver
 
 
 def decide(active: ActiveConversation, incoming: InboundRequest, now: datetime, rules: Rules) -> Decision:

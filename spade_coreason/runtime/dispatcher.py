@@ -13,8 +13,8 @@ from ..contracts import ErrorCode
 from ..domain.messages import Failed
 from ..domain.value import replace
 from ..exceptions import StoreError
-from .context import TurnServices
 from .mailbox import Mailbox, MailboxTask, QueuedRequest
+from .turn_services import TurnServices
 
 log = logging.getLogger(__name__)
 

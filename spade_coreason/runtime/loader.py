@@ -12,8 +12,8 @@ from ..domain.window import max_cached_turns
 from ..exceptions import StoreError
 from ..memory import ActiveConversation, ActivePerson, Variables
 from ..storage import StoredConversation
-from .context import TurnServices
 from .mailbox import Mailbox
+from .turn_services import TurnServices
 
 
 class ConversationLoader:

@@ -35,7 +35,6 @@ from .commands.executor import CommandExecutor
 from .commands.model import Command, CommandResult
 from .commands.parser import ParsedCommand
 from .commands.registry import Commands
-from .context import TurnServices
 from .dispatcher import Dispatcher
 from .expiry import ConversationExpiry, OnConversationEnd
 from .feedback import Feedback
@@ -51,8 +50,9 @@ from .policy import Policy
 from .response import Response
 from .retention import EphemeralOwners, Purged, RetentionJob
 from .stream import ReplyTimers
-from .threads import ThreadResolver
+from .thread_resolver import ThreadResolver
 from .turn import Turn
+from .turn_services import TurnServices
 
 __all__ = ["MAX_HOPS", "Policy", "Runner"]
 

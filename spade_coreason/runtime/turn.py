@@ -26,10 +26,10 @@ from ..domain.text import replace_lone_surrogates
 from ..exceptions import StoreError, describe_for_log
 from ..memory import ActiveConversation, DeferredSyncs, Session, sum_usage
 from ..storage import TurnRecord as TurnRow, Variable
-from .context import TurnServices
 from .mailbox import Mailbox, QueuedRequest
 from .peers import CURRENT_REQUEST
 from .response import Response
+from .turn_services import TurnServices
 
 log = logging.getLogger(__name__)
 

@@ -18,12 +18,12 @@ from ...domain.messages import Completed, InboundRequest, TextEmitted
 from ...domain.preferences import DEFAULTS
 from ...memory import ActiveConversation, ErasureReport, forget_conversation, forget_person
 from ..admission import AdmissionControl
-from ..context import TurnServices
 from ..loader import ConversationLoader
 from ..mailbox import Mailbox, MailboxTask, QueuedRequest
 from ..outbound import SendStanzas
 from ..response import Response
 from ..turn import Turn
+from ..turn_services import TurnServices
 from .decorator import AgentCommand
 from .formatting import describe_deleted
 from .model import Command, CommandContext, CommandResult
