@@ -1,4 +1,4 @@
-"""How much may wait for an agent, how far a request may have come, and who takes one back."""
+"""Admission: the limits of the queues, of hops between agents and of a conversation; and the cancelling of requests."""
 
 from __future__ import annotations
 
@@ -18,29 +18,35 @@ from .thread_resolver import ThreadResolver
 
 
 def decide(active: ActiveConversation, incoming: InboundRequest, now: datetime, rules: Rules) -> Decision:
-    """What a request does to its conversation. Echoes of our own last answer are counted in `active`, but a program's."""
-    received = conversation.decide_on_message(active.record.status, now, rules)
+    """Decide what a request does to its conversation: run it, refuse it, or refuse it with a notice.
+
+    Counts in `active` how often the sender has echoed the last reply of the agent. Requests of programs are not counted.
+    """
+    decision = conversation.decide_on_message(active.record.status, now, rules)
     if incoming.channel == "program":
-        return received
+        return decision
     text = str(incoming.payload.get("query", ""))
-    is_echo = bool(active.last_reply) and active.last_reply in text and received.ended_state is None
+    is_echo = bool(active.last_reply) and active.last_reply in text and decision.ended_state is None
     active.echo_count = active.echo_count + 1 if is_echo else 0
-    if active.echo_count >= conversation.ECHOES_UNTIL_PAUSE and received.outcome is RUN:
-        uncounted = replace(received.status, interaction_count=received.status.interaction_count - 1)  # it gets no turn
+    if active.echo_count >= conversation.ECHOES_UNTIL_PAUSE and decision.outcome is RUN:
+        uncounted = replace(decision.status, interaction_count=decision.status.interaction_count - 1)  # an echo gets no turn
         return conversation.refuse_echo(uncounted, now, rules)
-    return received
+    return decision
 
 
 def refusal_notice(
     active: ActiveConversation, incoming: InboundRequest, now: datetime, rules: Rules, *, has_commands: bool
 ) -> Refused:
-    """Why a conversation pauses, and how to go on: a person hears it once, a program, which waits, each time."""
-    life, most = active.record.status, rules.max_interactions
-    quiet_until = life.quiet_until
+    """Build the notice that a conversation pauses: the reason, and how to go on.
+
+    The runner sends it once to a person, and each time to a program, because a program waits for a reply.
+    """
+    status, limit = active.record.status, rules.max_interactions
+    quiet_until = status.quiet_until
     rest_s = rules.cooldown.total_seconds() if quiet_until is None else (quiet_until - now).total_seconds()
     text = (
-        f"That is all for now: {'1 message is' if most == 1 else f'{most} messages are'} the limit of a conversation."
-        if most and life.interaction_count >= most
+        f"That is all for now: {'1 message is' if limit == 1 else f'{limit} messages are'} the limit of a conversation."
+        if limit and status.interaction_count >= limit
         else "I pause here: this conversation goes round in circles."
     )
     text += f" Write again in {_format_duration(rest_s)}, or begin another thread"
@@ -53,16 +59,18 @@ def _format_duration(seconds: float) -> str:
 
 
 MAX_HOPS = 16
+"""Largest number of agents that a request may pass through.
 
-"""Through so many agents a request may go. Each asks in a conversation of its own, so nothing else would end a circle."""
+Each agent asks in a conversation of its own, so no other limit would end a circle.
+"""
 
-_MAX_QUEUES_PER_SENDER = 10  # of full length; more may not wait of one person, on all threads together
+_MAX_QUEUES_PER_SENDER = 10  # a sender may have as many queued requests as so many full mailboxes hold
 
 _POLL_S = 1.0
 
 
 class AdmissionControl:
-    """For one agent; `max_queued` requests of one conversation may wait."""
+    """Limits the queued requests of one agent: at most `max_queued` in one conversation, and ten times that of one sender."""
 
     def __init__(self, mailboxes: Mailboxes, thread_resolver: ThreadResolver, inbox: Inbox, max_queued: int) -> None:
         self._mailboxes = mailboxes
@@ -71,11 +79,12 @@ class AdmissionControl:
         self._max_queued = max_queued
 
     def refusal(self, incoming: InboundRequest, sender: str) -> Refused | None:
-        """What the sender of a request hears that is not kept; None for one that is."""
+        """Return the refusal for a request that is not stored; None if it is admitted."""
         if self.is_full(sender, incoming.thread):
-            text = f"{self._max_queued} messages of this conversation wait already; until some are answered no more are kept."
+            subject = f"{self._max_queued} messages of this conversation"
             if not self._is_mailbox_full(sender, incoming.thread):
-                text = f"{self._max_queued * _MAX_QUEUES_PER_SENDER} messages of yours wait already; until some are answered no more are kept."
+                subject = f"{self._max_queued * _MAX_QUEUES_PER_SENDER} messages of yours"
+            text = f"{subject} wait already; until some are answered no more are kept."
             return Refused(text, ErrorCode.TOO_MANY_REQUESTS, RATE_INTERVAL_S)
         if incoming.hops > MAX_HOPS:
             text = f"This was asked through {incoming.hops} agents one after the other: they seem to ask in a circle."
@@ -83,37 +92,37 @@ class AdmissionControl:
         return None
 
     async def wait_for_capacity(self, incoming: InboundRequest) -> None:
-        """Waits until a request is not refused because too many wait."""
+        """Wait until the queues have room for a request."""
         sender = owner_of(incoming)
         while self.is_full(sender, incoming.thread):
-            workers = [lane.worker for lane in self._mailboxes.of_sender(sender) if lane.worker is not None]
+            workers = [mailbox.worker for mailbox in self._mailboxes.of_sender(sender) if mailbox.worker is not None]
             if workers:
                 await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
             else:
-                await asyncio.sleep(_POLL_S)  # a pause keeps them back, and tells nobody here when it ends
+                await asyncio.sleep(_POLL_S)  # the agent is paused; nothing here is called when the pause ends
 
     def cancel(self, sender: str, message_id: str) -> bool:
-        """Takes a request of a sender out, or stops its answer; whether there was one."""
-        for lane in self._mailboxes.of_sender(sender):
-            if lane.current is not None and lane.current.has_message_id(message_id):
-                return lane.cancel_current()
-            for waiting in lane.queue:
-                if isinstance(waiting, QueuedRequest) and waiting.has_message_id(message_id):
-                    lane.remove(waiting)
-                    self._inbox.close(waiting.inbox_row)
+        """Remove a request of a sender (a bare JID) from its queue, or stop its turn. Return True if it was found."""
+        for mailbox in self._mailboxes.of_sender(sender):
+            if mailbox.current is not None and mailbox.current.has_message_id(message_id):
+                return mailbox.cancel_current()
+            for queued in mailbox.queue:
+                if isinstance(queued, QueuedRequest) and queued.has_message_id(message_id):
+                    mailbox.remove(queued)
+                    self._inbox.close(queued.inbox_row)
                     return True
-        if (unplaced := self._thread_resolver.cancel(sender, message_id)) is not None:
-            self._inbox.close(unplaced.inbox_row)
+        if (unresolved := self._thread_resolver.cancel(sender, message_id)) is not None:
+            self._inbox.close(unresolved.inbox_row)
             return True
         return False
 
     def is_full(self, sender: str, thread: str | None) -> bool:
-        """Whether no more of somebody (a bare JID) may wait on a thread."""
-        waiting = self._mailboxes.count_queued(sender) + self._thread_resolver.count_queued(sender)
-        return waiting >= self._max_queued and (
-            waiting >= self._max_queued * _MAX_QUEUES_PER_SENDER or self._is_mailbox_full(sender, thread)
+        """Return True if no further request of a sender (a bare JID) may be queued on a thread."""
+        queued_count = self._mailboxes.count_queued(sender) + self._thread_resolver.count_queued(sender)
+        return queued_count >= self._max_queued and (
+            queued_count >= self._max_queued * _MAX_QUEUES_PER_SENDER or self._is_mailbox_full(sender, thread)
         )
 
     def _is_mailbox_full(self, sender: str, thread: str | None) -> bool:
-        lane = self._mailboxes.get(sender, thread)
-        return lane is not None and len(lane.queue) >= self._max_queued
+        mailbox = self._mailboxes.get(sender, thread)
+        return mailbox is not None and len(mailbox.queue) >= self._max_queued

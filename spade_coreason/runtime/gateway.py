@@ -1,4 +1,14 @@
-"""The one door of an agent: every stanza for it enters here, whichever way it came."""
+"""The entry of an agent: every stanza for it is received here, live or from the archive.
+
+The way of a message, by module:
+
+1. `gateway` decodes the stanza and checks the access of the sender.
+2. `runner` (`Runner.receive`) asks `admission` for capacity and stores the request in the inbox.
+3. `thread_resolver` finds the thread of a reply; `dispatcher` puts the request into its `mailbox` and starts a worker.
+4. The worker calls `Runner._run_turn`: `loader` loads the conversation; a command goes to `commands.executor`.
+5. `turn` runs the agent with a `response`; the blocks and streams of the reply leave as stanzas.
+6. `turn` stores the turn with its reply. Then `outbox` sends the last stanzas, and closes the request when the server has them.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +33,17 @@ from .runner import Runner
 
 log = logging.getLogger(__name__)
 
-_MAX_REPLIES_PER_MINUTE = 30  # answers to one sender's JSON that is no event
+_MAX_REPLIES_PER_MINUTE = 30  # replies to one sender whose JSON is no event
 
 
 class InboundGateway:
-    """Drops what is no request, refuses strangers once, routes answers to whoever asked, and hands requests to the runner."""
+    """Routes the stanzas for one agent, by their meaning.
+
+    - Requests go to the runner.
+    - Events and bounces go to the open request that they answer.
+    - Strangers are refused once.
+    - The rest is dropped, and counted in `dropped`.
+    """
 
     def __init__(self, runner: Runner, requests: OpenRequests, access: AccessPolicy, send: SendStanzas) -> None:
         self._runner = runner
@@ -40,11 +56,11 @@ class InboundGateway:
         self.dropped: Counter[str] = Counter()
 
     def admits(self, jid: str) -> bool:
-        """Whether whoever is `jid` is answered."""
+        """Return True if the configuration or an operator allows `jid` to talk to the agent."""
         return self.access.is_allowed(jid)
 
     def receive_stanza(self, stanza: Element) -> asyncio.Future[bool] | None:
-        """Takes a `<message/>` in. The future, where there is one, is done when the message may be acknowledged."""
+        """Receive a `<message/>`. The returned future, if any, is done when the message may be acknowledged (XEP-0198)."""
         message = decode(stanza)
         if isinstance(message, InboundRequest):
             return self.receive(self._with_archive_id(message, stanza))
@@ -62,16 +78,17 @@ class InboundGateway:
         return None
 
     def receive_reference(self, owner: str, reference: Retraction | Reaction) -> None:
-        """Takes what somebody says about a message of a conversation of `owner`, who is admitted."""
+        """Receive a retraction of a request, or a reaction to a reply, in a conversation of `owner`, who has access."""
         if isinstance(reference, Retraction):
             self._runner.cancel_request(owner, reference.stanza_id)
         else:
             self._runner.record_reaction(owner, reference.stanza_id, reference.emojis, reference.nickname)
 
     async def receive_archived(self, stanza: Element) -> asyncio.Future[bool] | None:
-        """Takes in a `<message/>` that the archive has kept, when there is room for it.
+        """Receive a `<message/>` from the archive (XEP-0313), once the queues have room for it.
 
-        Of a stranger, and of what cannot be read, nobody waits for news any more. A duplicate gets no second receipt.
+        Strangers and malformed messages get no reply: their senders no longer wait for one. A duplicate gets no second
+        receipt.
         """
         message = decode(stanza)
         if isinstance(message, InboundRequest) and self.access.is_allowed(message.sender):
@@ -83,13 +100,17 @@ class InboundGateway:
         return None
 
     def _with_archive_id(self, incoming: InboundRequest, stanza: Element) -> InboundRequest:
-        """By its archive, where it has no id of its own."""
+        """Add the id that the archive gave the message, if its stanza has no id of its own."""
         if incoming.stanza_id:
             return incoming
         return replace(incoming, archive_id=archive_id(stanza, self._runner.jid))
 
     def receive(self, incoming: InboundRequest, *, is_archived: bool = False) -> asyncio.Future[bool] | None:
-        """Takes a request in, as `receive_stanza` does; `is_archived` from the archive. In a room admission is decided there."""
+        """Receive a request, and return what `receive_stanza` returns.
+
+        `is_archived` is True for a request from the archive. For a request from a room (it has an `owner`), the room has
+        checked the access.
+        """
         if bare_jid(incoming.sender) == self._runner.jid:
             self.dropped["from itself"] += 1
             return None
@@ -115,13 +136,14 @@ class InboundGateway:
         if is_asked:
             text = "I may not talk with you yet. I have asked whoever runs me, and tell you when I may."
         refusal = Refused(text, ErrorCode.FORBIDDEN)
-        voice = encoder_for(incoming, uuid4(), self._runner.jid, self._runner.policy.stanza_bytes)
-        self._send(voice.encode(refusal))
+        encoder = encoder_for(incoming, uuid4(), self._runner.jid, self._runner.policy.stanza_bytes)
+        self._send(encoder.encode(refusal))
 
     def _reply_to_malformed(self, message: MalformedRequest) -> None:
         self.dropped["malformed"] += 1
         if bare_jid(message.sender) == self._runner.jid or not self.access.is_allowed(message.sender):
             return
         if message.request_id is None and not self._rate_limiter.allow(bare_jid(message.sender)):
-            return  # nobody waits for that answer; and a program may answer each of ours in the same way, for ever
+            # No request waits for this reply, and a program may answer each of ours with malformed JSON again, without end.
+            return
         self._send(encode_malformed_reply(message, self._runner.jid, self._runner.policy.stanza_bytes))

@@ -1,4 +1,8 @@
-"""Conversations at work: the messages that wait, and what is held in memory while they are active."""
+"""Mailboxes: one queue of requests for each conversation in memory.
+
+A mailbox holds the requests of one sender on one thread, in order. Its worker (see `dispatcher`) runs one turn at a time.
+It also holds the loaded `ActiveConversation`, and stays in memory while that conversation is active.
+"""
 
 from __future__ import annotations
 
@@ -18,41 +22,42 @@ from ..memory import ActiveConversation
 
 @value
 class QueuedRequest:
-    """A request whose turn has not come. `stored` is done when it is durable: False for a duplicate.
-
-    Where it `may_start_early`, its turn begins without waiting for that.
-    """
+    """A received request that waits for its turn."""
 
     incoming: InboundRequest
     key: UUID
     inbox_row: int
     stored: asyncio.Future[bool]
+    """Done when the request is durable in the inbox: True for a new request, False for a duplicate."""
     received_at_s: float
-    """When it came in, by `Metrics.now`."""
+    """Time of arrival, in seconds of the clock `Metrics.now`."""
     may_start_early: bool = False
+    """True if the turn may begin before `stored` is done."""
     is_redelivered: bool = False
+    """True if an earlier run of this request was interrupted, or failed in the store."""
 
     def has_message_id(self, message_id: str) -> bool:
-        """Whether its sender calls the message by this id."""
+        """Return True if the sender uses this id for the message: the id of the stanza, or its origin id (XEP-0359)."""
         return bool(message_id) and message_id in (self.incoming.stanza_id, self.incoming.origin_id)
 
 
 @dataclass(slots=True, eq=False)
 class MailboxTask:
-    """Something to do in a conversation between its turns. `is_for_agent` is the agent's, which a pause keeps back."""
+    """Work in a conversation between two turns, for example a command. `future` is done when the work is."""
 
     work: Callable[[], Awaitable[Any]]
     is_for_agent: bool
+    """True if the agent does the work, so that a pause delays it."""
     future: asyncio.Future[Any]
 
     async def run(self) -> None:
-        """Does it, and says what came of it to whoever waits."""
+        """Do the work, and set its result or exception on `future`."""
         try:
             result = await self.work()
         except asyncio.CancelledError:
             self.future.cancel()
             raise
-        except Exception as error:  # noqa: BLE001 - whoever waits has it
+        except Exception as error:  # noqa: BLE001 - the caller gets it through the future
             if not self.future.done():
                 self.future.set_exception(error)
         else:
@@ -60,12 +65,12 @@ class MailboxTask:
                 self.future.set_result(result)
 
     def has_message_id(self, message_id: str) -> bool:
-        """It is no message."""
+        """Return False: a task has no message."""
         return False
 
 
 class SenderQuota:
-    """What one person has of an agent: slots for turns, and how many of their messages wait, on all threads together."""
+    """The share of one sender in an agent, over all threads: slots for turns, and the number of queued requests."""
 
     __slots__ = ("__weakref__", "queued_count", "slots")
 
@@ -75,7 +80,7 @@ class SenderQuota:
 
 
 class Mailbox:
-    """The messages of one sender on one thread, which is one conversation: one at a time, in order."""
+    """Queue of one conversation: the requests of one sender on one thread, run one at a time and in order."""
 
     __slots__ = (
         "conversation",
@@ -98,44 +103,45 @@ class Mailbox:
         self.conversation: ActiveConversation | None = None
         self.conversation_id: str | None = None
         self.current: QueuedRequest | None = None
-        """The request whose turn it is, until `assist` returns."""
+        """The request whose turn runs, until `assist` returns."""
         self.is_assisting = False
+        """True while the agent runs."""
         self.has_cancelled = False
-        """Whether a `/cancel` that is still to be answered has stopped something."""
+        """True if a `/cancel` that is still unanswered has stopped a turn."""
         self.is_withdrawn = False
-        """Whether whoever asked has taken that request back."""
+        """True if the sender has cancelled the current request."""
 
     @property
     def sender(self) -> str:
-        """Whose messages they are, a bare JID."""
+        """The bare JID of the sender of all requests here."""
         return self.key[0]
 
     def enqueue(self, item: QueuedRequest | MailboxTask) -> None:
-        """It waits behind the others."""
+        """Add an item at the end of the queue."""
         self.queue.append(item)
         self.quota.queued_count += 1
 
     def requeue(self, item: QueuedRequest | MailboxTask) -> None:
-        """It is the first again."""
+        """Put an item back at the head of the queue."""
         self.queue.appendleft(item)
         self.quota.queued_count += 1
 
     def dequeue(self, may_start: Callable[[QueuedRequest | MailboxTask], bool]) -> QueuedRequest | MailboxTask | None:
-        """The first that may begin, which waits no longer."""
-        for number, one in enumerate(self.queue):
-            if may_start(one):
+        """Remove and return the first item that may start; None if there is none."""
+        for number, item in enumerate(self.queue):
+            if may_start(item):
                 del self.queue[number]
                 self.quota.queued_count -= 1
-                return one
+                return item
         return None
 
     def remove(self, item: QueuedRequest | MailboxTask) -> None:
-        """It waits no longer."""
+        """Remove an item from the queue."""
         self.queue.remove(item)
         self.quota.queued_count -= 1
 
     def cancel_current(self) -> bool:
-        """Stops the agent at work on a request, if it is; nothing of the turn remains."""
+        """Stop the current turn and discard it. Return False if no turn runs."""
         if self.current is None or self.worker is None:
             return False
         self.is_withdrawn = True
@@ -144,16 +150,16 @@ class Mailbox:
         return True
 
     def clear(self) -> None:
-        """Nothing waits any more."""
+        """Empty the queue, and cancel the futures of its tasks."""
         self.quota.queued_count -= len(self.queue)
-        for one in self.queue:
-            if isinstance(one, MailboxTask):
-                one.future.cancel()
+        for item in self.queue:
+            if isinstance(item, MailboxTask):
+                item.future.cancel()
         self.queue.clear()
 
 
 class Mailboxes:
-    """The lanes of one agent, by sender and thread, and by conversation id as soon as that is known."""
+    """The mailboxes of one agent, by sender and thread, and by conversation id once that is known."""
 
     def __init__(self, max_turns: int, max_turns_per_sender: int) -> None:
         self._mailboxes: dict[tuple[str, str | None], Mailbox] = {}
@@ -166,51 +172,58 @@ class Mailboxes:
         return iter(list(self._mailboxes.values()))
 
     def get(self, sender: str, thread: str | None) -> Mailbox | None:
-        """The lane, if there is one."""
+        """Return the mailbox of a sender (a bare JID) on a thread, or None."""
         return self._mailboxes.get((sender, thread))
 
     def get_or_create(self, sender: str, thread: str | None) -> Mailbox:
-        """The lane, a new one if there is none."""
+        """Return the mailbox of a sender (a bare JID) on a thread; create it if there is none."""
         key = sender, thread
-        lane = self._mailboxes.get(key)
-        if lane is None:
-            lane = self._mailboxes[key] = Mailbox(sender, thread, self._quota_of(sender))
-        return lane
+        mailbox = self._mailboxes.get(key)
+        if mailbox is None:
+            mailbox = self._mailboxes[key] = Mailbox(sender, thread, self._quota_of(sender))
+        return mailbox
 
     def of_sender(self, sender: str) -> list[Mailbox]:
-        """All lanes of a person."""
-        return [lane for lane in self._mailboxes.values() if lane.sender == sender]
+        """Return all mailboxes of a sender (a bare JID)."""
+        return [mailbox for mailbox in self._mailboxes.values() if mailbox.sender == sender]
 
     def count_queued(self, sender: str) -> int:
-        """How many messages of a person wait."""
-        share = self._quotas.get(sender)
-        return 0 if share is None else share.queued_count
+        """Count the queued items of a sender (a bare JID), over all threads."""
+        quota = self._quotas.get(sender)
+        return 0 if quota is None else quota.queued_count
 
     def _quota_of(self, sender: str) -> SenderQuota:
-        share = self._quotas.get(sender)
-        if share is None:
-            share = self._quotas[sender] = SenderQuota(Semaphore(self._max_turns_per_sender, parent=self._slots))
-        return share
+        quota = self._quotas.get(sender)
+        if quota is None:
+            quota = self._quotas[sender] = SenderQuota(Semaphore(self._max_turns_per_sender, parent=self._slots))
+        return quota
 
     def find_by_conversation(self, conversation_id: str) -> Mailbox | None:
-        """The lane of a conversation, if it is at work."""
+        """Return the mailbox of a conversation, or None if the conversation is not in memory."""
         return self._by_id.get(conversation_id)
 
     def assign_conversation(self, mailbox: Mailbox, conversation_id: str) -> None:
-        """Says which conversation a lane is. From here on no other sender of this process may take the id."""
+        """Link a mailbox to its conversation. From now on no other sender of this process may take the id."""
         mailbox.conversation_id = conversation_id
         self._by_id[conversation_id] = mailbox
 
     def find_owners(self, conversation_ids: Iterable[str]) -> dict[str, str]:
-        """Who has those of the conversation ids that are at work."""
-        return {name: self._by_id[name].sender for name in conversation_ids if name in self._by_id}
+        """Return the owner of each of these conversations that is in memory."""
+        return {
+            conversation_id: self._by_id[conversation_id].sender
+            for conversation_id in conversation_ids
+            if conversation_id in self._by_id
+        }
 
     def evict_if_idle(self, mailbox: Mailbox) -> None:
-        """Frees what a conversation held that is over, or was never begun; an active one stays while there is room."""
-        memory = mailbox.conversation
+        """Remove a mailbox without work, unless its conversation is active.
+
+        An active conversation stays in memory while the agent has fewer than 10,000 mailboxes.
+        """
+        active = mailbox.conversation
         if mailbox.queue or mailbox.worker is not None:
             return
-        if memory is not None and memory.record.status.is_active and len(self._mailboxes) < _MAX_MAILBOXES:
+        if active is not None and active.record.status.is_active and len(self._mailboxes) < _MAX_MAILBOXES:
             return
         self._mailboxes.pop(mailbox.key, None)
         if mailbox.conversation_id is not None and self._by_id.get(mailbox.conversation_id) is mailbox:

@@ -1,4 +1,4 @@
-"""A turn: one request and its answer."""
+"""A turn: one request and its reply, from the start of `assist` until both are stored."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ..domain.messages import Completed, Failed, TurnEvent
 from ..domain.text import replace_lone_surrogates
 from ..exceptions import StoreError, describe_for_log
 from ..memory import ActiveConversation, DeferredSyncs, Session, sum_usage
-from ..storage import TurnRecord as TurnRow, Variable
+from ..storage import TurnRecord, Variable
 from .mailbox import Mailbox, QueuedRequest
 from .peers import CURRENT_REQUEST
 from .response import Response
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """A request that is admitted, in its conversation."""
+    """One admitted request in its conversation, with the agent's request, session and response for it."""
 
     services: TurnServices
     mailbox: Mailbox
@@ -47,61 +47,64 @@ class Turn:
     request: AgentRequest = field(init=False)
     session: Session = field(init=False)
     has_failed: bool = False
-    """Whether it counts as a failed turn."""
+    """True if the turn counts as failed in the status of the conversation."""
 
     def __post_init__(self) -> None:
         self.request = self.response.request = _make_request(self.conversation, self.queued, self.started_at)
         self.session = _make_session(self.services, self.conversation, self.queued)
 
     async def answer(self) -> None:
-        """Runs the agent, and stores the turn with its answer before the last of it leaves. `StoreError` if it cannot."""
-        engine, incoming = self.services, self.queued.incoming
-        engine.expiry.on_activity(self.conversation.record.conversation_id, self.conversation.record.status.last_interaction)
+        """Run the agent, and store the turn with its reply before the last stanza leaves.
+
+        `StoreError` if the turn cannot be stored.
+        """
+        services, incoming = self.services, self.queued.incoming
+        services.expiry.on_activity(self.conversation.record.conversation_id, self.conversation.record.status.last_interaction)
         if self.conversation.record.status.interaction_count == 1:
-            engine.usage.reset_conversation(self.conversation.record.conversation_id)
+            services.usage.reset_conversation(self.conversation.record.conversation_id)
         if incoming.wants_displayed_marker and incoming.stanza_id:
-            engine.outbox.send([encode_displayed(incoming)])
-        last = await self.run(self._assist)
+            services.outbox.send([encode_displayed(incoming)])
+        final_event = await self.run(self._assist)
         if self.is_deleted:
             self.response.cancel()
-            engine.store.inbox.close(self.queued.inbox_row)
-        elif last is None:
-            used = await self._count_usage(sum_usage(self.response.events))
-            await engine.store.inbox.finish(self.queued.inbox_row, self.conversation.record, None, None, used)
+            services.store.inbox.close(self.queued.inbox_row)
+        elif final_event is None:
+            usage_variables = await self._count_usage(sum_usage(self.response.events))
+            await services.store.inbox.finish(self.queued.inbox_row, self.conversation.record, None, None, usage_variables)
         else:
-            await self._finish(last)
+            await self._finish(final_event)
 
     def _assist(self) -> Awaitable[object]:
         return self.services.agent.assist(self.request, self.session, self.response)
 
     @property
     def is_deleted(self) -> bool:
-        """Whether all of it was forgotten meanwhile: the agent did not let itself be stopped."""
+        """True if the conversation was deleted during the turn, because the agent did not stop when it was cancelled."""
         return self.mailbox.conversation is not self.conversation
 
     async def run(self, work: Callable[[], Awaitable[object]]) -> TurnEvent | None:
-        """Runs `assist`, or a command of the agent's; gives its last event. It alone fails, whatever it raises.
+        """Run `assist`, or a command of the agent, and return the last event of the reply.
 
-        None where whoever asked took the request back meanwhile.
+        Any exception of `work` becomes a failure of this turn only. Returns None if the sender has cancelled the request.
         """
-        engine, lane, response = self.services, self.mailbox, self.response
+        services, mailbox, response = self.services, self.mailbox, self.response
         token = CURRENT_REQUEST.set(self.request)
-        task = lane.worker
-        limit, syncs = Deadline(engine.assist_timers, task), DeferredSyncs()
+        task = mailbox.worker
+        deadline, syncs = Deadline(services.assist_timers, task), DeferredSyncs()
         try:
-            if lane.is_withdrawn:
+            if mailbox.is_withdrawn:
                 response.cancel()
                 return None
-            lane.is_assisting = True
+            mailbox.is_assisting = True
             try:
-                if not engine.lifecycle.prevent_shutdown():
-                    await limit.run(engine.lifecycle.ensure_started())
-                    limit = Deadline(engine.assist_timers, task)
+                if not services.lifecycle.prevent_shutdown():
+                    await deadline.run(services.lifecycle.ensure_started())
+                    deadline = Deadline(services.assist_timers, task)
                 syncs.activate()
-                returned = await limit.run(work())
+                returned = await deadline.run(work())
             finally:
                 syncs.close()
-                lane.is_assisting, lane.current = False, None
+                mailbox.is_assisting, mailbox.current = False, None
             if returned is not None:
                 self._warn_of_return_value(returned)
             if task is not None and task.cancelling():
@@ -114,27 +117,27 @@ class Turn:
             if task is not None and task.cancelling():
                 await self._clear_cancellation()
         except BaseException as error:
-            # Also sys.exit(), with which a task ends the whole process, and the agent's own cancelling of its task.
-            is_given_up = isinstance(error, asyncio.CancelledError) and engine.is_cancelling_turns
-            if isinstance(error, KeyboardInterrupt) or is_given_up:
+            # Also sys.exit(), which would end the whole process, and an agent that cancels its own task.
+            is_stopping = isinstance(error, asyncio.CancelledError) and services.is_cancelling_turns
+            if isinstance(error, KeyboardInterrupt) or is_stopping:
                 response.abandon()
                 raise
             await self._clear_cancellation()
             await self._sync_after_failure(syncs)
-            if lane.is_withdrawn:
+            if mailbox.is_withdrawn:
                 response.cancel()
                 return None
-            return self._report_failure(error, is_late=isinstance(error, TimeoutError) and limit.has_expired)
+            return self._report_failure(error, is_late=isinstance(error, TimeoutError) and deadline.has_expired)
         finally:
             CURRENT_REQUEST.reset(token)
-        if (reported := response.reported_error) is not None:
-            engine.metrics.record_failure("it reported an error")
-            code = reported.code or ErrorCode.INTERNAL
-            return Failed(reported.user_message, int(code), reported.recoverable, is_reported=True)
-        return Completed(lane.conversation_id or "", "completed" if self.session.is_ended else "active")
+        if (reported_error := response.reported_error) is not None:
+            services.metrics.record_failure("it reported an error")
+            code = reported_error.code or ErrorCode.INTERNAL
+            return Failed(reported_error.user_message, int(code), reported_error.recoverable, is_reported=True)
+        return Completed(mailbox.conversation_id or "", "completed" if self.session.is_ended else "active")
 
     def _warn_of_return_value(self, returned: object) -> None:
-        """In the log, once: to return an answer is the most natural mistake."""
+        """Log once that a return value is not sent: to return the reply is the most natural mistake."""
         if not self.services.has_warned_of_return:
             self.services.has_warned_of_return = True
             kind = type(returned).__name__
@@ -143,7 +146,7 @@ class Turn:
             )
 
     def _report_failure(self, error: BaseException, *, is_late: bool) -> TurnEvent:
-        """Says that the agent failed, here with its traceback, to whoever asked with the number of the incident only."""
+        """Log a failure with its traceback. Tell the sender the number of the incident only."""
         agent, incident = self.services.jid, secrets.token_hex(4)
         code: int = ErrorCode.TIMEOUT if is_late else ErrorCode.INTERNAL
         problem = describe_for_log(error)
@@ -166,55 +169,57 @@ class Turn:
         return Failed(text, code, True, incident, is_reported=True)
 
     async def _sync_after_failure(self, syncs: DeferredSyncs) -> None:
-        """What the agent remembered before it failed, or was stopped, stays remembered."""
+        """Sync the interaction memory that the agent wrote before it failed or was stopped."""
         try:
             await syncs.run()
         except StoreError as error:
             log.error("%s: what a turn that failed has remembered may be gone after a power cut: %s", self.services.jid, error)
 
     async def _clear_cancellation(self) -> None:
-        """An agent that cancelled its own task cancelled its turn, and not what comes after it."""
+        """Clear a cancellation by the agent itself: it ends the turn, and not the work after the turn."""
         task = self.mailbox.worker
         if task is None or not task.cancelling() or self.services.is_cancelling_turns:
             return
         with suppress(asyncio.CancelledError):
-            await asyncio.sleep(0)  # a cancel that is still to come
+            await asyncio.sleep(0)  # a cancellation that is not delivered yet
         while task.uncancel():
             pass
 
-    async def _finish(self, last: TurnEvent) -> None:
-        engine, memory, response, session = self.services, self.conversation, self.response, self.session
-        rules = engine.policy.rules
-        life = memory.record.status
-        is_active = life.is_active  # whoever runs the agent may have ended it meanwhile
+    async def _finish(self, final_event: TurnEvent) -> None:
+        services, active, response, session = self.services, self.conversation, self.response, self.session
+        rules = services.policy.rules
+        status = active.record.status
+        is_active = status.is_active  # an operator may have ended it during the turn
         if is_active:
-            life = conversation.record_failure(life, rules) if self.has_failed else conversation.record_success(life)
+            status = conversation.record_failure(status, rules) if self.has_failed else conversation.record_success(status)
         if session.is_ended:
-            life = conversation.complete(life)
-        final = response.finish(last)
-        used = sum_usage(response.events)
-        turn = engine.history_window.mark_over_limit(StoredTurn(_encode_turn(self._interaction_fields(used))))
-        row = memory.record
-        turns = memory.turns.with_appended(turn)
-        window_start = engine.history_window.prune(turns, row.turns + 1, memory.variables)
-        row = row.with_turns(life, rules.max_interactions, max(window_start, row.window_start), row.turns + 1)
-        memory.record = row  # what is changed while this is stored is stored after it
-        counted = await self._count_usage(used) if used else ()
-        await self.store_reply(final, TurnRow(response.encoder.key, self.started_at, turn.text), counted)
-        await self.queued.stored  # if that failed, the sender hears so, and the server keeps the request
+            status = conversation.complete(status)
+        final_stanzas = response.finish(final_event)
+        usage = sum_usage(response.events)
+        stored_turn = services.history_window.mark_over_limit(StoredTurn(_encode_turn(self._interaction_fields(usage))))
+        record = active.record
+        turns = active.turns.with_appended(stored_turn)
+        window_start = services.history_window.prune(turns, record.turns + 1, active.variables)
+        record = record.with_turns(status, rules.max_interactions, max(window_start, record.window_start), record.turns + 1)
+        active.record = record  # a change during this write is stored after it
+        usage_variables = await self._count_usage(usage) if usage else ()
+        await self.store_reply(
+            final_stanzas, TurnRecord(response.encoder.key, self.started_at, stored_turn.text), usage_variables
+        )
+        await self.queued.stored  # if this raises, the sender is told, and the server keeps the request
         session.publish_variables()
-        memory.turns = turns
-        engine.history_window.compact_later(memory)
-        memory.last_reply = response.text.strip()
-        engine.metrics.record_reply(self.queued.received_at_s)
+        active.turns = turns
+        services.history_window.compact_later(active)
+        active.last_reply = response.text.strip()
+        services.metrics.record_reply(self.queued.received_at_s)
         if log.isEnabledFor(logging.INFO):
-            waited_ms = (engine.metrics.now() - self.queued.received_at_s) * 1000
-            log.info("%s: has answered %s in %.0f ms", engine.jid, self.queued.incoming.sender, waited_ms)
-        if is_active and not life.is_active:
-            await engine.expiry.on_ended(row.conversation_id, life.state)
+            waited_ms = (services.metrics.now() - self.queued.received_at_s) * 1000
+            log.info("%s: has answered %s in %.0f ms", services.jid, self.queued.incoming.sender, waited_ms)
+        if is_active and not status.is_active:
+            await services.expiry.on_ended(record.conversation_id, status.state)
 
     async def _count_usage(self, usage: dict[str, Any]) -> list[Variable]:
-        """Counts what the turn used of language models."""
+        """Add the tokens of the turn to the counters, and return the counters as variables to store."""
         return (
             await self.services.usage.add(usage, self.conversation.record.owner, self.conversation.record.conversation_id)
             if usage
@@ -222,21 +227,23 @@ class Turn:
         )
 
     def store_reply(
-        self, final_stanzas: list[str], turn: TurnRow | None, usage: Sequence[Variable] = ()
+        self, final_stanzas: list[str], turn: TurnRecord | None, usage: Sequence[Variable] = ()
     ) -> asyncio.Future[bool]:
-        """Stores the conversation, the answer and the variables; of a command without a turn, as no turn is counted.
+        """Store the conversation, the turn, the reply and the variables in one transaction. A command has no turn.
 
-        `final_stanzas`, what `finish` left of the answer, leaves in the moment in which that is durable, and the future is done. The
-        request may still be the one that was not stored: `queued.is_new` says so.
+        `final_stanzas`, the rest of the reply from `Response.finish`, leave as soon as the transaction is durable. Then the
+        future is done. The request itself may have failed to be stored: `queued.stored` tells.
         """
         stanzas = self.response.stanzas
-        answer = to_json(stanzas).decode() if stanzas else None
-        written = [*self.session.close(), *usage]
-        then = partial(self._send_final, final_stanzas)
-        return self.services.store.inbox.finish(self.queued.inbox_row, self.conversation.record, turn, answer, written, then)
+        reply = to_json(stanzas).decode() if stanzas else None
+        variables = [*self.session.close(), *usage]
+        on_stored = partial(self._send_final, final_stanzas)
+        return self.services.store.inbox.finish(
+            self.queued.inbox_row, self.conversation.record, turn, reply, variables, on_stored
+        )
 
     def _send_final(self, final_stanzas: list[str], _: bool) -> None:
-        """Sends what is left of the answer; the request is closed when all of it has arrived."""
+        """Send the rest of the reply. The request is closed when the server has all of it."""
         is_new, outbox = self.queued.stored, self.services.outbox
         if is_new.cancelled() or is_new.exception() is not None:
             return
@@ -246,12 +253,12 @@ class Turn:
             elif self.response.stanzas:
                 outbox.close_when_acknowledged(self.queued.inbox_row, self.response.last_sent)
         except Exception:
-            # A fault of ours. The answer is kept, and leaves after the next start.
+            # A fault of the platform. The reply is stored, and is sent after the next start.
             log.exception("%s: the answer to %s cannot be sent", self.services.jid, self.queued.incoming.sender)
             self.services.metrics.record_failure("an answer cannot be sent; the log has it")
 
     def _interaction_fields(self, usage: dict[str, Any]) -> dict[str, Any]:
-        """The fields of its Interaction; `usage` is what it used of language models."""
+        """Build the fields of the `Interaction`. `usage` is the turn's use of language models."""
         request, response, incoming = self.request, self.response, self.queued.incoming
         key = response.encoder.key
         request_id = incoming.request_id or key
@@ -294,8 +301,8 @@ def _make_request(active: ActiveConversation, queued: QueuedRequest, now: dateti
         metadata["hops"] = incoming.hops
     if queued.is_redelivered:
         metadata["redelivered"] = True
-    if (preferred := active.person.preferences.language) is not None:
-        metadata["preferred_language"] = preferred
+    if (language := active.person.preferences.language) is not None:
+        metadata["preferred_language"] = language
     request_id = incoming.request_id or queued.key
     return construct_valid(
         AgentRequest,
@@ -330,7 +337,7 @@ _JSON: TypeAdapter[Any] = TypeAdapter(JsonValue)
 
 
 def _milliseconds(duration: timedelta) -> float:
-    # Its parts, for to divide timedeltas costs as much as to make a dict of all fields of a turn.
+    # From its parts: a division of timedeltas costs as much as a dict of all fields of a turn.
     return (duration.days * 86_400_000_000 + duration.seconds * 1_000_000 + duration.microseconds) / 1000
 
 
@@ -345,6 +352,6 @@ def _is_json(value: object) -> bool:
 def _encode_turn(turn: dict[str, Any]) -> str:
     try:
         return to_json(turn, inf_nan_mode="null").decode()
-    except ValueError:  # lone surrogates, or what an agent put into the payload and is no JSON
-        asked = {name: value for name, value in turn["input"].items() if _is_json({name: value})}
-        return to_json(replace_lone_surrogates({**turn, "input": asked}), fallback=repr).decode()
+    except ValueError:  # lone surrogates, or values in the payload that are no JSON
+        payload = {name: value for name, value in turn["input"].items() if _is_json({name: value})}
+        return to_json(replace_lone_surrogates({**turn, "input": payload}), fallback=repr).decode()
