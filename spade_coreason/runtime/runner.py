@@ -1,6 +1,7 @@
-"""One request through one agent: load, execute, update, prune, save (seed: Session Management, Runtime Behavior).
+"""The runner of one agent. It takes each request through five steps: load, execute, update, prune, save.
 
-Needs no network: requests come in by `receive`, stanzas go out by the `send` given to `open`.
+The seed describes these steps under Session Management and Runtime Behavior. The runner needs no network: requests come in
+by `Runner.receive`, and stanzas go out by the `send` given to `Runner.open`. `gateway` lists the way of a message.
 """
 
 from __future__ import annotations
@@ -60,7 +61,17 @@ log = logging.getLogger(__name__)
 
 
 class Runner:
-    """Runs one agent: one turn at a time within a conversation, many conversations at once."""
+    """Runs one agent: one turn at a time within a conversation, many conversations at once.
+
+    `agent`: an object with `manifest` and `assist`. `jid`: its address, of which the bare JID counts. `store`: the database
+    rows of this agent. `policy`: limits and timeouts. `clock`: the time of conversations, with a timezone.
+    `on_conversation_end`: functions called with the conversation id and the final state when an episode ends; a method of
+    the agent of this name is called last. `interaction_memory`: returns the agent's own memory. `files`: uploads, for
+    replies too long for a chat. `knowledge`, `summariser`, `count_tokens`: parts of the memory strategy. `usage`: the
+    counter of tokens.
+
+    Call `open` before the agent goes online. To stop, call `drain`, then `close`. Use all methods from one event loop.
+    """
 
     def __init__(
         self,
@@ -89,23 +100,23 @@ class Runner:
         self.files = files
         self.metrics = Metrics()
         self.access_requests: AccessRequests | None = None
-        """Where operators say who may talk to the agent, where there is somebody to ask them."""
+        """Decisions of operators about strangers; set by the gateway, None without one."""
         self.commands = Commands(agent, is_enabled=self.policy.commands, operators=self.policy.operators)
         self._clock = clock
         self._interaction_memory = interaction_memory
         timings = self.policy.timings
-        # However many threads one person begins, there is room for others.
+        # One person gets a share only, so that many threads of theirs leave room for others.
         self._mailboxes = Mailboxes(self.policy.concurrency, max(1, self.policy.concurrency // _QUOTA_DIVISOR))
         lifecycle = AgentLifecycle(agent, self.policy.lifecycle, self.policy.idle_shutdown_s, timings.shutdown_s)
-        own = getattr(agent, "on_conversation_end", None)
-        on_end = (*on_conversation_end, own) if callable(own) else on_conversation_end
+        agent_callback = getattr(agent, "on_conversation_end", None)
+        end_callbacks = (*on_conversation_end, agent_callback) if callable(agent_callback) else on_conversation_end
         self._expiry = ConversationExpiry(
             store,
             self._mailboxes,
             lifecycle,
             self.policy.rules,
             clock,
-            on_end,
+            end_callbacks,
             self.history_window.with_current_window,
             timings,
         )
@@ -154,9 +165,10 @@ class Runner:
     # Opening and closing
 
     async def open(self, send: SendStanzas, client_features: ClientFeatures | None = None) -> None:
-        """Takes up what the last run left, and begins to accept.
+        """Load what the last run left unfinished, and begin to accept requests.
 
-        `send` gets stanzas in order and never fails. `client_features` says what those of people show; None where nobody knows.
+        `send` gets stanzas in order and must not fail. `client_features` tells what the clients of people can show; None
+        if that is unknown. Requests that were received before this call are queued behind the recovered ones.
         """
         self._outbox.send = send
         self._services.client_features = client_features or UnknownClientFeatures()
@@ -165,47 +177,51 @@ class Runner:
         self._retention_job.open()
         await self._services.lifecycle.open()
         pending = await self.store.inbox.load_pending()
-        # What came in meanwhile may be among them.
+        # Requests that arrived during this call may be among the pending ones.
         early, self._received_early = self._received_early, []
-        rows = {waiting.inbox_row for waiting in early}
+        early_rows = {queued.inbox_row for queued in early}
         self._is_accepting = True
         self._dispatcher.start()
-        for request in pending:
-            if request.inbox_row in rows:
+        for pending_request in pending:
+            if pending_request.inbox_row in early_rows:
                 continue
-            if request.answer is not None:
-                self._outbox.add_unsent(request.inbox_row, json.loads(request.answer))
-            elif request.request is not None:
-                self._recover_request(InboundRequest.from_json(request.request), UUID(bytes=request.key), request.inbox_row)
-        for waiting in early:
-            self._thread_resolver.resolve_and_enqueue(waiting, owner_of(waiting.incoming))
+            if pending_request.answer is not None:
+                self._outbox.add_unsent(pending_request.inbox_row, json.loads(pending_request.answer))
+            elif pending_request.request is not None:
+                self._recover_request(
+                    InboundRequest.from_json(pending_request.request),
+                    UUID(bytes=pending_request.key),
+                    pending_request.inbox_row,
+                )
+        for queued in early:
+            self._thread_resolver.resolve_and_enqueue(queued, owner_of(queued.incoming))
 
     def _recover_request(self, incoming: InboundRequest, key: UUID, inbox_row: int) -> None:
-        """A request that was received and not finished before the restart."""
-        is_new: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        is_new.set_result(True)
-        if self.policy.on_restart == "rerun" or self.is_paused:  # in a pause nothing of it was begun
-            waiting = QueuedRequest(incoming, key, inbox_row, is_new, self.metrics.now(), is_redelivered=True)
-            self._thread_resolver.resolve_and_enqueue(waiting, owner_of(incoming))
+        """Queue or refuse a request that was received and not finished before the restart (`Policy.on_restart`)."""
+        stored: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        stored.set_result(True)
+        if self.policy.on_restart == "rerun" or self.is_paused:  # during a pause its turn had not begun
+            queued = QueuedRequest(incoming, key, inbox_row, stored, self.metrics.now(), is_redelivered=True)
+            self._thread_resolver.resolve_and_enqueue(queued, owner_of(incoming))
             return
         text = "I was interrupted before I could answer this. Please ask again."
         self._outbox.add_unsent(inbox_row, self._outbox.encode(incoming, key, Failed(text, ErrorCode.UNAVAILABLE, True)))
 
     def send_unsent(self) -> None:
-        """Sends the answers that the last run had stored and the server had not acknowledged; with the same ids."""
+        """Send the final replies that the last run stored and the server did not acknowledge, with the same ids."""
         self._outbox.send_unsent()
 
     async def drain(self, grace_s: float) -> bool:
-        """Takes no new work, and waits for the turns that run. False if some took longer and were given up.
+        """Start no new turns, and wait up to `grace_s` for those that run. Return False if some were cancelled.
 
-        What was not begun, or given up, is still in the inbox and runs after the next start.
+        Requests whose turn was cancelled or had not begun stay in the inbox, and run after the next start.
         """
         self._is_accepting = False
         self._thread_resolver.stop()
         return await self._dispatcher.drain(grace_s)
 
     async def close(self) -> None:
-        """After `drain`: closes the agent."""
+        """Close the agent, after `drain`: end the background tasks and run `shutdown()`."""
         self._services.reply_timers.stop()
         self._services.assist_timers.cancel_all()
         await self._retention_job.close()
@@ -218,10 +234,11 @@ class Runner:
     # The way of a request
 
     def receive(self, incoming: InboundRequest, on_stored: OnCommit | None = None) -> asyncio.Future[bool] | None:
-        """Takes a request in. The future is done when it is durable; False for a duplicate, which goes no further.
+        """Receive a request. The future is done when the request is durable: True if it is new, False for a duplicate.
 
-        None where too many of its conversation wait already, or it comes through too many agents: it is not kept, and the
-        sender hears so. `on_stored` follows when it is kept, with what the future has, and before the answer.
+        A duplicate is not run. Returns None if the request is refused and not stored: the queue is full, or the request
+        came through too many agents. The sender is told. `on_stored` is called with the result of the future, before the
+        reply is sent.
         """
         sender = owner_of(incoming)
         incoming = self._thread_resolver.resolve_now(incoming, sender)
@@ -232,115 +249,122 @@ class Runner:
             self.cancel_request(sender, incoming.replaces)
         key = derive_inbox_key(self.jid, sender, incoming.stanza_id, incoming.content, incoming.archive_id)
         request = incoming.to_json if incoming.is_text_only else incoming.to_json()
-        row, is_new, is_surely_new = self.store.inbox.receive(key.bytes, sender, request, self._clock(), on_stored)
-        at_work = self._mailboxes.get(sender, incoming.thread)
-        if at_work is not None and at_work.worker is None:
-            at_work.has_cancelled = False
-        elif at_work is not None:
-            self._command_executor.cancel_if_requested(at_work, incoming, is_new, is_surely_new)
-        waiting = QueuedRequest(incoming, key, row, is_new, self.metrics.now(), is_surely_new)
+        inbox_row, stored, may_start_early = self.store.inbox.receive(key.bytes, sender, request, self._clock(), on_stored)
+        mailbox = self._mailboxes.get(sender, incoming.thread)
+        if mailbox is not None and mailbox.worker is None:
+            mailbox.has_cancelled = False
+        elif mailbox is not None:
+            self._command_executor.cancel_if_requested(mailbox, incoming, stored, may_start_early)
+        queued = QueuedRequest(incoming, key, inbox_row, stored, self.metrics.now(), may_start_early)
         if self._control.is_paused:
-            is_new.add_done_callback(partial(self._notify_of_pause, waiting))
+            stored.add_done_callback(partial(self._notify_of_pause, queued))
         if self._is_accepting:
-            self._thread_resolver.resolve_and_enqueue(waiting, sender)
+            self._thread_resolver.resolve_and_enqueue(queued, sender)
         else:
-            self._received_early.append(waiting)
-        return is_new
+            self._received_early.append(queued)
+        return stored
 
     async def _run_turn(self, mailbox: Mailbox, queued: QueuedRequest) -> None:
+        """Answer one request in a worker: load its conversation, then run a command, run the agent or refuse."""
         incoming = queued.incoming
-        memory = mailbox.conversation or await self._loader.load(mailbox)
+        active = mailbox.conversation or await self._loader.load(mailbox)
         now = self._clock()
         if incoming.may_be_command:
             text = str(incoming.payload.get("query", ""))
-            said = self.commands.parse(text)
-            if isinstance(said, ParsedCommand) or incoming.channel == "program":
-                await self._command_executor.reply_to_command(mailbox, memory, queued, said)
+            parsed = self.commands.parse(text)
+            if isinstance(parsed, ParsedCommand) or incoming.channel == "program":
+                await self._command_executor.reply_to_command(mailbox, active, queued, parsed)
                 return
-            if said is not text:
-                incoming = replace(incoming, payload={**incoming.payload, "query": said})
+            if parsed is not text:
+                incoming = replace(incoming, payload={**incoming.payload, "query": parsed})
                 queued = replace(queued, incoming=incoming)
-        received = decide(memory, incoming, now, self.policy.rules)
-        memory.status = received.status
-        if received.ended_state is not None:
-            await self._expiry.on_ended(memory.record.conversation_id, received.ended_state)
-        response = self._services.make_response(queued, memory)
-        if received.outcome is RUN:
-            await Turn(self._services, mailbox, memory, queued, response, now).answer()
+        decision = decide(active, incoming, now, self.policy.rules)
+        active.status = decision.status
+        if decision.ended_state is not None:
+            await self._expiry.on_ended(active.record.conversation_id, decision.ended_state)
+        response = self._services.make_response(queued, active)
+        if decision.outcome is RUN:
+            await Turn(self._services, mailbox, active, queued, response, now).answer()
         else:
-            await self._refuse(memory, queued, response, received.outcome, now)
+            await self._refuse(active, queued, response, decision.outcome, now)
 
     async def _refuse(
         self, active: ActiveConversation, queued: QueuedRequest, response: Response, outcome: Outcome, now: datetime
     ) -> None:
-        final: list[str] = []
+        """Finish a request without a turn: with a notice, or in silence to people who have had one."""
+        final_stanzas: list[str] = []
         incoming = queued.incoming
         if outcome is Outcome.NOTICE or incoming.channel == "program":
-            said = refusal_notice(active, incoming, now, self.policy.rules, has_commands=self.policy.commands)
-            final = response.finish(said)
+            notice = refusal_notice(active, incoming, now, self.policy.rules, has_commands=self.policy.commands)
+            final_stanzas = response.finish(notice)
             active.echo_count = 0
         else:
             response.abandon()
-        await self.store.inbox.finish(queued.inbox_row, active.record, None, to_json(final).decode() if final else None)
+        await self.store.inbox.finish(
+            queued.inbox_row, active.record, None, to_json(final_stanzas).decode() if final_stanzas else None
+        )
         await queued.stored
-        if final:
-            self._outbox.send_final(queued.inbox_row, final)
+        if final_stanzas:
+            self._outbox.send_final(queued.inbox_row, final_stanzas)
 
     def _may_start(self, item: QueuedRequest | MailboxTask) -> bool:
-        """In a pause only what the platform does itself, so that one of its commands can end it."""
+        """Return True unless the agent is paused and the item is for it. Commands of the platform can so end a pause."""
         return not self._control.is_paused or not self._command_executor.is_for_agent(item)
 
     def _notify_of_pause(self, queued: QueuedRequest, stored: asyncio.Future[bool]) -> None:
-        """Says to a person that their message waits. A program waits, as it does for any slow answer."""
+        """Tell a person that their message is stored until the pause ends. Programs get no notice: they wait for a reply."""
         incoming = queued.incoming
-        is_kept = not stored.cancelled() and stored.exception() is None and stored.result()
-        if not is_kept or not self.is_paused or incoming.channel not in ("person", "room"):
+        is_new = not stored.cancelled() and stored.exception() is None and stored.result()
+        if not is_new or not self.is_paused or incoming.channel not in ("person", "room"):
             return
         if self._command_executor.is_for_agent(queued) and self._control.allow_notice(owner_of(incoming)):
             self._outbox.send(self._outbox.encode(incoming, uuid4(), TextEmitted(PAUSED_NOTICE, 1)))
 
-    # Beside it
+    # Beside the requests
 
     async def wait_for_capacity(self, incoming: InboundRequest) -> None:
-        """Waits until a request is not refused because too many wait."""
+        """Wait until the queues have room for a request, so that `receive` does not refuse it for their length."""
         await self._admission.wait_for_capacity(incoming)
 
     def cancel_request(self, sender: str, message_id: str) -> bool:
-        """Takes a request back that is not answered yet; whether there was one. Only its own sender can."""
+        """Cancel an unanswered request of `sender` (a bare JID). Return True if there was one."""
         return self._admission.cancel(sender, message_id)
 
     def record_reaction(self, sender: str, message_id: str, emojis: tuple[str, ...], nickname: str = "") -> None:
-        """Takes what somebody feels about an answer: recorded with its turn, and given to the agent's `feedback`.
+        """Record a reaction with the turn that it is about, and call the agent's `feedback`.
 
-        `nickname` is who of those in a room. Of a message that is not ours, or not of a conversation of theirs, nothing is
-        known here.
+        `sender`: a bare JID. `nickname`: the occupant of a room who reacted. Ignored unless `message_id` is a message of
+        this agent in a conversation of `sender`.
         """
         self._feedback.receive_reaction(sender, message_id, emojis, nickname)
 
     @property
     def turns_in_flight(self) -> int:
-        """How many conversations have a turn running or waiting."""
+        """Number of conversations with a turn that runs or waits."""
         return len(self._dispatcher) + len(self._thread_resolver)
 
-    def waiting(self, sender: str) -> int:
-        """How many requests of a sender (a bare JID) wait for their turn."""
+    def count_queued(self, sender: str) -> int:
+        """Count the requests of a sender (a bare JID) that wait for their turn."""
         return self._mailboxes.count_queued(sender) + self._thread_resolver.count_queued(sender)
 
-    def holds(self, conversation_id: str) -> bool:
-        """Whether anything of a conversation is in memory."""
+    def has_mailbox(self, conversation_id: str) -> bool:
+        """Return True if a conversation has a mailbox in memory."""
         return self._mailboxes.find_by_conversation(conversation_id) is not None
 
     async def wait_until_idle(self, *mailbox_key: str | None) -> None:
-        """Waits until no turn runs or waits: of anybody, or `mailbox_key` a sender (a bare JID) and a thread."""
+        """Wait until no turn runs or waits.
+
+        `mailbox_key` limits that to one mailbox: its sender (a bare JID) and its thread.
+        """
         await self._thread_resolver.wait_until_idle()
         await self._dispatcher.wait_until_idle(*mailbox_key)
 
     async def purge(self) -> Purged:
-        """Deletes for good what `Policy.retention` does not keep; done by itself at the start and once a day."""
+        """Delete permanently what `Policy.retention` does not keep. The runner does so at the start and once a day."""
         return await self._retention_job.run()
 
     async def expire_idle(self) -> None:
-        """Ends the conversations in which nothing was said for the idle timeout; done by itself when it is time."""
+        """End the conversations that have been idle for the idle timeout. The runner does so when one is due."""
         await self._expiry.expire_idle()
 
     # What commands need
@@ -348,77 +372,81 @@ class Runner:
     async def run_command(
         self, owner: str, command: Command, values: Mapping[str, Any], conversation_id: str | None = None
     ) -> CommandResult:
-        """What comes of a command of somebody (a bare JID) who says it in no conversation.
+        """Run a command of `owner` (a bare JID) outside of a turn, and return its result.
 
-        It is about the one named, which is theirs, or else the newest of theirs. One that changes a conversation waits for its
-        turn there. StoreError; FieldError for a value that it cannot take; CancelledError if what it is about is forgotten.
+        The command applies to `conversation_id`, which must belong to `owner`; by default to the newest conversation of
+        `owner`. A command that changes a conversation waits for its turn there. Raises `StoreError`; `FieldError` for a
+        value that the command does not accept; `CancelledError` if the conversation is deleted while the command waits.
         """
         if not self._is_accepting:
             return CommandResult("I am about to stop; please try again later.", is_error=True)
         return await self._command_executor.run_command(owner, command, values, conversation_id)
 
     def send_command_result(self, owner: str, result: CommandResult) -> None:
-        """Says to a person, outside of any turn, what came of a command."""
+        """Send the result of a command to `owner` (a bare JID), outside of a turn."""
         self._command_executor.send_command_result(owner, result)
 
     def cancel_replies(self, owner: str) -> int:
-        """Stops the agent at work for a person (a bare JID), in all conversations; how many answers."""
-        at_work = [
-            lane
-            for lane in self._mailboxes.of_sender(owner)
-            if lane.current is not None and self._command_executor.is_for_agent(lane.current)
+        """Cancel the running turns of a sender (a bare JID) in all conversations. Return the number of cancelled turns."""
+        answering = [
+            mailbox
+            for mailbox in self._mailboxes.of_sender(owner)
+            if mailbox.current is not None and self._command_executor.is_for_agent(mailbox.current)
         ]
-        return sum(lane.cancel_current() for lane in at_work)
+        return sum(mailbox.cancel_current() for mailbox in answering)
 
     @property
     def rules(self) -> Rules:
-        """The rules of the conversations."""
+        """The limits and timeouts of conversations, from the policy."""
         return self.policy.rules
 
     @property
     def interaction_memory(self) -> AgentInteractionMemory | None:
-        """The agent's interaction memory, where there is one."""
+        """The agent's interaction memory; None if it has none."""
         return self._interaction_memory() if self._interaction_memory is not None else None
 
     def now(self) -> datetime:
-        """The time of conversations."""
+        """Return the time of the clock for conversations."""
         return self._clock()
 
     async def get_preferences(self, owner: str) -> Preferences:
-        """What somebody (a bare JID) prefers of this agent."""
+        """Return the preferences of a person (a bare JID) for this agent."""
         return await self._loader.get_preferences(owner)
 
     async def set_preferences(self, owner: str, preferences: Preferences) -> None:
-        """Keeps what somebody prefers; it holds from the next turn on. `StoreError` if it cannot be stored."""
+        """Store the preferences of a person (a bare JID), for the next turn on. Raises `StoreError`."""
         await self._loader.set_preferences(owner, preferences)
 
-    # For whoever runs the agent
+    # What operators need
 
     async def end_conversation(self, conversation_id: str) -> bool:
-        """Ends a conversation; False where none of that id is active. The answer at work there still leaves."""
+        """End a conversation. Return False if no conversation of that id is active. A running turn still sends its reply."""
         return await self._control.end(conversation_id)
 
     async def reset_conversation(self, conversation_id: str) -> bool:
-        """Begins a new episode, also of one that has reached its limit; False where there is none of that id."""
+        """Begin a new episode, even if the conversation has reached its limit. Return False if there is none of that id."""
         return await self._control.reset(conversation_id)
 
     @property
     def is_paused(self) -> bool:
-        """Whether nothing new is begun."""
+        """True while the agent is paused: it starts no turns."""
         return self._control.is_paused
 
     def pause(self) -> None:
-        """Begins nothing new; what runs ends, what comes in is kept. It lasts until `resume`, over restarts too."""
+        """Start no further turns, until `resume`. Running turns finish, and new requests are stored.
+
+        A pause lasts over restarts.
+        """
         self._control.set_paused(True)
 
     def resume(self) -> None:
-        """Goes on with what was kept, in its order."""
+        """End a pause: answer the stored requests in their order."""
         if self._control.set_paused(False):
             self._dispatcher.resume()
 
     def on_pause(self, callback: Callable[[], None]) -> None:
-        """Calls this whenever the agent is paused or goes on."""
+        """Set the function that is called when the agent is paused or resumed."""
         self._control.on_pause = callback
 
 
-_QUOTA_DIVISOR = 4  # of an agent's concurrency; one person has one at most
+_QUOTA_DIVISOR = 4  # one person gets a quarter of an agent's concurrency at most

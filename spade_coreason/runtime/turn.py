@@ -244,8 +244,8 @@ class Turn:
 
     def _send_final(self, final_stanzas: list[str], _: bool) -> None:
         """Send the rest of the reply. The request is closed when the server has all of it."""
-        is_new, outbox = self.queued.stored, self.services.outbox
-        if is_new.cancelled() or is_new.exception() is not None:
+        stored, outbox = self.queued.stored, self.services.outbox
+        if stored.cancelled() or stored.exception() is not None:
             return
         try:
             if final_stanzas:

@@ -85,7 +85,7 @@ async def test_an_operator_ends_a_conversation_and_the_next_message_begins_a_new
         assert await runner.end_conversation(CONVERSATION)
         assert await record(t) == ("completed", 1)
         assert ends.heard == [(CONVERSATION, "completed")]
-        assert not runner.holds(CONVERSATION)
+        assert not runner.has_mailbox(CONVERSATION)
         assert not await runner.end_conversation(CONVERSATION)  # it is ended
         assert not await runner.end_conversation("nobody's")
         assert len(ends.heard) == 1
@@ -112,7 +112,7 @@ async def test_an_operator_who_ends_a_conversation_at_work_does_not_wait_and_its
         assert answer == "hold 1" or "incident" in answer
         assert await record(t) == ("completed", 1)
         assert ends.heard == [(CONVERSATION, "completed")]
-        assert not t.runners[AGENT].holds(CONVERSATION)
+        assert not t.runners[AGENT].has_mailbox(CONVERSATION)
 
 
 @pytest.mark.parametrize("is_in_memory", [True, False])
@@ -211,7 +211,7 @@ async def test_a_program_simply_waits_and_has_its_answer_when_the_agent_goes_on(
     async with counting() as t:
         t.runners[AGENT].pause()
         asking = asyncio.create_task(t.ask("x"))
-        await eventually(lambda: t.runners[AGENT].waiting(ALICE) == 1)
+        await eventually(lambda: t.runners[AGENT].count_queued(ALICE) == 1)
         t.runners[AGENT].resume()
         assert (await asking).text == "x 1"
 

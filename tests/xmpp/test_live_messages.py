@@ -341,7 +341,7 @@ async def test_a_stock_client_corrects_takes_back_and_reacts(our_server: XmppSer
         retract = f"<retract xmlns='urn:xmpp:message-retract:1' id='{unwanted}'/>"
         alice.send("I took a message back", agent.jid, extra_xml=retract)
         alice.send("last", agent.jid)
-        await eventually(lambda: agent.door.dropped == {} and agent.runner.waiting(alice.jid) == 1)
+        await eventually(lambda: agent.door.dropped == {} and agent.runner.count_queued(alice.jid) == 1)
         may.set()
         answers = [await alice.answer() for _ in range(2)]
         assert [answer["body"] for answer in answers] == ["answer to what", "answer to last"]

@@ -165,7 +165,7 @@ async def test_forget_me_from_the_menu_drops_what_runs_and_what_waits_in_a_pause
         assert (await d.text("pause", who=f"{BOB}/x")).startswith("Paused")
         d.t.send("three")
         waiting = asyncio.create_task(d.call("wait", conversation="t"))
-        await eventually(lambda: d.t.runners[AGENT].waiting(ALICE) == 2)
+        await eventually(lambda: d.t.runners[AGENT].count_queued(ALICE) == 2)
         session = await d.begin("forget-me")
         done = await d.call("forget-me", session, "complete", sure="1")
         assert done.text.startswith("Forgotten: 2 conversations, 2 turns")
