@@ -1,4 +1,4 @@
-"""Who asks to talk to an agent and is not admitted by its configuration: an operator is asked, and what they say is kept."""
+"""Access requests: the operators decide about strangers, whom the configuration does not admit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _MAX_REFUSED = 10_000
 
 
 class AccessRequests:
-    """What the operators of one agent decide, over all its starts. `access.ask_operators` says whether they are asked."""
+    """The access requests of one agent, with the stored decisions of its operators.
+
+    Operators are asked only if `access.asks_operators` is True.
+    """
 
     def __init__(self, access: AccessPolicy, store: AgentRepository, agent_name: str, send: SendStanzas) -> None:
         self._access = access
@@ -34,17 +37,20 @@ class AccessRequests:
         self._pending: set[str] = set()
         self._refused: dict[str, None] = {}
         self.on_decided: Callable[[str, bool], None] = lambda person, is_admitted: None
-        """Hears who (a bare JID) was admitted or rejected just now."""
+        """Called with a bare JID and True when a person is admitted, False when one is rejected."""
 
     async def load(self) -> None:
-        """Before anybody comes: what was decided earlier."""
-        decided = await self._store.load_variable_of_all(_SCOPE, _NAME)
-        self._access.approved |= {person for person, value in decided.items() if value == "true"}
-        self._rejected |= {person for person, value in decided.items() if value != "true"}
+        """Load the earlier decisions and refusals, before the agent goes online."""
+        decisions = await self._store.load_variable_of_all(_SCOPE, _NAME)
+        self._access.approved |= {person for person, value in decisions.items() if value == "true"}
+        self._rejected |= {person for person, value in decisions.items() if value != "true"}
         self._refused = dict.fromkeys(await self._store.list_refused())
 
     def record_refusal(self, person: str) -> bool:
-        """Whether somebody who may not be here was told so before, in this run or an earlier one; from now on they were."""
+        """Record that a stranger (a bare JID) is refused.
+
+        Return True if the stranger was told so before, in this run or an earlier one.
+        """
         if person in self._refused:
             return True
         if len(self._refused) >= _MAX_REFUSED:
@@ -54,7 +60,10 @@ class AccessRequests:
         return False
 
     def ask_operators(self, person: str) -> bool:
-        """Asks the operators, once, whether somebody who is not admitted may be; whether they are, or were, asked."""
+        """Ask the operators once to admit or reject a stranger (a bare JID).
+
+        Return True if they are asked now or were asked and have not decided.
+        """
         if not self._access.asks_operators or "@" not in person or person in self._rejected:
             return False
         if person in self._pending:
@@ -78,11 +87,11 @@ class AccessRequests:
             log.warning("%s: who was refused is not kept, and may be told so again: %s", self._store.agent, error)
 
     async def admit(self, operator: str, person: str) -> str:
-        """Lets somebody in, who is told so; gives what to say to the operator."""
+        """Admit a person and tell them. Return the reply to the operator."""
         return await self._decide(operator, person, is_admitted=True)
 
     async def reject(self, operator: str, person: str) -> str:
-        """Turns somebody away, or takes back that they were let in; gives what to say to the operator."""
+        """Reject a person, or withdraw an admission. Return the reply to the operator."""
         return await self._decide(operator, person, is_admitted=False)
 
     async def _decide(self, operator: str, jid: str, *, is_admitted: bool) -> str:
@@ -101,7 +110,7 @@ class AccessRequests:
         log.info("%s: %s is %s by %s", self._store.agent, person, "admitted" if is_admitted else "rejected", operator)
         self.on_decided(person, is_admitted)
         if is_admitted and person in self._refused:
-            self._forget_refusal(person)  # who is turned away after that hears so
+            self._forget_refusal(person)  # a later rejection is told again
         if is_admitted:
             self._send([encode_notice(person, f"You may talk to {self._agent_name} now.")])
             return f"{person} may talk to me."

@@ -70,7 +70,10 @@ _POLL_S = 1.0
 
 
 class AdmissionControl:
-    """Limits the queued requests of one agent: at most `max_queued` in one conversation, and ten times that of one sender."""
+    """The limits of the queues of one agent.
+
+    At most `max_queued` requests of one conversation are queued, and ten times as many of one sender.
+    """
 
     def __init__(self, mailboxes: Mailboxes, thread_resolver: ThreadResolver, inbox: Inbox, max_queued: int) -> None:
         self._mailboxes = mailboxes

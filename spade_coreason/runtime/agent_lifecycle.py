@@ -1,4 +1,4 @@
-"""When an agent's optional `startup()` and `shutdown()` run (seed: Agent Behavior Protocols, LifecycleInterface)."""
+"""The times of an agent's optional `startup()` and `shutdown()` (seed: Agent Behavior Protocols, LifecycleInterface)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ StartupMode = Literal["eager", "on_demand"]
 
 
 class AgentLifecycle:
-    """Eager: with the platform. On demand: with the first active conversation, until none was active for `idle_s`.
+    """The lifecycle of one agent, in one of two modes.
 
-    `shutdown()` may take `shutdown_s`.
+    - `eager`: the agent starts and stops with the platform.
+    - `on_demand`: it starts with the first active conversation, and stops after `idle_s` seconds without any.
+
+    `shutdown()` is cancelled after `shutdown_s` seconds.
     """
 
     def __init__(self, agent: object, mode: StartupMode, idle_s: float, shutdown_s: float) -> None:
@@ -30,18 +33,18 @@ class AgentLifecycle:
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Before the agent goes online."""
+        """Start an eager agent, before it goes online."""
         if self._mode == "eager":
             await self.ensure_started()
 
     def prevent_shutdown(self) -> bool:
-        """Before a turn: whether `startup()` has run. There is no `shutdown()` until a conversation has ended again."""
+        """Cancel a planned `shutdown()` before a turn. Return True if `startup()` has run."""
         if self._timer is not None:
             self._cancel_timer()
         return self._is_started
 
     async def ensure_started(self) -> None:
-        """`startup()` has run. What it raises travels on; the next turn tries again."""
+        """Run `startup()` unless it has run. Its exceptions reach the caller, and the next turn tries again."""
         if self.prevent_shutdown():
             return
         async with self._lock:
@@ -50,13 +53,13 @@ class AgentLifecycle:
                 self._is_started = True
 
     def on_idle(self, is_still_idle: Callable[[], bool]) -> None:
-        """The last active conversation ended."""
+        """Plan `shutdown()` of an on-demand agent, because its last active conversation has ended."""
         if self._mode == "on_demand" and self._is_started and self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._idle_s, self._begin_shutdown, is_still_idle)
 
     async def close(self) -> None:
-        """After the last turn."""
+        """Run `shutdown()`, after the last turn."""
         self._cancel_timer()
         if self._task is not None:
             await self._task
@@ -73,7 +76,8 @@ class AgentLifecycle:
             self._is_started = False
             name = type(self._agent).__name__
             task = asyncio.create_task(_call_logging_errors(getattr(self._agent, "shutdown", None), name))
-            _, late = await asyncio.wait({task}, timeout=self._shutdown_s)  # also one that takes no cancel is left behind
+            # Not wait_for: a task that ignores its cancellation is left behind.
+            _, late = await asyncio.wait({task}, timeout=self._shutdown_s)
             if late:
                 task.cancel()
                 log.error("shutdown() of %s took longer than %g s", name, self._shutdown_s)
@@ -92,7 +96,7 @@ async def _call_logging_errors(method: Callable[[], object] | None, name: str) -
 
 
 async def _call(method: Callable[[], object] | None) -> None:
-    """Runs a coroutine function here, a plain one in a thread."""
+    """Run a coroutine function in the event loop, a plain function in a thread."""
     if method is None:
         return
     if inspect.iscoroutinefunction(method):

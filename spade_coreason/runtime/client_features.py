@@ -1,4 +1,4 @@
-"""What a runner asks about the devices of those who write to its agent."""
+"""The features of clients, as a runner asks for them."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from typing import Protocol
 
 
 class ClientFeatures(Protocol):
-    """What devices show; asked for every turn, so nothing here waits."""
+    """The features of the clients of people. It is asked in every turn, so no method waits."""
 
     def has_corrections(self, person: str) -> bool:
-        """Whether every device of a person (a bare JID) shows corrections (XEP-0308), so that a stream may grow there."""
+        """Return True if all clients of a person (a bare JID) show corrections (XEP-0308), so that a stream can grow there."""
         ...
 
     def has_replies(self, device: str) -> bool:
-        """Whether a device (a full JID) shows replies (XEP-0461)."""
+        """Return True if a client (a full JID) shows replies (XEP-0461)."""
         ...
 
     def find_chained_device(self, person: str) -> str | None:
-        """The resource of a person's only device, where it is one that takes a correction of the version before only."""
+        """Return the resource of a person's only client, if that accepts corrections of the previous version only."""
         ...
 
 
 class UnknownClientFeatures:
-    """Where nobody sees the devices: they are taken to show nothing but messages."""
+    """The features without any knowledge of clients: messages only."""
 
     def has_corrections(self, person: str) -> bool:
-        """Not known."""
+        """Return False: not known."""
         return False
 
     def has_replies(self, device: str) -> bool:
-        """Not known."""
+        """Return False: not known."""
         return False
 
     def find_chained_device(self, person: str) -> str | None:
-        """Not known."""
+        """Return None: not known."""
         return None

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class Dispatcher:
-    """Starts and ends the workers of one agent.
+    """The dispatcher of one agent: it starts and ends the workers of the mailboxes.
 
     `run_turn` answers a request of a mailbox. `may_start` tells if an item may begin now: during a pause not all may.
     """

@@ -1,4 +1,4 @@
-"""The ends of an agent's conversations: idle ones time out, whoever asked is told, the agent's lifecycle follows."""
+"""The ends of conversations: idle ones time out, callbacks are called, and the agent's lifecycle is told."""
 
 from __future__ import annotations
 
@@ -23,13 +23,17 @@ from .policy import Timings
 log = logging.getLogger(__name__)
 
 OnConversationEnd = Callable[[str, str], Any]
+"""A function or coroutine function that is called with a conversation id and the final state of its episode."""
 
 _DAY = timedelta(days=1)
 _BATCH_SIZE = 500
 
 
 class ConversationExpiry:
-    """Which conversations are active, and what happens when one is no longer."""
+    """The active conversations of one agent, and the handling of their ends.
+
+    `callbacks` are called at each end. `timings` limits their time.
+    """
 
     def __init__(
         self,
@@ -50,44 +54,44 @@ class ConversationExpiry:
         self._callbacks = callbacks
         self._timings = timings
         self.prune = prune
-        """What an end does to the window of a conversation; after a turn it is pruned anyway."""
+        """Prune the window of a conversation at its end. Without an end, each turn prunes it."""
         self._active: dict[str, datetime] = {}
-        """When something was said last in each."""
+        """The time of the last activity of each active conversation."""
         self._wake = asyncio.Event()
         self._is_closing = False
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Takes up what is active, and begins to watch it."""
+        """Load the active conversations, and begin to watch for idle ones."""
         await self._store.inbox.purge(self._clock())
-        for name, last in (await self._store.list_active()).items():
-            self.on_activity(name, last)
+        for conversation_id, last_activity in (await self._store.list_active()).items():
+            self.on_activity(conversation_id, last_activity)
         self._is_closing = False
         self._task = asyncio.create_task(self._watch_idle())
 
     async def close(self) -> None:
-        """Watches no longer."""
+        """Stop watching."""
         self._is_closing = True
         self._wake.set()
         if self._task is not None:
-            await self._task  # not cancelled: it may be reading
+            await self._task  # not cancelled, because it may be reading
 
     def on_activity(self, conversation_id: str, now: datetime) -> None:
-        """A conversation is active, and something is said in it."""
+        """Note the activity of a conversation, which makes it active."""
         if not self._active:
             self._wake.set()
         self._active[conversation_id] = now
 
     def on_deleted(self, conversation_id: str) -> None:
-        """A conversation is deleted; nobody is told."""
+        """Drop a deleted conversation, without callbacks."""
         if self._active.pop(conversation_id, None) is not None:
             self._notify_if_idle()
 
     async def on_ended(self, conversation_id: str, state: ConversationState) -> None:
-        """A conversation is active no longer: says so to everybody who asked."""
-        lane = self._mailboxes.find_by_conversation(conversation_id)
+        """Drop a conversation that has ended, and call the callbacks. `state` is its final state."""
+        mailbox = self._mailboxes.find_by_conversation(conversation_id)
         if (
-            lane is None or lane.conversation is None or not lane.conversation.record.status.is_active
+            mailbox is None or mailbox.conversation is None or not mailbox.conversation.record.status.is_active
         ):  # else it has begun again
             self._active.pop(conversation_id, None)
         for callback in self._callbacks:
@@ -99,7 +103,7 @@ class ConversationExpiry:
             self._lifecycle.on_idle(lambda: not self._active)
 
     async def _run_callback(self, callback: OnConversationEnd, conversation_id: str, state: ConversationState) -> None:
-        """Calls somebody else's code in a task of its own: whatever becomes of it, the conversation goes on."""
+        """Call a callback in a task of its own. Its failure or timeout is logged and does not stop the conversation."""
 
         async def call() -> None:
             try:
@@ -117,57 +121,57 @@ class ConversationExpiry:
             log.error("%s: on_conversation_end of %s took longer than %g s", self._store.agent, conversation_id, timeout_s)
 
     async def expire_idle(self) -> None:
-        """Ends the conversations in which nothing was said for the idle timeout."""
+        """End the conversations that have been idle for the idle timeout."""
         now = self._clock()
-        before = now - self._rules.timeout
-        silent = [name for name, last in self._active.items() if last <= before]
-        waiting = [name for name in silent if not self._is_busy(name)]
-        for first in range(0, len(waiting), _BATCH_SIZE):
-            names = waiting[first : first + _BATCH_SIZE]
-            rows = await self._store.find_conversations(names)
-            for name in names:
-                if self._is_busy(name) or self._active.get(name, now) > before:
-                    continue  # it goes on, or is over, since its row was read
-                if name not in rows:
-                    self.on_deleted(name)
+        idle_since = now - self._rules.timeout
+        candidates = [conversation_id for conversation_id, last_activity in self._active.items() if last_activity <= idle_since]
+        idle = [conversation_id for conversation_id in candidates if not self._is_busy(conversation_id)]
+        for first in range(0, len(idle), _BATCH_SIZE):
+            batch = idle[first : first + _BATCH_SIZE]
+            records = await self._store.find_conversations(batch)
+            for conversation_id in batch:
+                if self._is_busy(conversation_id) or self._active.get(conversation_id, now) > idle_since:
+                    continue  # it went on or ended after its record was read
+                if conversation_id not in records:
+                    self.on_deleted(conversation_id)
                 else:
-                    await self._expire_conversation(rows[name], now)
+                    await self._expire_conversation(records[conversation_id], now)
 
     def _is_busy(self, conversation_id: str) -> bool:
-        """Whether a conversation is being answered: it is not idle, however long that takes."""
-        lane = self._mailboxes.find_by_conversation(conversation_id)
-        return lane is not None and (lane.worker is not None or lane.conversation is None)
+        """Return True while a conversation is loaded or a turn of it runs: it is then not idle, even in a long turn."""
+        mailbox = self._mailboxes.find_by_conversation(conversation_id)
+        return mailbox is not None and (mailbox.worker is not None or mailbox.conversation is None)
 
     async def _expire_conversation(self, record: StoredConversation, now: datetime) -> None:
-        lane = self._mailboxes.find_by_conversation(record.conversation_id)
-        memory = lane.conversation if lane is not None else None
-        record = memory.record if memory is not None else record
-        life = conversation.apply_idle_timeout(record.status, now, self._rules)
-        if life is record.status:  # what is stored says something else than was known
-            if life.is_active:
-                self.on_activity(record.conversation_id, life.last_interaction)
+        mailbox = self._mailboxes.find_by_conversation(record.conversation_id)
+        active = mailbox.conversation if mailbox is not None else None
+        record = active.record if active is not None else record
+        status = conversation.apply_idle_timeout(record.status, now, self._rules)
+        if status is record.status:  # the stored status is newer than `_active`
+            if status.is_active:
+                self.on_activity(record.conversation_id, status.last_interaction)
             else:
                 self.on_deleted(record.conversation_id)
             return
-        before, record = record, self.prune(replace(record, status=life), memory)
-        if memory is not None:
-            memory.record = record
+        previous, record = record, self.prune(replace(record, status=status), active)
+        if active is not None:
+            active.record = record
         try:
             await self._store.save_conversation(record)
         except StoreError:
-            if memory is not None and memory.record is record:
-                memory.record = before
+            if active is not None and active.record is record:
+                active.record = previous
             raise
-        await self.on_ended(record.conversation_id, life.state)
-        if lane is not None:
-            self._mailboxes.evict_if_idle(lane)
+        await self.on_ended(record.conversation_id, status.state)
+        if mailbox is not None:
+            self._mailboxes.evict_if_idle(mailbox)
 
     async def _watch_idle(self) -> None:
-        """Sleeps until the first conversation can have timed out; while none is active, until one is."""
+        """Sleep until the first conversation may have timed out; with no active conversation, until one becomes active."""
         timeout = self._rules.timeout
         purged_at = self._clock()
-        # What is being answered is looked at again, but not all the time.
-        least_s = min(1.0, timeout.total_seconds() / 4)
+        # A busy conversation is checked again, but not all the time.
+        min_delay_s = min(1.0, timeout.total_seconds() / 4)
         while not self._is_closing:
             if not self._active:
                 await self._wait(None)
@@ -175,7 +179,7 @@ class ConversationExpiry:
             try:
                 oldest = min(self._active.values())
                 due_s = (oldest + timeout - self._clock()).total_seconds() if timeout else _DAY.total_seconds()
-                if await self._wait(min(max(least_s, due_s), _DAY.total_seconds())):
+                if await self._wait(min(max(min_delay_s, due_s), _DAY.total_seconds())):
                     continue
                 if timeout:
                     await self.expire_idle()
@@ -187,7 +191,7 @@ class ConversationExpiry:
                 await self._wait(self._timings.retry_s)
 
     async def _wait(self, delay_s: float | None) -> bool:
-        """Sleeps so long, or until the first conversation is active, or the end; True if it was woken."""
+        """Sleep for a delay, or until the first conversation is active or `close` is called. Return True if woken early."""
         try:
             async with asyncio.timeout(delay_s):
                 await self._wake.wait()

@@ -37,7 +37,7 @@ _MAX_REPLIES_PER_MINUTE = 30  # replies to one sender whose JSON is no event
 
 
 class InboundGateway:
-    """Routes the stanzas for one agent, by their meaning.
+    """The gateway of one agent: it routes each stanza by its meaning.
 
     - Requests go to the runner.
     - Events and bounces go to the open request that they answer.

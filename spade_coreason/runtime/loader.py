@@ -1,4 +1,4 @@
-"""What the conversations of one agent hold in memory: loaded for the first turn, kept while they are active."""
+"""Conversations in memory: loaded from the database for the first turn, and held there while they are active."""
 
 from __future__ import annotations
 
@@ -17,69 +17,71 @@ from .turn_services import TurnServices
 
 
 class ConversationLoader:
-    """For the conversations of one agent. `StoreError` from whatever reads or writes."""
+    """The loader of one agent's conversations and preferences. Methods that read or write raise `StoreError`."""
 
     def __init__(self, services: TurnServices) -> None:
         self._services = services
         self._persons: weakref.WeakValueDictionary[str, ActivePerson] = weakref.WeakValueDictionary()
 
     async def load(self, mailbox: Mailbox) -> ActiveConversation:
-        """The conversation of a lane: from the database, or new."""
-        engine = self._services
+        """Load the conversation of a mailbox from the database, or create it."""
+        services = self._services
         sender, thread = mailbox.key
-        possible = candidate_conversation_ids(thread, sender, engine.jid)
-        stored = await engine.store.load(possible, sender, max_cached_turns(engine.policy.memory))
-        owners = {name: row.owner for name, row in stored.conversations.items()}
-        name = choose_conversation_id(possible, sender, owners | engine.mailboxes.find_owners(possible))
-        if name is None:
+        candidates = candidate_conversation_ids(thread, sender, services.jid)
+        stored = await services.store.load(candidates, sender, max_cached_turns(services.policy.memory))
+        owners = {conversation_id: record.owner for conversation_id, record in stored.conversations.items()}
+        conversation_id = choose_conversation_id(candidates, sender, owners | services.mailboxes.find_owners(candidates))
+        if conversation_id is None:
             raise StoreError(f"every id for the thread {thread!r} of {sender} belongs to others")
-        engine.mailboxes.assign_conversation(mailbox, name)
-        # At once after the look-up: what is written behind it finds the person here.
+        services.mailboxes.assign_conversation(mailbox, conversation_id)
+        # Without an await after the query, so that each later write of preferences finds the person here.
         person = self._persons.get(sender)
         if person is None:
             person = ActivePerson(
                 Variables("person", sender, stored.person_variables), Preferences.from_stored(stored.preferences)
             )
             self._persons[sender] = person
-        row = stored.conversations.get(name)
-        if row is None:
-            row = await self._create(name, sender)
-        variables = Variables("conversation", name, stored.conversation_variables)
+        record = stored.conversations.get(conversation_id)
+        if record is None:
+            record = await self._create(conversation_id, sender)
+        variables = Variables("conversation", conversation_id, stored.conversation_variables)
         turns = RecentTurns([StoredTurn(text) for text in stored.history])
-        memory = ActiveConversation(row, turns, variables, person)
-        memory.record = engine.history_window.with_current_window(
-            row, memory
-        )  # the policy may be another one than that of its last turn
+        active = ActiveConversation(record, turns, variables, person)
+        active.record = services.history_window.with_current_window(
+            record, active
+        )  # the policy may have changed since its last turn
         if newest := parse_turns(turns[-1:]):
-            memory.last_reply = reply_text(newest[0]).strip()
-        mailbox.conversation = memory
-        return memory
+            active.last_reply = reply_text(newest[0]).strip()
+        mailbox.conversation = active
+        return active
 
     async def _create(self, conversation_id: str, owner: str) -> StoredConversation:
-        engine = self._services
-        session = str(derive_session_id(engine.jid, owner, conversation_id))
-        life = conversation.new_status(engine.clock())
-        limit = engine.policy.rules.max_interactions
-        row = StoredConversation(engine.store.next_conversation_row_id(), conversation_id, owner, session, life, limit)
-        # What the agent remembers under this id stays its owner's, also if this turn never ends.
-        await engine.store.save_conversation(row)
-        engine.expiry.on_activity(conversation_id, life.last_interaction)
-        return row
+        services = self._services
+        session_id = str(derive_session_id(services.jid, owner, conversation_id))
+        status = conversation.new_status(services.clock())
+        limit = services.policy.rules.max_interactions
+        record = StoredConversation(
+            services.store.next_conversation_row_id(), conversation_id, owner, session_id, status, limit
+        )
+        # Before the turn, so that variables stored under this id belong to the owner even if the turn never ends.
+        await services.store.save_conversation(record)
+        services.expiry.on_activity(conversation_id, status.last_interaction)
+        return record
 
     def current_record(self, record: StoredConversation) -> StoredConversation:
-        """A conversation as it is, which may not be stored yet."""
-        lane = self._services.mailboxes.find_by_conversation(record.conversation_id)
-        return lane.conversation.record if lane is not None and lane.conversation is not None else record
+        """Return the newest record of a conversation: the one in memory, which may not be stored yet, or `record`."""
+        mailbox = self._services.mailboxes.find_by_conversation(record.conversation_id)
+        return mailbox.conversation.record if mailbox is not None and mailbox.conversation is not None else record
 
     async def get_preferences(self, owner: str) -> Preferences:
-        """What somebody (a bare JID) prefers of the agent."""
+        """Return the preferences of a person (a bare JID) for the agent."""
         person = self._persons.get(owner)
         if person is not None:
             return person.preferences
         return Preferences.from_stored(await self._services.store.load_variables(PREFERENCES, owner))
 
     async def set_preferences(self, owner: str, preferences: Preferences) -> None:
-        """Keeps what somebody prefers; it holds from the next turn on."""
+        """Store the preferences of a person (a bare JID), for the next turn on."""
         await self._services.store.save_variable(PREFERENCES, owner, PREFERENCES, preferences.to_json())
         if (person := self._persons.get(owner)) is not None:
             person.preferences = preferences

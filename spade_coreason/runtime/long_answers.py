@@ -1,4 +1,4 @@
-"""Files among what an agent says to people: an answer too long for a chat becomes one, and a link to one is shown as it."""
+"""Files in replies to people: a text that is too long for a chat is uploaded, and a link to an upload is shown as the file."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .files import Files
 log = logging.getLogger(__name__)
 
 _UPLOAD_TIMEOUT_S = 60.0
-# So long nobody asks a server again that keeps no files.
+# Wait before the next upload to a server that has refused one.
 _RETRY_AFTER_S = 600.0
 _MAX_LINKS = 10
 
 
 class RenderedAnswer(NamedTuple):
-    """What a person reads, None for all of it, and the links to files that belong to it."""
+    """The text that a person reads instead of the whole one, and the links to its files. `text` is None for no change."""
 
     text: str | None = None
     links: tuple[str, ...] = ()
@@ -32,9 +32,9 @@ UNCHANGED = RenderedAnswer()
 
 
 class LongAnswers:
-    """Makes fit what one agent says; `over_bytes` is the longest text that is not a file, 0 for any length.
+    """The file uploads for long texts of one agent. `over_bytes` is the longest text that is not a file, 0 for any length.
 
-    Where the server keeps no files, a text stays as it is, and goes in several messages.
+    If the server stores no files, a long text is sent as several messages.
     """
 
     def __init__(self, agent: str, files: Files | None = None, over_bytes: int = 0) -> None:
@@ -44,7 +44,7 @@ class LongAnswers:
         self._next_attempt_s = 0.0
 
     async def render_markdown(self, content: str) -> RenderedAnswer:
-        """Of a Markdown text."""
+        """Upload a Markdown text if it is too long, or show it as a file if it is the link to an upload."""
         if self._files is None:
             return UNCHANGED
         if self._files.has_uploaded(link := content.strip()):
@@ -52,7 +52,7 @@ class LongAnswers:
         return await self._upload_and_preview(content, "answer.md", style_markdown) if self._is_long(content) else UNCHANGED
 
     async def render_data(self, block: DataBlock) -> RenderedAnswer:
-        """Of a data block."""
+        """Upload a data block if it is too long, and find the links to uploads among its values."""
         if self._files is None:
             return UNCHANGED
         text = render_block(block) if self._over_bytes else ""

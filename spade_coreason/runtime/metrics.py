@@ -1,4 +1,4 @@
-"""What an agent did in the last 24 hours: how many answers it gave, how long they took, what failed."""
+"""Metrics of one agent over the last 24 hours: number and duration of replies, and failures."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 
 DAY_S = 24 * 3600.0
 _INTERVAL_S = 900.0
-# What the durations of each class do not exceed: a tenth more than those of the one before, from 0.1 ms to more than a day.
+# The largest duration of each bucket: a tenth more than that of the one before, from 0.1 ms to more than a day.
 _BUCKET_LIMITS_S = [1e-4 * 1.1**number for number in range(220)]
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsSnapshot:
-    """Of the last 24 hours, to a quarter of an hour, or since the start. Errors are failures: one request may fail again.
+    """The metrics of the last 24 hours (give or take a quarter of an hour), or since the start.
 
-    Durations are from a request's arrival to its whole answer, in milliseconds, to a tenth of themselves; None where nothing
-    was answered.
+    `errors` counts failures: one request may fail more than once. Durations run from the arrival of a request to its whole
+    reply. They are in milliseconds and exact to a tenth of their value; None without any reply.
     """
 
     answers: int = 0
@@ -39,43 +39,43 @@ class _Interval:
 
 
 class Metrics:
-    """Counts for one agent, in memory: a quarter of an hour at a time, so that what is older than a day goes by itself.
+    """The counters of one agent, in memory. Each covers a quarter of an hour and is dropped after a day.
 
-    `clock` gives seconds.
+    `clock` returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.now = clock
         self._intervals: deque[_Interval] = deque()
-        self._interval_end_s = -math.inf  # the time until which the newest of them counts
+        self._interval_end_s = -math.inf  # when the newest interval ends
 
     def record_reply(self, received_at_s: float) -> None:
-        """A request that arrived at `received_at_s`, by `now`, is answered."""
+        """Record the reply to a request that arrived at `received_at_s`, a time of `now`."""
         now = self.now()
         self._interval_at(now).durations[bisect_left(_BUCKET_LIMITS_S, now - received_at_s)] += 1
 
     def record_failure(self, problem: str) -> None:
-        """An answer is an error; `problem` is what an operator is told of it."""
-        slot = self._interval_at(self.now())
-        slot.errors += 1
-        slot.last_error = problem
+        """Record a failure. Operators see `problem`."""
+        interval = self._interval_at(self.now())
+        interval.errors += 1
+        interval.last_error = problem
 
     def snapshot(self) -> MetricsSnapshot:
-        """What it comes to now."""
+        """Return the metrics as of now."""
         self._interval_at(self.now())
         durations: Counter[int] = Counter()
-        for slot in self._intervals:
-            durations.update(slot.durations)
+        for interval in self._intervals:
+            durations.update(interval.durations)
         return MetricsSnapshot(
             durations.total(),
             _percentile(durations, 0.5),
             _percentile(durations, 0.99),
-            sum(slot.errors for slot in self._intervals),
-            next((slot.last_error for slot in reversed(self._intervals) if slot.last_error is not None), None),
+            sum(interval.errors for interval in self._intervals),
+            next((interval.last_error for interval in reversed(self._intervals) if interval.last_error is not None), None),
         )
 
     def _interval_at(self, now: float) -> _Interval:
-        """That of now; those of more than a day ago are dropped."""
+        """Return the interval of now, and drop those of more than a day ago."""
         if now >= self._interval_end_s:
             number = int(now // _INTERVAL_S)
             self._interval_end_s = (number + 1) * _INTERVAL_S
@@ -86,10 +86,10 @@ class Metrics:
 
 
 def _percentile(durations: Counter[int], fraction: float) -> float | None:
-    """The duration that so many of them do not exceed, in milliseconds."""
+    """Return the duration that this fraction of all does not exceed, in milliseconds."""
     rest = math.ceil(durations.total() * fraction)
-    for number in sorted(durations):
-        rest -= durations[number]
+    for bucket in sorted(durations):
+        rest -= durations[bucket]
         if rest <= 0:
-            return _BUCKET_LIMITS_S[min(number, len(_BUCKET_LIMITS_S) - 1)] * 1e3
+            return _BUCKET_LIMITS_S[min(bucket, len(_BUCKET_LIMITS_S) - 1)] * 1e3
     return None

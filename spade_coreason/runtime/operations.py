@@ -1,4 +1,4 @@
-"""What those who run an agent do to its work: end or reset a conversation, hold all of them for a while."""
+"""Operations on a running agent: end or reset a conversation, and pause the agent."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ log = logging.getLogger(__name__)
 
 PAUSED_NOTICE = "I am paused at the moment; your message is kept."
 
-_SCOPE, _NAME = "platform", "paused"  # of the variable that lasts; its holder is the agent
+_SCOPE, _NAME = "platform", "paused"  # of the variable in which a pause is stored; the agent holds it
 
 
 class AgentControl:
-    """For one agent. Nothing here waits for a turn: an operator may ask within one."""
+    """The operations on one agent. None waits for a turn, because an operator may call them within one."""
 
     def __init__(
         self, store: AgentRepository, mailboxes: Mailboxes, expiry: ConversationExpiry, clock: Callable[[], datetime]
@@ -35,15 +35,18 @@ class AgentControl:
         self._rate_limiter = RateLimiter()
         self.is_paused = False
         self.on_pause: Callable[[], None] = lambda: None
-        """Called when the agent is paused or goes on."""
+        """Called when the agent is paused or resumed."""
 
     async def load(self) -> None:
-        """A pause outlasts a restart."""
+        """Load the pause of an earlier run: a pause lasts over restarts."""
         stored = await self._store.load_variables(_SCOPE, self._store.agent)
         self.is_paused = self.is_paused or stored.get(_NAME) == "true"
 
     def set_paused(self, is_paused: bool) -> bool:
-        """Whether that changed anything. It counts at once, and is stored as soon as that can be."""
+        """Pause or resume the agent. Return False if that changed nothing.
+
+        The change has effect at once; the write to the store follows.
+        """
         if is_paused is self.is_paused:
             return False
         self.is_paused = is_paused
@@ -53,24 +56,30 @@ class AgentControl:
         return True
 
     def allow_notice(self, person: str) -> bool:
-        """Whether somebody who writes meanwhile hears of the pause: once a minute."""
+        """Return True if a person may be told of the pause now: once a minute."""
         return self._rate_limiter.allow(person)
 
     async def end(self, conversation_id: str) -> bool:
-        """Ends an active conversation: `completed`. A turn that runs there still gives its answer."""
-        row = await self._change(conversation_id, _end_if_active)
-        if row is None:
+        """End an active conversation, with the state `completed`. A running turn still sends its reply.
+
+        Return False if no conversation of that id is active.
+        """
+        record = await self._change(conversation_id, _end_if_active)
+        if record is None:
             return False
-        await self._expiry.on_ended(conversation_id, row.status.state)
-        if (lane := self._mailboxes.find_by_conversation(conversation_id)) is not None:
-            self._mailboxes.evict_if_idle(lane)
+        await self._expiry.on_ended(conversation_id, record.status.state)
+        if (mailbox := self._mailboxes.find_by_conversation(conversation_id)) is not None:
+            self._mailboxes.evict_if_idle(mailbox)
         return True
 
     async def reset(self, conversation_id: str) -> bool:
-        """Begins a new episode of a conversation, whatever its state: active, nothing counted, with the same memory."""
+        """Begin a new episode of a conversation in any state: active, with its counters at zero and the same history.
+
+        Return False if there is no conversation of that id.
+        """
         now = self._clock()
-        row = await self._change(conversation_id, lambda life: conversation.restart_episode(life, now))
-        if row is None:
+        record = await self._change(conversation_id, lambda status: conversation.restart_episode(status, now))
+        if record is None:
             return False
         self._expiry.on_activity(conversation_id, now)
         return True
@@ -78,39 +87,42 @@ class AgentControl:
     async def _change(
         self, conversation_id: str, change: Callable[[ConversationStatus], ConversationStatus]
     ) -> StoredConversation | None:
-        """Changes the life of a conversation, in memory and in the store. None if there is none, or nothing to change."""
+        """Change the status of a conversation in memory and in the store.
+
+        Return the changed record; None if there is no conversation of that id, or no change.
+        """
         stored = (
             None
             if self._find_active(conversation_id)
             else (await self._store.find_conversations([conversation_id])).get(conversation_id)
         )
-        row = self._find_active(conversation_id) or stored
-        if row is None or (life := change(row.status)) is row.status:
+        record = self._find_active(conversation_id) or stored
+        if record is None or (status := change(record.status)) is record.status:
             return None
-        lane = self._mailboxes.find_by_conversation(conversation_id)
-        row = replace(row, status=life)
-        if not life.is_active:
-            row = self._expiry.prune(row, lane.conversation if lane is not None else None)
+        mailbox = self._mailboxes.find_by_conversation(conversation_id)
+        record = replace(record, status=status)
+        if not status.is_active:
+            record = self._expiry.prune(record, mailbox.conversation if mailbox is not None else None)
         self._update_active(conversation_id, change)
-        await self._store.save_conversation(row)
+        await self._store.save_conversation(record)
         if stored is not None:
-            self._update_active(conversation_id, change)  # it may have been loaded meanwhile, as it was before
-        return row
+            self._update_active(conversation_id, change)  # a turn may have loaded the old record during the write
+        return record
 
     def _find_active(self, conversation_id: str) -> StoredConversation | None:
-        lane = self._mailboxes.find_by_conversation(conversation_id)
-        return lane.conversation.record if lane is not None and lane.conversation is not None else None
+        mailbox = self._mailboxes.find_by_conversation(conversation_id)
+        return mailbox.conversation.record if mailbox is not None and mailbox.conversation is not None else None
 
     def _update_active(self, conversation_id: str, change: Callable[[ConversationStatus], ConversationStatus]) -> None:
-        lane = self._mailboxes.find_by_conversation(conversation_id)
-        if lane is not None and (memory := lane.conversation) is not None:
-            memory.record = replace(memory.record, status=change(memory.record.status))
-            memory.echo_count = 0
+        mailbox = self._mailboxes.find_by_conversation(conversation_id)
+        if mailbox is not None and (active := mailbox.conversation) is not None:
+            active.record = replace(active.record, status=change(active.record.status))
+            active.echo_count = 0
 
     def _log_failed_write(self, stored: asyncio.Future[bool]) -> None:
         if not stored.cancelled() and (error := stored.exception()) is not None:
             log.error("%s: whether it is paused is not stored, and a restart undoes it: %s", self._store.agent, error)
 
 
-def _end_if_active(life: ConversationStatus) -> ConversationStatus:
-    return conversation.complete(life) if life.is_active else life
+def _end_if_active(status: ConversationStatus) -> ConversationStatus:
+    return conversation.complete(status) if status.is_active else status

@@ -1,4 +1,7 @@
-"""A stanza on its way out, whose arrival at the server somebody waits for."""
+"""Outgoing stanzas and their acknowledgement.
+
+A module of its own, because connections import it and must not load the storage behind `outbox`.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,18 @@ from typing import TypeAlias
 
 
 class OutboundStanza(str):
-    """The text of a stanza. Whoever sends it calls `acknowledge` when the server has it (XEP-0198), or knows no better."""
+    """The text of a stanza, with its acknowledgement.
+
+    The connection calls `acknowledge` when the server has the stanza (XEP-0198), or when it cannot learn that.
+    """
 
     is_last: bool = False
-    """Whether an answer ends with it."""
+    """True for the last stanza of a reply."""
     is_acknowledged: bool = False
     on_acknowledged: Callable[[], None] | None = None
 
     def acknowledge(self) -> None:
-        """The server has it."""
+        """Mark the stanza as received by the server, and call `on_acknowledged` once."""
         self.is_acknowledged = True
         if self.on_acknowledged is not None:
             self.on_acknowledged()
@@ -23,4 +29,4 @@ class OutboundStanza(str):
 
 
 SendStanzas: TypeAlias = Callable[[list[str]], None]
-"""Takes stanzas, which leave in order; it never fails."""
+"""A function that sends stanzas in order and never fails."""

@@ -1,4 +1,4 @@
-"""What one agent says: an answer is kept, and sent again after a restart, until the server has acknowledged it."""
+"""The outbox: final replies are stored until the server has acknowledged them, and sent again after a restart."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from .outbound import OutboundStanza, SendStanzas
 
 
 class Outbox:
-    """The way out for the agent `jid`. `send` gets stanzas in order and never fails."""
+    """The outbox of the agent `jid`: it sends replies, and closes their requests in the inbox when the server has them.
+
+    `send` gets stanzas in order and never fails; the runner sets it when it opens.
+    """
 
     def __init__(self, jid: str, inbox: Inbox, stanza_bytes: int) -> None:
         self.send: SendStanzas = _raise_not_open
@@ -25,41 +28,41 @@ class Outbox:
         self._unsent: list[tuple[int, list[str]]] = []
 
     def encode(self, incoming: InboundRequest, key: UUID, *events: TurnEvent) -> list[str]:
-        """What the platform itself answers to a request, as stanzas."""
-        voice = encoder_for(incoming, key, self._jid, self._stanza_bytes)
-        return [stanza for event in events for stanza in voice.encode(event)]
+        """Encode events of the platform itself as the stanzas of a reply to a request."""
+        encoder = encoder_for(incoming, key, self._jid, self._stanza_bytes)
+        return [stanza for event in events for stanza in encoder.encode(event)]
 
     def send_problem(self, incoming: InboundRequest, key: UUID, problem: Refused | Failed) -> None:
-        """Says that a request cannot be taken: to a program each time, to everybody else once a minute.
+        """Tell a sender that a request cannot be accepted: a program each time, all others at most once a minute.
 
-        What sends everything back, and so asks again with our own words, is not answered for ever.
+        The limit ends an exchange with a sender that echoes our own text as its next request.
         """
         if incoming.channel == "program" or self._rate_limiter.allow(owner_of(incoming)):
             self.send(self.encode(incoming, key, problem))
 
     def send_final(self, inbox_row: int, stanzas: list[str]) -> None:
-        """Sends the answer of a request, which is closed when the last of it is acknowledged."""
+        """Send the final stanzas of a reply. The request is closed when the last one is acknowledged."""
         last = OutboundStanza(stanzas[-1])
         last.is_last = True
         last.on_acknowledged = partial(self._inbox.close, inbox_row)
         self.send([*stanzas[:-1], last])
 
     def close_when_acknowledged(self, inbox_row: int, last: OutboundStanza | None) -> None:
-        """Closes a request whose whole answer has left: `last` is the last of it."""
+        """Close a request whose whole reply was sent, once its last stanza is acknowledged."""
         if last is None or last.is_acknowledged:
             self._inbox.close(inbox_row)
         else:
             last.on_acknowledged = partial(self._inbox.close, inbox_row)
 
     def add_unsent(self, inbox_row: int, stanzas: list[str]) -> None:
-        """Keeps an answer until `send_unsent`."""
+        """Hold a stored reply until `send_unsent`."""
         self._unsent.append((inbox_row, stanzas))
 
     def send_unsent(self) -> None:
-        """Sends what was kept; with the same ids as before."""
+        """Send the held replies, with the same ids as before."""
         unsent, self._unsent = self._unsent, []
-        for row, stanzas in unsent:
-            self.send_final(row, stanzas)
+        for inbox_row, stanzas in unsent:
+            self.send_final(inbox_row, stanzas)
 
 
 def _raise_not_open(stanzas: list[str]) -> None:

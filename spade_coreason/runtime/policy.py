@@ -1,4 +1,4 @@
-"""How one agent is run, as values."""
+"""The policy of one agent as values: its limits, its retention and its waits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .agent_lifecycle import StartupMode
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """For how long a turn is kept, and how many of a conversation; None is for ever, and all."""
+    """The greatest age and number of the turns of a conversation; None for no limit."""
 
     age: timedelta | None = None
     turns: int | None = None
@@ -23,54 +23,54 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What is kept: `default`, and for conversations in some states otherwise; and how the rest is deleted."""
+    """The limits of stored turns: `by_state` for conversations in some states, `default` for all others."""
 
     default: Keep = Keep()
     by_state: Mapping[ConversationState, Keep] = field(default_factory=lambda: MappingProxyType({}))
     every: timedelta = timedelta(days=1)
-    """The interval between two purges."""
+    """Interval between two deletions."""
     batch: int = 200
-    """The most rows that one transaction deletes. Turns that end meanwhile wait for one of these at most."""
+    """Largest number of rows that one transaction deletes. A turn that ends waits for one such transaction at most."""
 
     def for_state(self, state: ConversationState) -> Keep:
-        """What is kept of a conversation in this state."""
+        """Return the limits for conversations in a state."""
         return self.by_state.get(state, self.default)
 
     @property
     def is_unlimited(self) -> bool:
-        """Whether nothing is ever deleted."""
+        """True if nothing is ever deleted."""
         return all(self.for_state(state) == Keep() for state in ConversationState)
 
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Waits that no configuration sets, all in seconds; the defaults are right in production, and tests shorten them."""
+    """Waits that the configuration cannot set, in seconds. The defaults are for production; tests shorten them."""
 
     retry_s: float = 10.0
-    """After the store failed, a turn runs again, and idle conversations are looked for again."""
+    """Delay after a failure of the store, before a turn runs again and idle conversations are searched again."""
     conversation_end_s: float = 10.0
-    """`on_conversation_end` of an agent or a program may take this long."""
+    """Time limit of `on_conversation_end` of an agent or a program."""
     shutdown_s: float = 10.0
-    """`shutdown()` of an agent may take this long."""
+    """Time limit of `shutdown()` of an agent."""
     stop_s: float = 5.0
-    """Before a person is forgotten, their turns that were cancelled may take this long to end."""
+    """Time limit for cancelled turns of a person to end, before the person's data is deleted."""
     blocked_s: float = 1.0
-    """The log names work that keeps the event loop for longer than this."""
+    """Time after which the log warns of work that blocks the event loop."""
     hold_s: float = 0.1
-    """A block waits this long for the next event, so that a quick turn's only answer leaves with its commit."""
+    """Time that a block is buffered for the next event, so that the only block of a quick turn is sent with its commit."""
     typing_after_s: float = 0.2
-    """Typing is shown for work that lasts longer than this."""
+    """Time after which typing is shown."""
     typing_again_s: float = 20.0
-    """Typing is shown again at this interval, because clients forget it."""
+    """Interval at which typing is shown again, because clients stop to show it."""
     first_words_s: float = 0.015
-    """A stream that is whole within this time is one message. Its first words are shown within 50 ms."""
+    """Time to the first message of a stream. A stream that ends earlier is one message. 50 ms is the limit for first words."""
     growth_s: float = 1.0
-    """A message is corrected once in this time at most."""
+    """Least interval between two corrections of a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How one agent is run; the configuration's keys of the same names say more."""
+    """The limits and settings of one agent. `config/platform.yaml` explains the keys of the same names."""
 
     rules: Rules = field(default_factory=Rules)
     memory: MemoryConfig = field(default_factory=MemoryConfig)
@@ -87,5 +87,5 @@ class Policy:
     stanza_bytes: int = 65536
     file_over_bytes: int = 262144
     remembered_turns: int = 256
-    """Replies to the newest turns find their conversation in memory; replies to older ones in the database."""
+    """Number of the newest turns whose threads are in memory. Replies to older turns are resolved by the database."""
     timings: Timings = field(default_factory=Timings)

@@ -1,4 +1,4 @@
-"""What an agent answers through in one turn: every call becomes an event, and the event stanzas."""
+"""The response of one turn: each call of the agent becomes an event, and the encoder makes stanzas of the event."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ agent_log = logging.getLogger("spade_coreason.agent")
 
 
 class Response:
-    """The ResponseHandler of one turn. After the turn every call is a `RuntimeError`."""
+    """The `ResponseHandler` of one turn, which sends its reply. Each call after the turn raises `RuntimeError`."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class Response:
         self.streams: dict[int, Stream] = {}
         self._is_closed = False
         self.request: AgentRequest | None = None
-        """What is answered; known once the session is loaded."""
+        """The request of the turn; set when the session is loaded."""
         self.stanzas: list[str] = []
-        """What the outbox keeps: everything that left or will leave, but thoughts and typing."""
+        """The stanzas of the reply, sent or not, for the outbox. Thoughts and typing are not part of it."""
         self.last_sent: OutboundStanza | None = None
         self.texts: list[str] = []
         self.data_blocks: list[dict[str, Any]] = []
@@ -64,60 +64,60 @@ class Response:
 
     @property
     def text(self) -> str:
-        """What it said, without data."""
+        """The texts of the reply, without data, with a blank line between them."""
         return "\n\n".join(self.texts)
 
-    # What an agent calls
+    # Called by an agent
 
     async def thought(self, content: str, status: str = "IN_PROGRESS") -> None:
-        """Emits a thinking block."""
+        """Emit a thinking block. `status` is `IN_PROGRESS` or `COMPLETE`; any other is a `ValueError`."""
         self._emit_thought(content, status)
 
     async def step(self, content: str) -> None:
-        """Emits a thinking block for everybody: a short line that says what is used just now, such as a tool.
+        """Emit a thinking block for all senders: a short line that names what is used at the moment, such as a tool.
 
-        Unlike a thought people read it without asking for it, but in rooms, and unless they want no thoughts.
+        Unlike other thoughts, people see it by default. It is not shown in rooms, and not to people who turned thoughts off.
         """
         self._emit_thought(content, "IN_PROGRESS", STEP_TITLE)
 
     async def markdown(self, content: str) -> None:
-        """Emits a markdown block; `TypeError` for what is no text.
+        """Emit a markdown block. `TypeError` if `content` is no text.
 
-        To a person one too long for a chat is a file, where the server keeps files.
+        A person gets a block that is too long for a chat as a file, if the server stores files.
         """
         if not isinstance(content, str):
             raise TypeError(f"an answer is text, not {type(content).__name__}")
-        fitting = await self.long_answers.render_markdown(content) if self.long_answers is not None else UNCHANGED
-        self.emit_soon(TextEmitted(content, self._next_number(), *fitting))
+        rendered = await self.long_answers.render_markdown(content) if self.long_answers is not None else UNCHANGED
+        self.emit_soon(TextEmitted(content, self._next_number(), *rendered))
         self.texts.append(content)
 
     async def ask(self, question: str, choices: Sequence[str]) -> None:
-        """Emits a markdown block that asks, and offers answers: as buttons where a client has them (XEP-0439).
+        """Emit a question as a markdown block, with choices: as buttons in clients that support them (XEP-0439).
 
-        What is chosen, or anything else, comes as the next message. `ValueError` for more than 20 choices, or an empty one.
+        The chosen text, or any other, arrives as the next request. `ValueError` for no choice, more than 20, or an empty one.
         """
         if not 0 < len(choices) <= _MAX_CHOICES or not all(isinstance(choice, str) and choice.strip() for choice in choices):
             raise ValueError(f"choices are 1 to {_MAX_CHOICES} texts, not {choices!r}")
         content = "\n".join([question, "", *(f"- {choice}" for choice in choices)])
-        offered = tuple((choice, choice) for choice in choices)
-        self.emit_soon(TextEmitted(content, self._next_number(), choices=offered))
+        offered_choices = tuple((choice, choice) for choice in choices)
+        self.emit_soon(TextEmitted(content, self._next_number(), choices=offered_choices))
         self.texts.append(content)
 
     async def data(self, data: dict[str, Any], title: str | None = None, view_hint: str = "JSON") -> None:
-        """Emits a data block; a value that is no JSON is a `ValueError` or `TypeError`, and nothing is sent."""
+        """Emit a data block. A value that is no JSON is a `ValueError` or `TypeError`, and nothing is sent."""
         block = DataBlock(id=self.part_id(self._next_number()), data=data, title=title, view_hint=cast(_ViewHint, view_hint))
         dumped = block.dump()
-        fitting = await self.long_answers.render_data(block) if self.long_answers is not None else UNCHANGED
-        self.emit_soon(BlockEmitted(block, *fitting))
+        rendered = await self.long_answers.render_data(block) if self.long_answers is not None else UNCHANGED
+        self.emit_soon(BlockEmitted(block, *rendered))
         self.data_blocks.append(dumped)
 
     async def error(self, message: str, details: dict[str, Any] | None = None, recoverable: bool = False) -> None:
-        """Emits an error that concerns the whole request. Only `message` is shown; `details` stay in the process."""
+        """Emit an error of the whole request. Only `message` is sent; `details` do not leave the process."""
         ident = self.part_id(self._next_number())
         self.report_error(UserErrorBlock(id=ident, user_message=message, technical_details=details, recoverable=recoverable))
 
     async def create_stream(self, title: str | None = None, metadata: dict[str, Any] | None = None) -> Stream:
-        """Opens a stream."""
+        """Open a stream: a text that is sent in pieces."""
         self._require_open()
         number = self._next_number()
         stream = Stream(self, number)
@@ -127,20 +127,20 @@ class Response:
         return stream
 
     async def emit(self, event: CloudEvent[Any] | GraphEventBase) -> None:
-        """Records an internal event in the Interaction."""
+        """Record an internal event in the `Interaction`. It is not sent."""
         self._record(event.model_dump(mode="json", by_alias=True, exclude_none=True))
 
     async def log(self, level: str, message: str, metadata: dict[str, Any] | None = None) -> None:
-        """Writes to the log `spade_coreason.agent`, and records the line as a CloudEvent."""
+        """Write a line to the log `spade_coreason.agent`, and record it in the `Interaction` as a `CloudEvent`."""
         number = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
         agent_log.log(number, "%s: %s", self._store.agent, message)
         data = {"level": level, "message": message, "metadata": metadata or {}}
         await self.emit(CloudEvent(type="ai.coreason.log", source=f"xmpp:{self._store.agent}", data=data))
 
     async def audit(self, actor: str, action: str, resource: str, success: bool) -> None:
-        """Puts an entry into the audit trail of the agent, where it is durable when this returns, and into the Interaction.
+        """Add an entry to the audit trail of the agent and to the `Interaction`. It is durable in the trail on return.
 
-        `StoreError` where that cannot be.
+        `StoreError` if the entry cannot be stored.
         """
         self._require_open()
         request = self.request
@@ -155,77 +155,77 @@ class Response:
         sealed = await self._store.audit_trail.append(entry, owner_of(self._queued.incoming))
         await self.emit(CloudEvent(type="ai.coreason.audit", source=f"xmpp:{self._store.agent}", data=sealed.dump()))
 
-    # What its streams call
+    # Called by the streams
 
     def part_id(self, number: int) -> UUID:
-        """The id of the block or the stream with this number."""
+        """Return the id of the block or the stream with this number."""
         return derive_part_id(self._queued.key, number)
 
     def emit_now(self, event: TurnEvent) -> None:
-        """Says what cannot wait: it leaves at once, behind all that was said before."""
+        """Send an event at once, after all events before it."""
         if stanzas := self._encode(event):
             self.send(self._drain_buffer() + stanzas)
 
     def emit_soon(self, event: TurnEvent) -> None:
-        """Says what may wait: it leaves with the next event, with the end of the turn, or in a tenth of a second."""
+        """Buffer an event. It is sent with the next event, with the end of the turn, or after `Timings.hold_s`."""
         if stanzas := self._encode(event):
-            held, self._buffered = self._drain_buffer(), stanzas
+            buffered, self._buffered = self._drain_buffer(), stanzas
             self.timers.buffering.schedule(self._flush)
-            if held:
-                self.send(held)
+            if buffered:
+                self.send(buffered)
 
     def send_stream_update(self, stream_id: str) -> bool:
-        """Shows what a stream has more than before, behind all that was said before; whether there was something."""
-        grown = self.encoder.encode_update(stream_id)
-        if grown:
+        """Send the new text of a stream, after all events before it. Return False if there is none."""
+        stanzas = self.encoder.encode_update(stream_id)
+        if stanzas:
             self.send(self._drain_buffer())
-            self._send_now(grown)
-        return bool(grown)
+            self._send_now(stanzas)
+        return bool(stanzas)
 
-    # What the runner calls
+    # Called by the turn and the runner
 
     def report_error(self, block: UserErrorBlock) -> None:
-        """Says an error, without its technical details."""
+        """Emit an error block without its technical details."""
         self.emit_soon(BlockEmitted(block.model_copy(update={"technical_details": None})))
         self.reported_error = block
 
     async def close_streams(self) -> None:
-        """Ends what is still open."""
+        """Close the streams that are still open."""
         for stream in list(self.streams.values()):
             await stream.close()
-            stream.finish()  # where a task that nobody waits for is about to close it
+            stream.finish()  # if a task that is not awaited is about to close it
 
     def abort_streams(self, reason: str) -> None:
-        """Ends what is still open, before its time."""
+        """Abort the streams that are still open."""
         for stream in list(self.streams.values()):
             stream.abort_now(reason)
 
     def defer_until_stored(self) -> None:
-        """The agent is done: a block that waits leaves when the turn is stored, however long that takes."""
+        """Hold the buffered block back until the turn is stored. The agent is done by now."""
         self.timers.buffering.cancel(self._flush)
 
     def finish(self, event: TurnEvent) -> list[str]:
-        """Ends the turn with its last event. What it gives leaves when the turn is stored."""
+        """End the turn with its last event. Return the stanzas to send once the turn is stored."""
         self._close()
-        final = self.encoder.encode(event)
-        self.stanzas += final
-        held = self._drain_buffer()
-        return held + final
+        final_stanzas = self.encoder.encode(event)
+        self.stanzas += final_stanzas
+        buffered = self._drain_buffer()
+        return buffered + final_stanzas
 
     def cancel(self) -> None:
-        """Ends the turn: nobody wants its answer any more."""
+        """End the turn without a reply, because its request was cancelled."""
         self.abandon()
         self._send_now(self.encoder.encode_cancelled())
 
     def abandon(self) -> None:
-        """Ends the turn without a word: it runs again."""
+        """End the turn without a reply: the request runs again later, or is refused in silence."""
         self._close()
         self._drain_buffer()
         if (stanza := self.encoder.encode_paused()) is not None:
             self._send_now([stanza])
 
     def send(self, stanzas: list[str]) -> None:
-        """Sends, and remembers the last so that its acknowledgement can be waited for."""
+        """Send stanzas. The last one becomes `last_sent`, so that the outbox can wait for its acknowledgement."""
         if stanzas:
             self.last_sent = OutboundStanza(stanzas[-1])
             self._send_now([*stanzas[:-1], self.last_sent])
@@ -247,36 +247,36 @@ class Response:
             content=content,
             status=cast(_Status, status),
         )
-        if stanzas := self.encoder.encode(BlockEmitted(block)):  # no part of the answer, so nothing keeps it
+        if stanzas := self.encoder.encode(BlockEmitted(block)):  # not part of the reply, so it is not stored
             self.send(self._drain_buffer() + stanzas)
 
     def _next_number(self) -> int:
-        """That of the next block or stream."""
+        """Return the number of the next block or stream."""
         self._last_number += 1
         return self._last_number
 
     def _encode(self, event: TurnEvent) -> list[str]:
-        """Says what is a part of the answer; gives its stanzas, which are still to be sent."""
+        """Add an event to the reply. Return its stanzas, which the caller sends."""
         self._require_open()
         stanzas = self.encoder.encode(event)
         self.stanzas += stanzas
         return stanzas
 
     def _drain_buffer(self) -> list[str]:
-        held, self._buffered = self._buffered, []
-        if held:
+        buffered, self._buffered = self._buffered, []
+        if buffered:
             self.timers.buffering.cancel(self._flush)
-        return held
+        return buffered
 
     def _flush(self) -> None:
         self.send(self._drain_buffer())
 
     def _close(self) -> None:
         self._is_closed = True
-        pace = self.timers
+        timers = self.timers
         if self.encoder.shows_typing:
-            pace.typing.cancel(self._show_typing)
-            pace.typing_repeat.cancel(self._show_typing)
+            timers.typing.cancel(self._show_typing)
+            timers.typing_repeat.cancel(self._show_typing)
         for stream in self.streams.values():
             stream.stop_updates()
         self.streams.clear()
@@ -287,7 +287,7 @@ class Response:
             self.timers.typing_repeat.schedule(self._show_typing)
 
     def _restart_typing(self) -> None:
-        """After something was said: typing is shown again, if the work goes on."""
+        """Show typing again after a stanza of the reply, if the work goes on."""
         self.timers.typing.cancel(self._show_typing)
         self.timers.typing_repeat.cancel(self._show_typing)
         self.timers.typing.schedule(self._show_typing)

@@ -1,4 +1,4 @@
-"""What is deleted for good, and when: what was said so long ago, or before so many turns, or in conversations that ended so."""
+"""Permanent deletion: of old turns and conversations by `Policy.retention`, and of owners who have left."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ log = logging.getLogger(__name__)
 
 
 class Purged(NamedTuple):
-    """What was deleted: whole conversations, with all that belongs to them, and turns, theirs included."""
+    """Numbers of deleted conversations and turns. Deleted turns include those of deleted conversations."""
 
     conversations: int = 0
     turns: int = 0
 
 
 class RetentionJob:
-    """Deletes what an agent need not keep: at the start, and once a day; in pieces, beside the turns.
+    """The daily deletion of one agent's old turns and conversations, in small transactions between those of turns.
 
-    A conversation that is being answered has time until the next day. `cancel_compaction` ends the work on a summary of one.
+    A conversation with a running turn is left until the next day. `cancel_compaction` ends the summary of a conversation.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class RetentionJob:
         self._task: asyncio.Task[None] | None = None
 
     def open(self) -> None:
-        """Begins to delete, where anything is not kept for ever."""
+        """Start the job, unless the policy keeps everything."""
         self._is_closing.clear()
         if not self._retention.is_unlimited:
             self._task = asyncio.create_task(self._run_daily())
 
     async def close(self) -> None:
-        """Ends after the piece that is being deleted."""
+        """Stop the job after its current transaction."""
         self._is_closing.set()
         if self._task is not None:
             await self._task
@@ -81,14 +81,14 @@ class RetentionJob:
                 continue
 
     async def run(self) -> Purged:
-        """Deletes what is not to be kept as of now."""
+        """Delete once all that the policy does not keep as of now."""
         now = self._clock()
         conversations = turns = 0
         for state in ConversationState:
             keep = self._retention.for_state(state)
             if keep.age is not None:
-                gone = await self._delete_idle(state, now - keep.age)
-                conversations, turns = conversations + gone.conversations, turns + gone.turns
+                deleted = await self._delete_idle(state, now - keep.age)
+                conversations, turns = conversations + deleted.conversations, turns + deleted.turns
             if keep != Keep():
                 turns += await self._delete_old_turns(state, now, keep)
         if self._retention.default.age is not None:
@@ -96,60 +96,60 @@ class RetentionJob:
         return Purged(conversations, turns)
 
     async def _delete_idle(self, state: ConversationState, before: datetime) -> Purged:
-        """Deletes the conversations in which nothing was said for so long."""
-        conversations = turns = after = 0
-        while rows := await self._store.retention.find_silent(state, before, after, self._retention.batch):
-            after = rows[-1].id
-            for row in rows:
+        """Delete the conversations in a state that have been idle since `before`."""
+        conversations = turns = after_id = 0
+        while records := await self._store.retention.find_silent(state, before, after_id, self._retention.batch):
+            after_id = records[-1].id
+            for record in records:
                 if self._is_closing.is_set():
                     return Purged(conversations, turns)
-                if await self._evict(row):
-                    turns += await self._delete_turns(row, None, row.turns)
+                if await self._evict(record):
+                    turns += await self._delete_turns(record, None, record.turns)
                     if self._is_closing.is_set():
                         return Purged(conversations, turns)
-                    self._expiry.on_deleted(row.conversation_id)  # before it may begin again
-                    await forget_conversation(self._store, self._interaction_memory(), row, with_copies=False)
+                    self._expiry.on_deleted(record.conversation_id)  # before a request can load it again
+                    await forget_conversation(self._store, self._interaction_memory(), record, with_copies=False)
                     conversations += 1
         return Purged(conversations, turns)
 
     async def _delete_old_turns(self, state: ConversationState, now: datetime, keep: Keep) -> int:
-        """Deletes the oldest turns of the conversations that go on."""
+        """Delete the oldest turns of conversations in a state that themselves stay."""
         before = now - keep.age if keep.age is not None else None
-        deleted = after = 0
-        while rows := await self._store.retention.find_overfull(state, before, keep.turns, after, self._retention.batch):
-            after = rows[-1].id
-            for row in rows:
+        deleted = after_id = 0
+        while records := await self._store.retention.find_overfull(state, before, keep.turns, after_id, self._retention.batch):
+            after_id = records[-1].id
+            for record in records:
                 if self._is_closing.is_set():
                     return deleted
-                if await self._evict(row):
-                    most = row.turns - keep.turns if keep.turns is not None else 0
-                    deleted += await self._delete_turns(row, before, most)
+                if await self._evict(record):
+                    through = record.turns - keep.turns if keep.turns is not None else 0
+                    deleted += await self._delete_turns(record, before, through)
         return deleted
 
     async def _delete_turns(self, record: StoredConversation, before: datetime | None, through: int) -> int:
         deleted = 0
         while not self._is_closing.is_set():
-            piece = await self._store.retention.delete_oldest(record.id, before, through, self._retention.batch)
-            deleted += piece
-            if piece < self._retention.batch:
+            count = await self._store.retention.delete_oldest(record.id, before, through, self._retention.batch)
+            deleted += count
+            if count < self._retention.batch:
                 break
         return deleted
 
     async def _evict(self, record: StoredConversation) -> bool:
-        """Frees what is held of a conversation in memory; False while it is being answered."""
+        """Remove a conversation from memory. Return False while a turn of it runs."""
         await self._cancel_compaction(record.conversation_id)
-        lane = self._mailboxes.find_by_conversation(record.conversation_id)
-        if lane is None:
+        mailbox = self._mailboxes.find_by_conversation(record.conversation_id)
+        if mailbox is None:
             return True
-        if lane.worker is not None:
+        if mailbox.worker is not None:
             return False
-        lane.conversation = None  # it is loaded again, without what is deleted
-        self._mailboxes.evict_if_idle(lane)
+        mailbox.conversation = None  # it is loaded again, without the deleted turns
+        self._mailboxes.evict_if_idle(mailbox)
         return True
 
 
 class EphemeralOwners:
-    """For one agent. Whoever has gone is an owner of conversations."""
+    """The owners of one agent's conversations who may leave for good, such as occupants of rooms."""
 
     def __init__(self, store: AgentRepository, mailboxes: Mailboxes, history_window: HistoryWindow) -> None:
         self._store = store
@@ -157,18 +157,18 @@ class EphemeralOwners:
         self._history_window = history_window
 
     async def forget_where(self, has_left: Callable[[str], bool]) -> None:
-        """Before the agent is open: forgets everybody who has gone meanwhile."""
+        """Erase all owners for whom `has_left` returns True, before the runner opens."""
         for owner in await self._store.list_people():
             if has_left(owner):
                 await self._store.erase_person(owner)
 
     async def forget(self, owner: str) -> None:
-        """Forgets somebody, once their turns are over."""
-        while workers := [lane.worker for lane in self._mailboxes.of_sender(owner) if lane.worker is not None]:
+        """Erase an owner, once their running turns have ended."""
+        while workers := [mailbox.worker for mailbox in self._mailboxes.of_sender(owner) if mailbox.worker is not None]:
             await asyncio.wait(workers)
         await self._history_window.cancel_for_owner(owner)
-        for lane in self._mailboxes.of_sender(owner):
-            lane.clear()  # what a pause keeps back
-            lane.conversation = None
-            self._mailboxes.evict_if_idle(lane)
+        for mailbox in self._mailboxes.of_sender(owner):
+            mailbox.clear()  # requests that wait for the end of a pause
+            mailbox.conversation = None
+            self._mailboxes.evict_if_idle(mailbox)
         await self._store.erase_person(owner)

@@ -61,7 +61,7 @@ log = logging.getLogger(__name__)
 
 
 class Runner:
-    """Runs one agent: one turn at a time within a conversation, many conversations at once.
+    """The runner of one agent: one turn at a time within a conversation, many conversations at once.
 
     `agent`: an object with `manifest` and `assist`. `jid`: its address, of which the bare JID counts. `store`: the database
     rows of this agent. `policy`: limits and timeouts. `clock`: the time of conversations, with a timezone.
@@ -308,7 +308,7 @@ class Runner:
             self._outbox.send_final(queued.inbox_row, final_stanzas)
 
     def _may_start(self, item: QueuedRequest | MailboxTask) -> bool:
-        """Return True unless the agent is paused and the item is for it. Commands of the platform can so end a pause."""
+        """Return True unless the agent is paused and the item is for it. So a command of the platform can end a pause."""
         return not self._control.is_paused or not self._command_executor.is_for_agent(item)
 
     def _notify_of_pause(self, queued: QueuedRequest, stored: asyncio.Future[bool]) -> None:

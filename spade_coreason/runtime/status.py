@@ -1,6 +1,7 @@
-"""How a running platform is, told to whoever may read its data directory: each agent, its connection, its work.
+"""The status of a running platform: each agent, its connection and its work.
 
-The platform answers at a socket there at the moment it is asked. A file would say of one that was killed what was true before.
+The platform answers each query at a socket in its data directory, to all who may read that. A file would keep the last
+status of a platform that was killed.
 """
 
 from __future__ import annotations
@@ -18,38 +19,42 @@ AgentCondition: TypeAlias = Literal["offline", "connecting", "starting", "online
 
 @dataclass(frozen=True, slots=True)
 class AgentStatus:
-    """One agent. `since` is when its present session began, `why` what keeps it from its server, `cannot_store` what keeps it
-    from storing anything; None where there is none.
-
-    `conversations` are the active ones and `conversations_kept` all (None where the database does not say), `in_flight` those
-    with a turn that runs or waits; `resumed` counts the cuts after which a session went on, `sessions` those that began. One
-    that `is_paused` by an operator keeps requests and answers none. `recent` is what it did in the last 24 hours.
-    `rooms` are the states of its chat rooms, by JID.
-    """
+    """The status of one agent."""
 
     jid: str
     state: AgentCondition
     since: datetime | None = None
+    """Start of the present session; None without one."""
     why: str | None = None
+    """Reason why the agent is not online; None if it is."""
     cannot_store: str | None = None
+    """Reason why the agent cannot store anything; None if it can."""
     resumed: int = 0
+    """Number of lost connections after which the session was resumed."""
     sessions: int = 0
+    """Number of sessions that were started."""
     conversations: int | None = 0
+    """Number of active conversations; None if the database does not answer."""
     conversations_kept: int | None = 0
+    """Number of all stored conversations; None if the database does not answer."""
     in_flight: int = 0
+    """Number of conversations with a turn that runs or waits."""
     is_paused: bool = False
+    """True while an operator has paused the agent: it stores requests and answers none."""
     rooms: dict[str, str] = field(default_factory=dict)
+    """States of its chat rooms, by JID."""
     recent: MetricsSnapshot = field(default_factory=MetricsSnapshot)
+    """Metrics of the last 24 hours."""
 
     @property
     def is_healthy(self) -> bool:
-        """Whether it is online, and can store what it is told."""
+        """True if the agent is online and can store requests."""
         return self.state == "online" and self.cannot_store is None
 
 
 @dataclass(frozen=True, slots=True)
 class PlatformStatus:
-    """A platform: its process, its server in words, its agents."""
+    """The status of a platform: its process id, a description of its server, and its agents."""
 
     pid: int
     server: str
@@ -57,16 +62,16 @@ class PlatformStatus:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether every agent is online, and can store what it is told."""
+        """True if all agents are online and can store requests."""
         return all(agent.is_healthy for agent in self.agents)
 
     def to_json(self) -> str:
-        """For the socket, and for programs; moments are in ISO 8601."""
+        """Return the status as JSON, for the socket and for programs. Times are in ISO 8601."""
         return json.dumps(asdict(self), default=format_rfc3339)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> PlatformStatus:
-        """What `to_json` wrote."""
+        """Read the JSON of `to_json`."""
         read = json.loads(text)
         agents = [
             AgentStatus(**agent | {"since": _parse_time(agent["since"]), "recent": MetricsSnapshot(**agent.get("recent", {}))})

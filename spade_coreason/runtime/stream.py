@@ -1,4 +1,4 @@
-"""The streams of an answer: text in pieces."""
+"""Streams: texts of a reply that are sent in pieces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .policy import Timings
 
 
 class ReplyTimers:
-    """How long things wait: blocks to leave, typing to be shown, streams to grow; one for all turns of an agent."""
+    """The timers of replies, shared by all turns of an agent: for buffered blocks, for typing, and for updates of streams."""
 
     def __init__(self, timings: Timings) -> None:
         self.buffering = TimerGroup(timings.hold_s)
@@ -24,43 +24,43 @@ class ReplyTimers:
         self.updates = TimerGroup(timings.growth_s)
 
     def stop(self) -> None:
-        """After the last turn."""
-        for alarms in (self.buffering, self.typing, self.typing_repeat, self.first_update, self.updates):
-            alarms.cancel_all()
+        """Cancel all timers, after the last turn."""
+        for timers in (self.buffering, self.typing, self.typing_repeat, self.first_update, self.updates):
+            timers.cancel_all()
 
 
 _CHUNKS_UNTIL_YIELD = 64
 
 
 class StreamingReply(Protocol):
-    """What a stream is a part of."""
+    """The response that a stream is a part of."""
 
     encoder: ReplyEncoder
     long_answers: LongAnswers | None
     timers: ReplyTimers
     streams: dict[int, Stream]
-    """Those that are open, by their numbers."""
+    """The open streams, by number."""
     texts: list[str]
 
     def part_id(self, number: int) -> UUID:
-        """The id of the stream with this number."""
+        """Return the id of the stream with this number."""
         ...
 
     def emit_now(self, event: TurnEvent) -> None:
-        """Says what cannot wait."""
+        """Send an event at once."""
         ...
 
     def emit_soon(self, event: TurnEvent) -> None:
-        """Says what may wait for the end of the turn."""
+        """Buffer an event, at most until the end of the turn."""
         ...
 
     def send_stream_update(self, stream_id: str) -> bool:
-        """Shows what a stream has more than before, behind all that was said before; whether there was something."""
+        """Send the new text of a stream, after all events before it. Return False if there is none."""
         ...
 
 
 class Stream:
-    """The StreamHandle: open, active, then closed or aborted."""
+    """A stream of one reply, as `StreamHandle`: active, then closed or aborted."""
 
     __slots__ = ("_chunks", "_is_closing", "_is_updating", "_number", "_reply", "_stream_id")
 
@@ -74,91 +74,91 @@ class Stream:
 
     @property
     def stream_id(self) -> str:
-        """A UUID."""
+        """The id of the stream, a UUID as text."""
         if self._stream_id is None:
             self._stream_id = str(self._reply.part_id(self._number))
         return self._stream_id
 
     @property
     def is_active(self) -> bool:
-        """Whether it can be written to."""
+        """True while the stream can be written to."""
         return self._number in self._reply.streams and not self._is_closing
 
     async def write(self, chunk: str) -> None:
-        """Emits a piece of text; `RuntimeError` after the end of the stream, `TypeError` for what is no text."""
+        """Emit a piece of text. `RuntimeError` after the end of the stream; `TypeError` if `chunk` is no text."""
         if not isinstance(chunk, str):
             raise TypeError(f"a stream takes text, not {type(chunk).__name__}")
-        answer = self._reply
-        if self._is_closing or self._number not in answer.streams:
+        reply = self._reply
+        if self._is_closing or self._number not in reply.streams:
             raise RuntimeError("this stream is closed")
-        voice = answer.encoder
-        if voice.follows_streams:
-            answer.emit_now(StreamChunk(self.stream_id, len(self._chunks), chunk))
+        encoder = reply.encoder
+        if encoder.follows_streams:
+            reply.emit_now(StreamChunk(self.stream_id, len(self._chunks), chunk))
         self._chunks.append(chunk)
-        if voice.has_live_messages:
+        if encoder.has_live_messages:
             self._schedule_update()
         if len(self._chunks) % _CHUNKS_UNTIL_YIELD == 0:
-            await asyncio.sleep(0)  # a long answer written in one go holds up nobody else
+            await asyncio.sleep(0)  # a long reply without an await must not block the event loop
 
     async def close(self) -> None:
-        """Ends the stream; a second end does nothing. To a person one too long for a chat becomes a file."""
+        """End the stream; a second end does nothing. A person gets a text that is too long for a chat as a file."""
         if not self.is_active:
             return
         self._is_closing = True
-        filing = self._reply.long_answers
-        fitting = await filing.render_markdown("".join(self._chunks)) if filing is not None else UNCHANGED
-        self.finish(fitting)
+        long_answers = self._reply.long_answers
+        rendered = await long_answers.render_markdown("".join(self._chunks)) if long_answers is not None else UNCHANGED
+        self.finish(rendered)
 
     async def abort(self, reason: str) -> None:
-        """Ends the stream before its time; a second end does nothing."""
+        """End the stream as incomplete; a second end does nothing."""
         self.abort_now(reason)
 
     async def replace(self, content: str, reason: str) -> None:
-        """Ends the stream before its time, and puts `content` in the place of all that it said, also where it is shown already.
+        """End the stream as incomplete and replace its whole text by `content`, also where clients show it already.
 
-        A program is told both; nothing else is recorded. A second end does nothing.
+        A program gets `reason` and `content`. Only `content` is recorded. A second end does nothing.
         """
         if self.is_active:
             self._chunks = [content]
             self.abort_now(reason, content)
 
     def finish(self, rendered: RenderedAnswer = UNCHANGED) -> None:
-        """Ends the stream, which is complete. Whoever does not follow streams is told of a text."""
+        """End the stream as complete. Senders who do not follow streams get its text as one block."""
         if self._mark_closed():
-            answer, text = self._reply, "".join(self._chunks)
-            if answer.encoder.follows_streams:
-                answer.emit_soon(StreamEnded(self.stream_id, *rendered))
+            reply, text = self._reply, "".join(self._chunks)
+            if reply.encoder.follows_streams:
+                reply.emit_soon(StreamEnded(self.stream_id, *rendered))
             else:
-                answer.emit_soon(TextEmitted(text, self._number, *rendered))
+                reply.emit_soon(TextEmitted(text, self._number, *rendered))
             if text:
-                answer.texts.append(text)
+                reply.texts.append(text)
 
     def abort_now(self, reason: str, replacement: str | None = None) -> None:
-        """Ends the stream before its time."""
+        """End the stream as incomplete, without awaiting."""
         if self._mark_closed():
-            answer, text = self._reply, "".join(self._chunks)
-            if not answer.encoder.follows_streams:
-                answer.emit_now(StreamStarted(self.stream_id))
-                answer.emit_now(StreamChunk(self.stream_id, 0, text))
-            answer.emit_soon(StreamAborted(self.stream_id, reason, replacement))
+            reply, text = self._reply, "".join(self._chunks)
+            if not reply.encoder.follows_streams:
+                reply.emit_now(StreamStarted(self.stream_id))
+                reply.emit_now(StreamChunk(self.stream_id, 0, text))
+            reply.emit_soon(StreamAborted(self.stream_id, reason, replacement))
             if text:
-                answer.texts.append(text)
+                reply.texts.append(text)
 
     def _mark_closed(self) -> bool:
-        """Whether it was open; it is not any more."""
+        """Mark the stream as closed. Return False if it was closed before."""
         if self._reply.streams.pop(self._number, None) is None:
             return False
         self.stop_updates()
         return True
 
     def stop_updates(self) -> None:
-        """Shows no more before its end."""
+        """Send no further updates before the end."""
         if self._is_updating:
             self._reply.timers.first_update.cancel(self._send_update)
             self._reply.timers.updates.cancel(self._send_update)
 
     def _schedule_update(self) -> None:
-        """It has more to show: its first words soon, what follows when it is time again. Each stream has its own time."""
+        """Schedule an update: the first soon, the following ones at an interval. Each stream has its own timer."""
         if not self._is_updating:
             self._is_updating = True
             self._reply.timers.first_update.schedule(self._send_update)

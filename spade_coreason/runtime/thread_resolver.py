@@ -1,4 +1,4 @@
-"""In which conversation a message is: on its own thread, or on that of the message of ours that it replies to (XEP-0461)."""
+"""The thread of a request: its own, or that of the message of the agent that it replies to (XEP-0461)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ log = logging.getLogger(__name__)
 
 
 class ThreadResolver:
-    """Hands the requests of each sender to `enqueue` in order, a reply without a thread when it is known where it belongs.
+    """The queue before the mailboxes: it passes the requests of each sender to `enqueue` in order, once their thread is known.
 
-    It belongs to the conversation of the message that it replies to, where that is one of the sender's; a reply to anything
-    else is a message like any other. `remembered` turns are known at once; older ones are looked for in the database.
+    A reply without a thread belongs to the conversation of the message that it replies to, if that is one of the sender's.
+    A reply to any other message counts as a message without a thread. The threads of the newest `remembered` turns are in
+    memory; the database is searched for older ones.
     """
 
     def __init__(self, store: AgentRepository, enqueue: Callable[[QueuedRequest, str], None], remembered: int) -> None:
@@ -30,7 +31,7 @@ class ThreadResolver:
         self._remembered = remembered
         self._enqueue = enqueue
         self._recent_threads: OrderedDict[int, tuple[str, str | None]] = OrderedDict()
-        """Whose turns are on which thread, by the numbers of their keys; the latest of them."""
+        """The sender and the thread of the latest turns, by the integers of their keys."""
         self._queues: dict[str, deque[QueuedRequest]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -38,18 +39,18 @@ class ThreadResolver:
         return len(self._tasks)
 
     def count_queued(self, sender: str) -> int:
-        """How many requests of a sender have no place yet."""
+        """Count the requests of a sender (a bare JID) whose thread is not known yet."""
         return len(self._queues.get(sender, ()))
 
     def resolve_now(self, incoming: InboundRequest, sender: str) -> InboundRequest:
-        """The request of a sender on the thread where it belongs, as far as that is known at once."""
+        """Return a request with its thread, if that is known without the database."""
         if (turn := _replied_turn(incoming)) is None:
             return incoming
-        of, thread = self._recent_threads.get(turn.int, ("", None))
-        return replace(incoming, thread=thread) if thread is not None and of == sender else incoming
+        turn_sender, thread = self._recent_threads.get(turn.int, ("", None))
+        return replace(incoming, thread=thread) if thread is not None and turn_sender == sender else incoming
 
     def resolve_and_enqueue(self, queued: QueuedRequest, sender: str) -> None:
-        """Takes a request of a sender."""
+        """Find the thread of a request of a sender (a bare JID), then pass the request on."""
         queue = self._queues.get(sender)
         if queue is not None:
             queue.append(queued)
@@ -60,20 +61,20 @@ class ThreadResolver:
             self._enqueue_resolved(queued, sender)
 
     def cancel(self, sender: str, message_id: str) -> QueuedRequest | None:
-        """A request of the sender's own that has no place yet, and gets none."""
+        """Remove and return the sender's request with this message id, if its thread is not known yet."""
         queue = self._queues.get(sender, deque())
-        found = next((waiting for waiting in queue if waiting.has_message_id(message_id)), None)
-        if found is not None:
-            queue.remove(found)
-        return found
+        cancelled = next((queued for queued in queue if queued.has_message_id(message_id)), None)
+        if cancelled is not None:
+            queue.remove(cancelled)
+        return cancelled
 
     async def wait_until_idle(self) -> None:
-        """Waits until everything has its place."""
+        """Wait until all requests are passed on."""
         while self._tasks:
             await asyncio.wait(self._tasks.values())
 
     def stop(self) -> None:
-        """Hands on nothing more; the inbox has it."""
+        """Pass no further requests on; the inbox has them."""
         for queue in self._queues.values():
             queue.clear()
 
@@ -91,13 +92,13 @@ class ThreadResolver:
         queue = self._queues[sender]
         try:
             while queue:
-                waiting = queue[0]
-                incoming = waiting.incoming
-                if self._needs_lookup(waiting):
+                queued = queue[0]
+                incoming = queued.incoming
+                if self._needs_lookup(queued):
                     incoming = replace(incoming, thread=await self._find_thread(sender, incoming))
-                if queue and queue[0] is waiting:  # else it was taken back meanwhile
+                if queue and queue[0] is queued:  # else it was cancelled during the search
                     queue.popleft()
-                    self._enqueue_resolved(replace(waiting, incoming=incoming), sender)
+                    self._enqueue_resolved(replace(queued, incoming=incoming), sender)
         finally:
             del self._queues[sender], self._tasks[sender]
 
@@ -111,7 +112,10 @@ class ThreadResolver:
 
 
 def _replied_turn(incoming: InboundRequest) -> UUID | None:
-    """The turn of ours whose message a request without a thread may be a reply to: with its key our ids begin."""
+    """Return the key of the turn that a request without a thread replies to, if the id can be one of the agent's.
+
+    The ids of the agent's messages begin with the key of their turn.
+    """
     if incoming.thread is not None or incoming.channel not in ("person", "room"):
         return None
     if (replied_to := incoming.metadata.get("reply_to")) is None:

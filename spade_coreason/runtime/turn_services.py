@@ -1,4 +1,4 @@
-"""What the turns of one agent run on."""
+"""The services that the turns of one agent share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .stream import ReplyTimers
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class TurnServices:
-    """One for all turns of an agent; the runner makes it, opens what is in it, and closes it."""
+    """The services for all turns of one agent. The runner creates them, opens them and closes them."""
 
     agent: AgentInterface
     jid: str
@@ -46,20 +46,29 @@ class TurnServices:
     usage: Usage
     metrics: Metrics
     has_warned_of_return: bool = False
-    """Whether `assist` gave something back, which nobody hears."""
+    """True once the log has warned that the return value of `assist` is not sent."""
     is_cancelling_turns: bool = False
-    """Whether the turns that still run are cancelled, to run again after the next start."""
+    """True while a stop cancels the running turns. Their requests run again after the next start."""
 
     def make_response(self, queued: QueuedRequest, active: ActiveConversation) -> Response:
-        """What the agent answers a request through, as whoever asked wants to see it."""
-        incoming, devices, person = queued.incoming, self.client_features, active.record.owner
-        prefers = active.person.preferences
-        thoughts = self.policy.thoughts if prefers.thoughts is None else prefers.thoughts
-        grows = prefers.streaming is not False and devices.has_corrections(person)
-        chained_to = partial(devices.find_chained_device, person) if grows else PLAIN_PRESENTATION.find_chained_device
-        shows_steps = prefers.thoughts is not False
-        manner = PresentationOptions(
-            grows, chained_to, queued.is_redelivered, thoughts, shows_steps, devices.has_replies(incoming.sender)
+        """Create the response for a request, by the preferences of the person and the features of their clients."""
+        incoming, client_features, person = queued.incoming, self.client_features, active.record.owner
+        preferences = active.person.preferences
+        thoughts = self.policy.thoughts if preferences.thoughts is None else preferences.thoughts
+        has_live_messages = preferences.streaming is not False and client_features.has_corrections(person)
+        find_chained_device = (
+            partial(client_features.find_chained_device, person)
+            if has_live_messages
+            else PLAIN_PRESENTATION.find_chained_device
         )
-        voice = encoder_for(incoming, queued.key, self.jid, self.policy.stanza_bytes, manner)
-        return Response(voice, self.outbox.send, queued, self.store, self.reply_timers, self.long_answers)
+        shows_steps = preferences.thoughts is not False
+        presentation = PresentationOptions(
+            has_live_messages,
+            find_chained_device,
+            queued.is_redelivered,
+            thoughts,
+            shows_steps,
+            client_features.has_replies(incoming.sender),
+        )
+        encoder = encoder_for(incoming, queued.key, self.jid, self.policy.stanza_bytes, presentation)
+        return Response(encoder, self.outbox.send, queued, self.store, self.reply_timers, self.long_answers)
