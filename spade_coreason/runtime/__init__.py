@@ -1,4 +1,4 @@
-"""One request through one agent: gateway, admission, mailboxes, dispatcher, turn, response, outbox, commands."""
+"""The way of a request through one agent: gateway, admission, mailboxes, dispatcher, turn, response, outbox, commands."""
 
 import lazy_loader
 

@@ -43,15 +43,15 @@ def refusal_notice(
     """
     status, limit = active.record.status, rules.max_interactions
     quiet_until = status.quiet_until
-    rest_s = rules.cooldown.total_seconds() if quiet_until is None else (quiet_until - now).total_seconds()
+    retry_after_s = rules.cooldown.total_seconds() if quiet_until is None else (quiet_until - now).total_seconds()
     text = (
         f"That is all for now: {'1 message is' if limit == 1 else f'{limit} messages are'} the limit of a conversation."
         if limit and status.interaction_count >= limit
         else "I pause here: this conversation goes round in circles."
     )
-    text += f" Write again in {_format_duration(rest_s)}, or begin another thread"
+    text += f" Write again in {_format_duration(retry_after_s)}, or begin another thread"
     text += " (or say /new)." if has_commands and incoming.may_be_command else "."
-    return Refused(text, ErrorCode.TOO_MANY_REQUESTS, rest_s)
+    return Refused(text, ErrorCode.TOO_MANY_REQUESTS, retry_after_s)
 
 
 def _format_duration(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""An agent from `module:attribute`: a class, a factory or an instance, given the parts that it asks for by name."""
+"""The factory of agents: `module:attribute` names a class, a factory or an instance, and parameters are filled by name."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ AGENT_REQUIREMENTS = 'an agent has an attribute "manifest" and a coroutine assis
 
 @dataclass(frozen=True, slots=True)
 class Injectables:
-    """What the platform has for an agent's constructor.
+    """The arguments that the platform has for the constructor of an agent.
 
-    `peers`, `memory`, `knowledge`, `files` and `usage` are made by calling them, and only if a parameter of that name asks
-    for them. `manifest` goes before `manifest_file`; with neither, one is made from the name and the docstring.
+    `peers`, `memory`, `knowledge`, `files` and `usage` are functions, called only if the constructor has a parameter of
+    that name. `manifest` takes precedence over `manifest_file`; without both, it is made from the name and the docstring.
     """
 
     manifest: AgentDefinition | None = None
@@ -39,48 +39,49 @@ INJECTABLE_NAMES = ("manifest", "peers", "memory", "knowledge", "files", "usage"
 def load_agent(
     spec: str, *, place: str, project: Path, injectables: Injectables, options: Mapping[str, object]
 ) -> AgentInterface:
-    """Imports `spec` from `project` first and returns its agent.
+    """Import `spec` (`module:attribute`), from the directory `project` first, and return its agent.
 
-    A class or a factory is called with the parts that its parameters name, and with `options`; an instance is taken as it
-    is. `place` is where the agent is configured (`config/platform.yaml: agents[2]`), or "" if it is not. Whatever is wrong
-    is a ConfigError of one line: the module is not there or raises, the attribute is missing or no agent, an option is
-    unknown, a parameter is left without a value.
+    A class or a factory is called with the injectables that its parameters name, and with `options`. An instance is
+    returned as it is. `place` is the place of the agent in the configuration (`config/platform.yaml: agents[2]`), or "".
+
+    Every fault is a `ConfigError` of one line: the module is missing or raises, the attribute is missing or no agent, an
+    option is unknown, or a parameter has no value.
     """
-    wanted = _AgentSpec(spec, place, project, injectables, options)
-    return wanted.build(wanted.find())
+    agent_spec = _AgentSpec(spec, place, project, injectables, options)
+    return agent_spec.build(agent_spec.find())
 
 
 def find_agent(spec: str, *, place: str, project: Path) -> object:
-    """Imports what `spec` names, and makes nothing of it. ConfigError as for `load_agent`."""
+    """Import the object that `spec` names, without making an agent of it. `ConfigError` as for `load_agent`."""
     return _AgentSpec(spec, place, project, Injectables(), {}).find()
 
 
 def find_agents(specs: Iterable[tuple[str, str]], project: Path) -> None:
-    """`find_agent` for each place and what is named there; one ConfigError for all that are not found."""
-    mistakes = []
+    """Import the objects of all pairs of place and spec. One `ConfigError` names all that are not found."""
+    errors = []
     for place, spec in specs:
         try:
             find_agent(spec, place=place, project=project)
         except ConfigError as error:
-            mistakes.append(error)
-    if mistakes:
-        raise ConfigError.combine(mistakes)
+            errors.append(error)
+    if errors:
+        raise ConfigError.combine(errors)
 
 
 def build_agent(target: object, *, injectables: Injectables, options: Mapping[str, object]) -> AgentInterface:
-    """The agent that a class or a factory makes, or that an instance is; ConfigError as for `load_agent`."""
+    """Return the agent of a class, a factory or an instance. `ConfigError` as for `load_agent`."""
     name = getattr(target, "__name__", type(target).__name__)
     return _AgentSpec(str(name), "", Path.cwd(), injectables, options).build(target)
 
 
 def _is_instance(target: object) -> bool:
-    # Statically: a property may do anything, and is looked at in `check`.
+    # Statically, because a property may run any code; `check` reads it.
     return not inspect.isclass(target) and all(inspect.getattr_static(target, name, None) for name in ("manifest", "assist"))
 
 
 @dataclass(frozen=True, slots=True)
 class _AgentSpec:
-    """One call of `load_agent`, with what its errors need."""
+    """The arguments of one call of `load_agent`, which its errors name."""
 
     spec: str
     place: str
@@ -96,7 +97,7 @@ class _AgentSpec:
     def make_error(self, problem: str, key: str = "agent") -> ConfigError:
         return ConfigError(self.place_of(key), problem)
 
-    # Finding it
+    # Import
 
     def find(self) -> Any:
         name, colon, path = self.spec.partition(":")
@@ -104,7 +105,7 @@ class _AgentSpec:
             raise self.make_error(f'"{self.spec}" does not name an agent; {suggest_agent_name(self.spec, self.project)}')
         return load_attribute(self.spec, self.project, self.place_of("agent"))
 
-    # Making it
+    # Construction
 
     def build(self, target: Any) -> AgentInterface:
         if isinstance(target, FunctionAgent) and target.extra_parameters:
@@ -126,7 +127,7 @@ class _AgentSpec:
             if not error.place or error.place.startswith("options"):
                 raise ConfigError(self.place_of(error.place or "agent"), error.problem) from error
             raise
-        except Exception as error:  # a constructor is somebody else's code
+        except Exception as error:  # a constructor is code of the user
             raise self.make_error(
                 f"{self.spec} cannot be made: {describe_error(error, self.project)}; correct it there"
             ) from error
@@ -137,14 +138,14 @@ class _AgentSpec:
         except (TypeError, ValueError) as error:
             raise self.make_error(f"{self.spec} does not say what it is called with; write a class or a function") from error
         named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
-        self.check_options(named, takes_any)
-        given = {
-            name: part
+        accepts_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        self.check_options(named, accepts_any)
+        injected = {
+            name: injectable
             for name in INJECTABLE_NAMES
-            if name in named and (part := self.get_injectable(named[name], target)) is not None
+            if name in named and (injectable := self.get_injectable(named[name], target)) is not None
         }
-        arguments = {**given, **self.options}
+        arguments = {**injected, **self.options}
         for parameter in parameters:
             required = parameter.default is parameter.empty and parameter.kind not in (
                 parameter.VAR_POSITIONAL,
@@ -161,8 +162,8 @@ class _AgentSpec:
                 raise self.make_error(f"the platform gives {name} itself; leave it out{other}", f"options.{name}")
             if name not in parameters and not accepts_any:
                 known = [other for other in parameters if other not in INJECTABLE_NAMES]
-                near = find_closest_name(name, known)
-                hint = f'did you mean "{near}"?' if near else f"it takes {', '.join(known) or 'none'}"
+                closest = find_closest_name(name, known)
+                hint = f'did you mean "{closest}"?' if closest else f"it takes {', '.join(known) or 'none'}"
                 raise self.make_error(f"unknown option of {self.spec}; {hint}", f"options.{name}")
         if self.injectables.manifest_file is not None and "manifest" not in parameters:
             problem = f'{self.spec} has a manifest of its own; leave this out, or give it a parameter "manifest"'
@@ -171,10 +172,10 @@ class _AgentSpec:
     def get_injectable(self, parameter: inspect.Parameter, target: Any) -> object | None:
         if parameter.name == "manifest":
             configured = self.injectables.manifest or self.read_manifest_file()
-            own = parameter.default not in (parameter.empty, None)
-            return configured or (None if own else _manifest_of(target, self.spec))
-        make: Callable[[], object] | None = getattr(self.injectables, parameter.name)
-        return None if make is None else make()
+            has_default = parameter.default not in (parameter.empty, None)
+            return configured or (None if has_default else _manifest_of(target, self.spec))
+        create: Callable[[], object] | None = getattr(self.injectables, parameter.name)
+        return None if create is None else create()
 
     def read_manifest_file(self) -> AgentDefinition | None:
         if self.injectables.manifest_file is None:
@@ -191,7 +192,7 @@ class _AgentSpec:
             return self.make_error(f"{self.spec} asks for {parameter.name}, which there is none of here; give it a default")
         return self.make_error(f"is missing, and {self.spec} needs it; give it a value", f"options.{parameter.name}")
 
-    # Looking at it
+    # Check
 
     def refuse_options_for_instance(self) -> None:
         for name in self.options:
@@ -203,13 +204,13 @@ class _AgentSpec:
 
     def check(self, agent: Any) -> AgentInterface:
         try:
-            lacking = [name for name in ("manifest", "assist") if getattr(agent, name, None) is None]
-        except Exception as error:  # a property is somebody else's code
+            missing = [name for name in ("manifest", "assist") if getattr(agent, name, None) is None]
+        except Exception as error:  # a property is code of the user
             raise self.make_error(
                 f"{self.spec} has no manifest: {describe_error(error, self.project)}; correct it there"
             ) from error
-        if lacking:
-            raise self.no_agent_error(f'it is {_describe_type(agent)} without "{lacking[0]}"; {AGENT_REQUIREMENTS}')
+        if missing:
+            raise self.no_agent_error(f'it is {_describe_type(agent)} without "{missing[0]}"; {AGENT_REQUIREMENTS}')
         if not isinstance(agent, AgentInterface):
             raise self.no_agent_error(f"it is {_describe_type(agent)} whose __getattr__ has them only; {AGENT_REQUIREMENTS}")
         assist: Any = agent.assist
@@ -239,7 +240,8 @@ def _describe_type(agent: object) -> str:
 
 def _manifest_of(target: Any, spec: str) -> AgentDefinition:
     name = getattr(target, "__name__", None) or spec.rpartition(":")[2]
-    # Of the class itself: that of a base says nothing about it, and a dataclass without one gets its signature.
+    # The docstring of the class itself, because that of a base class does not describe it. A dataclass without a docstring
+    # has its signature there.
     text = (vars(target) if inspect.isclass(target) else {"__doc__": getattr(target, "__doc__", None)}).get("__doc__") or ""
     lines = [] if text.startswith(f"{name}(") else inspect.cleandoc(text).splitlines()
     return AgentDefinition.simple(name, description=next(iter(lines), ""))

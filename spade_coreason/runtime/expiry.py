@@ -90,9 +90,8 @@ class ConversationExpiry:
     async def on_ended(self, conversation_id: str, state: ConversationState) -> None:
         """Drop a conversation that has ended, and call the callbacks. `state` is its final state."""
         mailbox = self._mailboxes.find_by_conversation(conversation_id)
-        if (
-            mailbox is None or mailbox.conversation is None or not mailbox.conversation.record.status.is_active
-        ):  # else it has begun again
+        # If the conversation is active, a new episode began during the end of the last one.
+        if mailbox is None or mailbox.conversation is None or not mailbox.conversation.record.status.is_active:
             self._active.pop(conversation_id, None)
         for callback in self._callbacks:
             await self._run_callback(callback, conversation_id, state)

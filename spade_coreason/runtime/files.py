@@ -1,4 +1,4 @@
-"""Files that people link to, and files of an agent's own: fetched with care, uploaded through its server."""
+"""Files: those that people link to are fetched from the public internet; those of an agent are uploaded to its server."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from aiohttp import ClientResponse
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Is told how many bytes of how many are sent."""
+"""A function that is called with the number of sent bytes and the total."""
 
 UploadFile: TypeAlias = Callable[[str, bytes, str, Progress | None], Awaitable[str]]
-"""Keeps data of a name and a type somewhere, and returns the link."""
+"""A function that uploads data with a name and a media type, and returns the link."""
 FetchFile: TypeAlias = Callable[..., Awaitable["FetchedFile"]]
-"""`fetch`, or what stands for it."""
+"""The function `fetch`, or a replacement with its parameters."""
 
 DEFAULT_MEDIA_TYPE = "application/octet-stream"
 
@@ -38,7 +38,7 @@ _CHUNK_BYTES = 65_536
 
 @dataclass(frozen=True, slots=True)
 class FetchedFile:
-    """A file as it came. `url` is where it was found in the end; `type` is the server's word, without parameters."""
+    """A fetched file. `url` is its address after all redirects; `type` is the server's media type, without parameters."""
 
     url: str
     name: str | None
@@ -58,14 +58,16 @@ async def fetch(
     allow_private: bool | Sequence[str] = False,
     resolve: ResolveHost = resolve_host,
 ) -> FetchedFile:
-    """Fetches what a stranger's link leads to, from the public internet only. FetchError for everything else.
+    """Fetch the file behind a stranger's link, from the public internet only. `FetchError` for everything else.
 
-    The address that was checked is the one that is connected to, and every redirect (at most 5) is checked again. `timeout_s`
-    is for all of it. `types` are media types that are taken, such as `("image/*", "text/plain")`. Ports below 1024 other than
-    80 and 443 are no web servers. `allow_private` lets everything through; better, for an intranet, name the networks:
-    `("10.1.0.0/16",)`. Nobody's cookies, passwords or proxies are used.
+    The connection goes to the address that was checked, and each redirect (at most 5) is checked again. Ports below 1024
+    are refused, except 80 and 443. Cookies, passwords and proxies are not used.
+
+    `max_bytes` limits the size, and `timeout_s` the whole time, redirects included. `types` are the accepted media types,
+    such as `("image/*", "text/plain")`; None accepts all. `allow_private=True` allows all addresses. For an intranet it is
+    better to name the networks: `("10.1.0.0/16",)`. `resolve` returns the addresses of a host.
     """
-    # A text is a sequence too, of letters: of "image/*" the last would match everything.
+    # A string is a sequence of characters, and the last character of "image/*" would match every type.
     types = (types,) if isinstance(types, str) else types
     access = UrlPolicy((allow_private,) if isinstance(allow_private, str) else allow_private, resolve)
     try:
@@ -76,7 +78,7 @@ async def fetch(
 
 
 class Files:
-    """An agent's way to files: a constructor parameter of the name `files` gets it."""
+    """The uploads and downloads of an agent. A constructor parameter named `files` receives it."""
 
     def __init__(self, upload_file: UploadFile, fetch_file: FetchFile = fetch) -> None:
         self._upload_file = upload_file
@@ -84,36 +86,36 @@ class Files:
         self._uploaded_links: dict[str, None] = {}
 
     async def upload(self, name: str, data: bytes, type: str | None = None, progress: Progress | None = None) -> str:
-        """Keeps `data` with the agent's server (XEP-0363), and returns the link for whoever is to have it.
+        """Upload `data` to the agent's server (XEP-0363), and return the link to the file.
 
-        Said alone, as a whole markdown block, or as a value of a data block, it is shown as the file itself (XEP-0066).
-        The type is guessed from the name if it is not given. Whoever has the link can read the file, and the server decides how
-        long. `progress(sent, total)` is called now and then; what it raises ends the upload. UploadError if the server has no
-        such service, or refuses.
+        As a whole markdown block, or as a value of a data block, the link is shown as the file itself (XEP-0066). Everyone
+        who has the link can read the file, and the server decides for how long. `type` is the media type; by default it is
+        guessed from the name. `progress(sent, total)` is called from time to time with numbers of bytes; its exceptions end
+        the upload. `UploadError` if the server has no such service, or refuses.
         """
         if not data:
             raise UploadError(name, "it is empty, and servers keep no empty files")
-        called = safe_file_name(name)
-        if called is None:
+        safe_name = safe_file_name(name)
+        if safe_name is None:
             raise UploadError(name, "that is no name of a file")
-        kind = type or guess_type(called)[0] or DEFAULT_MEDIA_TYPE
-        if not _MEDIA_TYPE.fullmatch(kind):
-            raise UploadError(name, f"{kind!r} is no media type; write it like image/png")
-        link = await self._upload_file(called, data, kind, progress)
+        media_type = type or guess_type(safe_name)[0] or DEFAULT_MEDIA_TYPE
+        if not _MEDIA_TYPE.fullmatch(media_type):
+            raise UploadError(name, f"{media_type!r} is no media type; write it like image/png")
+        link = await self._upload_file(safe_name, data, media_type, progress)
         self._uploaded_links[link] = None
         if len(self._uploaded_links) > _MAX_LINKS:
             del self._uploaded_links[next(iter(self._uploaded_links))]
         return link
 
     def has_uploaded(self, link: str) -> bool:
-        """Whether the link is one of the newest 1,000 that `upload` has returned; such a one is shown as the file.
+        """Return True if the link is one of the newest 1,000 that `upload` has returned. Only these are shown as files.
 
-        Of no other link is that to be: the clients of people fetch what is shown to them, and tell whoever set it who they are.
+        The clients of people fetch a file that is shown to them, and so reveal themselves to the author of its link.
         """
         return link in self._uploaded_links
 
     async def fetch(self, url: str, **limits: Any) -> FetchedFile:
-        """As the function `fetch`, with the same keyword arguments."""
+        """Fetch a file with the function `fetch`, which takes the same keyword arguments."""
         return await self._fetch_file(url, **limits)
 
 
@@ -123,10 +125,10 @@ async def _follow(url: str, url_policy: UrlPolicy, max_bytes: int, types: Sequen
 
     start = url
     for _ in range(_MAX_REDIRECTS + 1):
-        checked = url_policy.check(url)
-        addresses = await url_policy.resolve_addresses(checked)
+        checked_url = url_policy.check(url)
+        addresses = await url_policy.resolve_addresses(checked_url)
         try:
-            async with _session(addresses) as session, session.get(checked, allow_redirects=False) as response:
+            async with _session(addresses) as session, session.get(checked_url, allow_redirects=False) as response:
                 if response.status not in _REDIRECT_STATUSES:
                     data = await _read(url, response, max_bytes, types)
                     return FetchedFile(url, file_name_of(url) or file_name_of(start), _type_of(response), data)
@@ -137,19 +139,19 @@ async def _follow(url: str, url_policy: UrlPolicy, max_bytes: int, types: Sequen
         except (ClientError, OSError, ValueError) as error:  # aiohttp lets the ValueErrors of its parsers through
             raise FetchError(url, describe_connection_error(error)) from error
         try:
-            url = str(checked.join(URL(target)))
+            url = str(checked_url.join(URL(target)))
         except ValueError as error:
             raise FetchError(url, "it redirects to what is no URL") from error
     raise FetchError(start, f"it redirects more than {_MAX_REDIRECTS} times")
 
 
 def _session(addresses: list[str]) -> Any:
-    """One connection, to one of these addresses."""
+    """Create a session for one connection, to one of these addresses."""
     from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
     from aiohttp.abc import AbstractResolver, ResolveResult
 
     class Checked(AbstractResolver):
-        """Asks nobody again: the second answer could be another one (DNS rebinding)."""
+        """The checked addresses. A second query could return others (DNS rebinding)."""
 
         async def resolve(self, host: str, port: int = 0, family: int = 0) -> list[ResolveResult]:
             return [
@@ -165,7 +167,7 @@ def _session(addresses: list[str]) -> Any:
             ]
 
         async def close(self) -> None:
-            """Nothing to close."""
+            """Do nothing: there is nothing to close."""
 
     return ClientSession(
         connector=TCPConnector(resolver=Checked(), use_dns_cache=False, force_close=True),
@@ -181,22 +183,22 @@ async def _read(url: str, response: ClientResponse, max_bytes: int, types: Seque
         raise FetchError(url, f"the server answers {format_status(response.status)}")
     if response.headers.get("Content-Encoding", "identity").strip().lower() not in ("", "identity"):
         raise FetchError(url, "the server compresses it, although it was asked not to")
-    kind = _type_of(response)
-    if types is not None and not any(fnmatchcase(kind, wanted.lower()) for wanted in types):
-        raise FetchError(url, f"it is {kind}, and only {', '.join(types) or 'nothing'} is taken")
+    media_type = _type_of(response)
+    if types is not None and not any(fnmatchcase(media_type, pattern.lower()) for pattern in types):
+        raise FetchError(url, f"it is {media_type}, and only {', '.join(types) or 'nothing'} is taken")
     too_much = FetchError(url, f"it has more than {max_bytes:,} bytes")
     if response.content_length is not None and response.content_length > max_bytes:
         raise too_much
     data = bytearray()
     async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
         data += chunk
-        if len(data) > max_bytes:  # whatever it promised
+        if len(data) > max_bytes:  # regardless of its Content-Length
             raise too_much
     return bytes(data)
 
 
 def describe_connection_error(error: Exception) -> str:
-    """What went wrong, in words of ours: those of aiohttp quote what came from the other side."""
+    """Describe an error in our own words, because the texts of aiohttp quote the other side."""
     from aiohttp import ClientConnectionError, ClientConnectorCertificateError
 
     if isinstance(error, ClientConnectorCertificateError):
@@ -213,5 +215,5 @@ def _type_of(response: ClientResponse) -> str:
 
 
 def format_status(status: int) -> str:
-    """A status as `404 Not Found`; never the phrase that came."""
+    """Format a status as `404 Not Found`, with the standard phrase and not that of the server."""
     return f"{status} {HTTPStatus(status).phrase}" if status in HTTPStatus._value2member_map_ else str(status)

@@ -1,4 +1,4 @@
-"""The short way to write an agent: a decorator over one coroutine."""
+"""The decorator `agent`, which makes an agent of one coroutine function."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _REQUIRED_PARAMETERS = ("request", "session", "response")
 
 
 class FunctionAgent:
-    """An agent made of a coroutine function `(request, session, response)`: an AgentInterface like any other.
+    """An agent made of a coroutine function `(request, session, response)`. It is a full `AgentInterface`.
 
-    What the function takes besides (`peers`, `memory`, `files`, options) is given to it by name, at every call.
+    Further parameters of the function (`peers`, `memory`, `files`, options) are passed by name in each call.
     """
 
     def __init__(self, function: Assist, manifest: AgentDefinition, arguments: Mapping[str, Any] | None = None) -> None:
@@ -29,30 +29,30 @@ class FunctionAgent:
 
     @property
     def manifest(self) -> AgentDefinition:
-        """What it is."""
+        """The description of the agent."""
         return self._manifest
 
     async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
-        """Runs the coroutine; what it returns, against its type, is given on to be named in the log."""
+        """Run the function. A return value, which its type forbids, is returned too, so that the log can name it."""
         return await self._function(request, session, response, **self._arguments)
 
     @property
     def extra_parameters(self) -> tuple[Parameter, ...]:
-        """What the function takes besides the request, the session and the response."""
-        found = list(inspect.signature(self._function).parameters.values())[len(_REQUIRED_PARAMETERS) :]
+        """The parameters of the function after the request, the session and the response."""
+        parameters = list(inspect.signature(self._function).parameters.values())[len(_REQUIRED_PARAMETERS) :]
         return tuple(
             parameter if parameter.kind is Parameter.VAR_KEYWORD else parameter.replace(kind=Parameter.KEYWORD_ONLY)
-            for parameter in found
+            for parameter in parameters
             if parameter.kind is not Parameter.VAR_POSITIONAL
         )
 
     @property
     def as_factory(self) -> Callable[..., FunctionAgent]:
-        """The same agent as a factory: called with the further parameters, it makes an agent that has them."""
+        """The agent as a factory: called with the further arguments, it returns an agent that has them."""
         return _AgentFactory(self)
 
     def with_arguments(self, arguments: Mapping[str, Any]) -> FunctionAgent:
-        """An agent of the same function and manifest, whose function gets `arguments` too."""
+        """Return an agent of the same function and manifest, whose function also receives `arguments`."""
         return FunctionAgent(self._function, self._manifest, {**self._arguments, **arguments})
 
     def __repr__(self) -> str:
@@ -60,7 +60,7 @@ class FunctionAgent:
 
 
 class _AgentFactory:
-    """A factory whose signature says what the function of an agent takes."""
+    """A factory with the further parameters of an agent's function as its signature."""
 
     def __init__(self, agent: FunctionAgent) -> None:
         self._agent = agent
@@ -94,19 +94,19 @@ def agent(
     description: str | None = None,
     memory: MemoryConfig | None = None,
 ) -> Any:
-    """Makes an agent of a coroutine function: `@agent` or `@agent(description="Knows the weather")`.
+    """Make an agent of a coroutine function: `@agent` or `@agent(description="Knows the weather")`.
 
-    The name is the function's, the description the first line of its docstring, unless given; `memory` is the policy of its
-    history. The function takes `(request, session, response)`; further parameters are filled by name as those of an agent
-    class are: `peers`, `memory` (its AgentInteractionMemory), `knowledge`, `files`, and the `options` of a configuration.
-    TypeError for anything but such a coroutine function.
+    `name` is by default that of the function, and `description` the first line of its docstring. `memory` is the policy of
+    the history. The function takes `(request, session, response)`. Further parameters are filled by name, as in the
+    constructor of an agent class: `peers`, `memory` (the `AgentInteractionMemory`), `knowledge`, `files`, `usage`, and the
+    `options` of the configuration. `TypeError` for anything but such a coroutine function.
     """
 
     def make(function: Assist) -> FunctionAgent:
-        what = _check_function(function)
+        function_name = _check_function(function)
         first_line = (inspect.getdoc(function) or "").partition("\n")[0]
         manifest = AgentDefinition.simple(
-            name or what,
+            name or function_name,
             version=version,
             description=description if description is not None else first_line,
             memory=memory,
@@ -117,24 +117,24 @@ def agent(
 
 
 def _check_function(function: Any) -> str:
-    """The name of a function that an agent can be made of; TypeError for anything else."""
-    what = str(getattr(function, "__name__", None) or repr(function))  # a partial has no name
+    """Return the name of a function that can become an agent. `TypeError` for anything else."""
+    name = str(getattr(function, "__name__", None) or repr(function))  # a partial has no name
     if isinstance(function, FunctionAgent):
-        raise TypeError(f"@agent: {what} is an agent already; write @agent once")
+        raise TypeError(f"@agent: {name} is an agent already; write @agent once")
     if inspect.isclass(function):
-        raise TypeError(f"@agent: {what} is a class; one with `manifest` and `assist` is an agent without it")
+        raise TypeError(f"@agent: {name} is a class; one with `manifest` and `assist` is an agent without it")
     if inspect.isasyncgenfunction(function):
-        raise TypeError(f"@agent: {what} is a generator; answer with `await response.markdown(...)`, not with `yield`")
+        raise TypeError(f"@agent: {name} is a generator; answer with `await response.markdown(...)`, not with `yield`")
     if not inspect.iscoroutinefunction(function):
-        raise TypeError(f"@agent: {what} must be a function written with `async def`")
+        raise TypeError(f"@agent: {name} must be a function written with `async def`")
     parameters = list(inspect.signature(function).parameters.values())
-    first, further = parameters[: len(_REQUIRED_PARAMETERS)], parameters[len(_REQUIRED_PARAMETERS) :]
+    first, extra = parameters[: len(_REQUIRED_PARAMETERS)], parameters[len(_REQUIRED_PARAMETERS) :]
     by_position = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     if len(first) < len(_REQUIRED_PARAMETERS) or any(parameter.kind not in by_position for parameter in first):
-        raise TypeError(f"@agent: {what} must take (request, session, response) first")
-    for parameter in further:
+        raise TypeError(f"@agent: {name} must take (request, session, response) first")
+    for parameter in extra:
         if parameter.kind is Parameter.POSITIONAL_ONLY:
-            raise TypeError(f"@agent: {what} takes {parameter.name} by position only; it is filled by name: remove the `/`")
+            raise TypeError(f"@agent: {name} takes {parameter.name} by position only; it is filled by name: remove the `/`")
         if parameter.name == "manifest":
-            raise TypeError(f"@agent: {what} takes a manifest, and has one of its own; say it with name, version, description")
-    return what
+            raise TypeError(f"@agent: {name} takes a manifest, and has one of its own; say it with name, version, description")
+    return name

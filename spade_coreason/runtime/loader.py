@@ -47,9 +47,8 @@ class ConversationLoader:
         variables = Variables("conversation", conversation_id, stored.conversation_variables)
         turns = RecentTurns([StoredTurn(text) for text in stored.history])
         active = ActiveConversation(record, turns, variables, person)
-        active.record = services.history_window.with_current_window(
-            record, active
-        )  # the policy may have changed since its last turn
+        # The policy may have changed since the last turn of the conversation.
+        active.record = services.history_window.with_current_window(record, active)
         if newest := parse_turns(turns[-1:]):
             active.last_reply = reply_text(newest[0]).strip()
         mailbox.conversation = active

@@ -75,7 +75,7 @@ class AgentControl:
     async def reset(self, conversation_id: str) -> bool:
         """Begin a new episode of a conversation in any state: active, with its counters at zero and the same history.
 
-        Return False if there is no conversation of that id.
+        Return False if no conversation has that id.
         """
         now = self._clock()
         record = await self._change(conversation_id, lambda status: conversation.restart_episode(status, now))
@@ -89,7 +89,7 @@ class AgentControl:
     ) -> StoredConversation | None:
         """Change the status of a conversation in memory and in the store.
 
-        Return the changed record; None if there is no conversation of that id, or no change.
+        Return the changed record; None if no conversation has that id, or the change is empty.
         """
         stored = (
             None

@@ -47,12 +47,12 @@ class Outbox:
         last.on_acknowledged = partial(self._inbox.close, inbox_row)
         self.send([*stanzas[:-1], last])
 
-    def close_when_acknowledged(self, inbox_row: int, last: OutboundStanza | None) -> None:
+    def close_when_acknowledged(self, inbox_row: int, last_stanza: OutboundStanza | None) -> None:
         """Close a request whose whole reply was sent, once its last stanza is acknowledged."""
-        if last is None or last.is_acknowledged:
+        if last_stanza is None or last_stanza.is_acknowledged:
             self._inbox.close(inbox_row)
         else:
-            last.on_acknowledged = partial(self._inbox.close, inbox_row)
+            last_stanza.on_acknowledged = partial(self._inbox.close, inbox_row)
 
     def add_unsent(self, inbox_row: int, stanzas: list[str]) -> None:
         """Hold a stored reply until `send_unsent`."""

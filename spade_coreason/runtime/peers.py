@@ -1,6 +1,6 @@
-"""Asking other agents: requests go out, their events come back to whoever asked.
+"""Requests to other agents: they are sent, and the events of their replies come back to the caller.
 
-An event counts as an answer only from the JID that was asked, for a request that is still open.
+An event belongs to a reply only if it comes from the JID that was asked, for a request that is still open.
 """
 
 from __future__ import annotations
@@ -31,12 +31,10 @@ from ..exceptions import (
 from .outbound import SendStanzas
 
 CURRENT_REQUEST: ContextVar[AgentRequest | None] = ContextVar("current_request", default=None)
-
 """The request whose turn runs in this task."""
 
 MAX_REQUEST_BYTES = 250_000
-
-"""Of one request on the wire: servers take 262,144 bytes at once where nobody changed it."""
+"""Largest size of a request on the wire, in bytes. Servers accept stanzas of 262,144 bytes by default."""
 
 # The last event of a request.
 _FINAL_EVENTS = frozenset({"request.completed", "request.failed", "request.refused"})
@@ -44,7 +42,7 @@ _FINAL_EVENTS = frozenset({"request.completed", "request.failed", "request.refus
 
 @dataclass(frozen=True, slots=True)
 class PeerEvent:
-    """One event of an answer: `type` without the prefix `ai.coreason.`, for example `block.markdown` or `stream.chunk`."""
+    """One event of a reply. `type` has no prefix `ai.coreason.`, for example `block.markdown` or `stream.chunk`."""
 
     type: str
     data: Mapping[str, Any]
@@ -52,7 +50,7 @@ class PeerEvent:
 
 @dataclass(frozen=True, slots=True)
 class PeerAnswer:
-    """A whole answer: its text, its data blocks, and every event that made it."""
+    """A whole reply of a peer: its text, its data blocks, and all its events in the order of arrival."""
 
     jid: str
     text: str
@@ -66,7 +64,7 @@ class PeerAnswer:
 
 @dataclass(slots=True, eq=False)
 class _OpenRequest:
-    """A request that is not answered yet."""
+    """A sent request whose reply is not complete."""
 
     jid: str
     arrivals: asyncio.Queue[ReplyEvent | PeerError] = field(default_factory=asyncio.Queue)
@@ -75,29 +73,29 @@ class _OpenRequest:
 
 
 class OpenRequests:
-    """The requests of one JID that wait for an answer. Whatever answers none of them is dropped and counted."""
+    """The requests of one JID that wait for a reply. Events for no open request are dropped, and counted in `dropped`."""
 
     def __init__(self) -> None:
-        # By id and JID: one request may be asked of several at once.
+        # By id and JID, because one request may be sent to several peers at once.
         self._open: dict[tuple[str, str], _OpenRequest] = {}
         self.dropped = 0
 
     def receive(self, reply: ReplyEvent) -> None:
-        """Takes an event that came in."""
+        """Receive an event of a reply; drop it if it is no reply to an open request, or a duplicate."""
         request = self._open.get((reply.request_id, _normalise_jid(reply.sender)))
         if request is None or reply.event_id in request.seen_event_ids:
             self.dropped += 1
             return
         request.seen_event_ids.add(reply.event_id)
         if reply.type == "fragment":
-            whole = _assemble_fragments(request, reply)
-            if whole is not None:
-                self.receive(whole)
+            assembled = _assemble_fragments(request, reply)
+            if assembled is not None:
+                self.receive(assembled)
             return
         request.arrivals.put_nowait(reply)
 
     def receive_bounce(self, bounce: Bounce) -> None:
-        """Takes a request that came back."""
+        """Receive the bounce of a request: its peer is unavailable."""
         request = self._open.get((bounce.stanza_id, _normalise_jid(bounce.sender)))
         if request is None:
             self.dropped += 1
@@ -117,23 +115,24 @@ class OpenRequests:
             del self._open[key]
 
     async def events(self, jid: str, request_id: str, timeout_s: float, send: Callable[[], None]) -> AsyncIterator[PeerEvent]:
-        """Sends, and gives the events of the answer as they come, the last one included.
+        """Call `send`, and yield the events of the reply as they arrive, including the last one.
 
-        Raises PeerTimeout after `timeout_s` without a complete answer, PeerUnavailable, PeerRefused or PeerFailed.
+        Raises `PeerTimeoutError` after `timeout_s` without a complete reply, `PeerUnavailableError`, `PeerRefusedError` or
+        `PeerFailedError`. `ValueError` if a request with this id to this JID is open already.
         """
         with self._register(request_id, jid) as request:
             send()
             deadline = asyncio.get_running_loop().time() + timeout_s
-            has_begun = False
+            has_started = False
             while True:
                 try:
                     async with asyncio.timeout_at(deadline):
                         arrival = await request.arrivals.get()
                 except TimeoutError:
-                    raise PeerTimeoutError(request.jid, timeout_s, has_started=has_begun) from None
+                    raise PeerTimeoutError(request.jid, timeout_s, has_started=has_started) from None
                 if isinstance(arrival, PeerError):
                     raise arrival
-                has_begun = has_begun or arrival.type != "block.thought"
+                has_started = has_started or arrival.type != "block.thought"
                 yield PeerEvent(arrival.type, arrival.data)
                 if arrival.type in _FINAL_EVENTS:
                     _raise_if_failed(request.jid, arrival)
@@ -141,7 +140,7 @@ class OpenRequests:
 
 
 def _normalise_jid(jid: str) -> str:
-    """The bare JID as a server writes it: in lower case, however an agent's author wrote it."""
+    """Return the bare JID in lower case, as a server writes it."""
     return bare_jid(jid).lower()
 
 
@@ -157,28 +156,28 @@ def _assemble_fragments(request: _OpenRequest, fragment: ReplyEvent) -> ReplyEve
     del request.fragments[event_id]
     try:
         event = from_json("".join(parts[number] for number in range(len(parts))))
-        kind, inner = event["type"].removeprefix("ai.coreason."), event["data"]
+        event_type, event_data = event["type"].removeprefix("ai.coreason."), event["data"]
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    if kind == "fragment" or not isinstance(inner, dict):
+    if event_type == "fragment" or not isinstance(event_data, dict):
         return None
-    return ReplyEvent(fragment.sender, fragment.request_id, kind, event_id, inner)
+    return ReplyEvent(fragment.sender, fragment.request_id, event_type, event_id, event_data)
 
 
-def _raise_if_failed(jid: str, last: ReplyEvent) -> None:
-    message = str(last.data.get("message", "no reason given"))
-    if last.type == "request.refused":
-        after = last.data.get("retry_after_s")
-        raise PeerRefusedError(jid, f"refuses: {message}", after if isinstance(after, int | float) else None)
-    if last.type == "request.failed":
-        code = last.data.get("code")
+def _raise_if_failed(jid: str, final_event: ReplyEvent) -> None:
+    message = str(final_event.data.get("message", "no reason given"))
+    if final_event.type == "request.refused":
+        retry_after_s = final_event.data.get("retry_after_s")
+        raise PeerRefusedError(jid, f"refuses: {message}", retry_after_s if isinstance(retry_after_s, int | float) else None)
+    if final_event.type == "request.failed":
+        code = final_event.data.get("code")
         raise PeerFailedError(jid, message, code if isinstance(code, int) else None)
 
 
 def collect(jid: str, events: list[PeerEvent]) -> PeerAnswer:
-    """The answer that the events are: blocks and streams in the order in which they began, two line breaks between them.
+    """Build the reply from its events: blocks and streams in the order of their start, with two line breaks between them.
 
-    A turn that was broken off and runs again may say something else: then that counts, from where it differs.
+    A turn that was interrupted and runs again may send other text. Then the newer text counts, from where it differs.
     """
     texts: dict[str, dict[int, str]] = {}
     data: dict[str, Mapping[str, Any]] = {}
@@ -204,16 +203,16 @@ def _add_chunk(chunks: dict[int, str], data: Mapping[str, Any]) -> None:
     seq = data.get("seq")
     number = seq if isinstance(seq, int) else len(chunks)
     if number in chunks:
-        for stale in [other for other in chunks if other >= number]:
+        for stale in [later for later in chunks if later >= number]:
             del chunks[stale]
     chunks[number] = str(data.get("chunk", ""))
 
 
 class Peers:
-    """How an agent talks to others: a constructor argument named `peers`.
+    """The other agents that an agent can ask. A constructor parameter named `peers` receives it.
 
-    A request made with `request.create_child(...)` keeps its lineage. It travels on a thread of its own, derived from the
-    calling conversation and the peer, so that two people behind one agent are two conversations at the next.
+    A request made with `request.create_child(...)` keeps its lineage. It is sent on a thread of its own, derived from the
+    calling conversation and the peer. So two people who use one agent have two conversations with its peer.
     """
 
     def __init__(self, jid: str, requests: OpenRequests, send: SendStanzas, stanza_bytes: int = MAX_REQUEST_BYTES) -> None:
@@ -223,29 +222,34 @@ class Peers:
         self._stanza_bytes = stanza_bytes
 
     async def ask(self, jid: str, request: AgentRequest | Mapping[str, Any] | str, timeout: float = 30.0) -> PeerAnswer:
-        """Asks the agent `jid` and waits for its whole answer, `timeout` seconds at most; then it takes that back.
+        """Ask the agent `jid` and wait for its whole reply, at most `timeout` seconds.
 
-        It does so too where it is cancelled; asked again, the other begins anew. A text or a payload becomes a child of the
-        request that is being answered. Raises PeerTimeout, PeerUnavailable, PeerRefused, PeerFailed or RequestTooLong, each
-        naming the agent.
+        A text or a payload becomes a child of the request that this task answers. After a timeout or a cancellation, the
+        request is retracted; if it is sent again, the peer starts anew.
+
+        Raises `PeerTimeoutError`, `PeerUnavailableError`, `PeerRefusedError`, `PeerFailedError` or `RequestTooLongError`.
+        Each names the peer.
         """
         return collect(jid, [event async for event in self.stream(jid, request, timeout)])
 
     async def stream(
         self, jid: str, request: AgentRequest | Mapping[str, Any] | str, timeout: float = 30.0
     ) -> AsyncIterator[PeerEvent]:
-        """Asks, and gives the events of the answer as they come. Raises, and is cancelled, as `ask`."""
+        """Ask the agent `jid`, and yield the events of its reply as they arrive.
+
+        Parameters, errors and retraction are those of `ask`.
+        """
         child = as_request(request)
         stanza = self._stanza(jid, child)
         try:
             async for event in self._requests.events(jid, str(child.request_id), timeout, lambda: self._send([stanza])):
                 yield event
         except (asyncio.CancelledError, PeerTimeoutError):
-            self._send([retraction_stanza(jid, str(child.request_id))])  # nobody waits for the work of the other any more
+            self._send([retraction_stanza(jid, str(child.request_id))])  # so that the peer stops its turn
             raise
 
     async def tell(self, jid: str, request: AgentRequest | Mapping[str, Any] | str) -> None:
-        """Sends a request and does not wait; what is answered is dropped."""
+        """Send a request without waiting. Its reply is dropped. `RequestTooLongError` as for `ask`."""
         self._send([self._stanza(jid, as_request(request))])
 
     def _stanza(self, jid: str, request: AgentRequest) -> str:
@@ -256,7 +260,7 @@ class Peers:
 
 
 def as_request(request: AgentRequest | Mapping[str, Any] | str) -> AgentRequest:
-    """A request as it is; a payload or a text as a child of the request that this task answers, if there is one."""
+    """Return a request as it is. Make a payload or a text a child of the request that this task answers, if there is one."""
     if isinstance(request, AgentRequest):
         return request
     payload = {"query": request} if isinstance(request, str) else dict(request)
@@ -265,16 +269,16 @@ def as_request(request: AgentRequest | Mapping[str, Any] | str) -> AgentRequest:
 
 
 def command_request(command: str) -> AgentRequest:
-    """A command of an agent or its platform as a request, as people write it: `/history 50`."""
+    """Make a request of a command of an agent or its platform, written as people do: `/history 50`."""
     return AgentRequest(session_id=uuid4(), payload={"query": command}, metadata={COMMAND_METADATA: True})
 
 
 def encode_request(
     source: str, to: str, request: AgentRequest, thread: str | None, stanza_bytes: int = MAX_REQUEST_BYTES, hops: int = 0
 ) -> str:
-    """The stanza of a request; its id is the request's, so that a bounce names it. The session stays at home.
+    """Encode a request as a stanza. The stanza has the id of the request, so that a bounce names it.
 
-    RequestTooLong where it has more than `stanza_bytes`.
+    The id of the session is not sent. `RequestTooLongError` if the stanza has more than `stanza_bytes`.
     """
     dumped = request.dump(exclude={"session_id"})
     stanza = request_stanza(to, dumped, source=f"xmpp:{source}", thread=thread, stanza_id=str(request.request_id), hops=hops)

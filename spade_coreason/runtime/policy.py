@@ -61,9 +61,9 @@ class Timings:
     typing_after_s: float = 0.2
     """Time after which typing is shown."""
     typing_again_s: float = 20.0
-    """Interval at which typing is shown again, because clients stop to show it."""
+    """Interval at which typing is shown again, because clients stop showing it."""
     first_words_s: float = 0.015
-    """Time to the first message of a stream. A stream that ends earlier is one message. 50 ms is the limit for first words."""
+    """Time to the first message of a stream, to show its first words within 50 ms. A shorter stream is one message."""
     growth_s: float = 1.0
     """Least interval between two corrections of a message."""
 

@@ -113,8 +113,8 @@ class Response:
 
     async def error(self, message: str, details: dict[str, Any] | None = None, recoverable: bool = False) -> None:
         """Emit an error of the whole request. Only `message` is sent; `details` do not leave the process."""
-        ident = self.part_id(self._next_number())
-        self.report_error(UserErrorBlock(id=ident, user_message=message, technical_details=details, recoverable=recoverable))
+        block_id = self.part_id(self._next_number())
+        self.report_error(UserErrorBlock(id=block_id, user_message=message, technical_details=details, recoverable=recoverable))
 
     async def create_stream(self, title: str | None = None, metadata: dict[str, Any] | None = None) -> Stream:
         """Open a stream: a text that is sent in pieces."""

@@ -29,7 +29,7 @@ class Purged(NamedTuple):
 class RetentionJob:
     """The daily deletion of one agent's old turns and conversations, in small transactions between those of turns.
 
-    A conversation with a running turn is left until the next day. `cancel_compaction` ends the summary of a conversation.
+    A conversation with a running turn is left until the next day. `cancel_compaction` stops the work on a summary of one.
     """
 
     def __init__(

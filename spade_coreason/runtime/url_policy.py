@@ -1,4 +1,4 @@
-"""Where a stranger's link may lead: to web servers of the public internet, and nowhere else without leave."""
+"""The URLs and addresses that a stranger's link may lead to: web servers of the public internet, unless allowed."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
 Address: TypeAlias = IPv4Address | IPv6Address
 
-# Beside what `ipaddress` calls not global: its lists differ between versions of Python, and these have to be out in each.
+# In addition to the networks that `ipaddress` calls not global: its lists differ between versions of Python, and these must
+# be refused in each.
 _PRIVATE_IPV4 = [
     ip_network(text)
     for text in (
         "0.0.0.0/8",  # this host
         "10.0.0.0/8",
-        "100.64.0.0/10",  # behind a provider's translation
+        "100.64.0.0/10",  # carrier-grade NAT
         "127.0.0.0/8",
         "169.254.0.0/16",  # link-local; a cloud's metadata
         "172.16.0.0/12",
@@ -36,7 +37,7 @@ _PRIVATE_IPV4 = [
     )
 ]
 
-_PUBLIC_IPV6 = IPv6Network("2000::/3")  # all that is assigned to anybody; loopback, private, link-local, multicast lie outside
+_PUBLIC_IPV6 = IPv6Network("2000::/3")  # all assigned addresses; loopback, private, link-local and multicast lie outside
 
 _PRIVATE_IPV6 = [
     ip_network(text)
@@ -48,12 +49,12 @@ _PRIVATE_IPV6 = [
     )
 ]
 
-# Here the last 32 bits are the address that is meant: IPv4-mapped, and NAT64 as networks without IPv4 use it (RFC 6052).
+# The last 32 bits are the real address: IPv4-mapped, and NAT64 as networks without IPv4 use it (RFC 6052).
 _IPV4_IN_IPV6 = [IPv6Network("::ffff:0:0/96"), IPv6Network("64:ff9b::/96")]
 
 
 def is_public(address: Address) -> bool:
-    """Whether it is a unicast address that anybody may reach."""
+    """Return True for a unicast address of the public internet."""
     if isinstance(address, IPv6Address):
         for carrier in _IPV4_IN_IPV6:
             if address in carrier:
@@ -66,14 +67,14 @@ def is_public(address: Address) -> bool:
 
 
 def is_in_networks(address: Address, networks: Iterable[str]) -> bool:
-    """Whether it lies in one of these (`"10.1.0.0/16"`); an IPv4-mapped one is not in a network of IPv4."""
+    """Return True if an address is in one of the networks (`"10.1.0.0/16"`). IPv4-mapped addresses are in no IPv4 network."""
     return any(address in ip_network(text) for text in networks)
 
 
 def parse_literal(host: str) -> Address | None:
-    """The address that a host name is, in its one canonical form; None for a name. ValueError for any other form.
+    """Parse a host as an address in its canonical form. Return None for a name; `ValueError` for any other form.
 
-    `127.1`, `0177.0.0.1` and `2130706433` are addresses to the C library and names to others; they are refused for that.
+    `127.1`, `0177.0.0.1` and `2130706433` are addresses to the C library and names to others, so they are refused.
     """
     if ":" in host or host.replace(".", "").isdigit():
         return ip_address(host)
@@ -81,8 +82,7 @@ def parse_literal(host: str) -> Address | None:
 
 
 ResolveHost: TypeAlias = Callable[[str, int], Awaitable[Collection[str]]]
-
-"""The addresses of a host, as texts; OSError where there is none."""
+"""A function that returns the addresses of a host and port as texts. `OSError` if there is none."""
 
 _MAX_URL_CHARACTERS = 2048
 
@@ -90,20 +90,23 @@ _HOST = re.compile(r"[a-zA-Z0-9._-]{1,253}|[0-9a-fA-F:.]+")
 
 
 async def resolve_host(host: str, port: int) -> list[str]:
-    """The addresses of a host, as the system knows them."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(sockaddr[0]) for *_, sockaddr in found]
+    """Return the addresses of a host from the resolver of the system."""
+    infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(sockaddr[0]) for *_, sockaddr in infos]
 
 
 @dataclass(frozen=True, slots=True)
 class UrlPolicy:
-    """What leave there is, and who resolves names."""
+    """The limits for one fetch.
+
+    `allow_private` is True for all addresses, or the allowed private networks. `resolve` returns the addresses of a host.
+    """
 
     allow_private: bool | Sequence[str]
     resolve: ResolveHost
 
     def check(self, url: str) -> URL:
-        """The URL as the connection will read it, so that nobody reads it in two ways. FetchError if it may not be."""
+        """Parse a URL as the connection will, so that check and connection agree. `FetchError` if it is not allowed."""
         from yarl import URL
 
         if len(url) > _MAX_URL_CHARACTERS or re.search(r"[\x00-\x20\x7f]", url):
@@ -124,25 +127,25 @@ class UrlPolicy:
         return parsed
 
     async def resolve_addresses(self, url: URL) -> list[str]:
-        """All addresses of the host, each of which may be connected to. One that may not spoils them all."""
+        """Return all addresses of the host. `FetchError` if one of them is not allowed."""
         host, port = url.raw_host or "", url.port or 0
         try:
             address = parse_literal(host)
         except ValueError as error:
             raise FetchError(str(url), "its host is an address in no usual form") from error
         if address is not None:
-            found: list[Address] = [address]
+            addresses: list[Address] = [address]
         else:
             try:
-                found = [ip_address(text) for text in await self.resolve(host, port)]
+                addresses = [ip_address(text) for text in await self.resolve(host, port)]
             except (OSError, ValueError) as error:  # UnicodeError, which a label of 64 characters is, is a ValueError
                 raise FetchError(str(url), f"there is no host {host}") from error
-        if not found:
+        if not addresses:
             raise FetchError(str(url), f"there is no host {host}")
-        for one in found:
-            if not self._is_allowed(one):
+        for address in addresses:
+            if not self._is_allowed(address):
                 raise FetchError(str(url), f"{host} is not in the public internet; allow_private can name networks of your own")
-        return [str(one) for one in dict.fromkeys(found)]
+        return [str(address) for address in dict.fromkeys(addresses)]
 
     def _is_allowed(self, address: Address) -> bool:
         if isinstance(self.allow_private, bool):
