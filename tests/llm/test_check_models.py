@@ -36,7 +36,7 @@ async def test_what_is_wrong_with_a_model_is_known_before_somebody_asks(
     async with ChatServer(says("never")) as server:
         server.models = models
         found: Sequence[Any] = await thinker(server.url).examine_models()
-        assert [(str(one).replace(server.url, "URL"), one.may_pass) for one in found] == problems
+        assert [(str(one).replace(server.url, "URL"), one.is_transient) for one in found] == problems
         assert (server.keys, server.asked) == (["Bearer sk-secret"], [])
     [away] = await thinker(server.url).examine_models()
     assert str(away) == f"the language model at {server.url}: cannot be reached"

@@ -32,7 +32,7 @@ def seen(client: StockClient, agent: str) -> set[str]:
 
 async def knows(agent: Any, who: str) -> None:
     """The agent has taken everything that came before."""
-    await eventually(lambda: who in agent.door.admissions._refused)
+    await eventually(lambda: who in agent.door.access_requests._refused)
 
 
 async def test_an_operator_is_asked_once_and_lets_somebody_in_for_good(real_server: XmppServer, tmp_path: Path) -> None:
