@@ -187,7 +187,7 @@ class Archive:
         came = self.received_count
         while True:
             try:
-                page = await self._request_page(archive_query, after=position.archive_id, since=oldest, most=self.page_size)
+                page = await self._request_page(archive_query, after=position.archive_id, since=oldest, max_messages=self.page_size)
             except IqError as error:
                 if error.condition != "item-not-found" or not position.archive_id:
                     raise

@@ -67,7 +67,7 @@ class AdHocCommands:
             found = [command for command in self._commands_for(requester) if command.node == node]
             if not found:
                 return None
-            identity = {"category": "automation", "type": "command-node", "name": found[0].entry}
+            identity = {"category": "automation", "type": "command-node", "name": found[0].menu_label}
             features = [COMMANDS_NAMESPACE, FORM_NAMESPACE]
         SubElement(query, f"{{{_DISCO_INFO}}}identity", identity)
         for feature in features:
@@ -89,7 +89,7 @@ class AdHocCommands:
             return self._disco.static.get_items(jid, node, requester, data)
         query = Element(f"{{{_DISCO_ITEMS}}}query", {"node": COMMANDS_NAMESPACE})
         for command in self._commands_for(str(requester or "")):
-            item = {"jid": self._connection.client.boundjid.full, "node": command.node, "name": command.entry}
+            item = {"jid": self._connection.client.boundjid.full, "node": command.node, "name": command.menu_label}
             SubElement(query, f"{{{_DISCO_ITEMS}}}item", item)
         return DiscoItems(xml=query)
 

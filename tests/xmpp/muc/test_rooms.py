@@ -414,7 +414,7 @@ async def test_a_room_that_has_lost_it_without_a_word_is_joined_again(real_serve
     room = new_room()
 
     def impatient(host: Any) -> None:
-        host.rooms.watch.silence_s = 0.2
+        host.rooms.ping.silence_s = 0.2
 
     async with StockClient(*await real_server.account(), real_server) as client:
         alice = await Person(client, room, "Alice").enter()
