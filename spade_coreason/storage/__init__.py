@@ -8,6 +8,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "audit": ["AuditRecord", "AuditVerification"],
         "backup": ["BackupInfo", "ProgressCallback", "back_up", "restore"],
+        "compaction": ["COMPACTION_VARIABLE", "CompactionState", "NO_COMPACTION"],
         "database": ["Database", "OnCommit"],
         "dedup": ["DUPLICATE_DAYS"],
         "health": ["check_health"],
@@ -25,6 +26,5 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "open": ["open_database"],
         "records": ["DeletionReport", "InboxRecord", "StoredConversation", "TurnRecord", "Variable"],
         "repository": ["AgentRepository", "list_stored_agents"],
-        "window": ["COMPACTION_VARIABLE", "CompactionState", "NO_COMPACTION"],
     },
 )

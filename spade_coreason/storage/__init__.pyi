@@ -8,6 +8,11 @@ from .backup import (
     back_up as back_up,
     restore as restore,
 )
+from .compaction import (
+    COMPACTION_VARIABLE as COMPACTION_VARIABLE,
+    NO_COMPACTION as NO_COMPACTION,
+    CompactionState as CompactionState,
+)
 from .database import (
     Database as Database,
     OnCommit as OnCommit,
@@ -47,9 +52,4 @@ from .records import (
 from .repository import (
     AgentRepository as AgentRepository,
     list_stored_agents as list_stored_agents,
-)
-from .window import (
-    COMPACTION_VARIABLE as COMPACTION_VARIABLE,
-    NO_COMPACTION as NO_COMPACTION,
-    CompactionState as CompactionState,
 )

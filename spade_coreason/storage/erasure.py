@@ -13,11 +13,11 @@ from ..contracts import ConversationState
 from ..domain.identifiers import candidate_conversation_ids
 from ..domain.preferences import PREFERENCES
 from . import audit
+from .compaction import delete_summary
 from .database import Database, to_micros
 from .knowledge import Shelf, delete_shelves, delete_turn_documents
 from .records import DeletionReport, StoredConversation, conversation_from_row
 from .schema import CLOSED, conversations, inbox, interactions, variables
-from .window import delete_summary
 
 REFUSED_SCOPE = "refused"
 

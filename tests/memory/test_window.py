@@ -30,7 +30,7 @@ from spade_coreason.memory.openai_api import OpenAIApi
 from spade_coreason.memory.session import Session
 from spade_coreason.memory.summaries import ModelSummariser
 from spade_coreason.runtime.policy import Keep, Retention
-from spade_coreason.storage.window import COMPACTION_VARIABLE
+from spade_coreason.storage.compaction import COMPACTION_VARIABLE
 
 from ..support.errors import ExpectedErrors
 from ..support.model_server import ModelServer
