@@ -11,6 +11,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "compaction": ["COMPACTION_VARIABLE", "CompactionState", "NO_COMPACTION"],
         "database": ["Database", "OnCommit"],
         "dedup": ["DUPLICATE_DAYS"],
+        "factory": ["open_database"],
         "health": ["check_health"],
         "inbox": ["Inbox"],
         "knowledge": [
@@ -23,7 +24,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "turn_document_name",
         ],
         "lock": ["lock_database", "lock_directory"],
-        "open": ["open_database"],
         "records": ["DeletionReport", "InboxRecord", "StoredConversation", "TurnRecord", "Variable"],
         "repository": ["AgentRepository", "list_stored_agents"],
     },

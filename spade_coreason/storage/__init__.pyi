@@ -20,6 +20,9 @@ from .database import (
 from .dedup import (
     DUPLICATE_DAYS as DUPLICATE_DAYS,
 )
+from .factory import (
+    open_database as open_database,
+)
 from .health import (
     check_health as check_health,
 )
@@ -38,9 +41,6 @@ from .knowledge import (
 from .lock import (
     lock_database as lock_database,
     lock_directory as lock_directory,
-)
-from .open import (
-    open_database as open_database,
 )
 from .records import (
     DeletionReport as DeletionReport,

@@ -26,7 +26,7 @@ from ..contracts.base import utc_now
 from ..exceptions import StoreError
 from . import schema
 from .database import Database, create_tables
-from .open import open_database
+from .factory import open_database
 
 FORMAT = 1
 _INFO_FILE, _DATABASE_FILE, _MEMORY_DIR = "about.json", "platform.db", "memory"
