@@ -17,7 +17,7 @@ from ..domain.preferences import PREFERENCES
 from ..exceptions import StoreError
 from .audit import AuditTrail
 from .database import Database, QueryGenerator, from_micros, to_micros
-from .erasure import PERSON_SCOPES, REFUSED_SCOPE, RetentionRepository, delete_everything, delete_person_copies, delete_refusal
+from .erasure import PERSON_SCOPES, REFUSED_SCOPE, delete_everything, delete_person_copies, delete_refusal
 from .inbox import Inbox
 from .knowledge import KnowledgeRepository
 from .records import (
@@ -28,6 +28,7 @@ from .records import (
     conversation_columns,
     conversation_from_row,
 )
+from .retention import RetentionRepository
 from .schema import audit, conversations, inbox, interactions, shelves, variables
 from .statements import FIND_CONVERSATIONS, LOAD_HISTORY, LOAD_VARIABLES, MAX_CANDIDATE_IDS, SAVE_CONVERSATION, SAVE_VARIABLE
 
