@@ -15,7 +15,6 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from sqlalchemy import URL, Connection, func, inspect, select, text
@@ -87,19 +86,6 @@ _MAX_GATHER_ROUNDS = 8
 _LONE_TURN_WRITES = 2
 
 """So many writes has a turn that is alone: its request, and its end."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def to_micros(moment: datetime) -> int:
-    """A time as the tables hold it."""
-    since = moment - _EPOCH
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds  # to divide timedeltas takes longer
-
-
-def from_micros(micros: int) -> datetime:
-    """A time as everybody else holds it."""
-    return _EPOCH + timedelta(microseconds=micros)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, delete, func, select
 
-from .database import Database, OnCommit, from_micros, to_micros
+from .database import Database, OnCommit
 from .dedup import DUPLICATE_DAYS, insert_unless_duplicate
 from .records import InboxRecord, PendingRequest, StoredConversation, TurnRecord, Variable, conversation_columns
-from .schema import ANSWERED, CLOSED, RECEIVED, inbox
+from .schema import ANSWERED, CLOSED, RECEIVED, from_micros, inbox, to_micros
 from .statements import ADD_INTERACTION, ANSWER, CLOSE, RECEIVE, SAVE_CONVERSATION, SAVE_VARIABLE
 
 

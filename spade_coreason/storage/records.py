@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from ..contracts import ConversationRecord, ConversationState
 from ..domain.conversation import ConversationStatus
 from ..domain.value import value
-from .database import from_micros, to_micros
-from .schema import conversations
+from .schema import conversations, from_micros, to_micros
 
 
 @value

@@ -16,7 +16,7 @@ from ..domain.identifiers import choose_conversation_id
 from ..domain.preferences import PREFERENCES
 from ..exceptions import StoreError
 from .audit import AuditTrail
-from .database import Database, QueryGenerator, from_micros, to_micros
+from .database import Database, QueryGenerator
 from .erasure import PERSON_SCOPES, REFUSED_SCOPE, delete_everything, delete_person_copies, delete_refusal
 from .inbox import Inbox
 from .knowledge import KnowledgeRepository
@@ -29,7 +29,7 @@ from .records import (
     conversation_from_row,
 )
 from .retention import RetentionRepository
-from .schema import audit, conversations, inbox, interactions, shelves, variables
+from .schema import audit, conversations, from_micros, inbox, interactions, shelves, to_micros, variables
 from .statements import FIND_CONVERSATIONS, LOAD_HISTORY, LOAD_VARIABLES, MAX_CANDIDATE_IDS, SAVE_CONVERSATION, SAVE_VARIABLE
 
 _CONVERSATION_PAGE = 50  # are looked through for a turn

@@ -10,11 +10,11 @@ from sqlalchemy import Connection, Select, delete, false, or_, select
 
 from ..contracts import ConversationState
 from .compaction import delete_summary
-from .database import Database, to_micros
+from .database import Database
 from .erasure import PERSON_SCOPES
 from .knowledge import delete_turn_documents
 from .records import StoredConversation, conversation_from_row
-from .schema import conversations, interactions, variables
+from .schema import conversations, interactions, to_micros, variables
 
 
 class RetentionRepository:

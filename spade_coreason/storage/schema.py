@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -163,3 +165,16 @@ audit_heads = Table(
 
 NUMBERED = (inbox, interactions, conversations, shelves, documents, passages)
 """The tables whose row ids are made by the one process that owns the database."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def to_micros(moment: datetime) -> int:
+    """A time as the tables hold it."""
+    since = moment - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds  # to divide timedeltas takes longer
+
+
+def from_micros(micros: int) -> datetime:
+    """A time as everybody else holds it."""
+    return _EPOCH + timedelta(microseconds=micros)
