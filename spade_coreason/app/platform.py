@@ -10,7 +10,6 @@ import secrets
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -18,34 +17,36 @@ from typing import Any
 
 import aiofiles
 
-from ..config import AgentSettings, RetentionLimits, RetentionSettings, RunFile, Settings, write_private_json, write_run_file
-from ..contracts import ConversationState, MemoryConfig
-from ..domain.access import AccessPolicy
-from ..domain.avatar import Avatar, read_avatar
-from ..domain.conversation import Rules
-from ..domain.jid import bare_jid, local_part
+from ..config import AgentSettings, RunFile, Settings, write_private_json, write_run_file
+from ..domain.jid import bare_jid
 from ..exceptions import ConfigError, ConnectError, CoReasonError, DataDirectoryInUseError, ServerError, StoreError
 from ..memory import AgentInteractionMemory, Embedder, Knowledge, Usage
 from ..runtime import (
     Files,
     InboundGateway,
     Injectables,
-    Keep,
     OnConversationEnd,
     OpenRequests,
     Peers,
     PlatformStatus,
-    Policy,
-    Retention,
     Runner,
     find_agents,
     load_agent,
 )
 from ..storage import AgentRepository, Database, KnowledgeRepository, lock_database, lock_directory, open_database
-from ..xmpp import AddressInUseError, HostedAgent, LocalServer, RoomConfig, ServerEndpoint, run_local_server, select_server
-from .factories import build_embedder, build_memory_config, build_memory_limits, build_summariser, build_token_counter
+from ..xmpp import AddressInUseError, HostedAgent, LocalServer, ServerEndpoint, run_local_server, select_server
+from .factories import (
+    build_access_policy,
+    build_embedder,
+    build_memory_limits,
+    build_policy,
+    build_room_configs,
+    build_summariser,
+    build_token_counter,
+    load_avatar,
+)
 from .knowledge_socket import serve_knowledge_socket
-from .status_socket import serve_status
+from .status_socket import serve_status_socket
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +158,7 @@ class Platform:
         for place, agent in placed:
             self._assemble(place, agent)
         await self._create_accounts()
-        await self._stack.enter_async_context(serve_status(settings.data_dir, self.status))
+        await self._stack.enter_async_context(serve_status_socket(settings.data_dir, self.status))
         await self._stack.enter_async_context(serve_knowledge_socket(settings.data_dir, self._knowledge))
         await self._start_agents()
         await self._write_run_file()
@@ -223,7 +224,7 @@ class Platform:
         given = settings.password.get_secret_value() if settings.password is not None else None
         password = given or self._passwords.get(jid, "")
         is_registered_here = settings.register_account and self.server is None
-        avatar, rooms = _load_avatar(settings.avatar, place), _build_room_configs(settings)
+        avatar, rooms = load_avatar(settings, place), build_room_configs(settings)
         host = HostedAgent(settings.jid, password, self.endpoint, register=is_registered_here, avatar=avatar, rooms=rooms)
         requests = OpenRequests()
         peers = Peers(jid, requests, host.send, self.settings.limits.stanza_bytes)
@@ -256,15 +257,7 @@ class Platform:
             count_tokens=build_token_counter(own, self.settings.project, f"{place}.memory.tokenizer"),
             usage=usage,
         )
-        admitted = self.settings.access_of(settings)
-        access = AccessPolicy(
-            jid,
-            admitted.allow,
-            admitted.rooms,
-            operators=admitted.operators,
-            roster=admitted.roster,
-            ask=admitted.ask,
-        )
+        access = build_access_policy(self.settings, settings)
         host.serve(runner, InboundGateway(runner, requests, access, host.send))
         self.agents[jid] = host
         self.runners[jid] = runner
@@ -343,59 +336,5 @@ def _place_errors(kind: type[CoReasonError], place: str) -> Iterator[None]:
         raise
 
 
-def _load_avatar(path: Path | None, place: str) -> Avatar | None:
-    try:
-        return None if path is None else read_avatar(path)
-    except ValueError as error:  # it was there when the settings were read
-        raise ConfigError(f"{place}.avatar", str(error)) from error
-
-
 def _delete_file(path: Path) -> None:
     path.unlink(missing_ok=True)
-
-
-def _build_room_configs(agent: AgentSettings) -> list[RoomConfig]:
-    return [
-        RoomConfig(
-            room.jid,
-            room.nick or local_part(agent.jid),
-            room.password.get_secret_value() if room.password is not None else None,
-            room.answers,
-            room.agent_turns,
-        )
-        for room in agent.rooms
-    ]
-
-
-def _build_retention(settings: RetentionSettings) -> Retention:
-    def keep(rule: RetentionLimits) -> Keep:
-        return Keep(timedelta(days=rule.days) if rule.days else None, rule.turns or None)
-
-    own = {ConversationState(state): keep(rule) for state, rule in settings.states if rule is not None}
-    return Retention(keep(settings), own)
-
-
-def build_policy(settings: Settings, agent: AgentSettings, memory: MemoryConfig | None) -> Policy:
-    """How an agent is run: its own keys where it has some, the common ones elsewhere; of memory what its manifest says."""
-    rules = settings.conversation_of(agent)
-    return Policy(
-        rules=Rules(
-            max_interactions=rules.max_interactions,
-            cooldown=timedelta(seconds=rules.cooldown_s),
-            timeout=timedelta(seconds=rules.timeout_s),
-            max_failures=rules.max_failures,
-        ),
-        memory=build_memory_config(settings.memory, agent.memory, memory),
-        retention=_build_retention(rules.retention),
-        assist_timeout_s=rules.assist_timeout_s,
-        lifecycle=rules.lifecycle,
-        idle_shutdown_s=rules.idle_shutdown_s,
-        on_restart=rules.on_restart,
-        commands=rules.commands,
-        operators=frozenset(settings.access_of(agent).operators),
-        thoughts=rules.thoughts,
-        concurrency=settings.limits.concurrency,
-        queue=settings.limits.queue,
-        stanza_bytes=settings.limits.stanza_bytes,
-        file_over_bytes=settings.limits.file_over_bytes,
-    )

@@ -15,7 +15,7 @@ STATUS_SOCKET = "status.sock"
 
 
 @asynccontextmanager
-async def serve_status(data_dir: Path, get_status: Callable[[], Awaitable[PlatformStatus]]) -> AsyncIterator[None]:
+async def serve_status_socket(data_dir: Path, get_status: Callable[[], Awaitable[PlatformStatus]]) -> AsyncIterator[None]:
     """Tells whoever connects to the socket in `data_dir` (0600) what `get_status` says, for the time of the block.
 
     To be called by the process that owns the directory.

@@ -18,7 +18,7 @@ from spade_coreason import (
     ResponseHandler,
     SessionHandle,
 )
-from spade_coreason.app.platform import build_policy
+from spade_coreason.app.factories import build_policy
 from spade_coreason.config.loader import load_settings
 from spade_coreason.contracts import MemoryConfig
 from spade_coreason.domain.conversation import Rules
