@@ -1,4 +1,4 @@
-"""SQL: a database with group commit on SQLite or PostgreSQL, repositories, inbox, audit trail, backups."""
+"""SQL storage: the database (SQLite or PostgreSQL, group commit), repositories, inbox, audit trail and backups."""
 
 import lazy_loader
 

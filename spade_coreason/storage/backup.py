@@ -1,8 +1,8 @@
-"""A backup: everything that is kept, of one moment, in one tar file; the same for SQLite and PostgreSQL.
+"""Backups: all stored data of one moment in one tar file, in the same format for SQLite and PostgreSQL.
 
 about.json     {"format": 1, "schema": "0001", "program": "0.1.0", "created_at": …, "rows": {table: count}, "memories": 3}
-platform.db    the database as a SQLite file, whatever it came from
-memory/…       the interaction memories as they are
+platform.db    the database as a SQLite file, also if it comes from PostgreSQL
+memory/…       the files of the interaction memories, unchanged
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _INFO_FILE, _DATABASE_FILE, _MEMORY_DIR = "about.json", "platform.db", "memory"
 _PAGE_ROWS = 1000
 
 ProgressCallback: TypeAlias = Callable[[int, int], None]
-"""Called now and then with the rows that are done, and all."""
+"""A function that is called from time to time with the number of finished rows and the number of all rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackupInfo:
-    """What a backup holds: rows by table, and memory files."""
+    """The contents of a backup: the number of rows by table, and the number of memory files."""
 
     schema: str
     program: str
@@ -49,7 +49,10 @@ class BackupInfo:
 
 
 async def back_up(database: Database, memory_dir: Path, target: Path, program: str, progress: ProgressCallback) -> BackupInfo:
-    """Writes the backup `target`; nobody has to stop for it. StoreError where that file is there already."""
+    """Write a backup to the file `target`. The platform may keep running.
+
+    Raise StoreError if the file exists already or cannot be written.
+    """
     _require_free(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +67,7 @@ async def back_up(database: Database, memory_dir: Path, target: Path, program: s
 async def _back_up(
     database: Database, memory_dir: Path, target: Path, directory: Path, program: str, progress: ProgressCallback
 ) -> BackupInfo:
-    # The memories first. What a turn remembers is there before the turn is: of what is in both, the newer is the database.
+    # Copy the memories first. The facts of a turn are stored before the turn, so that the database is the newer of the two.
     memories = await asyncio.to_thread(_copy_memories, memory_dir, directory / _MEMORY_DIR)
 
     def work(source: Connection) -> dict[str, int]:
@@ -75,16 +78,17 @@ async def _back_up(
         return rows
 
     rows = await database.read(work)
-    about = BackupInfo(schema.REVISION, program, utc_now().isoformat(timespec="seconds"), rows, memories)
-    (directory / _INFO_FILE).write_text(json.dumps(asdict(about), indent=2))
+    info = BackupInfo(schema.REVISION, program, utc_now().isoformat(timespec="seconds"), rows, memories)
+    (directory / _INFO_FILE).write_text(json.dumps(asdict(info), indent=2))
     await asyncio.to_thread(_pack, directory, target)
-    return about
+    return info
 
 
 async def restore(database: Database, memory_dir: Path, source: Path, progress: ProgressCallback) -> BackupInfo:
-    """Fills an empty database and an empty memory directory from a backup. StoreError where either is not empty.
+    """Fill an empty database and an empty memory directory from a backup.
 
-    A backup of an older version is migrated; one of a newer version is refused. All rows go in, or none.
+    A backup of an older version is migrated. Either all rows are restored or none. Raise StoreError if the database or the
+    directory is not empty, or if the backup is damaged or of a newer version.
     """
     _require_empty(memory_dir)
     if occupied := await database.read(_first_table_with_rows):
@@ -92,16 +96,16 @@ async def restore(database: Database, memory_dir: Path, source: Path, progress: 
     memory_dir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".restore.", dir=memory_dir.parent) as name:
         directory = Path(name)
-        about = await asyncio.to_thread(_unpack, source, directory)
-        if len(_find_memory_files(directory / _MEMORY_DIR)) != about.memories:
+        info = await asyncio.to_thread(_unpack, source, directory)
+        if len(_find_memory_files(directory / _MEMORY_DIR)) != info.memories:
             raise _damaged_error(source, _MEMORY_DIR)
-        # Opening it migrates it; it says so itself if it is of a newer version, or no database.
+        # Opening the file migrates it, and raises an error if it is of a newer version or no database.
         await (await open_database(f"sqlite+aiosqlite:///{directory / _DATABASE_FILE}", "off")).close()
 
         def work(target: Connection) -> dict[str, int]:
             with _connect_sqlite(directory / _DATABASE_FILE) as copy:
                 rows = _copy_tables(copy, target, progress)
-            for name, count in about.rows.items():
+            for name, count in info.rows.items():
                 if rows.get(name, 0) != count:
                     raise ValueError(name)
             return rows
@@ -112,11 +116,11 @@ async def restore(database: Database, memory_dir: Path, source: Path, progress: 
             raise _damaged_error(source, error) from error
         if (directory / _MEMORY_DIR).is_dir():
             os.rename(directory / _MEMORY_DIR, memory_dir)  # an empty directory is replaced
-    return BackupInfo(about.schema, about.program, about.created_at, rows, about.memories)
+    return BackupInfo(info.schema, info.program, info.created_at, rows, info.memories)
 
 
 def _first_table_with_rows(connection: Connection) -> str:
-    """The first table that holds something."""
+    """Return the name of the first table with rows; the empty string if there is none."""
     for table in schema.metadata.sorted_tables:
         if connection.execute(select(table).limit(1)).first() is not None:
             return table.name
@@ -179,7 +183,10 @@ def _find_memory_files(directory: Path) -> list[Path]:
 
 
 def _copy_memories(source: Path, target: Path) -> int:
-    """Each memory, file and journal, as it is between two writes; the lock is its own. A new one is a journal only."""
+    """Copy each memory, file and journal, and return the number of memories.
+
+    The lock of a memory keeps its agent from writing during the copy. A new memory consists of a journal only.
+    """
     target.mkdir(mode=0o700)
     files = _find_memory_files(source)
     for path in files:
@@ -210,22 +217,22 @@ def _unpack(source: Path, directory: Path) -> BackupInfo:
     try:
         with tarfile.open(source, "r:") as archive:
             archive.extractall(directory, filter=_filter_member)
-        about = BackupInfo(**json.loads((directory / _INFO_FILE).read_text()))
-        if not isinstance(about.rows, dict) or not isinstance(about.memories, int):
+        info = BackupInfo(**json.loads((directory / _INFO_FILE).read_text()))
+        if not isinstance(info.rows, dict) or not isinstance(info.memories, int):
             raise ValueError(f"{_INFO_FILE} is damaged")
-        if about.format != FORMAT:
-            raise StoreError(f"{source}: was written by a newer version (format {about.format}); update spade-coreason")
+        if info.format != FORMAT:
+            raise StoreError(f"{source}: was written by a newer version (format {info.format}); update spade-coreason")
         if not (directory / _DATABASE_FILE).is_file():
             raise StoreError(f"{problem}: it holds no {_DATABASE_FILE}")
     except FileNotFoundError as error:
         raise StoreError(f"{source}: there is no such file" if not source.exists() else problem) from error
     except (OSError, ValueError, TypeError, EOFError, RecursionError, tarfile.TarError) as error:
         raise StoreError(f"{problem}: {' '.join(str(error).split())}") from error
-    return about
+    return info
 
 
 def _filter_member(member: tarfile.TarInfo, directory: str) -> tarfile.TarInfo:
-    """What a backup of ours has. A link, or a file with holes in it, would be something else than it says."""
+    """Accept only the members that a backup has. A link or a sparse file could restore other data than the backup shows."""
     is_file = member.isreg() and not member.issparse()
     name, *rest = member.name.split("/")
     is_known = is_file and (member.name in (_INFO_FILE, _DATABASE_FILE) or (name == _MEMORY_DIR and len(rest) == 1))

@@ -1,4 +1,4 @@
-"""How far the turns of a conversation are taken in, and what its summary says: a variable that the platform keeps."""
+"""The compaction state of a conversation: its summary, and the number of its last compacted turn. It is a variable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ COMPACTION_VARIABLE = "coreason.window"
 
 
 class CompactionState(NamedTuple):
-    """What a strategy did with the turns that left the window: up to `through` they are in the summary, or in the knowledge."""
+    """The result of compaction: turns up to number `through` are in `summary`, or in the knowledge of the conversation.
+
+    `strategy` is the memory strategy that compacted them.
+    """
 
     strategy: str = ""
     through: int = 0
@@ -22,12 +25,12 @@ class CompactionState(NamedTuple):
 
     @classmethod
     def from_json(cls, text: str) -> CompactionState:
-        """As it is stored."""
-        kept = json.loads(text)
-        return cls(kept["strategy"], kept["through"], kept.get("summary", ""))
+        """Read the stored form."""
+        fields = json.loads(text)
+        return cls(fields["strategy"], fields["through"], fields.get("summary", ""))
 
     def to_json(self) -> str:
-        """To be stored."""
+        """Return the form to store."""
         return json.dumps(self._asdict(), ensure_ascii=False)
 
 
@@ -35,9 +38,9 @@ NO_COMPACTION = CompactionState()
 
 
 def delete_summary(connection: Connection, conversation: int, through: int) -> None:
-    """Deletes the summary of a conversation (its row) whose turns up to `through` are deleted, in a transaction of others.
+    """Delete the summary of a conversation (its row id) whose turns up to `through` are deleted.
 
-    Those that are left are summarised anew.
+    The remaining turns are summarised again. Run this inside a transaction of the writer.
     """
     found = connection.execute(
         select(conversations.c.agent, conversations.c.conversation_id).where(conversations.c.id == conversation)
@@ -45,13 +48,13 @@ def delete_summary(connection: Connection, conversation: int, through: int) -> N
     if found is None:
         return
     agent, name = found
-    its = (
+    is_state = (
         (variables.c.agent == agent)
         & (variables.c.scope == "conversation")
         & (variables.c.holder == name)
         & (variables.c.name == COMPACTION_VARIABLE)
     )
-    text = connection.scalar(select(variables.c.value).where(its))
-    if text is not None and (kept := CompactionState.from_json(text)).summary:
-        anew = kept._replace(through=through, summary="")
-        connection.execute(update(variables).where(its).values(value=anew.to_json()))
+    text = connection.scalar(select(variables.c.value).where(is_state))
+    if text is not None and (state := CompactionState.from_json(text)).summary:
+        cleared = state._replace(through=through, summary="")
+        connection.execute(update(variables).where(is_state).values(value=cleared.to_json()))

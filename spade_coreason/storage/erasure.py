@@ -1,4 +1,4 @@
-"""What of an agent has been kept for long enough: found, and deleted from the oldest on."""
+"""Deletion of conversations, and of everything that an agent stores about a person."""
 
 from __future__ import annotations
 
@@ -15,63 +15,72 @@ from .records import DeletionReport, StoredConversation
 from .schema import CLOSED, conversations, inbox, interactions, variables
 
 REFUSED_SCOPE = "refused"
-
-"""The scope of who was told that they may not talk to an agent."""
-
+"""The scope of the variables that mark people whom an agent has refused."""
 PERSON_SCOPES = ("person", PREFERENCES, REFUSED_SCOPE)
-
-"""The scopes of variables that are about people."""
+"""The scopes of the variables that belong to people."""
 
 
 def delete_everything(
     connection: Connection, agent: str, records: Sequence[StoredConversation], person: str | None = None
 ) -> DeletionReport:
-    """Deletes conversations of an agent, and all else about a person (a bare JID), in a transaction of others."""
-    turns = values = requests = preferences = entries = 0
-    gone: list[Shelf] = []
-    for row in records:
-        turns += connection.execute(delete(interactions).where(interactions.c.conversation == row.id)).rowcount
-        values += connection.execute(_delete_variables(agent, "conversation", row.conversation_id)).rowcount
-        gone.append(Shelf("conversation", row.conversation_id))
-        connection.execute(delete(conversations).where(conversations.c.id == row.id))
+    """Delete conversations of an agent, and everything else about `person` (a bare JID) if one is given.
+
+    Run this inside a transaction of the writer.
+    """
+    turn_count = variable_count = request_count = preference_count = entry_count = 0
+    targets: list[Shelf] = []
+    for record in records:
+        turn_count += connection.execute(delete(interactions).where(interactions.c.conversation == record.id)).rowcount
+        variable_count += connection.execute(_delete_variables(agent, "conversation", record.conversation_id)).rowcount
+        targets.append(Shelf("conversation", record.conversation_id))
+        connection.execute(delete(conversations).where(conversations.c.id == record.id))
     if person is not None:
-        values += connection.execute(_delete_variables(agent, "person", person)).rowcount
-        preferences = connection.execute(_delete_variables(agent, PREFERENCES, person)).rowcount
+        variable_count += connection.execute(_delete_variables(agent, "person", person)).rowcount
+        preference_count = connection.execute(_delete_variables(agent, PREFERENCES, person)).rowcount
         delete_refusal(connection, agent, person)
-        gone += [Shelf("person", person), Shelf("conversation", candidate_conversation_ids(None, person, agent)[0])]
-        # The keys stay, so that a message that comes twice is still known.
-        theirs = update(inbox).where(inbox.c.agent == agent, inbox.c.sender == person)
-        waiting = theirs.where(inbox.c.state < CLOSED).values(state=CLOSED, request=None, answer=None)
-        requests = connection.execute(waiting).rowcount
-        connection.execute(theirs.values(sender=""))
-        entries = audit.erase_person_entries(connection, agent, person)
-    known = delete_shelves(connection, agent, gone)
-    return DeletionReport(tuple(row.conversation_id for row in records), turns, values, requests, preferences, known, entries)
+        targets += [Shelf("person", person), Shelf("conversation", candidate_conversation_ids(None, person, agent)[0])]
+        # The keys stay, so that a duplicate of a message is still recognised.
+        received = update(inbox).where(inbox.c.agent == agent, inbox.c.sender == person)
+        open_requests = received.where(inbox.c.state < CLOSED).values(state=CLOSED, request=None, answer=None)
+        request_count = connection.execute(open_requests).rowcount
+        connection.execute(received.values(sender=""))
+        entry_count = audit.erase_person_entries(connection, agent, person)
+    document_count = delete_shelves(connection, agent, targets)
+    return DeletionReport(
+        tuple(record.conversation_id for record in records),
+        turn_count,
+        variable_count,
+        request_count,
+        preference_count,
+        document_count,
+        entry_count,
+    )
 
 
 def delete_person_copies(connection: Connection, agent: str, record: StoredConversation) -> None:
-    """Deletes those variables of a conversation's owner that are the same there, and in no other conversation of theirs.
+    """Delete the owner's copies of the variables of a conversation.
 
-    What an agent stores without naming a scope is kept in both.
+    A variable that an agent stores without naming a scope is stored for the conversation and for its owner. A copy has the
+    same name and value in both. It is not deleted if another conversation of the owner has the same variable.
     """
-    theirs = select(conversations.c.conversation_id).where(
+    owned_ids = select(conversations.c.conversation_id).where(
         conversations.c.agent == agent, conversations.c.owner == record.owner
     )
-    kept = variables.alias()
-    the_same = select(kept.c.holder).where(
-        kept.c.agent == agent,
-        kept.c.scope == "conversation",
-        kept.c.holder.in_(theirs),
-        kept.c.name == variables.c.name,
-        kept.c.value == variables.c.value,
+    other = variables.alias()
+    equal = select(other.c.holder).where(
+        other.c.agent == agent,
+        other.c.scope == "conversation",
+        other.c.holder.in_(owned_ids),
+        other.c.name == variables.c.name,
+        other.c.value == variables.c.value,
     )
-    here = the_same.where(kept.c.holder == record.conversation_id).exists()
-    elsewhere = the_same.where(kept.c.holder != record.conversation_id).exists()
+    here = equal.where(other.c.holder == record.conversation_id).exists()
+    elsewhere = equal.where(other.c.holder != record.conversation_id).exists()
     connection.execute(_delete_variables(agent, "person", record.owner).where(here, ~elsewhere))
 
 
 def delete_refusal(connection: Connection, agent: str, person: str) -> None:
-    """Forgets that somebody was told that they may not talk to an agent."""
+    """Delete the mark that an agent has refused a person."""
     connection.execute(_delete_variables(agent, REFUSED_SCOPE, person))
 
 

@@ -1,4 +1,4 @@
-"""Open the database that a URL names."""
+"""The factory of databases: SQLite or PostgreSQL, by URL."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ async def open_database(
     timings: StoreTimings = StoreTimings(),  # noqa: B008 - it is frozen
     intercept: Intercept | None = None,
 ) -> Database:
-    """Open, create or migrate the database at `url`.
+    """Open the database at `url`; create or migrate it if necessary.
 
-    `url` is `sqlite+aiosqlite:///path` or `postgresql+asyncpg://user@host/name`. A database that is opened only to read waits
-    for no writer, and is neither created nor migrated. `durability`: "full" survives a power cut, "normal" the end of the
-    process, "off" is for tests. `intercept` stands between the callers and the writer. Raises StoreError, which names the
-    database and the problem.
+    `url` is `sqlite+aiosqlite:///path` or `postgresql+asyncpg://user@host/name`. With `reads_only`, opening waits for
+    no writer, and the database is neither created nor migrated. `durability`: "full" survives a power cut, "normal" survives
+    the end of the process, "off" is for tests. `intercept` receives each batch of writes before the writer does. Raise
+    StoreError, which names the database and the problem.
     """
     database = _create_database(url, durability, timings, intercept)
     try:

@@ -1,4 +1,4 @@
-"""Full text over the passages: FTS5 on SQLite, tsvector on PostgreSQL, with the same words found on both."""
+"""Full-text search in passages: FTS5 on SQLite, tsvector on PostgreSQL. Both find the same words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlalchemy import Connection, text
 from ..domain.text import search_forms
 
 _SQLITE = (
-    # The shelf is a word, too: what is on another's is not even looked at.
+    # The shelf is indexed as a word too, so that a search does not read passages on other shelves.
     "CREATE VIRTUAL TABLE passage_words USING fts5(shelf, words, content='passages', content_rowid='id',"
     ' tokenize="unicode61 remove_diacritics 0")',
     "CREATE TRIGGER passage_added AFTER INSERT ON passages BEGIN"
@@ -30,7 +30,7 @@ _FIND_SQLITE = text(
 _FIND_POSTGRESQL = text(
     "SELECT id, words, length(text) AS size FROM passages, to_tsquery('simple', :query) AS query"
     " WHERE shelf = ANY(:shelves) AND found_by @@ query"
-    # 1: a longer passage with as many of the words is less about them.
+    # 1: a longer passage with the same number of matches ranks lower.
     " ORDER BY ts_rank(found_by, query, 1) DESC, id LIMIT :most"
 )
 _SIZES = text("SELECT sum(passages) AS passages, sum(characters) AS characters FROM documents WHERE shelf = ANY(:shelves)")
@@ -40,58 +40,66 @@ _FREQUENCIES = text(
     " FROM unnest(CAST(:forms AS text[])) AS form"
 )
 _RANKING_FACTOR = 4
-"""So many times the passages that are wanted are ranked by BM25 on PostgreSQL, which finds them by a measure of its own."""
+"""The number of candidates for each wanted passage on PostgreSQL.
+
+PostgreSQL selects candidates by a rank of its own, and `_bm25` ranks them again.
+"""
 _K1, _B = 1.2, 0.75
-"""The constants of BM25, as FTS5 has them."""
+"""The constants of BM25, with the values of FTS5."""
 
 
 def create(connection: Connection) -> None:
-    """Makes what searching needs, after the tables."""
+    """Create the search indexes. The tables must exist."""
     for statement in _SQLITE if connection.dialect.name == "sqlite" else _POSTGRESQL:
         connection.exec_driver_sql(statement)
 
 
 def drop(connection: Connection) -> None:
-    """Takes away what has no table of its own."""
+    """Drop the triggers and the index that do not go with the table `passages`."""
     if connection.dialect.name == "sqlite":
         for statement in ("DROP TRIGGER passage_added", "DROP TRIGGER passage_removed", "DROP TABLE passage_words"):
             connection.exec_driver_sql(statement)
 
 
 def find_passages(connection: Connection, shelves: Sequence[int], keywords: Sequence[str], limit: int) -> list[int]:
-    """The passages on these shelves with any of the words `keywords`, the best by BM25 first."""
+    """Return the ids of at most `limit` passages on these shelves that contain any of `keywords`, the best by BM25 first."""
     if not keywords or not shelves:
         return []
     forms = [form for word in keywords for form in search_forms(word)]
     if connection.dialect.name == "sqlite":
-        # Words are letters and digits; in quotes they are no operators of FTS5.
-        some = " OR ".join(f'"{form[:-1]}"*' if form.endswith("*") else f'"{form}"' for form in forms)
-        query = f"shelf : ({' OR '.join(map(str, shelves))}) AND words : ({some})"
+        # Words are letters and digits; quotes keep FTS5 from reading them as operators.
+        terms = " OR ".join(f'"{form[:-1]}"*' if form.endswith("*") else f'"{form}"' for form in forms)
+        query = f"shelf : ({' OR '.join(map(str, shelves))}) AND words : ({terms})"
         return list(connection.scalars(_FIND_SQLITE, {"query": query, "most": limit}))
-    on, queries = list(shelves), [form.replace("*", ":*") for form in forms]
-    asked = {"query": " | ".join(queries), "shelves": on, "most": limit * _RANKING_FACTOR}
-    found = connection.execute(_FIND_POSTGRESQL, asked).all()
-    if not found:
+    shelf_ids, queries = list(shelves), [form.replace("*", ":*") for form in forms]
+    parameters = {"query": " | ".join(queries), "shelves": shelf_ids, "most": limit * _RANKING_FACTOR}
+    candidates = connection.execute(_FIND_POSTGRESQL, parameters).all()
+    if not candidates:
         return []
-    counted = connection.execute(_FREQUENCIES, {"forms": queries, "shelves": on})
-    frequencies = {row.form.replace(":*", "*"): row.passages for row in counted}
-    sizes = connection.execute(_SIZES, {"shelves": on}).one()
+    counts = connection.execute(_FREQUENCIES, {"forms": queries, "shelves": shelf_ids})
+    frequencies = {row.form.replace(":*", "*"): row.passages for row in counts}
+    sizes = connection.execute(_SIZES, {"shelves": shelf_ids}).one()
     weights = {form: max(log((sizes.passages - n + 0.5) / (n + 0.5)), 1e-6) for form, n in frequencies.items()}
     average = sizes.characters / sizes.passages
-    return [row.id for row in sorted(found, key=lambda row: -_bm25(row.words.split(), row.size / average, weights))][:limit]
+    return [row.id for row in sorted(candidates, key=lambda row: -_bm25(row.words.split(), row.size / average, weights))][
+        :limit
+    ]
 
 
 def _bm25(words: Sequence[str], length: float, weights: Mapping[str, float]) -> float:
-    """Okapi BM25 of a passage; `length` is that of an average one times so many, `weights` are those of the forms of words."""
+    """Return the Okapi BM25 score of a passage.
+
+    `length` is its length divided by the average length. `weights` holds the weight of each form of a word.
+    """
     score = 0.0
     for form, weight in weights.items():
         stem = form.removesuffix("*")
-        often = sum(word.startswith(stem) for word in words) if form.endswith("*") else words.count(form)
-        score += weight * often * (_K1 + 1) / (often + _K1 * (1 - _B + _B * length))
+        frequency = sum(word.startswith(stem) for word in words) if form.endswith("*") else words.count(form)
+        score += weight * frequency * (_K1 + 1) / (frequency + _K1 * (1 - _B + _B * length))
     return score
 
 
 def purge_deleted_words(connection: Connection) -> None:
-    """Takes the words of what was deleted out of the file as well: FTS5 marks them as gone, and keeps them until it merges."""
+    """Remove the words of deleted passages from the file. FTS5 only marks them as deleted until it merges its segments."""
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql("INSERT INTO passage_words (passage_words) VALUES ('optimize')")

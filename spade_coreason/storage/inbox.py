@@ -1,4 +1,4 @@
-"""What an agent was asked: kept from before its acknowledgement until the whole answer has arrived."""
+"""The inbox: requests are stored before they are acknowledged, until the server has the whole reply."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .statements import ADD_INTERACTION, ANSWER, CLOSE, RECEIVE, SAVE_CONVERSATI
 
 
 class Inbox:
-    """The requests of one agent (a bare JID): received, answered, closed."""
+    """The requests of one agent (a bare JID). Each is received, then answered, then closed."""
 
     def __init__(self, database: Database, agent: str) -> None:
         self._database = database
@@ -31,15 +31,17 @@ class Inbox:
     def receive(
         self, key: bytes, sender: str, request: str | Callable[[], str], now: datetime, on_commit: OnCommit | None = None
     ) -> tuple[int, asyncio.Future[bool], bool]:
-        """Keeps a request, gives its row and a future: done when it is durable, False for a duplicate.
+        """Store a request. Return its row id, a future and a flag.
 
-        The third is whether it is surely none, and can be stored as far as is known: its turn may begin at once. `request` is
-        JSON, or a function that makes it, perhaps in the writer's thread, and is called only if the request is written. `on_commit`
-        follows, with what the future has.
+        The future is done when the request is durable; its result is False for a duplicate. The flag is True if the request is
+        certainly no duplicate and no failure of the database is known: its turn may begin at once.
+
+        `request` is JSON, or a function that returns it. The function may run in the writer's thread, and only if the request
+        is written. `on_commit` receives the result of the future.
         """
         database = self._database
         row = database.next_id("inbox")
-        # Python's sqlite3 looks through its adapters for whatever is no int, float, str or bytearray: also for bytes and None.
+        # Python's sqlite3 searches its adapters for every value but int, float, str and bytearray, also for bytes and None.
         values = (row, self._agent, bytearray(key), sender, to_micros(now), RECEIVED, request)
         if database.inbox_keys.find_rows(key):
             if not isinstance(request, str):
@@ -65,9 +67,10 @@ class Inbox:
         variables: Sequence[Variable] = (),
         on_commit: OnCommit | None = None,
     ) -> asyncio.Future[bool]:
-        """Stores the end of a request in one transaction: its turn, its conversation, its variables, its answer.
+        """Store the end of a request in one transaction: its turn, conversation, variables and reply.
 
-        Without an answer the request is closed at once. `on_commit` is called when it is durable, before whoever awaits it goes on.
+        Without a reply (`answer`) the request is closed at once. `on_commit` is called when everything is durable, before the
+        task that awaits the future continues.
         """
         rows: list[tuple[int, tuple[Any, ...]]] = [(SAVE_CONVERSATION, conversation_columns(self._agent, conversation))]
         if turn is not None:
@@ -94,46 +97,46 @@ class Inbox:
             self._open_rows.discard(inbox_row)
 
     def store_answer(self, inbox_row: int, answer: str) -> asyncio.Future[bool]:
-        """Stores the answer of a request that concerns no conversation any more."""
+        """Store the reply to a request that does not belong to a conversation any more."""
         return self._database.submit([(ANSWER, (inbox_row, ANSWERED, answer))])
 
     def close(self, inbox_row: int) -> None:
-        """The server has the whole answer: it will not be sent again. Written with whatever is written next."""
+        """Close a request whose whole reply the server has, so that it is not sent again. Stored with the next transaction."""
         self._open_rows.discard(inbox_row)
         self._database.submit_deferred([(CLOSE, (inbox_row,))])
 
     async def load_pending(self) -> list[PendingRequest]:
-        """The requests that are not closed, oldest first."""
+        """Return the requests that are not closed, oldest first."""
         if not self._open_rows:
             return []
-        among = inbox.c.id.between(min(self._open_rows), max(self._open_rows))
+        in_range = inbox.c.id.between(min(self._open_rows), max(self._open_rows))
         query = (
             select(inbox.c.id, inbox.c.key, inbox.c.request, inbox.c.answer, inbox.c.state)
-            .where(among, inbox.c.agent == self._agent, inbox.c.state < CLOSED)
+            .where(in_range, inbox.c.agent == self._agent, inbox.c.state < CLOSED)
             .order_by(inbox.c.id)
         )
-        found = await self._fetch_rows(query)
-        return [PendingRequest(r.id, r.key, r.request, r.answer) for r in found if r.id in self._open_rows]
+        rows = await self._fetch_rows(query)
+        return [PendingRequest(r.id, r.key, r.request, r.answer) for r in rows if r.id in self._open_rows]
 
     async def purge(self, now: datetime) -> None:
-        """Drops the closed requests that are too old to be duplicates."""
+        """Delete closed requests that are too old to have duplicates."""
         before = to_micros(now - timedelta(days=DUPLICATE_DAYS))
-        known = list(self._open_rows)
-        old = delete(inbox).where(inbox.c.agent == self._agent, inbox.c.state == CLOSED, inbox.c.received_at < before)
+        open_rows = list(self._open_rows)
+        statement = delete(inbox).where(inbox.c.agent == self._agent, inbox.c.state == CLOSED, inbox.c.received_at < before)
 
         def work(connection: Connection) -> int | None:
-            connection.execute(old)
+            connection.execute(statement)
             oldest: int | None = connection.scalar(select(func.min(inbox.c.id)))
             return oldest
 
         oldest = await self._database.write(work)
         if oldest is not None:
             self._database.inbox_keys.drop_before(first_row=oldest)
-            # Rows that were never stored, as those of duplicates, or were closed otherwise, as by forgetting whose they were.
-            self._open_rows.difference_update([row for row in known if row < oldest])
+            # Some rows were never stored (duplicates), or were closed elsewhere (by the erasure of their sender).
+            self._open_rows.difference_update([row for row in open_rows if row < oldest])
 
     async def load_received_from(self, person: str) -> list[InboxRecord]:
-        """What the inbox has of somebody, oldest first."""
+        """Return the requests of a person (a bare JID), oldest first."""
         query = (
             select(inbox.c.received_at, inbox.c.state, inbox.c.request, inbox.c.answer)
             .where(inbox.c.agent == self._agent, inbox.c.sender == person)

@@ -1,4 +1,4 @@
-"""One process owns a data directory, and one a database."""
+"""File locks: one process owns a data directory, and one process owns a SQLite database."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from ..exceptions import DataDirectoryInUseError, StoreError
 
 @contextmanager
 def lock_directory(directory: Path) -> Iterator[None]:
-    """Owns `directory` for the time of the block; DataDirectoryInUse where another process does, StoreError where nobody can.
+    """Own `directory` until the block ends.
 
-    The kernel gives the lock back when its holder dies, however that happens.
+    Raise DataDirectoryInUseError if another process owns it, and StoreError if the lock file cannot be written. The kernel
+    releases the lock when the process that holds it dies, in whatever way.
     """
     with _acquire_lock(directory, directory / "lock", "data_dir"):
         yield
@@ -26,10 +27,13 @@ def lock_directory(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def lock_database(url: str) -> Iterator[None]:
-    """Owns the SQLite file at `url` likewise, which another data directory may name too. PostgreSQL has a lock of its own."""
+    """Own the SQLite file at `url` until the block ends, because another data directory may name it too.
+
+    Raise the errors of `lock_directory`. Do nothing for PostgreSQL: `PostgresDatabase` takes a lock on the server.
+    """
     try:
         parsed = make_url(url)
-    except ArgumentError:  # whoever opens it says so
+    except ArgumentError:  # `open_database` reports it
         parsed = None
     if parsed is None or parsed.get_backend_name() != "sqlite" or not parsed.database:
         yield

@@ -1,4 +1,4 @@
-"""The database on PostgreSQL: a writer task with group commit on a connection of its own, reads on others."""
+"""The PostgreSQL database: a writer task with group commit on its own connection, and a pool of connections for reads."""
 
 from __future__ import annotations
 
@@ -36,29 +36,29 @@ _READER_CONNECTIONS = 4
 _CONNECT_TIMEOUT_S = 5.0
 _COMMAND_TIMEOUT_S = 60.0
 _LOCK_KEY = 0x73706164
-"""The first half of the advisory lock of a platform; the second is its schema."""
+"""The first key of a platform's advisory lock; the second key is the hash of its schema."""
 _ACQUIRE_LOCK_SQL = f"SELECT pg_advisory_lock({_LOCK_KEY}, hashtext(current_schema()::text))"
 _LOCK_TIMEOUT_MS = 2000
-"""For so long the connection of a platform that was killed may be there still."""
-# Classes of SQLSTATE that speak of what was to be written; all others speak of the server (PostgreSQL, appendix A).
+"""The connection of a killed platform may stay open for this time."""
+# SQLSTATE classes of errors in one write. All other classes are failures of the server (PostgreSQL, appendix A).
 _SINGLE_WRITE_STATES = {"21", "22", "23", "42"}
 _INSERTING_STATEMENTS = (RECEIVE, RECEIVE_ANSWERED, ADD_INTERACTION)
-"""The statements by whose rows one knows a transaction again."""
+"""The statements whose new rows identify a transaction."""
 _DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError, OSError)
 
 
 class PostgresDatabase(Database):
-    """A schema of a PostgreSQL database. One platform uses it at a time: an advisory lock says which."""
+    """One schema of a PostgreSQL database. An advisory lock lets one platform use it at a time."""
 
     def __init__(self, url: URL, durability: Durability, timings: StoreTimings, intercept: Intercept | None) -> None:
         super().__init__(url, durability, timings, intercept)
         settings = {
             "application_name": "spade-coreason",
             "synchronous_commit": "on" if durability == "full" else "off",
-            "jit": "off",  # no query of ours is long enough
+            "jit": "off",  # the queries are too short to profit
         }
         arguments = {"timeout": _CONNECT_TIMEOUT_S, "server_settings": settings}
-        # Its transactions are begun by us, so that prepared statements and functions share one.
+        # The writer begins its transactions itself, so that prepared statements and functions share one.
         self._writer_engine = create_async_engine(
             url,
             poolclass=NullPool,
@@ -74,24 +74,24 @@ class PostgresDatabase(Database):
             connect_args=arguments,
         )
         self._connection: AsyncConnection | None = None
-        self._handed_over: list[PendingWrite] = []
+        self._next_batch: list[PendingWrite] = []
         self._wake_event = asyncio.Event()
         self._writer_task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         try:
-            # In one transaction, and a migration may take longer than any other command.
+            # This engine has no command timeout: a migration is one transaction, and may take longer than any other command.
             async with self._reader_engine.connect() as connection:
                 await self._acquire_lock(await _driver_connection(connection))
                 await connection.run_sync(self._create_or_migrate)
-                await connection.invalidate()  # with its lock
+                await connection.invalidate()  # this releases its lock
             await self._ensure_connection()
         except _DRIVER_ERRORS as error:
             raise self.problem(error) from error
         self._writer_task = asyncio.create_task(self._run_writer(), name="database-writer")
 
     def _schedule_log_truncation(self) -> None:
-        """It is the server's."""
+        """Do nothing: the server manages its log."""
 
     async def _stop_writer(self) -> None:
         if self._writer_task is not None:
@@ -104,7 +104,7 @@ class PostgresDatabase(Database):
         await self._reader_engine.dispose()
 
     def run_queries(self, queries: QueryGenerator[T]) -> asyncio.Future[T]:
-        """Answers a few short questions, beside the writer."""
+        """Run a few short prepared queries on a connection of the pool."""
         return self._loop.create_task(self._run_query_generator(queries))
 
     async def _run_query_generator(self, queries: QueryGenerator[T]) -> T:
@@ -118,41 +118,41 @@ class PostgresDatabase(Database):
                     try:
                         query, parameters = queries.send(rows)
                     except StopIteration as end:
-                        answer: T = end.value
-                        return answer
+                        result: T = end.value
+                        return result
         except _DRIVER_ERRORS as error:
             raise self.problem(error) from error
 
     # The writer
 
     def _write_batch(self, batch: list[PendingWrite]) -> None:
-        self._handed_over += batch
+        self._next_batch += batch
         self._wake_event.set()
 
     async def _run_writer(self) -> None:
-        while self._handed_over or not self._is_closed:
+        while self._next_batch or not self._is_closed:
             await self._wake_event.wait()
             self._wake_event.clear()
-            batch, self._handed_over = self._handed_over, []
+            batch, self._next_batch = self._next_batch, []
             if batch:
                 resolved = await self._commit(batch)
-                batch.clear()  # a turn is let go of where it ends, not here
+                batch.clear()  # so that a finished turn can be freed without waiting for the next batch
                 self._resolve(*resolved)
-                if self._handed_over:
+                if self._next_batch:
                     self._wake_event.set()
 
     async def _commit(self, batch: list[PendingWrite]) -> tuple[WriteResults, StoreError | None]:
-        """What became of the writes, and why none at all can be done if that is so."""
+        """Commit a batch. Return the result of each write, and the failure if the server accepts no writes at all."""
         try:
             results = await self._run_transaction(batch)
-        except Exception as error:  # noqa: BLE001 - of whatever kind, it belongs to whoever asked for the write
+        except Exception as error:  # noqa: BLE001 - any error goes to the caller of the write
             problem = self.problem(error) if isinstance(error, _DRIVER_ERRORS) else error
             failure = problem if isinstance(problem, StoreError) and _is_server_failure(error) else None
             if failure is not None or len(batch) == 1:
                 return [(future, problem, None) for _, _, future, _ in batch], failure
-            # Only the write that cannot be done fails; the others are done each for itself.
-            each = [await self._commit([write]) for write in batch]
-            return list(chain.from_iterable(results for results, _ in each)), each[-1][1]
+            # Repeat the writes one by one, so that only the faulty one fails.
+            outcomes = [await self._commit([write]) for write in batch]
+            return list(chain.from_iterable(results for results, _ in outcomes)), outcomes[-1][1]
         return results, None
 
     async def _run_transaction(self, batch: list[PendingWrite]) -> WriteResults:
@@ -163,9 +163,9 @@ class PostgresDatabase(Database):
         try:
             results = await self._run_batch(driver, groups, batch)
             ids = [row[0] for statement in _INSERTING_STATEMENTS for row in groups[statement]]
-            number = None if ids else await driver.fetchval("SELECT txid_current()")
+            transaction_id = None if ids else await driver.fetchval("SELECT txid_current()")
         except TimeoutError:
-            driver.terminate()  # a server that does not answer would not hear of a rollback either
+            driver.terminate()  # a server that does not answer cannot receive a rollback
             raise
         except BaseException:
             with suppress(*_DRIVER_ERRORS):  # the connection may be what failed
@@ -174,28 +174,28 @@ class PostgresDatabase(Database):
         try:
             await transaction.commit()
         except _DRIVER_ERRORS:
-            # Whether it was done nobody has said.
-            if not driver.is_closed() or not await self._was_committed(ids, number):
+            # The connection broke before the server confirmed the commit, so ask whether it was done.
+            if not driver.is_closed() or not await self._was_committed(ids, transaction_id):
                 raise
         return results
 
     async def _run_batch(self, driver: Any, groups: list[list[Row]], batch: list[PendingWrite]) -> WriteResults:
-        *others, closed = groups
-        for statement, rows in enumerate(others):
+        *other_groups, closed = groups
+        for statement, rows in enumerate(other_groups):
             await _write_rows(driver, statement, rows)
         results: WriteResults = []
-        for _, work, future, then in batch:
+        for _, work, future, on_commit in batch:
             if work is not None and self._connection is not None:
-                results.append((future, await self._connection.run_sync(work), then))
+                results.append((future, await self._connection.run_sync(work), on_commit))
             else:
-                results.append((future, True, then))
-        await _write_rows(driver, CLOSE, closed)  # also what a function has only just received
+                results.append((future, True, on_commit))
+        await _write_rows(driver, CLOSE, closed)  # also requests that a function of this batch has just stored
         return results
 
     async def _was_committed(self, ids: list[int], transaction_id: int | None) -> bool:
-        """Whether a transaction whose end nobody heard was done; looked for as soon as the server answers.
+        """Return True if a transaction was committed whose confirmation is missing. Ask as soon as the server answers.
 
-        By the rows that are new with it; one without any, which is rare, has its `transaction_id`.
+        The new rows of the transaction (`ids`) identify it. One without new rows, which is rare, has its `transaction_id`.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):
@@ -217,7 +217,7 @@ class PostgresDatabase(Database):
     # Connections
 
     async def _ensure_connection(self) -> Any:
-        """The writer's connection, a new one where the server has ended it."""
+        """Return the driver of the writer's connection. Connect again if the server has closed it."""
         if self._connection is not None:
             driver = await _driver_connection(self._connection)
             if not driver.is_closed():
@@ -236,7 +236,7 @@ class PostgresDatabase(Database):
         return driver
 
     async def _acquire_lock(self, driver: Any) -> None:
-        """Takes the lock that a platform holds as long as it is connected."""
+        """Take the lock that a platform holds as long as it is connected. Raise StoreError if another platform holds it."""
         await driver.execute(f"SET lock_timeout = {_LOCK_TIMEOUT_MS}")
         try:
             await driver.execute(_ACQUIRE_LOCK_SQL)
@@ -261,12 +261,12 @@ async def _driver_connection(connection: AsyncConnection) -> Any:
 
 
 def _is_server_failure(error: Exception) -> bool:
-    """Whether it is the server that cannot write, whoever asks: gone, full, read-only, owned by another platform."""
+    """Return True if the server accepts no writes at all: unreachable, full, read-only, or used by another platform."""
     if isinstance(error, StoreError):
         return True
     cause = error.orig if isinstance(error, DBAPIError) else error
     if isinstance(cause, ValueError) or not isinstance(error, _DRIVER_ERRORS):
-        return False  # of a value that PostgreSQL has no room for, asyncpg says so itself
+        return False  # asyncpg itself rejects a value that does not fit a column
     state = getattr(cause, "sqlstate", None)
     return state is None or state[:2] not in _SINGLE_WRITE_STATES
 
@@ -275,5 +275,5 @@ async def _write_rows(driver: Any, statement: int, rows: list[Row]) -> None:
     if not rows:
         return
     key = KEY_COLUMNS[statement]
-    different = {row[key]: row for row in rows}  # no statement may touch a row twice: the last counts
-    await driver.fetch(postgres_sql()[statement], *map(list, zip(*different.values(), strict=True)))
+    distinct = {row[key]: row for row in rows}  # a statement must not touch a row twice: the last one counts
+    await driver.fetch(postgres_sql()[statement], *map(list, zip(*distinct.values(), strict=True)))

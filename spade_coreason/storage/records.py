@@ -1,4 +1,4 @@
-"""What is stored of an agent, as values: a conversation, a turn, a variable, a request, and what was deleted."""
+"""The records of an agent as values: conversations, turns, variables, requests, and reports of deletions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .schema import conversations, from_micros, to_micros
 
 @value
 class StoredConversation:
-    """A conversation and its session, as stored. Turns are numbered from 1; the window begins with `window_start`."""
+    """A stored conversation with its session. Turns are numbered from 1; the window begins with turn `window_start`."""
 
     id: int
     conversation_id: str
@@ -27,34 +27,34 @@ class StoredConversation:
     turns: int = 0
 
     def with_status(self, status: ConversationStatus) -> StoredConversation:
-        """The same conversation, which is somewhere else now."""
+        """Return a copy with another status."""
         return self.with_turns(status, self.max_interactions, self.window_start, self.turns)
 
     def with_turns(
         self, status: ConversationStatus, max_interactions: int, window_start: int, turns: int
     ) -> StoredConversation:
-        """The same after a turn; in half the time of `replace`."""
+        """Return a copy after a turn. This takes half the time of `replace`."""
         return StoredConversation(
             self.id, self.conversation_id, self.owner, self.session_id, status, max_interactions, window_start, turns
         )
 
     @property
     def contract_record(self) -> ConversationRecord:
-        """The seed's record."""
-        life = self.status
+        """The conversation as the record of the seed (`ConversationRecord`)."""
+        status = self.status
         return ConversationRecord(
             conversation_id=self.conversation_id,
-            state=life.state,
-            interaction_count=life.interaction_count,
+            state=status.state,
+            interaction_count=status.interaction_count,
             max_interactions=self.max_interactions,
-            created_at=life.created_at,
-            last_interaction=life.last_interaction,
+            created_at=status.created_at,
+            last_interaction=status.last_interaction,
         )
 
 
 @value
 class TurnRecord:
-    """A finished turn, ready to be stored."""
+    """A finished turn to store. `body` is the interaction as JSON."""
 
     interaction_id: str
     timestamp: datetime
@@ -62,7 +62,10 @@ class TurnRecord:
 
 
 class Variable(NamedTuple):
-    """A variable of a conversation (its id is the holder) or of a person (their bare JID is). `value` is JSON."""
+    """A variable of a conversation or of a person.
+
+    `holder` is the id of the conversation, or the bare JID of the person. `value` is JSON.
+    """
 
     scope: str
     holder: str
@@ -71,9 +74,10 @@ class Variable(NamedTuple):
 
 
 class LoadedConversation(NamedTuple):
-    """What is stored for a message: who has its possible conversation ids, and all that the sender's own conversation holds.
+    """The stored data that a message needs.
 
-    `history` are the turns in the window as JSON, oldest first. Variables and preferences are JSON texts by name.
+    `conversations` holds those of the candidate ids that exist. The other fields belong to the sender's own conversation:
+    `history` holds the turns of its window as JSON, oldest first; variables and preferences are JSON texts by name.
     """
 
     conversations: dict[str, StoredConversation]
@@ -84,7 +88,7 @@ class LoadedConversation(NamedTuple):
 
 
 class InboxRecord(NamedTuple):
-    """A message that was received: `state` 0 received, 1 answered, 2 closed. Of a closed one nothing but that is kept."""
+    """A received message. `state` is 0 (received), 1 (answered) or 2 (closed); a closed one has lost request and answer."""
 
     received_at: datetime
     state: int
@@ -93,7 +97,7 @@ class InboxRecord(NamedTuple):
 
 
 class PendingRequest(NamedTuple):
-    """A request that is not closed: received, or answered with its answer."""
+    """A request that is not closed: received, or answered. `answer` is the reply of an answered one."""
 
     inbox_row: int
     key: bytes
@@ -103,45 +107,45 @@ class PendingRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeletionReport:
-    """What was deleted."""
+    """The ids of deleted conversations, and the number of other deleted rows by kind."""
 
     conversation_ids: tuple[str, ...]
     interactions: int
     variables: int
     requests: int
     preferences: int = 0
-    """1 where the person had said some, else 0."""
+    """1 if the person had stored preferences, else 0."""
     documents: int = 0
     audit_entries: int = 0
 
 
 def conversation_columns(agent: str, record: StoredConversation) -> tuple[Any, ...]:
-    """The columns of a conversation, as `SAVE_CONVERSATION` wants them."""
-    life = record.status
+    """Return the column values of a conversation in the order that `SAVE_CONVERSATION` takes."""
+    status = record.status
     return (
         record.id,
         agent,
         record.conversation_id,
         record.owner,
         record.session_id,
-        str(life.state),  # a third of the time that an Enum takes to say its value
-        life.interaction_count,
+        str(status.state),  # takes a third of the time of `.value`
+        status.interaction_count,
         record.max_interactions,
-        to_micros(life.created_at),
-        to_micros(life.last_interaction),
-        life.failures,
-        0 if life.quiet_until is None else to_micros(life.quiet_until),  # as an int it is bound in a tenth of the time of None
+        to_micros(status.created_at),
+        to_micros(status.last_interaction),
+        status.failures,
+        0 if status.quiet_until is None else to_micros(status.quiet_until),  # an int is bound in a tenth of the time of None
         record.window_start,
         record.turns,
     )
 
 
-ConversationColumns = namedtuple("FoundColumns", conversations.c.keys())  # type: ignore[misc]  # what `FIND_CONVERSATIONS` gives, in its order
+ConversationColumns = namedtuple("ConversationColumns", conversations.c.keys())  # type: ignore[misc]  # the columns of `FIND_CONVERSATIONS`, in its order
 
 
 def conversation_from_row(row: Any) -> StoredConversation:
-    """A conversation from its columns."""
-    life = ConversationStatus(
+    """Build a conversation from a row with the columns of the table."""
+    status = ConversationStatus(
         ConversationState(row.state),
         row.interaction_count,
         from_micros(row.created_at),
@@ -150,5 +154,5 @@ def conversation_from_row(row: Any) -> StoredConversation:
         from_micros(row.quiet_until) if row.quiet_until else None,
     )
     return StoredConversation(
-        row.id, row.conversation_id, row.owner, row.session_id, life, row.max_interactions, row.window_start, row.turns
+        row.id, row.conversation_id, row.owner, row.session_id, status, row.max_interactions, row.window_start, row.turns
     )
