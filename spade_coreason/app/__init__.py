@@ -1,4 +1,4 @@
-"""The composition root: the platform and what it is built of."""
+"""The composition root: the platform, the factories of its parts, and its sockets."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""What settings name for memories: what embeds, what summarises, what counts tokens, how much there may be."""
+"""Factories: they build the parts of the platform from its settings."""
 
 from __future__ import annotations
 
@@ -34,24 +34,27 @@ from ..xmpp import RoomConfig
 
 
 def build_policy(settings: Settings, agent: AgentSettings, memory: MemoryConfig | None) -> Policy:
-    """How an agent is run: its own keys where it has some, the common ones elsewhere; of memory what its manifest says."""
-    rules = settings.conversation_of(agent)
+    """Build the policy of an agent from its own settings, else from the common ones.
+
+    `memory` is the memory configuration of its manifest, if there is one.
+    """
+    conversation = settings.conversation_of(agent)
     return Policy(
         rules=Rules(
-            max_interactions=rules.max_interactions,
-            cooldown=timedelta(seconds=rules.cooldown_s),
-            timeout=timedelta(seconds=rules.timeout_s),
-            max_failures=rules.max_failures,
+            max_interactions=conversation.max_interactions,
+            cooldown=timedelta(seconds=conversation.cooldown_s),
+            timeout=timedelta(seconds=conversation.timeout_s),
+            max_failures=conversation.max_failures,
         ),
         memory=build_memory_config(settings.memory, agent.memory, memory),
-        retention=_build_retention(rules.retention),
-        assist_timeout_s=rules.assist_timeout_s,
-        lifecycle=rules.lifecycle,
-        idle_shutdown_s=rules.idle_shutdown_s,
-        on_restart=rules.on_restart,
-        commands=rules.commands,
+        retention=_build_retention(conversation.retention),
+        assist_timeout_s=conversation.assist_timeout_s,
+        lifecycle=conversation.lifecycle,
+        idle_shutdown_s=conversation.idle_shutdown_s,
+        on_restart=conversation.on_restart,
+        commands=conversation.commands,
         operators=frozenset(settings.access_of(agent).operators),
-        thoughts=rules.thoughts,
+        thoughts=conversation.thoughts,
         concurrency=settings.limits.concurrency,
         queue=settings.limits.queue,
         stanza_bytes=settings.limits.stanza_bytes,
@@ -73,7 +76,7 @@ def build_access_policy(settings: Settings, agent: AgentSettings) -> AccessPolic
 
 
 def build_room_configs(agent: AgentSettings) -> list[RoomConfig]:
-    """Build the chat rooms of an agent, in the order of its settings. Its nickname is by default the local part of its JID."""
+    """Build the chat rooms of an agent, in the order of its settings. The default nickname is the local part of its JID."""
     return [
         RoomConfig(
             room.jid,
@@ -95,7 +98,7 @@ def load_avatar(settings: AgentSettings, place: str) -> Avatar | None:
 
 
 def build_embedder(settings: Settings) -> Embedder | None:
-    """The embedder of all agents, or none."""
+    """Build the embedder that all agents share. Return None if none is configured."""
     knowledge = settings.knowledge
     if knowledge.embedder == "openai" and knowledge.url and knowledge.model:
         api = OpenAIApi(knowledge.url, _reveal_secret(knowledge.api_key), knowledge.timeout_s)
@@ -106,7 +109,7 @@ def build_embedder(settings: Settings) -> Embedder | None:
 
 
 def build_summariser(memory: MemorySettings) -> Summariser:
-    """A language model where one is named, else the sentences themselves."""
+    """Build the summariser: a language model if one is configured, else one that extracts sentences."""
     model = memory.summariser
     if model.url and model.model:
         return ModelSummariser(OpenAIApi(model.url, _reveal_secret(model.api_key), model.timeout_s), model.model)
@@ -114,26 +117,27 @@ def build_summariser(memory: MemorySettings) -> Summariser:
 
 
 def build_memory_config(common: MemorySettings, own: MemorySettings | None, manifest: MemoryConfig | None) -> MemoryConfig:
-    """What an agent's own settings say, else its manifest, else the common settings."""
+    """Build the memory configuration from the agent's own settings, else its manifest, else the common settings."""
     policy = manifest or MemoryConfig(
         strategy=MemoryStrategy(common.strategy), limit=common.limit, summary_prompt=common.summary_prompt
     )
-    said: dict[str, Any] = policy.model_dump()
-    said["summary_prompt"] = policy.summary_prompt or common.summary_prompt  # a manifest need not have one for other strategies
+    fields: dict[str, Any] = policy.model_dump()
+    # A manifest may lack the prompt if its own strategy needs none.
+    fields["summary_prompt"] = policy.summary_prompt or common.summary_prompt
     for key in ("strategy", "limit", "summary_prompt"):
         if own is not None and key in own.model_fields_set:
-            said[key] = getattr(own, key)
-    return MemoryConfig.model_validate(said)
+            fields[key] = getattr(own, key)
+    return MemoryConfig.model_validate(fields)
 
 
 def build_memory_limits(settings: Settings) -> MemoryLimits:
-    """How much the interaction memory of each agent may hold."""
+    """Build the size limits of the interaction memory of each agent."""
     limits = settings.limits
     return MemoryLimits(limits.memory_entry_bytes, limits.memory_conversation_bytes, limits.memory_journal_bytes)
 
 
 def build_token_counter(memory: MemorySettings, project: Path, place: str) -> TokenCounter:
-    """The counter of tokens that is named, or a function of somebody's own. ConfigError at `place` where it is none."""
+    """Build the token counter: a built-in one or a function of the project. Raise ConfigError at `place` if it fails."""
     name = memory.tokenizer
     try:
         if name in get_args(Tokenizer):
@@ -142,12 +146,12 @@ def build_token_counter(memory: MemorySettings, project: Path, place: str) -> To
         raise ConfigError(place, error.problem) from error
     count = load_attribute(name, project, place)
     try:
-        found = count("How many tokens has this?")
-    except Exception as error:  # it is somebody else's code
+        tokens = count("How many tokens has this?")
+    except Exception as error:  # the function is the user's code
         raise ConfigError(place, f"{name} cannot count a text: {describe_error(error, project)}; correct it there") from error
-    if not isinstance(found, int) or found < 1:
+    if not isinstance(tokens, int) or tokens < 1:
         raise ConfigError(
-            place, f"{name} says that a text has {found!r} tokens; a function is needed that gives a whole number"
+            place, f"{name} says that a text has {tokens!r} tokens; a function is needed that gives a whole number"
         )
     return guard_counter(count, name)
 
@@ -156,8 +160,8 @@ def _build_retention(settings: RetentionSettings) -> Retention:
     def keep(rule: RetentionLimits) -> Keep:
         return Keep(timedelta(days=rule.days) if rule.days else None, rule.turns or None)
 
-    own = {ConversationState(state): keep(rule) for state, rule in settings.states if rule is not None}
-    return Retention(keep(settings), own)
+    by_state = {ConversationState(state): keep(rule) for state, rule in settings.states if rule is not None}
+    return Retention(keep(settings), by_state)
 
 
 def _reveal_secret(secret: SecretStr | None) -> str | None:

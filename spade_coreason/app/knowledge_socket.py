@@ -1,7 +1,8 @@
-"""Changing what agents know while their platform runs: whoever may read its data directory asks it to, at a socket there.
+"""The knowledge socket: other processes change the knowledge of agents through the running platform.
 
-One process owns a database, so another that has a document gives it to that one. A connection is one request, a JSON object up
-to its end; the answer is lines of JSON: how far it is, and then what came of it.
+One process owns the database, so a process with a new document sends it to that one. The socket is in the data directory; a
+process that may read the directory may use it. A connection is one request: the client sends a JSON object and closes its
+side. The reply is lines of JSON: any number of progress reports, then the result or the problem.
 """
 
 from __future__ import annotations
@@ -26,19 +27,20 @@ KNOWLEDGE_SOCKET = "knowledge.sock"
 
 @asynccontextmanager
 async def serve_knowledge_socket(data_dir: Path, knowledge_by_agent: Mapping[str, Knowledge]) -> AsyncIterator[None]:
-    """Does what is asked for at the socket in `data_dir` (0600), of the knowledge of each agent, for the time of the block."""
+    """Serve requests for the knowledge of agents (by bare JID) at the socket in `data_dir` (0600), until the block ends."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            said = await _handle_request(json.loads(await reader.read()), knowledge_by_agent, writer)
+            reply = await _handle_request(json.loads(await reader.read()), knowledge_by_agent, writer)
         except ConnectionError:
             raise
-        except Exception:  # what a command of another version asks, too
+        except Exception:  # also an unknown request from a command of another version
             log.exception("what was asked of what agents know could not be done")
-            said = {"problem": "the platform that runs could not do this; its log says why"}
-        writer.write(f"{json.dumps(said)}\n".encode())
+            reply = {"problem": "the platform that runs could not do this; its log says why"}
+        writer.write(f"{json.dumps(reply)}\n".encode())
 
-    async with serve_socket(data_dir, KNOWLEDGE_SOCKET, handle):  # asked again, what was broken off goes on where it was
+    # A stop cancels running requests. A repeated request continues where the cancelled one stopped.
+    async with serve_socket(data_dir, KNOWLEDGE_SOCKET, handle):
         yield
 
 
@@ -61,16 +63,17 @@ async def _handle_request(
                 return {"result": await knowledge.remove(**request)}
             case "reindex":
                 return {"result": await knowledge.reindex(progress)}
-            case other:
-                return {"problem": f"the platform that runs cannot {other}; it is of another version: start it anew"}
+            case action:
+                return {"problem": f"the platform that runs cannot {action}; it is of another version: start it anew"}
     except CoReasonError as error:
         return {"problem": str(error), "is_of_document": isinstance(error, KnowledgeError)}
 
 
 class RemoteKnowledge(Knowledge):
-    """The knowledge of an agent of a platform that runs in another process: read here, changed there.
+    """The knowledge of an agent whose platform runs in another process.
 
-    `repository` is opened to read. CoReasonError where the platform ends before it has answered.
+    Reads use `repository`, which is opened for reading. Changes go through the socket of the platform. They raise
+    CoReasonError if the platform does not accept the request, or ends before its reply.
     """
 
     def __init__(self, repository: KnowledgeRepository, embedder: Embedder | None, data_dir: Path) -> None:
@@ -87,16 +90,16 @@ class RemoteKnowledge(Knowledge):
         is_markdown: bool = False,
         progress: ProgressCallback | None = None,
     ) -> str:
-        """As `Knowledge.add`."""
-        whose = {"person": person, "conversation": conversation}
-        return str(await self._send_request(progress, do="add", text=text, name=name, is_markdown=is_markdown, **whose))
+        """Add a document through the platform; see `Knowledge.add`."""
+        owner = {"person": person, "conversation": conversation}
+        return str(await self._send_request(progress, do="add", text=text, name=name, is_markdown=is_markdown, **owner))
 
     async def remove(self, name: str, *, person: str | None = None, conversation: str | None = None) -> bool:
-        """As `Knowledge.remove`."""
+        """Remove a document through the platform; see `Knowledge.remove`."""
         return bool(await self._send_request(None, do="remove", name=name, person=person, conversation=conversation))
 
     async def reindex(self, progress: ProgressCallback | None = None) -> int:
-        """As `Knowledge.reindex`."""
+        """Compute missing vectors through the platform; see `Knowledge.reindex`."""
         return int(await self._send_request(progress, do="reindex"))
 
     async def _send_request(self, progress: ProgressCallback | None, **request: Any) -> Any:
@@ -111,13 +114,13 @@ class RemoteKnowledge(Knowledge):
             writer.write_eof()
             with suppress(ConnectionError):
                 async for line in reader:
-                    said = json.loads(line)
-                    if "result" in said:
-                        return said["result"]
-                    if "problem" in said:
-                        raise (KnowledgeError if said.get("is_of_document") else CoReasonError)(said["problem"])
+                    reply = json.loads(line)
+                    if "result" in reply:
+                        return reply["result"]
+                    if "problem" in reply:
+                        raise (KnowledgeError if reply.get("is_of_document") else CoReasonError)(reply["problem"])
                     if progress is not None:
-                        progress(said["done"], said["total"])
+                        progress(reply["done"], reply["total"])
         finally:
             writer.close()
         raise CoReasonError(f"the platform on {self._data_dir} ended meanwhile; the same command again goes on where it was")

@@ -1,3 +1,9 @@
+"""The status socket: the running platform sends its status to other processes.
+
+The socket is in the data directory; a process that may read the directory may use it. The platform answers with its status at
+that moment. A status file would be wrong after the platform was killed.
+"""
+
 from __future__ import annotations
 
 import asyncio
@@ -16,9 +22,9 @@ STATUS_SOCKET = "status.sock"
 
 @asynccontextmanager
 async def serve_status_socket(data_dir: Path, get_status: Callable[[], Awaitable[PlatformStatus]]) -> AsyncIterator[None]:
-    """Tells whoever connects to the socket in `data_dir` (0600) what `get_status` says, for the time of the block.
+    """Send the result of `get_status` to each client of the socket in `data_dir` (0600), until the block ends.
 
-    To be called by the process that owns the directory.
+    Only the process that owns the directory may call this.
     """
 
     async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -29,15 +35,19 @@ async def serve_status_socket(data_dir: Path, get_status: Callable[[], Awaitable
 
 
 def read_status(data_dir: Path, timeout_s: float = 5.0) -> PlatformStatus | None:
-    """How the platform is that runs on `data_dir`; None where none does. ServerError where it does not say."""
+    """Return the status of the platform that runs on `data_dir`; None if no platform runs.
+
+    Raise ServerError if the platform does not answer, or is of another version. This call blocks, for at most `timeout_s` per
+    step.
+    """
     if not is_platform_running(data_dir):
         return None
     try:
-        with socket_address(data_dir, STATUS_SOCKET) as address, socket.socket(socket.AF_UNIX) as asking:
-            asking.settimeout(timeout_s)
-            asking.connect(address)
-            with asking.makefile("rb") as answer:
-                text = answer.read()
+        with socket_address(data_dir, STATUS_SOCKET) as address, socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(timeout_s)
+            client.connect(address)
+            with client.makefile("rb") as reply:
+                text = reply.read()
         return PlatformStatus.from_json(text)
     except TimeoutError as error:
         problem = f"does not answer within {timeout_s:g} s; something blocks its event loop"

@@ -1,4 +1,4 @@
-"""A socket in a data directory, at which a running platform answers whoever may read that directory."""
+"""Unix sockets in the data directory, through which other processes reach the running platform."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ ConnectionHandler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Await
 
 @contextmanager
 def socket_address(data_dir: Path, name: str) -> Iterator[str]:
-    """The address of a socket, whatever the length of the path to it: the kernel takes 107 bytes."""
+    """Yield an address of a socket. It is short for any `data_dir`, because the kernel accepts 107 bytes at most."""
     directory = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        short = f"/proc/self/fd/{directory}"
-        yield f"{short if os.path.isdir(short) else data_dir}/{name}"
+        link = f"/proc/self/fd/{directory}"
+        yield f"{link if os.path.isdir(link) else data_dir}/{name}"
     finally:
         os.close(directory)
 
 
 @asynccontextmanager
 async def serve_socket(data_dir: Path, name: str, handle: ConnectionHandler) -> AsyncIterator[None]:
-    """Answers each connection to a socket (0600), for the time of the block, which cancels what is not answered then.
+    """Handle each connection to a socket (0600) until the block ends, then cancel connections without a reply.
 
-    Whoever has gone before the answer misses it. To be called by the process that owns the directory.
+    A client that disconnects early gets no reply. Only the process that owns the directory may call this.
     """
-    working: set[asyncio.Task[None]] = set()
+    tasks: set[asyncio.Task[None]] = set()
 
     async def handle_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        working.add(task)
+        tasks.add(task)
         try:
             with suppress(ConnectionError):
                 await handle(reader, writer)
                 await writer.drain()
         finally:
-            working.discard(task)
+            tasks.discard(task)
             writer.close()
 
     with _bind(data_dir, name) as listener:
@@ -49,16 +49,16 @@ async def serve_socket(data_dir: Path, name: str, handle: ConnectionHandler) -> 
             yield
         finally:
             server.close()
-            for task in working:
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*working, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @contextmanager
 def _bind(data_dir: Path, name: str) -> Iterator[socket.socket]:
-    """A socket to listen at, gone afterwards."""
+    """Yield a bound socket and delete its file when the block ends."""
     with socket_address(data_dir, name) as address:
-        _delete_socket(address)  # that of a platform that was killed
+        _delete_socket(address)  # a platform that was killed leaves its socket behind
         listener = socket.socket(socket.AF_UNIX)
         try:
             listener.bind(address)

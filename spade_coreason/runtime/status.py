@@ -1,8 +1,4 @@
-"""The status of a running platform: each agent, its connection and its work.
-
-The platform answers each query at a socket in its data directory, to all who may read that. A file would keep the last
-status of a platform that was killed.
-"""
+"""The status of a running platform as values: its process, its server, and each agent with its connection and work."""
 
 from __future__ import annotations
 
@@ -19,32 +15,32 @@ AgentCondition: TypeAlias = Literal["offline", "connecting", "starting", "online
 
 @dataclass(frozen=True, slots=True)
 class AgentStatus:
-    """The status of one agent."""
+    """The status of one agent. "Session" means its XMPP session here."""
 
     jid: str
     state: AgentCondition
     since: datetime | None = None
-    """Start of the present session; None without one."""
+    """The start of the current session; None without one."""
     why: str | None = None
-    """Reason why the agent is not online; None if it is."""
+    """The reason why the agent is not connected to its server; None if there is none."""
     cannot_store: str | None = None
-    """Reason why the agent cannot store anything; None if it can."""
+    """The reason why the agent cannot store anything; None if there is none."""
     resumed: int = 0
-    """Number of lost connections after which the session was resumed."""
+    """The number of lost connections after which a session was resumed."""
     sessions: int = 0
-    """Number of sessions that were started."""
+    """The number of sessions since the platform started."""
     conversations: int | None = 0
-    """Number of active conversations; None if the database does not answer."""
+    """The number of active conversations; None if the database does not answer."""
     conversations_kept: int | None = 0
-    """Number of all stored conversations; None if the database does not answer."""
+    """The number of all conversations; None if the database does not answer."""
     in_flight: int = 0
-    """Number of conversations with a turn that runs or waits."""
+    """The number of conversations with a running or waiting turn."""
     is_paused: bool = False
     """True while an operator has paused the agent: it stores requests and answers none."""
     rooms: dict[str, str] = field(default_factory=dict)
-    """States of its chat rooms, by JID."""
+    """The states of its chat rooms, by JID."""
     recent: MetricsSnapshot = field(default_factory=MetricsSnapshot)
-    """Metrics of the last 24 hours."""
+    """The metrics of the last 24 hours."""
 
     @property
     def is_healthy(self) -> bool:
@@ -62,22 +58,22 @@ class PlatformStatus:
 
     @property
     def is_healthy(self) -> bool:
-        """True if all agents are online and can store requests."""
+        """True if every agent is healthy."""
         return all(agent.is_healthy for agent in self.agents)
 
     def to_json(self) -> str:
-        """Return the status as JSON, for the socket and for programs. Times are in ISO 8601."""
+        """Return the form for the status socket and for programs. Times are in the format of RFC 3339."""
         return json.dumps(asdict(self), default=format_rfc3339)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> PlatformStatus:
-        """Read the JSON of `to_json`."""
-        read = json.loads(text)
+        """Read the result of `to_json`."""
+        fields = json.loads(text)
         agents = [
             AgentStatus(**agent | {"since": _parse_time(agent["since"]), "recent": MetricsSnapshot(**agent.get("recent", {}))})
-            for agent in read["agents"]
+            for agent in fields["agents"]
         ]
-        return cls(read["pid"], read["server"], tuple(agents))
+        return cls(fields["pid"], fields["server"], tuple(agents))
 
 
 def _parse_time(text: str | None) -> datetime | None:

@@ -1,7 +1,8 @@
-"""The audit trail of an agent: every entry names the one before it, and the head says where the trail ends.
+"""Audit trails: each entry contains the hash of the entry before it, and the head names the last entry.
 
-Cutting off its beginning or its end, changing an entry or its place is found by `verify`. Whoever can write to the database
-can make the whole trail anew: for that keep a head elsewhere, and ask `verify` whether the trail still goes through it.
+`verify` finds a trail that was cut at either end, and entries that were changed or moved. It cannot find a whole trail that
+was rewritten by a program with write access to the database. To detect that, store a hash outside the database, and let
+`verify` check that the trail contains it.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ _MAX_PROBLEMS = 20
 
 
 class AuditRecord(NamedTuple):
-    """An entry, as its JSON, by its place in the trail, from 1 on, and whose request it belongs to.
+    """An entry of the audit trail.
 
-    `entry` is None where it was forgotten, and empty where it is none any more.
+    `number` is its position in the trail, from 1. `person` is the bare JID whose request it belongs to. `entry` is the parsed
+    JSON: None if it was erased, and empty if it is not readable as an entry any more.
     """
 
     number: int
@@ -34,7 +36,11 @@ class AuditRecord(NamedTuple):
 
 
 class AuditVerification(NamedTuple):
-    """What `verify` found: how many entries, how many of them forgotten, the hash of the last one; at most 20 `problems`."""
+    """The result of `verify`.
+
+    `entries` counts all entries and `forgotten` the erased ones. `head` is the hash of the last entry. `problems` has at most
+    20 lines.
+    """
 
     entries: int
     forgotten: int
@@ -43,16 +49,16 @@ class AuditVerification(NamedTuple):
 
 
 class AuditTrail:
-    """The trail of one agent (a bare JID)."""
+    """The audit trail of one agent (a bare JID)."""
 
     def __init__(self, database: Database, agent: str) -> None:
         self._database = database
         self._agent = agent
 
     async def append(self, entry: AuditEntry, person: str) -> AuditEntry:
-        """The entry as the trail has it, sealed; durable when it is given. `person` is whose request it belongs to.
+        """Append an entry and return it sealed, as stored. It is durable when the call returns.
 
-        StoreError where it cannot be stored.
+        `person` is the bare JID whose request the entry belongs to. Raise StoreError if the entry cannot be stored.
         """
 
         def work(connection: Connection) -> AuditEntry:
@@ -70,35 +76,35 @@ class AuditTrail:
         return await self._database.write(work)
 
     async def load_newest(self, limit: int | None = None, person: str | None = None) -> list[AuditRecord]:
-        """The newest entries, or those for the requests of a person, in chronological order."""
+        """Return the newest entries in chronological order; with `person`, only those for requests of that person."""
         query = select(audit).where(audit.c.agent == self._agent).order_by(audit.c.number.desc()).limit(limit)
         if person is not None:
             query = query.where(audit.c.person == person)
         rows = await self._database.read(lambda connection: connection.execute(query).all())
         entries = [None if row.entry is None else _parse_entry(row.entry) for row in rows]
-        found = [
+        records = [
             AuditRecord(row.number, row.person, row.integrity_hash, entry) for row, entry in zip(rows, entries, strict=True)
         ]
-        return found[::-1]
+        return records[::-1]
 
     async def verify(self, through: str | None = None) -> AuditVerification:
-        """Reads the whole trail. `through` is the integrity hash of an entry that must be in it."""
+        """Check the whole trail. `through` is the integrity hash of an entry that the trail must contain."""
         return await self._database.read(lambda connection: verify(connection, self._agent, through))
 
 
 def erase_person_entries(connection: Connection, agent: str, person: str) -> int:
-    """Empties the entries of a person's requests; their hashes stay, so that the rest can still be verified. How many."""
-    theirs = update(audit).where(audit.c.agent == agent, audit.c.person == person)
-    return connection.execute(theirs.values(person="", entry=None)).rowcount
+    """Erase the entries of a person's requests and return their number. Their hashes stay, so that the rest can be verified."""
+    entries = update(audit).where(audit.c.agent == agent, audit.c.person == person)
+    return connection.execute(entries.values(person="", entry=None)).rowcount
 
 
 def list_audited_agents(connection: Connection) -> list[str]:
-    """The agents that have a trail."""
+    """Return the agents (bare JIDs) with an audit trail, in alphabetical order."""
     return list(connection.scalars(select(audit_heads.c.agent).union(select(audit.c.agent)).order_by("agent")))
 
 
 def verify(connection: Connection, agent: str, through: str | None = None) -> AuditVerification:
-    """As `AuditTrail.verify`, in a transaction of others."""
+    """Check the trail of an agent like `AuditTrail.verify`, inside a transaction of the caller."""
     last, previous, forgotten, is_through, problems = 0, GENESIS_HASH, 0, through is None, []
     for row in _iterate_rows(connection, agent):
         if row.number != last + 1:
@@ -125,8 +131,8 @@ def verify(connection: Connection, agent: str, through: str | None = None) -> Au
 
 
 def _load_head(connection: Connection, agent: str) -> tuple[int, str]:
-    found = connection.execute(select(audit_heads).where(audit_heads.c.agent == agent)).one_or_none()
-    return (0, GENESIS_HASH) if found is None else (found.number, found.integrity_hash)
+    row = connection.execute(select(audit_heads).where(audit_heads.c.agent == agent)).one_or_none()
+    return (0, GENESIS_HASH) if row is None else (row.number, row.integrity_hash)
 
 
 def _iterate_rows(connection: Connection, agent: str) -> Iterator[Any]:
@@ -140,7 +146,7 @@ def _format_span(first: int, last: int) -> str:
 
 
 def _parse_entry(text: str) -> dict[str, Any]:
-    # json.loads ends with a RecursionError at what is too deep, and reads half characters, of which there is no hash.
+    # json.loads raises RecursionError on JSON that is nested too deeply. It also accepts lone surrogates, which have no hash.
     try:
         entry = from_json(text)
     except ValueError:

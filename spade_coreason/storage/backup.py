@@ -178,8 +178,8 @@ def _damaged_error(source: Path, part: object) -> StoreError:
 
 
 def _find_memory_files(directory: Path) -> list[Path]:
-    found = [*directory.glob("*.json"), *(path.with_suffix("") for path in directory.glob("*.json.journal"))]
-    return sorted(set(found))
+    paths = [*directory.glob("*.json"), *(path.with_suffix("") for path in directory.glob("*.json.journal"))]
+    return sorted(set(paths))
 
 
 def _copy_memories(source: Path, target: Path) -> int:

@@ -42,16 +42,16 @@ def delete_summary(connection: Connection, conversation: int, through: int) -> N
 
     The remaining turns are summarised again. Run this inside a transaction of the writer.
     """
-    found = connection.execute(
+    row = connection.execute(
         select(conversations.c.agent, conversations.c.conversation_id).where(conversations.c.id == conversation)
     ).one_or_none()
-    if found is None:
+    if row is None:
         return
-    agent, name = found
+    agent, conversation_id = row
     is_state = (
         (variables.c.agent == agent)
         & (variables.c.scope == "conversation")
-        & (variables.c.holder == name)
+        & (variables.c.holder == conversation_id)
         & (variables.c.name == COMPACTION_VARIABLE)
     )
     text = connection.scalar(select(variables.c.value).where(is_state))

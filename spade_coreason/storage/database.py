@@ -1,10 +1,11 @@
-"""One SQL database: writes in groups, reads beside them.
+"""One SQL database with group commit: a single writer commits writes in batches, and reads run beside it.
 
-Many turns that end together share one commit: callers enqueue what they write and await a future, and the writer takes
-everything that waits, in one transaction. That makes a durable turn cost a tenth of what a transaction a turn costs. What
-waits is handed over when the writer has nothing to do and the event loop has nothing new: to wait longer would leave both
-idle, to wait less would make a second transaction. A request that is alone is handed over as soon as it ends. How that is done
-on SQLite and on PostgreSQL is in `sqlite.py` and `postgres.py`.
+Turns that end at the same time share one commit. Callers enqueue writes and await a future; the writer takes all pending
+writes in one transaction. A durable turn then costs a tenth of what a transaction per turn would cost.
+
+A batch starts when the writer is idle and a round of the event loop has added no write. A longer wait would leave both idle;
+a shorter one would need a second transaction. If only one turn is running, its batch starts as soon as it ends. `sqlite.py`
+and `postgres.py` implement the writers.
 """
 
 from __future__ import annotations
@@ -29,79 +30,66 @@ from .statements import ANSWER, RECEIVE, RECEIVE_ANSWERED, STATEMENTS
 log = logging.getLogger(__name__)
 
 OnCommit: TypeAlias = Callable[[Any], None]
+"""A function that receives the result of a write when it is durable, before the task that awaits the write continues.
 
-"""Called with the result of a write in the moment in which it is durable, before whoever awaits it goes on.
-
-It is not called where the write failed, or whoever waited was cancelled.
+It is not called if the write failed, or if that task was cancelled.
 """
-
 WriteResults: TypeAlias = "list[tuple[asyncio.Future[Any] | None, Any, OnCommit | None]]"
-
-"""Who waits for something, what they get, a value or an exception, and what follows from a value."""
+"""Futures of a batch, each with its result (a value or an exception) and the function that receives a value."""
 
 
 def resolve_futures(results: WriteResults) -> None:
-    """Tells everybody who waits what they wait for. Of that nothing is left in `results`, which the writer may still hold."""
-    for future, result, then in results:
-        if future is None or future.done():  # nobody waits, or its waiter was cancelled
+    """Resolve the futures of a batch. Empty `results`, because the writer may still refer to it."""
+    for future, result, on_commit in results:
+        if future is None or future.done():  # no task waits for it, or the task was cancelled
             continue
         if isinstance(result, BaseException):
             future.set_exception(result)
             continue
         future.set_result(result)
-        if then is not None:
+        if on_commit is not None:
             try:
-                then(result)
-            except (Exception, asyncio.CancelledError):  # a fault of ours, which must not hold up whoever else waits
+                on_commit(result)
+            except (Exception, asyncio.CancelledError):  # a fault in the callback must not block the other futures
                 log.exception("what is stored cannot be told")
     results.clear()
 
 
 T = TypeVar("T")
-
 Row: TypeAlias = tuple[Any, ...]
-
 Rows: TypeAlias = Sequence[tuple[int, Row]]
-
+"""Rows to write, each with the number of its prepared statement."""
 Durability: TypeAlias = Literal["full", "normal", "off"]
-
 QueryGenerator: TypeAlias = Generator[tuple[int, Row], list[Any], T]
-
-"""Asks prepared queries one after the other, each with its parameters; gets their rows, and returns what it made of them."""
-
+"""A generator that yields prepared queries with their parameters, receives the rows of each, and returns a result."""
 PendingWrite: TypeAlias = "tuple[Rows, Callable[[Connection], Any] | None, asyncio.Future[Any] | None, OnCommit | None]"
-
-"""What one caller wants written: rows of the prepared statements, or a function; who waits for it, and what follows."""
-
+"""One write: rows of the prepared statements or a function, the future of the caller, and its `OnCommit`."""
 Intercept: TypeAlias = Callable[[list[Any], Callable[[list[Any]], None]], None]
+"""A function that receives each batch and the writer. It passes the batch on: at once, later, or changed.
 
-"""Gets each batch (of `PendingWrite`s; on SQLite also of lookups) and the writer, to which it gives it: now, later, or changed."""
-
+A batch is a list of `PendingWrite`; on SQLite it contains lookups too.
+"""
 _DEFERRED_WRITE_S = 0.2
-
 _MAX_GATHER_ROUNDS = 8
-
-"""Of the event loop, for which a batch is gathered after the first."""
-
+"""The most rounds of the event loop, after the first, in which a batch gathers writes."""
 _LONE_TURN_WRITES = 2
-
-"""So many writes has a turn that is alone: its request, and its end."""
+"""The number of writes of one turn that runs alone: its request and its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreTimings:
-    """When a database is tried again, in seconds; the defaults are right in production, and tests shorten them."""
+    """Delays of a database, in seconds. The defaults are for production; tests shorten them."""
 
     retry_s: float = 5.0
-    """After nothing could be written."""
-    empty_log_s: float = 0.5
-    """Between a deletion and the end of what was deleted in SQLite's log."""
-    empty_log_again_s: float = 10.0
-    """Likewise, where somebody still read the log."""
+    """The delay before a write is retried after the database failed."""
+    truncate_log_s: float = 0.5
+    """The delay between a deletion and the truncation of SQLite's log, which still contains the deleted data."""
+    truncate_log_again_s: float = 10.0
+    """The delay before the truncation is retried because another connection was still reading the log."""
 
 
 class Database(ABC):
-    """Opened by `Database.open`, closed by `close`. One event loop uses it."""
+    """A database between `open` and `close`. All calls come from one event loop."""
 
     revision = schema.REVISION
     _reader_engine: AsyncEngine
@@ -118,27 +106,27 @@ class Database(ABC):
         self._gather_handle: asyncio.Handle | None = None
         self._is_writing = False
         self._was_batch_small = True
-        """Whether the last batch was of no more than a turn writes."""
+        """True if the last batch had no more writes than a single turn."""
         self._is_closed = False
         self.name = display_name(url)
-        """What errors call it: a path, or an address without its password."""
+        """The name in error messages: a path, or an address without its password."""
         self.previous_revision: str | None = None
-        """The schema that it had before it was opened; None where it was empty."""
+        """The revision of the schema before the database was opened; None if it was empty."""
         self.inbox_keys = KeyIndex()
-        """Where the keys of the inbox are, of all agents: no other process writes, so the table needs no index of them."""
+        """The index of the inbox keys of all agents. No other process writes, so the table needs no index of them."""
         self.open_inbox_rows: defaultdict[str, set[int]] = defaultdict(set)
-        """By agent, in which rows of the inbox a request may be that is not closed; likewise."""
+        """The row ids of requests that may not be closed, by agent. The table needs no index of them either."""
         self.failure: StoreError | None = None
-        """Why nothing can be written at the moment; None while it can. It is tried again every few seconds."""
+        """The reason why the database accepts no writes; None while it does. The database retries every few seconds."""
         self._retry_timer: asyncio.TimerHandle | None = None
 
     @property
     def is_failing(self) -> bool:
-        """Whether nothing can be written at the moment."""
+        """True while the database accepts no writes."""
         return self.failure is not None
 
     async def close(self) -> None:
-        """Writes what waits, and closes."""
+        """Write everything pending and close the database."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -149,14 +137,15 @@ class Database(ABC):
         await self.dispose()
 
     def next_id(self, table: str) -> int:
-        """A row id that nobody has; made here, since one process owns the database."""
+        """Return an unused row id of a table. It needs no query, because one process owns the database."""
         self._next_ids[table] += 1
         return self._next_ids[table]
 
     def submit(self, rows: Rows, on_commit: OnCommit | None = None, *, is_turn_end: bool = False) -> asyncio.Future[bool]:
-        """Writes rows of the prepared statements in one transaction; the future is done (True) when they are durable.
+        """Write rows of the prepared statements in one transaction. The future is done (True) when they are durable.
 
-        `on_commit` is what follows. They may be the end of a request (`is_turn_end`): if there is no other, nothing is gathered any more.
+        `on_commit` receives the result. `is_turn_end` says that the rows are the end of a request: if no other request is
+        running, the batch starts at once.
         """
         durable: asyncio.Future[bool] = self._loop.create_future()
         self._enqueue((rows, None, durable, on_commit))
@@ -165,32 +154,32 @@ class Database(ABC):
         return durable
 
     def submit_deferred(self, rows: Rows) -> None:
-        """Writes rows for which nobody waits: with the next transaction, or alone after a while."""
+        """Write rows with the next transaction, or after a short delay. No task waits for them."""
         self._deferred_rows += rows
         if self._deferred_timer is None:
             self._deferred_timer = self._loop.call_later(_DEFERRED_WRITE_S, self._enqueue_deferred)
 
     def run(self, work: Callable[[Connection], T], on_commit: OnCommit | None = None) -> asyncio.Future[T]:
-        """Runs `work` in the writer's transaction; the future is its result, when that is durable. For what is rare.
+        """Run `work` in the writer's transaction. The future has its result as soon as that is durable.
 
-        `on_commit` is what follows.
+        `on_commit` receives the result. Use it for rare operations: prepared statements are faster.
         """
         future: asyncio.Future[T] = self._loop.create_future()
         self._enqueue(((), work, future, on_commit))
         return future
 
     async def write(self, work: Callable[[Connection], T]) -> T:
-        """Runs `work` likewise, and waits for its result."""
+        """Run `work` in the writer's transaction and wait for its result."""
         return await self.run(work)
 
     async def erase(self, work: Callable[[Connection], T]) -> T:
-        """Runs `work`, which deletes, likewise; what it deleted soon stands nowhere else in the files of the database."""
+        """Run `work`, which deletes rows, in the writer's transaction. Remove the deleted data from the log soon after."""
         erased = self.run(work)
-        erased.add_done_callback(lambda _: self._schedule_log_truncation())  # also where nobody waits any more
+        erased.add_done_callback(lambda _: self._schedule_log_truncation())  # also if the caller was cancelled
         return await erased
 
     async def read(self, work: Callable[[Connection], T]) -> T:
-        """Runs `work` in a transaction of its own, beside the writer; it sees one state of the database."""
+        """Run `work` in its own transaction beside the writer. It sees one state of the database."""
         try:
             async with self._reader_engine.connect() as connection:
                 return await connection.run_sync(work)
@@ -199,7 +188,7 @@ class Database(ABC):
 
     @abstractmethod
     def run_queries(self, queries: QueryGenerator[T]) -> asyncio.Future[T]:
-        """Answers a few short questions, prepared queries; no way is shorter."""
+        """Run a few short prepared queries. This is the fastest way to read."""
 
     def _enqueue(self, item: object) -> None:
         if self._is_closed:
@@ -218,18 +207,18 @@ class Database(ABC):
         return rows
 
     def _start_gathering(self) -> None:
-        # After two rounds of the event loop a turn that waits for nothing has ended, so that its request and its answer become
-        # one transaction.
+        # A turn that waits for nothing ends within two rounds of the event loop. Its request and its reply then share one
+        # transaction.
         self._gather_handle = self._loop.call_soon(self._gather, -1, _MAX_GATHER_ROUNDS)
 
     def _gather(self, gathered: int, rounds: int) -> None:
-        """Hands over what waits when a round of the event loop has added nothing to it, at the latest after `rounds`.
+        """Start the batch when a round of the event loop has added no write, at the latest after `rounds` rounds.
 
-        It counts from the second on; `gathered` is -1 in the first.
+        Writes are counted from the second round on; `gathered` is -1 in the first.
         """
-        waiting = len(self._pending) if gathered >= 0 else 0
-        if waiting > gathered and rounds:
-            self._gather_handle = self._loop.call_soon(self._gather, waiting, rounds - 1)
+        pending = len(self._pending) if gathered >= 0 else 0
+        if pending > gathered and rounds:
+            self._gather_handle = self._loop.call_soon(self._gather, pending, rounds - 1)
         else:
             self._start_batch()
 
@@ -244,21 +233,21 @@ class Database(ABC):
         if self._deferred_rows:
             self._pending.append((self._drain_deferred(), None, None, None))
         if self._pending:
-            fresh, self._pending = self._pending, []
+            batch, self._pending = self._pending, []
             self._is_writing = True
             if self._intercept is None:
-                self._write_batch(fresh)
+                self._write_batch(batch)
             else:
-                self._intercept(fresh, self._write_batch)
+                self._intercept(batch, self._write_batch)
 
     def _on_writer_idle(self) -> None:
-        """The writer has nothing to do."""
+        """Gather the next batch, because the writer is idle."""
         self._is_writing = False
         if self._pending and self._gather_handle is None:
             self._start_gathering()
 
     def _resolve(self, results: WriteResults, failure: StoreError | None) -> None:
-        """Tells everybody who waits what became of a batch; `failure` is why nothing at all can be written."""
+        """Resolve the futures of a batch. `failure` is the reason why the database accepts no writes at all, if it is so."""
         if failure is not None and not self.is_failing:
             log.error("%s; it is tried again every %g s", failure, self._timings.retry_s)
         elif failure is None and self.is_failing:
@@ -276,31 +265,32 @@ class Database(ABC):
 
     @abstractmethod
     def _write_batch(self, batch: list[Any]) -> None:
-        """Gives a batch to the writer, which has `_resolve` called when it is written."""
+        """Pass a batch to the writer, which arranges a call of `_resolve` when the batch is written."""
 
     @abstractmethod
     async def open(self) -> None:
-        """Makes or migrates the database, and starts the writer."""
+        """Create or migrate the database and start the writer."""
 
     async def open_to_read(self) -> None:
+        """Check that the schema is of this version. Raise StoreError if not; start no writer."""
         await self.read(self._require_current_revision)
 
     @abstractmethod
     def _schedule_log_truncation(self) -> None:
-        """Leaves nothing of what was deleted in the log, where that is ours."""
+        """Remove deleted data from the log of the database soon, if the platform manages that log."""
 
     @abstractmethod
     async def _stop_writer(self) -> None:
-        """Ends the writer, when it has written what it was given."""
+        """Stop the writer after it has written its batches."""
 
     @abstractmethod
     async def dispose(self) -> None:
-        """Closes all connections."""
+        """Close all connections."""
 
     # Opening
 
     def _create_or_migrate(self, connection: Connection) -> None:
-        """Makes or migrates the tables."""
+        """Create or migrate the tables."""
         if not inspect(connection).get_table_names():
             create_tables(connection)
         else:
@@ -312,7 +302,10 @@ class Database(ABC):
         connection.commit()
 
     def _load_ids_and_keys(self, connection: Connection) -> None:
-        """Learns which row ids and keys are there; again with a new connection, before which others may have written."""
+        """Load the largest row ids and the inbox keys.
+
+        Repeat this on a new connection: another process may have written before it.
+        """
         is_first = not self._next_ids
         for table in schema.NUMBERED:
             stored = connection.execute(select(func.max(table.c.id))).scalar() or 0
@@ -344,12 +337,13 @@ class Database(ABC):
             )
 
     def problem(self, error: Exception) -> StoreError:
+        """Build the StoreError of an error of the driver, with the name of the database."""
         cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
         return StoreError(f"{self.name}: {' '.join(str(cause).split())}")
 
 
 def create_tables(connection: Connection) -> None:
-    """The schema of today in an empty database."""
+    """Create the current schema in an empty database."""
     schema.metadata.create_all(connection)
     full_text.create(connection)
     connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)"))
@@ -357,7 +351,7 @@ def create_tables(connection: Connection) -> None:
 
 
 def display_name(url: URL) -> str:
-    """What errors call a database: a path, or an address without its password."""
+    """Return the name of a database in error messages: a path, or an address without its password."""
     if url.get_backend_name() == "sqlite":
         return url.database or ""
     host = url.host or url.query.get("host") or "localhost"
@@ -365,9 +359,10 @@ def display_name(url: URL) -> str:
 
 
 def group_rows(batch: Sequence[PendingWrite]) -> list[list[Row]]:
-    """The rows of a batch by their statements, in the order in which these run.
+    """Return the rows of a batch by statement, in the order in which the statements run.
 
-    A request that is answered in the same batch is not written; of the others a function makes the JSON now.
+    A request that is answered in the same batch is written once, as answered. The functions of the other requests build
+    their JSON now.
     """
     groups: list[list[Row]] = [[] for _ in STATEMENTS]
     for rows, *_ in batch:
@@ -380,18 +375,21 @@ def group_rows(batch: Sequence[PendingWrite]) -> list[list[Row]]:
 
 
 def _merge_answered(received: list[Row], answers: list[Row]) -> tuple[list[Row], list[Row], list[Row]]:
-    """Requests that are answered in the same transaction go in as answered, instead of being written twice."""
-    waiting = {row[0]: row for row in received}
+    """Merge requests with replies of the same transaction, so that no row is written twice.
+
+    Return the other requests, the merged rows and the other replies.
+    """
+    unanswered = {row[0]: row for row in received}
     answered, rest = [], []
     for answer in answers:
-        row = waiting.pop(answer[0], None)
+        row = unanswered.pop(answer[0], None)
         if row is None:
             rest.append(answer)
         else:
             answered.append((*row[:-2], *answer[1:]))
-    return list(waiting.values()), answered, rest
+    return list(unanswered.values()), answered, rest
 
 
 def _probe_write(connection: Connection) -> None:
-    """Writes something, and changes nothing."""
+    """Write a row without changing it, to find out if the database accepts writes."""
     connection.execute(text("UPDATE alembic_version SET version_num = version_num"))

@@ -1,4 +1,4 @@
-"""What an agent knows, in SQL: documents cut into passages, on shelves of their own, with the vectors of the passages."""
+"""Knowledge in SQL: documents on shelves, cut into passages, with the vectors of the passages."""
 
 from __future__ import annotations
 
@@ -19,21 +19,27 @@ _BATCH = 500
 
 
 class Shelf(NamedTuple):
-    """Whose knowledge: the agent's own (holder ""), a person's (a bare JID) or a conversation's (its id)."""
+    """A set of documents that belongs to an agent, a person or a conversation.
+
+    `holder` is "" for the agent itself, the bare JID of the person, or the id of the conversation.
+    """
 
     scope: ShelfScope = "agent"
     holder: str = ""
 
 
 class MissingVectors(NamedTuple):
-    """Passages on one shelf, or on all, without a vector of a `model_and_dimension`, a model and a length; None: without any."""
+    """A filter for passages without a vector.
+
+    `shelf` limits it to one shelf. With `model_and_dimension`, passages with vectors of another model or length match too.
+    """
 
     shelf: Shelf | None = None
     model_and_dimension: tuple[str, int] | None = None
 
 
 class NewDocument(NamedTuple):
-    """A document to be kept. `digest` says whether it is the same as another."""
+    """A document to store. Documents with the same `digest` have the same content."""
 
     name: str
     digest: bytes
@@ -42,7 +48,7 @@ class NewDocument(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A document that is known. `indexed` of its passages have a vector."""
+    """A stored document. `indexed` is the number of its passages that have a vector."""
 
     name: str
     passages: int
@@ -52,7 +58,7 @@ class Document:
 
 
 class PassageRecord(NamedTuple):
-    """A passage, and the document that it is of. `words` have spaces between them."""
+    """A passage and the name of its document. `words` holds its words, separated by spaces."""
 
     id: int
     document: str
@@ -62,7 +68,7 @@ class PassageRecord(NamedTuple):
 
 
 class VectorRecord(NamedTuple):
-    """The vector of a passage: float32 values, by which model."""
+    """The vector of a passage, as float32 values, and the model that computed it."""
 
     passage: int
     model: str
@@ -71,7 +77,7 @@ class VectorRecord(NamedTuple):
 
 
 class KnowledgeRepository:
-    """The shelves of one agent. Every call is a transaction."""
+    """The knowledge of one agent (a bare JID). Every call is one transaction."""
 
     def __init__(self, database: Database, agent: str) -> None:
         self.agent = agent
@@ -80,23 +86,24 @@ class KnowledgeRepository:
     # Documents
 
     async def save_documents(self, shelf: Shelf, new: Sequence[NewDocument], now: datetime) -> list[str]:
-        """Keeps documents; of each "new", "changed" (it is there under this name, with other content) or "same".
+        """Store documents. Return for each: "new", "changed" (it replaced one of the same name) or "same".
 
-        One whose content is there already, under whatever name, changes nothing.
+        A document whose content is on the shelf already, under any name, is "same" and changes nothing.
         """
         ids = [(self._database.next_id("documents"), self._next_passage_ids(len(document.passages))) for document in new]
         shelf_id = self._database.next_id("shelves")
 
         def work(connection: Connection) -> list[str]:
-            there = connection.scalar(self._select_shelf_id(shelf))
-            if there is None:
+            existing_id = connection.scalar(self._select_shelf_id(shelf))
+            if existing_id is None:
                 values = {"id": shelf_id, "agent": self.agent, "scope": shelf.scope, "holder": shelf.holder}
                 connection.execute(insert(shelves).values(values))
-                there = shelf_id
-            found = (
-                self._save_document(connection, there, document, *id_, now) for document, id_ in zip(new, ids, strict=True)
+                existing_id = shelf_id
+            outcomes = (
+                self._save_document(connection, existing_id, document, *new_ids, now)
+                for document, new_ids in zip(new, ids, strict=True)
             )
-            return list(found)
+            return list(outcomes)
 
         return await self._database.write(work)
 
@@ -105,9 +112,9 @@ class KnowledgeRepository:
     ) -> str:
         if connection.scalar(select(documents.c.id).where(documents.c.shelf == shelf, documents.c.digest == new.digest)):
             return "same"
-        before = connection.scalar(select(documents.c.id).where(documents.c.shelf == shelf, documents.c.name == new.name))
-        if before is not None:
-            _delete_documents(connection, [before])
+        previous_id = connection.scalar(select(documents.c.id).where(documents.c.shelf == shelf, documents.c.name == new.name))
+        if previous_id is not None:
+            _delete_documents(connection, [previous_id])
         values = {
             "id": id_,
             "shelf": shelf,
@@ -131,13 +138,13 @@ class KnowledgeRepository:
         ]
         if rows:
             connection.execute(insert(passages), rows)
-        return "new" if before is None else "changed"
+        return "new" if previous_id is None else "changed"
 
     def _next_passage_ids(self, count: int) -> list[int]:
         return [self._database.next_id("passages") for _ in range(count)]
 
     async def list_documents(self, shelf: Shelf) -> list[Document]:
-        """What is on a shelf, by name."""
+        """Return the documents on a shelf, ordered by name."""
         indexed = (
             select(func.count())
             .select_from(passages.join(vectors, vectors.c.passage == passages.c.id))
@@ -153,22 +160,22 @@ class KnowledgeRepository:
         return [Document(row.name, row.passages, row.characters, from_micros(row.added_at), row.indexed) for row in rows]
 
     async def delete_documents(self, shelf: Shelf, names: Collection[str] | None) -> int:
-        """Deletes documents by name, or all of a shelf; how many there were."""
+        """Delete documents of a shelf by name, or all of them with None. Return the number of deleted documents."""
 
         def work(connection: Connection) -> int:
             query = select(documents.c.id).where(documents.c.shelf == self._select_shelf_id(shelf).scalar_subquery())
             if names is not None:
                 query = query.where(documents.c.name.in_(list(names)))
-            found = list(connection.scalars(query))
-            _delete_documents(connection, found)
-            if found:
+            ids = list(connection.scalars(query))
+            _delete_documents(connection, ids)
+            if ids:
                 full_text.purge_deleted_words(connection)
-            return len(found)
+            return len(ids)
 
         return await self._database.erase(work)
 
     async def load_texts(self, targets: Sequence[Shelf]) -> list[tuple[Shelf, str, datetime, str]]:
-        """Everything on some shelves: whose, the document, when it was added, and its text, in order."""
+        """Return all documents on some shelves in the order of their ids: shelf, name, time of storage and text."""
         query = (
             select(shelves.c.scope, shelves.c.holder, documents.c.name, documents.c.added_at, passages.c.text)
             .join(documents, documents.c.shelf == shelves.c.id)
@@ -177,16 +184,16 @@ class KnowledgeRepository:
             .order_by(documents.c.id, passages.c.number)
         )
         rows = await self._database.read(lambda connection: connection.execute(query).all())
-        found: dict[tuple[Shelf, str], tuple[datetime, list[str]]] = {}
+        texts: dict[tuple[Shelf, str], tuple[datetime, list[str]]] = {}
         for row in rows:
-            _, parts = found.setdefault((Shelf(row.scope, row.holder), row.name), (from_micros(row.added_at), []))
+            _, parts = texts.setdefault((Shelf(row.scope, row.holder), row.name), (from_micros(row.added_at), []))
             parts.append(row.text)
-        return [(shelf, name, added_at, "\n".join(parts)) for (shelf, name), (added_at, parts) in found.items()]
+        return [(shelf, name, added_at, "\n".join(parts)) for (shelf, name), (added_at, parts) in texts.items()]
 
     # Searching
 
     async def find_shelf_ids(self, targets: Sequence[Shelf]) -> dict[Shelf, int]:
-        """Those of the shelves on which there was ever anything, with their numbers."""
+        """Return the row ids of those shelves that ever held a document."""
         query = select(shelves.c.id, shelves.c.scope, shelves.c.holder).where(
             shelves.c.agent == self.agent, tuple_(shelves.c.scope, shelves.c.holder).in_(list(map(tuple, targets)))
         )
@@ -196,11 +203,11 @@ class KnowledgeRepository:
     async def find_candidates(
         self, shelf_ids: Collection[int], keywords: Sequence[str], further_ids: Iterable[int], limit: int
     ) -> list[PassageRecord]:
-        """The `limit` passages on these shelves that full text finds, the best first, and then those of `further_ids`."""
-        numbers = list(further_ids)
+        """Return at most `limit` passages on these shelves by full-text search, the best first, then those of `further_ids`."""
+        extra_ids = list(further_ids)
 
         def work(connection: Connection) -> list[PassageRecord]:
-            ids = list(dict.fromkeys([*full_text.find_passages(connection, list(shelf_ids), keywords, limit), *numbers]))
+            ids = list(dict.fromkeys([*full_text.find_passages(connection, list(shelf_ids), keywords, limit), *extra_ids]))
             query = (
                 select(passages.c.id, documents.c.name, passages.c.number, passages.c.text, passages.c.words)
                 .join(documents, documents.c.id == passages.c.document)
@@ -214,7 +221,7 @@ class KnowledgeRepository:
     # Vectors
 
     async def load_vectors(self, shelf: int, model: str) -> list[tuple[int, bytes]]:
-        """The vectors of a shelf that a model made: passage and float32 values."""
+        """Return the vectors of a shelf that `model` computed: id of the passage and float32 values."""
         query = (
             select(vectors.c.passage, vectors.c.vector)
             .join(passages, passages.c.id == vectors.c.passage)
@@ -224,30 +231,30 @@ class KnowledgeRepository:
         return await self._database.read(lambda connection: [(row[0], row[1]) for row in connection.execute(query)])
 
     async def find_missing(self, missing: MissingVectors, after: int, limit: int) -> list[tuple[int, str]]:
-        """Passages behind the number `after` that lack a vector: number and text."""
+        """Return passages without a vector whose id is above `after`, in the order of their ids: id and text."""
         query = self._select_missing(missing, passages.c.id, passages.c.text)
         query = query.where(passages.c.id > after).order_by(passages.c.id).limit(limit)
         return await self._database.read(lambda connection: [(row[0], row[1]) for row in connection.execute(query)])
 
     async def count_missing(self, missing: MissingVectors) -> int:
-        """How many there are of them."""
+        """Return the number of passages without a vector."""
         query = self._select_missing(missing, func.count())
         return int(await self._database.read(lambda connection: connection.execute(query).scalar_one()))
 
     def _select_missing(self, missing: MissingVectors, *columns: Any) -> Select[Any]:
-        fits = vectors.c.passage == passages.c.id
+        has_vector = vectors.c.passage == passages.c.id
         if missing.model_and_dimension is not None:
-            fits &= (vectors.c.model == missing.model_and_dimension[0]) & (
+            has_vector &= (vectors.c.model == missing.model_and_dimension[0]) & (
                 vectors.c.dimension == missing.model_and_dimension[1]
             )
-        found = passages.join(shelves, shelves.c.id == passages.c.shelf).outerjoin(vectors, fits)
-        query = select(*columns).select_from(found).where(shelves.c.agent == self.agent, vectors.c.passage.is_(None))
+        joined = passages.join(shelves, shelves.c.id == passages.c.shelf).outerjoin(vectors, has_vector)
+        query = select(*columns).select_from(joined).where(shelves.c.agent == self.agent, vectors.c.passage.is_(None))
         if missing.shelf is not None:
             query = query.where(shelves.c.scope == missing.shelf.scope, shelves.c.holder == missing.shelf.holder)
         return query
 
     async def count_by_model(self) -> dict[tuple[str, int] | None, int]:
-        """How many passages of the agent have a vector of which model and length; None: of none."""
+        """Count the passages of the agent by the model and length of their vectors; None stands for passages without one."""
         query = (
             select(vectors.c.model, vectors.c.dimension, func.count())
             .select_from(passages.join(shelves, shelves.c.id == passages.c.shelf))
@@ -259,15 +266,15 @@ class KnowledgeRepository:
         return {None if model is None else (model, dimension): count for model, dimension, count in rows}
 
     async def save_vectors(self, rows: Sequence[VectorRecord]) -> None:
-        """Keeps vectors, each instead of what its passage had before. Of passages that are gone nothing is kept."""
+        """Store vectors, which replace earlier vectors of the same passages. Skip passages that do not exist any more."""
 
         def work(connection: Connection) -> None:
             ids = [row.passage for row in rows]
             connection.execute(delete(vectors).where(vectors.c.passage.in_(ids)))
-            there = set(connection.scalars(select(passages.c.id).where(passages.c.id.in_(ids))))
-            kept: list[dict[str, Any]] = [row._asdict() for row in rows if row.passage in there]
-            if kept:
-                connection.execute(insert(vectors), kept)
+            existing_ids = set(connection.scalars(select(passages.c.id).where(passages.c.id.in_(ids))))
+            values: list[dict[str, Any]] = [row._asdict() for row in rows if row.passage in existing_ids]
+            if values:
+                connection.execute(insert(vectors), values)
 
         await self._database.write(work)
 
@@ -278,47 +285,47 @@ class KnowledgeRepository:
 
 
 def delete_shelves(connection: Connection, agent: str, targets: Iterable[Shelf]) -> int:
-    """Deletes shelves with everything on them, in a transaction of others; how many documents there were."""
-    wanted, count = list(map(tuple, targets)), 0
-    for begin in range(0, len(wanted), _BATCH):
-        part = tuple_(shelves.c.scope, shelves.c.holder).in_(wanted[begin : begin + _BATCH])
-        numbers = list(connection.scalars(select(shelves.c.id).where(shelves.c.agent == agent, part)))
-        found = list(connection.scalars(select(documents.c.id).where(documents.c.shelf.in_(numbers))))
-        _delete_documents(connection, found)
-        connection.execute(delete(shelves).where(shelves.c.id.in_(numbers)))
-        count += len(found)
+    """Delete shelves with all their documents, inside a transaction of the writer. Return the number of deleted documents."""
+    keys, count = list(map(tuple, targets)), 0
+    for start in range(0, len(keys), _BATCH):
+        part = tuple_(shelves.c.scope, shelves.c.holder).in_(keys[start : start + _BATCH])
+        shelf_ids = list(connection.scalars(select(shelves.c.id).where(shelves.c.agent == agent, part)))
+        document_ids = list(connection.scalars(select(documents.c.id).where(documents.c.shelf.in_(shelf_ids))))
+        _delete_documents(connection, document_ids)
+        connection.execute(delete(shelves).where(shelves.c.id.in_(shelf_ids)))
+        count += len(document_ids)
     if count:
         full_text.purge_deleted_words(connection)
     return count
 
 
 def turn_document_name(number: int) -> str:
-    """What a turn is called that is knowledge of its conversation."""
+    """Return the name of the document that holds a turn in the knowledge of its conversation."""
     return f"turn {number}"
 
 
 def delete_turn_documents(connection: Connection, conversation: int, numbers: Iterable[int]) -> None:
-    """Deletes turns of a conversation (its row) from its knowledge, in a transaction of others."""
+    """Delete turns of a conversation (its row id) from its knowledge, inside a transaction of the writer."""
     shelf = (
         select(shelves.c.id)
         .join(conversations, (conversations.c.agent == shelves.c.agent) & (conversations.c.conversation_id == shelves.c.holder))
         .where(conversations.c.id == conversation, shelves.c.scope == "conversation")
     )
-    number = connection.scalar(shelf)
-    if number is None:
+    shelf_id = connection.scalar(shelf)
+    if shelf_id is None:
         return
     names = list(map(turn_document_name, numbers))
-    doomed = select(documents.c.id).where(documents.c.shelf == number, documents.c.name.in_(names))
-    found = list(connection.scalars(doomed))
-    _delete_documents(connection, found)
-    if found:
+    query = select(documents.c.id).where(documents.c.shelf == shelf_id, documents.c.name.in_(names))
+    document_ids = list(connection.scalars(query))
+    _delete_documents(connection, document_ids)
+    if document_ids:
         full_text.purge_deleted_words(connection)
 
 
 def _delete_documents(connection: Connection, ids: Sequence[int]) -> None:
-    for begin in range(0, len(ids), _BATCH):
-        part = ids[begin : begin + _BATCH]
-        theirs = select(passages.c.id).where(passages.c.document.in_(part))
-        connection.execute(delete(vectors).where(vectors.c.passage.in_(theirs)))
+    for start in range(0, len(ids), _BATCH):
+        part = ids[start : start + _BATCH]
+        passage_ids = select(passages.c.id).where(passages.c.document.in_(part))
+        connection.execute(delete(vectors).where(vectors.c.passage.in_(passage_ids)))
         connection.execute(delete(passages).where(passages.c.document.in_(part)))
         connection.execute(delete(documents).where(documents.c.id.in_(part)))

@@ -1,4 +1,4 @@
-"""What lasts of one agent: its conversations with their turns and variables."""
+"""The repository of one agent: conversations with their turns and variables."""
 
 from __future__ import annotations
 
@@ -32,20 +32,25 @@ from .retention import RetentionRepository
 from .schema import audit, conversations, from_micros, inbox, interactions, shelves, to_micros, variables
 from .statements import FIND_CONVERSATIONS, LOAD_HISTORY, LOAD_VARIABLES, MAX_CANDIDATE_IDS, SAVE_CONVERSATION, SAVE_VARIABLE
 
-_CONVERSATION_PAGE = 50  # are looked through for a turn
+_CONVERSATION_PAGE = 50
+"""The number of conversations that one query searches for a turn."""
 _TURN_PAGE = 500
-_AGENT_SCOPE = "agent"  # the scope of what is neither a person's nor a conversation's
+_AGENT_SCOPE = "agent"
+"""The scope of values that belong to the agent itself."""
 
 
 async def list_stored_agents(database: Database) -> list[str]:
-    """The agents (bare JIDs) of whom anything is kept but requests, in alphabetical order."""
+    """Return the agents (bare JIDs) with any stored data besides requests, in alphabetical order."""
     tables = (conversations, variables, shelves, audit)
-    found = union(*(select(table.c.agent) for table in tables)).order_by("agent")
-    return await database.read(lambda connection: list(connection.execute(found).scalars()))
+    query = union(*(select(table.c.agent) for table in tables)).order_by("agent")
+    return await database.read(lambda connection: list(connection.execute(query).scalars()))
 
 
 class AgentRepository:
-    """The view of one agent (a bare JID) on the database."""
+    """The stored data of one agent (a bare JID).
+
+    All methods see the data of this agent only. They raise StoreError if the database fails.
+    """
 
     def __init__(self, database: Database, agent: str) -> None:
         self._database = database
@@ -53,46 +58,49 @@ class AgentRepository:
         self.inbox = Inbox(database, agent)
         """The requests of the agent, in the same database."""
         self.audit_trail = AuditTrail(database, agent)
-        """What the agent audited, in the same database."""
+        """The audit trail of the agent, in the same database."""
 
     @property
     def is_failing(self) -> bool:
-        """Whether nothing can be stored at the moment."""
+        """True while the database accepts no writes."""
         return self._database.is_failing
 
     @property
     def failure(self) -> StoreError | None:
-        """Why nothing can be stored at the moment; None while it can."""
+        """The reason why the database accepts no writes; None while it does."""
         return self._database.failure
 
     # Conversations
 
     def next_conversation_row_id(self) -> int:
-        """An id for a conversation that is new."""
+        """Return an unused row id for a new conversation."""
         return self._database.next_id("conversations")
 
     def save_conversation(self, record: StoredConversation) -> asyncio.Future[bool]:
-        """Stores a conversation; the future is done when it is durable."""
+        """Store a conversation. The future is done when it is durable."""
         return self._database.submit([(SAVE_CONVERSATION, conversation_columns(self.agent, record))])
 
     async def find_conversations(self, ids: Iterable[str]) -> dict[str, StoredConversation]:
-        """Those of the conversations that exist, by their ids."""
-        rows = await self._load_conversations(
+        """Return those of the conversations that exist, by id."""
+        records = await self._load_conversations(
             self._select_conversations().where(conversations.c.conversation_id.in_(list(ids)))
         )
-        return {row.conversation_id: row for row in rows}
+        return {record.conversation_id: record for record in records}
 
     def load(self, candidate_ids: Sequence[str], sender: str, max_turns: int) -> asyncio.Future[LoadedConversation]:
-        """What a message of `sender` needs, at most `max_turns` of its history. `candidate_ids` are up to three ids."""
+        """Load the stored data that a message of `sender` needs.
+
+        `candidate_ids` are the ids that its conversation may have, at most three. `max_turns` limits the history.
+        """
         ids = [*candidate_ids, *[candidate_ids[0]] * (MAX_CANDIDATE_IDS - len(candidate_ids))]
 
-        def questions() -> QueryGenerator[LoadedConversation]:
-            rows: dict[str, StoredConversation] = {}
-            for found in (yield FIND_CONVERSATIONS, (self.agent, *ids)):
-                row = conversation_from_row(ConversationColumns(*found))
-                rows[row.conversation_id] = row
-            name = choose_conversation_id(candidate_ids, sender, {name: row.owner for name, row in rows.items()})
-            own = rows.get(name) if name is not None else None
+        def queries() -> QueryGenerator[LoadedConversation]:
+            records: dict[str, StoredConversation] = {}
+            for row in (yield FIND_CONVERSATIONS, (self.agent, *ids)):
+                record = conversation_from_row(ConversationColumns(*row))
+                records[record.conversation_id] = record
+            own_id = choose_conversation_id(candidate_ids, sender, {id_: record.owner for id_, record in records.items()})
+            own = records.get(own_id) if own_id is not None else None
             history: list[str] = []
             values: dict[str, str] = {}
             if own is not None:
@@ -103,14 +111,14 @@ class AgentRepository:
                     values = dict((yield LOAD_VARIABLES, (self.agent, "conversation", own.conversation_id)))
             person = dict((yield LOAD_VARIABLES, (self.agent, "person", sender)))
             preferences = dict((yield LOAD_VARIABLES, (self.agent, PREFERENCES, sender)))
-            return LoadedConversation(rows, history, values, person, preferences)
+            return LoadedConversation(records, history, values, person, preferences)
 
-        return self._database.run_queries(questions())
+        return self._database.run_queries(queries())
 
     async def list_conversations(
         self, owner: str | None = None, state: ConversationState | None = None, limit: int = 100, id_prefix: str = ""
     ) -> list[StoredConversation]:
-        """Conversations, the newest first; their ids `id_prefix` so."""
+        """Return at most `limit` conversations, the latest first. `id_prefix` is the beginning of their ids."""
         query = self._select_conversations().order_by(conversations.c.last_interaction.desc()).limit(limit)
         if owner is not None:
             query = query.where(conversations.c.owner == owner)
@@ -121,23 +129,23 @@ class AgentRepository:
         return await self._load_conversations(query)
 
     async def list_active(self) -> dict[str, datetime]:
-        """The active conversations, and when something was said last in each: first in the one that is silent for longest."""
+        """Return the time of the last interaction of each active conversation, the longest idle first."""
         query = select(conversations.c.conversation_id, conversations.c.last_interaction).where(*self._active_conditions())
         rows = await self._fetch_rows(query.order_by(conversations.c.last_interaction))
         return {row.conversation_id: from_micros(row.last_interaction) for row in rows}
 
     @property
     def retention(self) -> RetentionRepository:
-        """What has been kept for long enough, in the same database."""
+        """The retention queries of the agent, in the same database."""
         return RetentionRepository(self._database, self.agent)
 
     @property
     def knowledge(self) -> KnowledgeRepository:
-        """What the agent knows, in the same database."""
+        """The knowledge of the agent, in the same database."""
         return KnowledgeRepository(self._database, self.agent)
 
     async def list_people(self) -> list[str]:
-        """Everybody (bare JIDs) of whom there is anything."""
+        """Return everyone (bare JIDs) about whom the agent stores anything."""
         owners = select(conversations.c.owner).where(conversations.c.agent == self.agent)
         holders = select(variables.c.holder).where(variables.c.agent == self.agent, variables.c.scope.in_(PERSON_SCOPES))
         senders = select(inbox.c.sender).where(inbox.c.agent == self.agent, inbox.c.sender != "")
@@ -146,14 +154,17 @@ class AgentRepository:
         return list(await self._fetch_scalars(owners.union(holders, senders, known, audited)))
 
     async def count_conversations(self) -> tuple[int, int]:
-        """How many conversations are active, and how many there are."""
+        """Return the number of active conversations and the number of all conversations."""
         is_own, is_active = self._active_conditions()
-        counts: Any = select(func.count().filter(is_active).label("active"), func.count().label("kept")).where(is_own)
-        [found] = await self._fetch_rows(counts)
-        return found.active, found.kept
+        counts: Any = select(func.count().filter(is_active).label("active"), func.count().label("total")).where(is_own)
+        [row] = await self._fetch_rows(counts)
+        return row.active, row.total
 
     async def delete_conversation(self, record: StoredConversation, *, with_copies: bool = False) -> DeletionReport:
-        """Deletes a conversation with everything under its id; `with_copies`, what its owner has the same of it too."""
+        """Delete a conversation with everything under its id.
+
+        `with_copies` also deletes its owner's copies of its variables (see `delete_person_copies`).
+        """
 
         def work(connection: Connection) -> DeletionReport:
             if with_copies:
@@ -163,42 +174,49 @@ class AgentRepository:
         return await self._database.erase(work)
 
     async def erase_person(self, person: str) -> DeletionReport:
-        """Deletes everything about a person (a bare JID): conversations, turns, variables, and requests that wait."""
-        rows = await self._load_conversations(self._select_conversations().where(conversations.c.owner == person))
-        return await self._database.erase(lambda connection: delete_everything(connection, self.agent, rows, person))
+        """Delete everything about a person (a bare JID): conversations, turns, variables, pending requests and knowledge.
+
+        Entries of the audit trail are erased; their hashes stay.
+        """
+        records = await self._load_conversations(self._select_conversations().where(conversations.c.owner == person))
+        return await self._database.erase(lambda connection: delete_everything(connection, self.agent, records, person))
 
     # Turns and variables
 
     async def find_conversation_id(self, interaction_id: str, owner: str) -> str | None:
-        """In which of the owner's conversations a turn is; None where it is in none. Looked for as by `save_feedback`."""
-        found = await self._find_turn(interaction_id, owner)
-        return str(found.conversation_id) if found is not None else None
+        """Return the id of the owner's conversation that contains a turn; None if there is none."""
+        row = await self._find_turn(interaction_id, owner)
+        return str(row.conversation_id) if row is not None else None
 
     async def _find_turn(self, interaction_id: str, owner: str) -> Row[Any] | None:
-        """Without an index: it would cost every turn a third of its writing, for what is seldom asked."""
-        theirs = select(conversations.c.id).where(conversations.c.agent == self.agent, conversations.c.owner == owner)
-        page = theirs.order_by(conversations.c.id.desc()).limit(_CONVERSATION_PAGE)
+        """Search all conversations of the owner, the latest first. They are searched in pages, so that other reads can run.
+
+        Interaction ids have no index: it would add a third to the writes of every turn, for a rare query.
+        """
+        owned = select(conversations.c.id).where(conversations.c.agent == self.agent, conversations.c.owner == owner)
+        page = owned.order_by(conversations.c.id.desc()).limit(_CONVERSATION_PAGE)
         turn = (
             select(interactions.c.id, interactions.c.body, conversations.c.conversation_id)
             .join(conversations, conversations.c.id == interactions.c.conversation)
             .where(interactions.c.interaction_id == interaction_id)
         )
-        among = await self._fetch_scalars(page)
-        while among:
-            found = await self._fetch_rows(turn.where(interactions.c.conversation.in_(among)))
-            if found:
-                return found[0]
-            among = await self._fetch_scalars(page.where(conversations.c.id < among[-1]))
+        page_ids = await self._fetch_scalars(page)
+        while page_ids:
+            rows = await self._fetch_rows(turn.where(interactions.c.conversation.in_(page_ids)))
+            if rows:
+                return rows[0]
+            page_ids = await self._fetch_scalars(page.where(conversations.c.id < page_ids[-1]))
         return None
 
     async def save_feedback(
         self, interaction_id: str, owner: str, reactions: Sequence[str], nickname: str = ""
     ) -> tuple[str, str] | None:
-        """Records what the owner of a turn's conversation feels about it; none takes back what they felt before.
+        """Store the reactions of the owner of a conversation to one of its turns.
 
-        In a room it is one of many who feels so: `meta["feedback_of"]` has it by nickname, `meta["feedback"]` that of all.
-        The conversation's id and the turn as JSON; None where no such turn is theirs. Looked for in all their conversations,
-        the latest first, some at a time, so that other reading has its turn.
+        They replace earlier reactions; an empty sequence removes them. In a room, `nickname` names the occupant:
+        `meta["feedback_of"]` holds the reactions by nickname, and `meta["feedback"]` those of all occupants.
+
+        Return the id of the conversation and the turn as JSON, or None if the owner has no such turn.
         """
         row = await self._find_turn(interaction_id, owner)
         if row is None:
@@ -206,18 +224,18 @@ class AgentRepository:
         turn = json.loads(row.body)
         meta = turn.setdefault("meta", {})
         if nickname:
-            meta["feedback_of"] = felt = {**meta.get("feedback_of", {}), nickname: list(reactions)}
-            reactions = [reaction for theirs in felt.values() for reaction in theirs]
+            meta["feedback_of"] = by_nickname = {**meta.get("feedback_of", {}), nickname: list(reactions)}
+            reactions = [reaction for others in by_nickname.values() for reaction in others]
         meta["feedback"] = list(reactions)
         body = json.dumps(turn, ensure_ascii=False)
-        changed = update(interactions).where(interactions.c.id == row.id).values(body=body)
-        await self._database.write(lambda connection: connection.execute(changed))
+        statement = update(interactions).where(interactions.c.id == row.id).values(body=body)
+        await self._database.write(lambda connection: connection.execute(statement))
         return str(row.conversation_id), body
 
     async def load_history(self, conversation: int, limit: int, offset: int = 0) -> list[str]:
-        """The newest `limit` turns, `offset` turns back, as JSON, in chronological order.
+        """Return the newest `limit` turns as JSON in chronological order, after skipping the `offset` newest.
 
-        Costs what it gives, however far back: turns are numbered without gaps, and only the oldest are ever deleted.
+        The cost does not depend on `offset`: turns are numbered without gaps, and only the oldest are ever deleted.
         """
         newest = select(conversations.c.turns - offset).where(conversations.c.id == conversation).scalar_subquery()
         query = (
@@ -232,7 +250,7 @@ class AgentRepository:
         return list(await self._fetch_scalars(query))
 
     async def iterate_turns(self, conversation: int) -> AsyncIterator[str]:
-        """Every turn as JSON, oldest first, also those that end meanwhile."""
+        """Yield every turn as JSON, oldest first, including turns that end during the iteration."""
         after = 0
         while True:
             page = (
@@ -249,7 +267,7 @@ class AgentRepository:
             after = rows[-1].number
 
     async def load_turns(self, conversation: int, first: int, last: int) -> list[tuple[int, str]]:
-        """Those turns of a conversation that are stored, from one number to another: number and JSON."""
+        """Return the stored turns of a conversation from number `first` to `last`: number and JSON."""
         query = (
             select(interactions.c.number, interactions.c.body)
             .where(interactions.c.conversation == conversation, interactions.c.number.between(first, last))
@@ -258,47 +276,47 @@ class AgentRepository:
         return [(row.number, row.body) for row in await self._fetch_rows(query)]
 
     async def load_variables(self, scope: str, holder: str) -> dict[str, str]:
-        """All variables of a holder, as JSON texts."""
+        """Return all variables of a holder as JSON texts, by name."""
         query = select(variables.c.name, variables.c.value).where(
             variables.c.agent == self.agent, variables.c.scope == scope, variables.c.holder == holder
         )
         return {row.name: row.value for row in await self._fetch_rows(query)}
 
     async def load_variable_of_all(self, scope: str, name: str) -> dict[str, str]:
-        """The variables of one name of all holders, as JSON texts."""
+        """Return the variable `name` of all holders as JSON texts, by holder."""
         query = select(variables.c.holder, variables.c.value).where(
             variables.c.agent == self.agent, variables.c.scope == scope, variables.c.name == name
         )
         return {row.holder: row.value for row in await self._fetch_rows(query)}
 
     def save_variable(self, scope: str, holder: str, name: str, value: str) -> asyncio.Future[bool]:
-        """Stores one variable (JSON) beside the turns; the future is done when it is durable."""
+        """Store one variable (JSON) outside of a turn. The future is done when it is durable."""
         return self._database.submit([(SAVE_VARIABLE, (self.agent, scope, holder, name, value, to_micros(utc_now())))])
 
-    # Who was refused
+    # Refused people
 
     async def list_refused(self) -> list[str]:
-        """Who (bare JIDs) was told that they may not talk to the agent, the latest last."""
+        """Return the people (bare JIDs) whom the agent has told that they have no access, the latest last."""
         query = select(variables.c.holder).where(variables.c.agent == self.agent, variables.c.scope == REFUSED_SCOPE)
         return list(await self._fetch_scalars(query.order_by(variables.c.updated_at)))
 
     def save_refusal(self, person: str) -> asyncio.Future[bool]:
-        """Keeps that somebody was; the future is done when it is durable."""
+        """Store that the agent has told a person so. The future is done when it is durable."""
         return self.save_variable(REFUSED_SCOPE, person, REFUSED_SCOPE, "true")
 
     def delete_refusal(self, person: str) -> asyncio.Future[None]:
-        """Forgets it."""
+        """Delete the mark of `save_refusal`. The future is done when that is durable."""
         return self._database.run(lambda connection: delete_refusal(connection, self.agent, person))
 
-    # What the agent itself keeps, on whichever server
+    # Values of the agent itself
 
     async def load_agent_value(self, name: str) -> Any:
-        """A value (JSON) that the platform keeps of this agent; None where it keeps none."""
+        """Return a value (JSON) that the platform stores for this agent; None if there is none."""
         values = await self.load_variables(_AGENT_SCOPE, self.agent)
         return json.loads(values[name]) if name in values else None
 
     def save_agent_value(self, name: str, value: Any) -> asyncio.Future[bool]:
-        """Keeps such a value; the future is done when it is durable."""
+        """Store a value for this agent. The future is done when it is durable."""
         return self.save_variable(_AGENT_SCOPE, self.agent, name, json.dumps(value))
 
     # Helpers

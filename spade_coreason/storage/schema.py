@@ -1,4 +1,4 @@
-"""The tables. Times are integers, microseconds since 1970 in UTC; JSON is text."""
+"""The tables of the database. Times are integers: microseconds since 1970 in UTC. JSON is text."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from sqlalchemy import (
 )
 
 REVISION = "0005"
-"""The newest migration; what `metadata` describes."""
+"""The newest migration. `metadata` describes the tables after it."""
 
 metadata = MetaData()
 
-# SQLite knows one kind of integer, and a row id has to be called INTEGER; microseconds need 64 bits on PostgreSQL.
+# SQLite has one kind of integer, and the type of a row id must be INTEGER. On PostgreSQL microseconds need 64 bits.
 BigInt = BigInteger().with_variant(Integer, "sqlite")
 
-# A conversation and its session are one row: they are made, changed and deleted together. No index has what every turn
-# changes: it would be a page more to write each time, for what is seldom asked.
+# A conversation and its session are one row, because they are created, changed and deleted together. No index contains a
+# column that every turn changes: it would cost another page of writing per turn, for queries that are rare.
 conversations = Table(
     "conversations",
     metadata,
@@ -42,7 +42,7 @@ conversations = Table(
     Column("created_at", BigInt, nullable=False),
     Column("last_interaction", BigInt, nullable=False),
     Column("failures", Integer, nullable=False),
-    Column("quiet_until", BigInt),  # 0, or NULL as it was written once, is none
+    Column("quiet_until", BigInt),  # 0 means none, as does NULL, which older versions wrote
     Column("window_start", BigInt, nullable=False),
     Column("turns", BigInt, nullable=False),
     UniqueConstraint("agent", "conversation_id"),
@@ -61,8 +61,8 @@ interactions = Table(
     Index("interactions_by_number", "conversation", "number"),
 )
 
-# `holder` is the conversation id in the scope "conversation", the owner's bare JID in the scope "person", and the agent's
-# own in the scope "agent" (where it is in its archive, which rooms it was invited to).
+# `holder` depends on the scope: the conversation id for "conversation", the owner's bare JID for "person", and the agent's own
+# bare JID for "agent" (its position in the archive, the rooms it was invited to).
 variables = Table(
     "variables",
     metadata,
@@ -78,8 +78,9 @@ variables = Table(
 RECEIVED, ANSWERED, CLOSED = range(3)
 """The states of a request in the inbox."""
 
-# A closed row stays for seven days, to know a duplicate by. There is no index of the keys, which are random: each would be a
-# page to write, half of all that a turn writes (known.py); and none of the rows that are open, which whoever writes knows too.
+# A closed row stays for seven days, so that duplicates are recognised. The keys are random and have no index: each would cost a
+# page of writing, half of all writes of a turn (see dedup.py). Open rows have no index either: the one process that writes
+# knows them (`Database.open_inbox_rows`).
 inbox = Table(
     "inbox",
     metadata,
@@ -93,8 +94,8 @@ inbox = Table(
     Column("answer", Text),
 )
 
-# What agents know. A shelf is what an agent knows for itself (scope "agent", holder ""), of a person or of a conversation;
-# nobody looks into another's.
+# Knowledge. A shelf belongs to an agent itself (scope "agent", holder ""), to a person or to a conversation. A search never
+# reads the shelves of other people or conversations.
 shelves = Table(
     "shelves",
     metadata,
@@ -119,7 +120,7 @@ documents = Table(
     Index("documents_by_digest", "shelf", "digest"),
 )
 
-# `words` are those of the text as `spade_coreason.domain.text` finds them, with spaces between: what full text looks at.
+# `words` holds the words of the text, separated by spaces, as `spade_coreason.domain.text` finds them. Full text searches it.
 passages = Table(
     "passages",
     metadata,
@@ -133,7 +134,7 @@ passages = Table(
     Index("passages_by_shelf", "shelf"),
 )
 
-# float32 in the order of bytes of x86, of length 1. `model` made it; vectors of two models say nothing about each other.
+# A vector is float32 in little-endian order and has the length 1. Vectors of different models cannot be compared.
 vectors = Table(
     "vectors",
     metadata,
@@ -143,7 +144,7 @@ vectors = Table(
     Column("vector", LargeBinary, nullable=False),
 )
 
-# Audit trails. A row is numbered from 1 on within that of its agent; `entry` is NULL where it was forgotten.
+# Audit trails. Rows are numbered from 1 in the trail of each agent. `entry` is NULL if it was erased.
 audit = Table(
     "audit",
     metadata,
@@ -164,17 +165,17 @@ audit_heads = Table(
 )
 
 NUMBERED = (inbox, interactions, conversations, shelves, documents, passages)
-"""The tables whose row ids are made by the one process that owns the database."""
+"""The tables whose row ids the one process that owns the database assigns."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def to_micros(moment: datetime) -> int:
-    """A time as the tables hold it."""
+    """Convert a time to the form of the tables."""
     since = moment - _EPOCH
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds  # to divide timedeltas takes longer
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds  # dividing timedeltas takes longer
 
 
 def from_micros(micros: int) -> datetime:
-    """A time as everybody else holds it."""
+    """Convert a time from the form of the tables."""
     return _EPOCH + timedelta(microseconds=micros)

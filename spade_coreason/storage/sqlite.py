@@ -1,4 +1,4 @@
-"""The database on SQLite: a writer thread with group commit, reads beside it."""
+"""The SQLite database: a writer thread with group commit, and connections for reads beside it."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from .statements import CLOSE, MAX_ROWS, SQLITE_QUERIES, STATEMENTS, sqlite_sql
 log = logging.getLogger(__name__)
 
 _CHECKPOINT_PAGES = 4000
-"""So far the log grows: 16 MiB."""
+"""The size of the log that starts a checkpoint: 16 MiB."""
 _READER_WAIT_S = 0.2
-"""Nobody writes while the log is emptied, and waits for whoever reads."""
+"""The time that a truncation of the log waits for readers. No write runs during it."""
 
-# What concerns the file, whoever writes, and what to do about it.
+# Result codes that concern the whole file, not one write, and the remedy for each.
 _REMEDIES = {
     sqlite3.SQLITE_BUSY: "end the other program that has it open",
     sqlite3.SQLITE_READONLY: "see to the rights of the file and its directory",
@@ -57,14 +57,14 @@ _REMEDIES = {
 
 @dataclass(slots=True, eq=False)
 class _Lookup:
-    """What one caller wants to know at once."""
+    """Prepared queries of one caller, which run in the writer's thread."""
 
     queries: QueryGenerator[Any]
     future: asyncio.Future[Any]
 
 
 class SqliteDatabase(Database):
-    """A file, in WAL mode. The writer is a thread; looking up is done there too, between two transactions."""
+    """A file in WAL mode. The writer is a thread; it also runs lookups, between two transactions."""
 
     def __init__(self, url: URL, durability: Durability, timings: StoreTimings, intercept: Intercept | None) -> None:
         super().__init__(url, durability, timings, intercept)
@@ -72,7 +72,7 @@ class SqliteDatabase(Database):
             url.set(drivername="sqlite"), connect_args={"cached_statements": len(STATEMENTS) * MAX_ROWS + 128}
         )
         self._reader_engine: AsyncEngine = create_async_engine(
-            # Every connection is a thread; more of them read no faster.
+            # Every connection is a thread; more threads do not read faster.
             url.set(drivername="sqlite+aiosqlite"),
             pool_size=2,
             max_overflow=0,
@@ -101,7 +101,7 @@ class SqliteDatabase(Database):
             self._load_ids_and_keys(connection)
         self._remember_inode()
         try:
-            self._truncate_log()  # what was deleted just before a crash is still there
+            self._truncate_log()  # it may still contain data that was deleted just before a crash
         except sqlite3.Error as error:
             raise self.problem(error) from error
 
@@ -115,26 +115,26 @@ class SqliteDatabase(Database):
         self._inode = os.stat(self.name).st_ino
 
     async def read(self, work: Callable[[Connection], T]) -> T:
-        """Runs `work` in a transaction of its own, beside the writer; it sees one state of the database."""
-        self._require_file()  # a new connection would make another
+        """Run `work` in its own transaction beside the writer. It sees one state of the database."""
+        self._require_file()  # a new connection would create another file
         return await super().read(work)
 
     async def _stop_writer(self) -> None:
         if self._truncation_task is not None:
-            self._truncation_task.cancel()  # whoever closes the file last empties it
+            self._truncation_task.cancel()  # closing the last connection truncates the log
         if self._truncation_future is not None:
-            await asyncio.gather(self._truncation_future, return_exceptions=True)  # its connection is open until then
+            await asyncio.gather(self._truncation_future, return_exceptions=True)  # until then its connection is open
         if self._thread.is_alive():
             self._queue.put(None)
             await asyncio.to_thread(self._thread.join)
-            await asyncio.sleep(0)  # the last results come in through the loop
+            await asyncio.sleep(0)  # the loop delivers the last results
 
     async def dispose(self) -> None:
         self._writer_engine.dispose()
         await self._reader_engine.dispose()
 
     def run_queries(self, queries: QueryGenerator[T]) -> asyncio.Future[T]:
-        """Answers a few short questions, in the writer's thread between two transactions: no way is shorter."""
+        """Run a few short prepared queries in the writer's thread, between two transactions: the fastest way to read."""
         future: asyncio.Future[T] = self._loop.create_future()
         self._enqueue(_Lookup(queries, future))
         return future
@@ -152,15 +152,15 @@ class SqliteDatabase(Database):
             self._truncation_task = self._loop.create_task(self._retry_truncating_log())
 
     async def _retry_truncating_log(self) -> None:
-        """Once for what is erased within a moment; again and again while others read."""
-        wait_s, has_warned = self._timings.empty_log_s, False
+        """Truncate the log once for all deletions of a short time. Retry while other connections read it."""
+        wait_s, has_warned = self._timings.truncate_log_s, False
         while self._has_erased:
             await asyncio.sleep(wait_s)
             self._has_erased = False
             self._truncation_future = asyncio.ensure_future(asyncio.to_thread(self._truncate_log))
             try:
                 is_empty = await asyncio.shield(self._truncation_future)
-            except StoreError:  # that the file is another one, whoever writes hears
+            except StoreError:  # the file was replaced: the next write reports it
                 return
             except sqlite3.Error as error:
                 is_empty = False
@@ -168,10 +168,10 @@ class SqliteDatabase(Database):
                     log.warning("%s: what was deleted is still in its log: %s", self.name, error)
                 has_warned = True
             if not is_empty:
-                self._has_erased, wait_s = True, self._timings.empty_log_again_s
+                self._has_erased, wait_s = True, self._timings.truncate_log_again_s
 
     def _truncate_log(self) -> bool:
-        """Writes the log into the file, and leaves nothing of it; False where somebody still reads it."""
+        """Copy the log into the file and truncate it. Return False if another connection still reads the log."""
         self._require_file()
         address = f"file:{quote(os.fsencode(self.name))}?mode=rw"
         with closing(sqlite3.connect(address, timeout=_READER_WAIT_S, isolation_level=None, uri=True)) as connection:
@@ -183,7 +183,7 @@ class SqliteDatabase(Database):
     def _run_writer(self) -> None:
         with self._writer_engine.connect() as connection:
             driver: Any = connection.connection.driver_connection
-            cursor = driver.cursor()  # one for all that is written: to make one costs as much as a short statement
+            cursor = driver.cursor()  # one for all writes: a new cursor costs as much as a short statement
             while (batch := self._queue.get()) is not None:
                 lookups = [item for item in batch if isinstance(item, _Lookup)]
                 writes = [item for item in batch if not isinstance(item, _Lookup)] if lookups else batch
@@ -191,7 +191,7 @@ class SqliteDatabase(Database):
                     self._loop.call_soon_threadsafe(self._on_looked_up, self._run_lookups(driver, lookups), bool(writes))
                 if writes:
                     resolved = self._commit(connection, cursor, writes)
-                    # A turn is let go of where it ends, not here, where the next batch may be long in coming.
+                    # Free the finished turns now: the next batch, which would replace these lists, may take long to come.
                     batch.clear()
                     writes.clear()
                     self._loop.call_soon_threadsafe(self._resolve, *resolved)
@@ -213,28 +213,28 @@ class SqliteDatabase(Database):
     def _commit(
         self, connection: Connection, cursor: sqlite3.Cursor, batch: list[PendingWrite]
     ) -> tuple[WriteResults, StoreError | None]:
-        """What became of the writes, and why none at all can be done if that is so."""
+        """Commit a batch. Return the result of each write, and the failure if the file accepts no writes at all."""
         try:
             self._require_file()
-            # A transaction of prepared statements alone goes to the driver as it is: SQLAlchemy's way there costs more than
-            # SQLite's work. A function gets SQLAlchemy's connection, and its transaction.
+            # Prepared statements alone go directly to the driver, because SQLAlchemy would cost more time than SQLite itself. A
+            # function needs SQLAlchemy's connection and transaction.
             if any(work is not None for _, work, _, _ in batch):
                 with connection.begin():
                     results = self._run_batch(connection, cursor, batch)
             else:
                 results = self._run_prepared(connection, cursor, batch)
-        except Exception as error:  # noqa: BLE001 - of whatever kind, it belongs to whoever asked for the write
+        except Exception as error:  # noqa: BLE001 - any error goes to the caller of the write
             problem = self.problem(error) if isinstance(error, SQLAlchemyError | sqlite3.Error) else error
             failure = problem if isinstance(problem, StoreError) and _is_file_failure(error) else None
             if failure is not None or len(batch) == 1:
                 return [(future, problem, None) for _, _, future, _ in batch], failure
-            # Only the write that cannot be done fails; the others are done each for itself.
-            each = [self._commit(connection, cursor, [write]) for write in batch]
-            return list(chain.from_iterable(results for results, _ in each)), each[-1][1]
+            # Repeat the writes one by one, so that only the faulty one fails.
+            outcomes = [self._commit(connection, cursor, [write]) for write in batch]
+            return list(chain.from_iterable(results for results, _ in outcomes)), outcomes[-1][1]
         return results, None
 
     def _require_file(self) -> None:
-        """What is written to a file that was deleted goes nowhere, and SQLite does not mind."""
+        """Raise StoreError if the file was deleted or replaced. SQLite would write to the deleted file without an error."""
         try:
             if os.stat(self.name).st_ino == self._inode:
                 return
@@ -258,27 +258,31 @@ class SqliteDatabase(Database):
         for statement, rows in enumerate(groups):
             if rows:
                 _write_rows(cursor, statement, rows)
-        results: WriteResults = [(future, True if work is None else work(connection), then) for _, work, future, then in batch]
+        results: WriteResults = [
+            (future, True if work is None else work(connection), on_commit) for _, work, future, on_commit in batch
+        ]
         if closed:
-            _write_rows(cursor, CLOSE, closed)  # also what a function has only just received
+            _write_rows(cursor, CLOSE, closed)  # also requests that a function of this batch has just stored
         return results
 
     def problem(self, error: Exception) -> StoreError:
-        said = super().problem(error)
+        problem = super().problem(error)
         remedy = _REMEDIES.get(_sqlite_result_code(error))
-        return said if remedy is None else StoreError(f"{said}; {remedy}")
+        return problem if remedy is None else StoreError(f"{problem}; {remedy}")
 
     def _configure_connection(self, dbapi_connection: Any, _record: object) -> None:
-        dbapi_connection.isolation_level = None  # transactions are begun by us (SQLAlchemy, SQLite: savepoints)
+        dbapi_connection.isolation_level = (
+            None  # the "begin" listeners begin transactions (SQLAlchemy documentation, SQLite: savepoints)
+        )
         cursor = dbapi_connection.cursor()
         cursor.execute("PRAGMA busy_timeout=5000")
         cursor.execute("PRAGMA journal_mode=WAL")
         cursor.execute(f"PRAGMA synchronous={self._durability}")
-        # A checkpoint writes what changed since the last once, however often it changed, and syncs twice.
+        # A checkpoint writes each page once, however often it changed since the last checkpoint, and syncs twice.
         cursor.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
         cursor.execute("PRAGMA foreign_keys=ON")
-        cursor.execute("PRAGMA secure_delete=ON")  # what is forgotten is not in the file either
-        # Else a statement of many rows keeps what it may have to undo in a file of its own: a third of all that is written.
+        cursor.execute("PRAGMA secure_delete=ON")  # overwrite deleted data in the file
+        # By default a statement of many rows writes its undo data to a temporary file: a third of all written data.
         cursor.execute("PRAGMA temp_store=MEMORY")
         cursor.close()
 
@@ -287,37 +291,41 @@ def _write_rows(cursor: sqlite3.Cursor, statement: int, rows: list[Row]) -> None
     if len(rows) == 1:
         cursor.execute(sqlite_sql(statement, 1), rows[0])
         return
-    for begin in range(0, len(rows), MAX_ROWS):
-        part = rows[begin : begin + MAX_ROWS]
+    for start in range(0, len(rows), MAX_ROWS):
+        part = rows[start : start + MAX_ROWS]
         cursor.execute(sqlite_sql(statement, len(part)), list(chain.from_iterable(part)))
 
 
 def _run_query_generator(driver: sqlite3.Connection, queries: QueryGenerator[T]) -> T:
-    # With a cursor of its own, which goes with it: where a row cannot be read, its statement stays open, and the log as it is.
+    # Each query has its own cursor, which is freed with it. A statement that cannot read a row stays open on its cursor, and an
+    # open statement keeps the log from being truncated.
     try:
         query, parameters = next(queries)
         while True:
             query, parameters = queries.send(driver.execute(SQLITE_QUERIES[query], parameters).fetchall())
     except StopIteration as end:
-        answer: T = end.value
-        return answer
+        result: T = end.value
+        return result
 
 
 def _is_file_failure(error: Exception) -> bool:
-    """Whether it is the file that cannot be written, whoever writes: locked, full, unreadable."""
+    """Return True if the whole file accepts no writes: locked, full or unreadable."""
     if isinstance(error, StoreError):
         return True
     return _sqlite_result_code(error) in _REMEDIES
 
 
 def _sqlite_result_code(error: Exception) -> int:
-    """SQLite's primary result code; 0 for what is none of its errors."""
+    """Return SQLite's primary result code; 0 for other errors."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     return int(getattr(cause, "sqlite_errorcode", 0)) & 0xFF if isinstance(cause, sqlite3.Error) else 0
 
 
 def _create_private_file(path: Path) -> None:
-    """What people said is for nobody else on this machine; SQLite gives its other files the rights of this one."""
+    """Create the file with access for its owner only (0600), because it holds private messages.
+
+    SQLite gives the other files of the database the same mode.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.touch(0o600)
 

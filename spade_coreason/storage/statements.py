@@ -1,8 +1,12 @@
-"""The statements of a turn, as text for the drivers; a transaction runs those that write in this order, for many rows.
+"""Prepared statements: the SQL that turns use most, as text for the drivers.
 
-SQLAlchemy writes each of them for one row, and it is extended here to the rows of a batch. On SQLite these are the VALUES of
-one statement: Python's sqlite3 gives the interpreter lock away at every row of an `executemany`, and has to win it back from
-the event loop each time. On PostgreSQL they are arrays, one for each column: one round trip, one prepared statement.
+A transaction runs the writing statements in the order of their numbers, each for many rows. SQLAlchemy compiles a statement
+for one row; this module extends it to the rows of a batch.
+
+SQLite: the rows are the VALUES of one statement. In an `executemany`, Python's sqlite3 releases the interpreter lock at every
+row, and has to win it back from the event loop each time.
+
+PostgreSQL: the rows are arrays, one per column. That needs one round trip and one prepared statement.
 """
 
 from __future__ import annotations
@@ -20,9 +24,12 @@ from .schema import conversations, inbox, interactions, variables
 RECEIVE, RECEIVE_ANSWERED, SAVE_CONVERSATION, ADD_INTERACTION, SAVE_VARIABLE, ANSWER, CLOSE = range(7)
 STATEMENTS = range(7)
 MAX_ROWS = 16
-"""Of one statement on SQLite. Each number of rows is a statement of its own: with 64 of them they took more than they saved."""
+"""The most rows of one statement on SQLite.
 
-# What the rows of an update are called in it.
+Each number of rows is a separate prepared statement. With up to 64 rows these cost more time than they saved.
+"""
+
+# The name of the rows inside an update.
 _ROWS = "batch"
 _UPDATES = {
     ANSWER: ({"state": f"{_ROWS}.state", "answer": f"{_ROWS}.answer", "request": "NULL"}, ["id", "state", "answer"]),
@@ -31,7 +38,7 @@ _UPDATES = {
 
 
 def _compile(statement: ClauseElement, parameters: Sequence[str], dialect: Dialect) -> str:
-    """The SQL of `statement`, which takes tuples in the order of `parameters`."""
+    """Return the SQL of `statement`. Check that it takes its parameters in the order of `parameters`."""
     compiled = statement.compile(dialect=dialect)
     order = list(getattr(compiled, "positiontup", None) or ())
     if order != list(parameters):
@@ -44,7 +51,7 @@ def _column_names(table: Table) -> list[str]:
 
 
 InsertFunction = Callable[[Table], Any]
-"""`insert` of a dialect."""
+"""The function `insert` of a dialect."""
 
 
 def _insert(insert: InsertFunction, table: Table, names: Sequence[str]) -> Any:
@@ -52,7 +59,7 @@ def _insert(insert: InsertFunction, table: Table, names: Sequence[str]) -> Any:
 
 
 def _upsert(insert: InsertFunction, table: Table, key: Sequence[str], fixed: Sequence[str] = ()) -> Any:
-    """`fixed` are the columns that stay what they were: naming them would write their indexes again, with what is in them."""
+    """Build an upsert that leaves the columns `fixed` unchanged: naming them would write their indexes again."""
     names = _column_names(table)
     statement = _insert(insert, table, names)
     changed = {name: statement.excluded[name] for name in names if name not in (*key, *fixed)}
@@ -73,7 +80,7 @@ KEY_COLUMNS: dict[int, slice] = {
     ANSWER: slice(0, 1),
     CLOSE: slice(0, 1),
 }
-"""Which values of a row say what it is about."""
+"""The values of a row that identify it, by statement."""
 
 
 def _build_inserts(insert: InsertFunction, dialect: Dialect) -> dict[int, str]:
@@ -93,7 +100,7 @@ def _build_inserts(insert: InsertFunction, dialect: Dialect) -> dict[int, str]:
 
 
 def _build_update(assignments: dict[str, str], dialect: Dialect) -> tuple[str, str]:
-    """An update of the inbox from rows of (id, …), in two halves: FROM comes between them."""
+    """Build an update of the inbox from rows of (id, …). Return the parts before and after its FROM."""
     statement = update(inbox).values({name: literal_column(value) for name, value in assignments.items()})
     statement = statement.where(inbox.c.id == literal_column(f"{_ROWS}.id"))
     changes, _, condition = str(statement.compile(dialect=dialect)).partition(" WHERE ")
@@ -104,21 +111,22 @@ def _build_update(assignments: dict[str, str], dialect: Dialect) -> tuple[str, s
 
 
 def _build_sqlite_parts() -> dict[int, tuple[str, str, str]]:
-    """What stands before the rows, the marks of one row, and what stands behind."""
+    """Build the parts of each statement: the text before the rows, the placeholders of one row, and the text after them."""
     dialect = sqlite.dialect()
     statements = {}
     for number, text in _build_inserts(sqlite.insert, dialect).items():
         before, _, rest = text.partition("VALUES (")
-        marks, _, after = rest.partition(")")
-        statements[number] = f"{before}VALUES ", f"({marks})", after
+        placeholders, _, after = rest.partition(")")
+        statements[number] = f"{before}VALUES ", f"({placeholders})", after
     for number, (assignments, names) in _UPDATES.items():
         changes, condition = _build_update(assignments, dialect)
         if len(names) == 1:
-            statements[number] = f"{changes} WHERE {names[0]} IN (", "?", ")"  # a list takes half as long as a table of one row
+            # A list takes half the time of a table.
+            statements[number] = f"{changes} WHERE {names[0]} IN (", "?", ")"
         else:
-            marks = ", ".join("?" for _ in names)
+            placeholders = ", ".join("?" for _ in names)
             table = f"WITH {_ROWS} ({', '.join(names)}) AS (VALUES "
-            statements[number] = table, f"({marks})", f") {changes} FROM {_ROWS} WHERE {condition}"
+            statements[number] = table, f"({placeholders})", f") {changes} FROM {_ROWS} WHERE {condition}"
     return statements
 
 
@@ -127,9 +135,9 @@ _SQLITE_PARTS = _build_sqlite_parts()
 
 @cache
 def sqlite_sql(statement: int, rows: int) -> str:
-    """The SQL of a statement on SQLite for so many rows, whose values it takes one after the other."""
-    before, marks, after = _SQLITE_PARTS[statement]
-    return before + ", ".join([marks] * rows) + after
+    """Return the SQL of a statement on SQLite for a number of rows. It takes the values of all rows in one sequence."""
+    before, placeholders, after = _SQLITE_PARTS[statement]
+    return before + ", ".join([placeholders] * rows) + after
 
 
 # PostgreSQL
@@ -137,21 +145,23 @@ def sqlite_sql(statement: int, rows: int) -> str:
 
 @cache
 def postgres_sql() -> dict[int, str]:
-    """The statements on PostgreSQL: for any number of rows with different `KEY_COLUMNS`, whose columns they take as arrays."""
-    from sqlalchemy.dialects import postgresql  # slow to import, for those who need it
+    """Return the statements on PostgreSQL. They take one array per column; rows must differ in their `KEY_COLUMNS`."""
+    from sqlalchemy.dialects import postgresql  # slow to import, and only needed here
 
     dialect = _postgres_dialect()
     statements = {}
     for number, text in _build_inserts(postgresql.insert, dialect).items():
         before, _, rest = text.partition("VALUES (")
-        marks, _, after = rest.partition(")")
-        statements[number] = f"{before}SELECT * FROM unnest({_to_arrays(marks)}){after}"
+        placeholders, _, after = rest.partition(")")
+        statements[number] = f"{before}SELECT * FROM unnest({_to_arrays(placeholders)}){after}"
     for number, (assignments, names) in _UPDATES.items():
         changes, condition = _build_update(assignments, dialect)
-        marks = ", ".join(
+        placeholders = ", ".join(
             f"${place}::{inbox.c[name].type.compile(dialect=dialect)}" for place, name in enumerate(names, start=1)
         )
-        statements[number] = f"{changes} FROM unnest({_to_arrays(marks)}) AS {_ROWS} ({', '.join(names)}) WHERE {condition}"
+        statements[number] = (
+            f"{changes} FROM unnest({_to_arrays(placeholders)}) AS {_ROWS} ({', '.join(names)}) WHERE {condition}"
+        )
     return statements
 
 
@@ -162,11 +172,11 @@ def _postgres_dialect() -> Dialect:
     return dialect
 
 
-def _to_arrays(marks: str) -> str:
-    return re.sub(r"(::\w+)", r"\1[]", marks)
+def _to_arrays(placeholders: str) -> str:
+    return re.sub(r"(::\w+)", r"\1[]", placeholders)
 
 
-# What loading a conversation asks.
+# The queries that load a conversation.
 
 FIND_CONVERSATIONS, LOAD_HISTORY, LOAD_VARIABLES = range(3)
 MAX_CANDIDATE_IDS = 3
@@ -185,11 +195,11 @@ def _build_queries(dialect: Dialect) -> dict[int, str]:
         .limit(bindparam("turns"))
         .offset(literal_column("0"))
     )
-    kept = select(variables.c.name, variables.c.value).where(*(variables.c[name] == bindparam(name) for name in holder))
+    values = select(variables.c.name, variables.c.value).where(*(variables.c[name] == bindparam(name) for name in holder))
     return {
         FIND_CONVERSATIONS: _compile(find, ["agent", *ids], dialect),
         LOAD_HISTORY: _compile(history, ["conversation", "turns"], dialect),
-        LOAD_VARIABLES: _compile(kept, holder, dialect),
+        LOAD_VARIABLES: _compile(values, holder, dialect),
     }
 
 
@@ -198,5 +208,5 @@ SQLITE_QUERIES = _build_queries(sqlite.dialect())
 
 @cache
 def postgres_queries() -> dict[int, str]:
-    """The same on PostgreSQL."""
+    """Return the queries of `SQLITE_QUERIES` on PostgreSQL."""
     return _build_queries(_postgres_dialect())

@@ -33,7 +33,7 @@ async def test_what_was_forgotten_is_not_in_the_log_either_even_if_somebody_read
     tmp_path: Path, is_read: bool
 ) -> None:
     file, log = tmp_path / "platform.db", tmp_path / "platform.db-wal"
-    database = await open_database(f"{SQLITE}{file}", "normal", timings=StoreTimings(empty_log_again_s=0.05))
+    database = await open_database(f"{SQLITE}{file}", "normal", timings=StoreTimings(truncate_log_again_s=0.05))
     store = AgentRepository(database, AGENT)
     for owner in (ALICE, BOB):
         await turn(store, conversation(store, f"{owner}_{AGENT}", owner), Variable("person", owner, "v", f'"{owner}"'))
@@ -83,7 +83,7 @@ async def test_whoever_deletes_need_not_wait_for_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("after_s", [0, 0.01, 0.02])
 async def test_a_closed_database_has_no_log(tmp_path: Path, after_s: float) -> None:
-    database, store, file = await forgotten(tmp_path, StoreTimings(empty_log_s=0.01))
+    database, store, file = await forgotten(tmp_path, StoreTimings(truncate_log_s=0.01))
     await store.erase_person(ALICE)
     await asyncio.sleep(after_s)
     await database.close()

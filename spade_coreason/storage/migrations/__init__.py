@@ -1,4 +1,4 @@
-"""From an older schema to the one of today, by Alembic; the scripts are in `version_count`."""
+"""Migrations from older schemas to the current one, with Alembic. The scripts are in `versions`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...exceptions import StoreError
 
 
 def upgrade(connection: Connection, name: str, stored: str) -> None:
-    """Brings the database on `connection` up to date. StoreError where `stored` is a revision that this program lacks."""
+    """Migrate the database on `connection` to the newest revision. Raise StoreError if `stored` is an unknown revision."""
     require_known(name, stored)
     config = _config()
     config.attributes["connection"] = connection
@@ -21,7 +21,7 @@ def upgrade(connection: Connection, name: str, stored: str) -> None:
 
 
 def require_known(name: str, stored: str) -> None:
-    """StoreError where the database called `name` is of a revision that this program lacks; "none" is older than all."""
+    """Raise StoreError if the revision of the database `name` is unknown here. "none" is older than all revisions."""
     known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
     if stored not in ("none", *known):
         raise StoreError(f"{name}: was written by a newer version (schema {stored}); update spade-coreason")

@@ -1,4 +1,4 @@
-"""What Alembic runs: the migrations on the connection it was given."""
+"""The script that Alembic runs: it applies the migrations on the connection of its configuration."""
 
 from alembic import context
 

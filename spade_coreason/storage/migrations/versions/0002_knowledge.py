@@ -1,4 +1,4 @@
-"""What agents know: shelves, documents, passages, vectors, full text."""
+"""Knowledge: shelves, documents, passages, vectors and full text."""
 
 import sqlalchemy as sa
 from alembic import op

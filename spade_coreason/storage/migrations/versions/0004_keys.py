@@ -1,4 +1,4 @@
-"""The keys of the inbox have no index any more: the one process that writes knows where they are."""
+"""Drop the index of the inbox keys. The one process that writes has an index in memory."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -14,7 +14,7 @@ def upgrade() -> None:
     if op.get_bind().dialect.name == "postgresql":
         op.drop_constraint("inbox_agent_key_key", "inbox")
     else:
-        _make_anew()
+        _recreate_inbox()
 
 
 def downgrade() -> None:
@@ -22,11 +22,11 @@ def downgrade() -> None:
     if op.get_bind().dialect.name == "postgresql":
         op.create_unique_constraint("inbox_agent_key_key", "inbox", ["agent", "key"])
     else:
-        _make_anew(unique)
+        _recreate_inbox(unique)
 
 
-def _make_anew(*constraints: sa.UniqueConstraint) -> None:
-    """SQLite drops no constraint of a table."""
+def _recreate_inbox(*constraints: sa.UniqueConstraint) -> None:
+    """Copy the inbox into a new table, because SQLite cannot drop a constraint."""
     op.rename_table("inbox", "inbox_before")
     op.drop_index("inbox_unfinished", "inbox_before")
     op.create_table(

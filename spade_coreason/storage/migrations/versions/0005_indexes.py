@@ -1,4 +1,4 @@
-"""No index has what every turn changes."""
+"""Drop the indexes that contain columns which every turn changes."""
 
 import sqlalchemy as sa
 from alembic import op
