@@ -99,7 +99,7 @@ class RemoteKnowledge(Knowledge):
         return bool(await self._send_request(None, do="remove", name=name, person=person, conversation=conversation))
 
     async def reindex(self, progress: ProgressCallback | None = None) -> int:
-        """Compute missing vectors through the platform; see `Knowledge.reindex`."""
+        """Compute missing and outdated vectors through the platform; see `Knowledge.reindex`."""
         return int(await self._send_request(progress, do="reindex"))
 
     async def _send_request(self, progress: ProgressCallback | None, **request: Any) -> Any:

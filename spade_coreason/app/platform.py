@@ -1,4 +1,4 @@
-"""The composition root: builds everything once, runs until a signal, drains, closes."""
+"""The composition root: build everything once, run until a signal, drain and close."""
 
 from __future__ import annotations
 
@@ -55,10 +55,14 @@ _MAX_CONCURRENT_STARTS = 8
 
 
 class Platform:
-    """Everything that a configuration names: `async with Platform(settings) as platform: await platform.wait()`.
+    """A platform: the server, database and agents of a configuration.
 
-    Entering takes the data directory, opens the database, starts the server where it is ours, and brings every agent
-    online; leaving says goodbye, lets running answers finish within `limits.grace_s`, and closes all of it.
+    Use it as `async with Platform(settings) as platform: await platform.wait()`. Entering locks the data directory, opens the
+    database, starts the server if the platform manages it, and connects every agent. Leaving disconnects them, lets running
+    turns finish within `limits.grace_s`, and closes everything.
+
+    `on_status` receives one line of text for each agent that comes online. `on_conversation_end` is called for the
+    conversations of all agents. Entering raises ConfigError, ServerError, ConnectError or another CoReasonError.
     """
 
     def __init__(
@@ -70,12 +74,17 @@ class Platform:
     ) -> None:
         self.settings = settings
         self.server: LocalServer | None = None
+        """The server that the platform started; None for an external one."""
         self.server_line = ""
+        """A description of the server for people."""
         self.notice: str | None = None
+        """A notice about the choice of the server for people, if there is one."""
         self.agents: dict[str, HostedAgent] = {}
         self.runners: dict[str, Runner] = {}
         self.agent_descriptions: list[tuple[str, str]] = []
+        """The bare JID and the description of each agent."""
         self.guest: tuple[str, str] | None = None
+        """The bare JID and the password of the guest account; only on a server that the platform started."""
         self.endpoint = ServerEndpoint()
         self.database: Database | None = None
         self._report_status = on_status or (lambda line: None)
@@ -100,37 +109,38 @@ class Platform:
         await self._stack.aclose()
 
     async def wait(self) -> None:
-        """Until SIGINT or SIGTERM; ServerError if a local server dies before."""
+        """Wait for SIGINT or SIGTERM. Raise ServerError if the local server ends before."""
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
-        waiting: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
         try:
             if self.server is not None:
-                waiting.append(asyncio.create_task(self._raise_when_server_ended(self.server)))
-            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                tasks.append(asyncio.create_task(self._raise_when_server_ended(self.server)))
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
-            for task in waiting:
+            for task in tasks:
                 task.cancel()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
 
     async def status(self) -> PlatformStatus:
-        """How the platform and its agents are at this moment."""
+        """Return the status of the platform and its agents at this moment."""
         return PlatformStatus(os.getpid(), self.server_line, tuple([await host.status() for host in self.agents.values()]))
 
     async def _raise_when_server_ended(self, server: LocalServer) -> None:
         raise ServerError(f"the {server.kind} server ended: {await server.wait_until_ended()}")
 
-    # Opening, in this order; closing goes the other way
+    # Opening, in this order. The exit stack closes in the reverse order.
 
     async def _open(self) -> None:
         settings = self.settings
-        placed = [(settings.place(f"agents[{number}]"), agent) for number, agent in enumerate(settings.agents)]
-        find_agents([(place, agent.agent) for place, agent in placed], settings.project)  # a slip there costs no server's start
+        agents = [(settings.place(f"agents[{number}]"), agent) for number, agent in enumerate(settings.agents)]
+        # Find the agents first: a mistake in their names is reported before a server starts.
+        find_agents([(place, agent.agent) for place, agent in agents], settings.project)
         try:
             self._stack.enter_context(lock_directory(settings.data_dir))
         except DataDirectoryInUseError as error:
@@ -155,8 +165,8 @@ class Platform:
         if self._embedder is not None:
             self._stack.push_async_callback(self._embedder.close)
         await self._open_server()
-        for place, agent in placed:
-            self._assemble(place, agent)
+        for place, agent in agents:
+            self._build_agent(place, agent)
         await self._create_accounts()
         await self._stack.enter_async_context(serve_status_socket(settings.data_dir, self.status))
         await self._stack.enter_async_context(serve_knowledge_socket(settings.data_dir, self._knowledge))
@@ -180,19 +190,19 @@ class Platform:
         self.notice = choice.notice
         if choice.kind == "embedded":
             self.server_line += " (for demonstrations: senders can be forged; `apt install prosody` gives you a real one)"
-        # About one connection in fifty to the embedded server hangs in its beginning.
+        # About one in fifty connections to the embedded server hangs while it is opened.
         timeout_s, attempts = (3.0, 5) if local.kind == "embedded" else (10.0, 1)
         self.endpoint = ServerEndpoint(local.host, local.port, local.verify, local.ca_file, timeout_s, attempts)
         guest = f"{GUEST_USER}@{local.domain}"
-        kept = await self._load_passwords()
+        stored = await self._load_passwords()
         for agent in self.settings.agents:
-            given = agent.password.get_secret_value() if agent.password is not None else None
-            self._passwords[bare_jid(agent.jid)] = given or kept.get(bare_jid(agent.jid)) or secrets.token_urlsafe(24)
-        self._passwords.setdefault(guest, kept.get(guest) or secrets.token_urlsafe(24))
+            configured = agent.password.get_secret_value() if agent.password is not None else None
+            self._passwords[bare_jid(agent.jid)] = configured or stored.get(bare_jid(agent.jid)) or secrets.token_urlsafe(24)
+        self._passwords.setdefault(guest, stored.get(guest) or secrets.token_urlsafe(24))
         self.guest = (guest, self._passwords[guest])
 
     async def _create_accounts(self) -> None:
-        """Makes the accounts of a local server and keeps their passwords (0600), for agents that there are."""
+        """Create the accounts of the agents and the guest on a local server, and store their passwords (0600)."""
         if self.server is None:
             return
         await write_private_json(self._accounts_file, {**await self._load_passwords(), **self._passwords})
@@ -204,35 +214,35 @@ class Platform:
         return self.settings.data_dir / "accounts.json"
 
     async def _load_passwords(self) -> dict[str, str]:
-        """The passwords that were made up for a local server's accounts."""
+        """Load the stored passwords of the accounts on a local server, by bare JID."""
         path = self._accounts_file
         try:
             async with aiofiles.open(path, encoding="utf-8") as file:
-                kept = json.loads(await file.read())
+                passwords = json.loads(await file.read())
         except FileNotFoundError:
             return {}
         except ValueError as error:
             raise ConfigError(str(path), f"is no JSON ({error}); remove it, and new passwords are made up") from error
-        if not isinstance(kept, dict):
+        if not isinstance(passwords, dict):
             raise ConfigError(str(path), "holds no accounts; remove it, and new passwords are made up")
-        return kept
+        return passwords
 
-    def _assemble(self, place: str, settings: AgentSettings) -> None:
+    def _build_agent(self, place: str, settings: AgentSettings) -> None:
         jid = bare_jid(settings.jid)
         if self.database is None:
             raise CoReasonError("the database is opened before the agents")
-        given = settings.password.get_secret_value() if settings.password is not None else None
-        password = given or self._passwords.get(jid, "")
-        is_registered_here = settings.register_account and self.server is None
+        configured = settings.password.get_secret_value() if settings.password is not None else None
+        password = configured or self._passwords.get(jid, "")
+        needs_registration = settings.register_account and self.server is None
         avatar, rooms = load_avatar(settings, place), build_room_configs(settings)
-        host = HostedAgent(settings.jid, password, self.endpoint, register=is_registered_here, avatar=avatar, rooms=rooms)
+        host = HostedAgent(settings.jid, password, self.endpoint, register=needs_registration, avatar=avatar, rooms=rooms)
         requests = OpenRequests()
         peers = Peers(jid, requests, host.send, self.settings.limits.stanza_bytes)
         files = Files(host.uploads.upload)
         knowledge = self._knowledge[jid] = Knowledge(KnowledgeRepository(self.database, jid), self._embedder)
         store = AgentRepository(self.database, jid)
         usage = Usage(store)
-        parts = Injectables(
+        injectables = Injectables(
             manifest_file=settings.manifest,
             peers=lambda: peers,
             memory=partial(self._get_memory, jid),
@@ -241,9 +251,9 @@ class Platform:
             usage=lambda: usage,
         )
         agent = load_agent(
-            settings.agent, place=place, project=self.settings.project, injectables=parts, options=settings.options
+            settings.agent, place=place, project=self.settings.project, injectables=injectables, options=settings.options
         )
-        own = self.settings.memory_of(settings)
+        memory = self.settings.memory_of(settings)
         runner = Runner(
             agent,
             jid,
@@ -253,8 +263,8 @@ class Platform:
             interaction_memory=partial(self._get_memory, jid),
             files=files,
             knowledge=knowledge,
-            summariser=build_summariser(own),
-            count_tokens=build_token_counter(own, self.settings.project, f"{place}.memory.tokenizer"),
+            summariser=build_summariser(memory),
+            count_tokens=build_token_counter(memory, self.settings.project, f"{place}.memory.tokenizer"),
             usage=usage,
         )
         access = build_access_policy(self.settings, settings)
@@ -274,20 +284,20 @@ class Platform:
         for memory in self._memories.values():
             try:
                 await memory.aclose()
-            except StoreError as error:  # nothing is lost: what could not be folded in is in the journal
+            except StoreError as error:  # no data is lost: entries that could not be merged stay in the journal
                 log.error("%s", error)
 
     async def _start_agents(self) -> None:
-        at_once = asyncio.Semaphore(_MAX_CONCURRENT_STARTS)
+        slots = asyncio.Semaphore(_MAX_CONCURRENT_STARTS)
 
         async def start(jid: str, host: HostedAgent) -> None:
-            async with at_once:
+            async with slots:
                 try:
                     with _place_errors(ConnectError, places[jid]):
                         await host.start()
                 except CoReasonError:
                     raise
-                except (Exception, SystemExit) as error:  # sys.exit() would end the process past the others
+                except (Exception, SystemExit) as error:  # sys.exit() would end the process without stopping the other agents
                     raise CoReasonError(f"{jid}: does not start: {type(error).__name__}: {error}") from error
             self._report_status(f"{jid} is online")
 
@@ -306,7 +316,7 @@ class Platform:
         grace_s = self.settings.limits.grace_s
         stops = (host.stop(grace_s) for host in self.agents.values())
         for problem in await asyncio.gather(*stops, return_exceptions=True):
-            if isinstance(problem, BaseException):  # the others are stopped all the same
+            if isinstance(problem, BaseException):  # the other agents are stopped nevertheless
                 log.error("an agent does not stop as it should", exc_info=problem)
 
     async def _write_run_file(self) -> None:
@@ -328,7 +338,7 @@ class Platform:
 
 @contextmanager
 def _place_errors(kind: type[CoReasonError], place: str) -> Iterator[None]:
-    """Says where to correct what an error of that kind is about."""
+    """Add the place in the configuration to errors of a kind."""
     try:
         yield
     except kind as error:

@@ -20,7 +20,7 @@ class AgentStatus:
     jid: str
     state: AgentCondition
     since: datetime | None = None
-    """The start of the current session; None without one."""
+    """The start of the current session; None while the agent is not connected."""
     why: str | None = None
     """The reason why the agent is not connected to its server; None if there is none."""
     cannot_store: str | None = None
