@@ -61,8 +61,10 @@ class Platform:
     database, starts the server if the platform manages it, and connects every agent. Leaving disconnects them, lets running
     turns finish within `limits.grace_s`, and closes everything.
 
-    `on_status` receives one line of text for each agent that comes online. `on_conversation_end` is called for the
-    conversations of all agents. Entering raises ConfigError, ServerError, ConnectError or another CoReasonError.
+    `on_status` receives one line of text for each agent that comes online. The functions of `on_conversation_end` receive
+    the id and the final state of each conversation that ends; they may be coroutine functions.
+
+    Entering raises ConfigError, ServerError, ConnectError or another CoReasonError.
     """
 
     def __init__(
