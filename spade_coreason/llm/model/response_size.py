@@ -1,0 +1,51 @@
+"""A limit to the size of what a model's server sends."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import httpx2
+
+_MAX_BYTES = 2**24
+"""Of an event, and of what has none: a whole answer, an error; what comes then is not read."""
+_BYTES_PER_LINE = 2**16
+"""What a line of an event counts: the package goes over all of it again with each."""
+_EVENT_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")
+
+
+class _EventLimitedStream(httpx2.AsyncByteStream):
+    def __init__(self, stream: httpx2.AsyncByteStream, *, has_events: bool) -> None:
+        self._stream = stream
+        self._has_events = has_events
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        read, before = 0, b""
+        async for piece in self._stream:
+            if piece.endswith(b"\n\n") and self._has_events:  # most do
+                read, before = 0, b""
+            elif self._has_events:
+                text = before + piece
+                begin = max((text.rfind(end) + len(end) for end in _EVENT_ENDS if end in text), default=0)
+                read, piece_of_it = (0, text[begin:]) if begin else (read, piece)
+                read += len(piece_of_it) + _BYTES_PER_LINE * max(piece_of_it.count(b"\n"), piece_of_it.count(b"\r"))
+                before = text[-3:]
+            else:
+                read += len(piece)
+            if read > _MAX_BYTES:
+                return
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+async def limit_response_size(response: httpx2.Response, *, is_streaming: bool) -> None:
+    """Bounds what will be read: each event of an answer that `is_streaming`, all of any other, in bytes.
+
+    DecodingError for what comes compressed though it was to come plain: few bytes may be many.
+    """
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise httpx2.DecodingError("it sends compressed what was to come plain")
+    assert isinstance(response.stream, httpx2.AsyncByteStream)
+    has_events = is_streaming and response.is_success  # whatever its type says: servers err
+    response.stream = _EventLimitedStream(response.stream, has_events=has_events)
