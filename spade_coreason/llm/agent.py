@@ -16,10 +16,9 @@ from ..memory import AgentInteractionMemory, TokenCounter, Usage, counter_for
 from ..runtime import Peers
 from .budget import BudgetExceededError, BudgetMeter, Budgets, TurnUsage
 from .context import Context, ContextTooLongError
-from .guardrails.admission import check_input
 from .guardrails.checks import GuardrailChecks
 from .guardrails.declaration import GuardrailSpec
-from .guardrails.guard import AgentGuardrails, TurnGuard
+from .guardrails.guard import AgentGuardrails, TurnGuard, check_input
 from .loop import AgentLoop, ModelCaller
 from .mcp.offers import Offer
 from .mcp.servers import MCPServers
