@@ -13,9 +13,8 @@ from mcp import Tool
 
 from ...exceptions import ConfigError, ToolError
 from .connection import MCPConnection, describe_error
-from .offers import Offer
+from .offers import Offer, Requirements, find_faults, select_permitted
 from .options import ServerOptions
-from .requirements import Requirements, find_faults, select_permitted
 from .results import render_result
 
 _RETRY_DELAYS_S = (0.0, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0)

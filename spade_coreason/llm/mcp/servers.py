@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from ...contracts import AgentDefinition
 from ...exceptions import ConfigError, CoReasonError, ToolError
 from ..tools.function import Tool
-from .offers import SEPARATOR, Offer
+from .offers import SEPARATOR, Offer, parse_requirements
 from .options import parse_servers
-from .requirements import parse_requirements
 
 if TYPE_CHECKING:
     from .server import MCPServer

@@ -14,9 +14,8 @@ import yaml
 
 from spade_coreason import AgentDefinition, ConfigError
 from spade_coreason.llm.agent import LLMAgent
-from spade_coreason.llm.mcp.offers import Offer
+from spade_coreason.llm.mcp.offers import Offer, RequiredTool, parse_requirements
 from spade_coreason.llm.mcp.options import parse_servers
-from spade_coreason.llm.mcp.requirements import RequiredTool, parse_requirements
 from spade_coreason.llm.mcp.servers import MCPServers
 
 from ...cli.conftest import Invoke, invoke as invoke
