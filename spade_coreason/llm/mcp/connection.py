@@ -14,9 +14,8 @@ from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp_types import Implementation, ToolListChangedNotification
 
 from ..._version import __version__
-from .http import open_http
 from .options import ServerOptions
-from .stdio import open_stdio
+from .transport import open_http, open_stdio
 
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams

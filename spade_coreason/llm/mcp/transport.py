@@ -16,8 +16,10 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 import anyio
+import httpx2
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.stdio import get_default_environment
+from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCMessage, jsonrpc_message_adapter
 
@@ -36,6 +38,8 @@ _GRACE_S = 2.0
 _EXIT_WAIT_S = 1.0
 """After a signal; for what a program said last."""
 _TAIL_BYTES = 2000
+_READ_TIMEOUT_S = 300.0
+"""A stream of events without any is opened again."""
 
 
 class _ProgramProtocol(SubprocessStreamProtocol):
@@ -176,3 +180,49 @@ async def open_stdio(
             group.cancel_scope.cancel()
             for stream in (to_us, for_us, from_us, for_it):
                 stream.close()
+
+
+class _SizeLimitedStream(httpx2.AsyncByteStream):
+    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        read = 0
+        async for piece in self._stream:
+            read += len(piece)
+            if read > MAX_MESSAGE_BYTES:
+                raise httpx2.StreamError(f"a message of more than {MAX_MESSAGE_BYTES:,} bytes")
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+async def _limit_response_size(response: httpx2.Response) -> None:
+    """The SDK reads an answer in JSON whole; of a stream of events it limits each."""
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise httpx2.DecodingError("it sends compressed what was to come plain")  # few bytes may be unpacked to many
+    if not response.headers.get("content-type", "").startswith("text/event-stream"):
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        response.stream = _SizeLimitedStream(response.stream)
+
+
+@asynccontextmanager
+async def open_http(options: ServerOptions, on_output: Callable[[str], None]) -> AsyncIterator[TransportStreams]:
+    """A connection to a server; nothing is sent before the first request. Redirects to other servers are not followed.
+
+    `on_output` hears of answers with an HTTP status that is an error.
+    """
+
+    async def tell(response: httpx2.Response) -> None:
+        if response.is_error:
+            on_output(f"HTTP {response.status_code} {response.reason_phrase}".strip())
+
+    assert options.url is not None
+    headers = {"Accept-Encoding": "identity"} | {name: value.get_secret_value() for name, value in options.headers.items()}
+    timeout = httpx2.Timeout(options.timeout_s, read=_READ_TIMEOUT_S)
+    async with (
+        httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks={"response": [_limit_response_size, tell]}) as client,
+        streamable_http_client(options.url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
+    ):
+        yield streams
