@@ -21,14 +21,14 @@ from typing import Any
 from tests.support.servers import ejabberd, prosody
 from tests.support.servers.server import XmppServer
 
-from .further import further_agents
+from .footprint import measure_footprint
 from .memory import MemoryLoad, measure
 from .promptness import first_words_waits, typing_waits
 from .recall import recall
 from .report import (
     Target,
-    further_lines,
-    further_targets,
+    footprint_lines,
+    footprint_targets,
     machine,
     memory_lines,
     memory_targets,
@@ -52,7 +52,7 @@ SERVERS: dict[str, tuple[Callable[[], bool], Callable[..., XmppServer]]] = {
     "prosody": (prosody.installed, partial(prosody.prosody, unasked=50)),  # asks as seldom as that of `up`
     "ejabberd": (ejabberd.installed, ejabberd.ejabberd),
 }
-FURTHER = "further"
+FOOTPRINT = "further"
 PROMPTNESS = "promptness"
 MEMORY = "memory"
 FULL_MEMORY = MemoryLoad((100, 10_000, 100_000), rounds=5, additions=100, has_peer=True)
@@ -92,13 +92,13 @@ def speed(name: str, load: Load) -> tuple[dict[str, Any], list[Target]]:
     }, targets
 
 
-def further(name: str, count: int, idle_s: float) -> tuple[dict[str, Any], list[Target]]:
+def footprint(name: str, count: int, idle_s: float) -> tuple[dict[str, Any], list[Target]]:
     """As `speed`, for many agents in one process."""
     with running(name) as server:
         print(f"{count} further hosted agents in one process with one TLS context, on {name}", flush=True)
-        measured = asyncio.run(further_agents(server, count, idle_s))
-    targets = further_targets(measured)
-    print("\n".join([*further_lines(measured), *map(str, targets)]), end="\n\n", flush=True)
+        measured = asyncio.run(measure_footprint(server, count, idle_s))
+    targets = footprint_targets(measured)
+    print("\n".join([*footprint_lines(measured), *map(str, targets)]), end="\n\n", flush=True)
     return {"server": name, **asdict(measured), "targets": [_target(target) for target in targets]}, targets
 
 
@@ -162,7 +162,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one short round, to see that it runs; its figures mean little")
     parser.add_argument(
-        "--only", choices=(*SERVERS, FURTHER, PROMPTNESS, MEMORY, SESSIONS, RECALL, THINKING), help="one part only"
+        "--only", choices=(*SERVERS, FOOTPRINT, PROMPTNESS, MEMORY, SESSIONS, RECALL, THINKING), help="one part only"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures of every round as JSON too")
     chosen = parser.parse_args()
@@ -188,8 +188,8 @@ def main() -> int:
         if chosen.only in (None, name):
             figures["speed"][name], found = speed(name, load)
             targets += found
-    if chosen.only in (None, FURTHER):
-        figures[FURTHER], found = further(there[-1], count, idle_s)
+    if chosen.only in (None, FOOTPRINT):
+        figures[FOOTPRINT], found = footprint(there[-1], count, idle_s)
         targets += found
     if chosen.only in (None, PROMPTNESS):
         for name in there:

@@ -16,7 +16,7 @@ from typing import Literal
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
 
-from .further import Further
+from .footprint import Footprint
 from .memory import MemoryMeasured
 from .promptness import Waits
 from .recall import Recall
@@ -57,11 +57,11 @@ def speed_targets(measured: Mapping[str, Measured]) -> list[Target]:
     ]
 
 
-def further_targets(further: Further) -> list[Target]:
+def footprint_targets(footprint: Footprint) -> list[Target]:
     """Memory of one more agent. Of idle CPU none should be measurable: a tenth of a percent, which is 5 ms in 5 s."""
     return [
-        Target("memory of a further agent", further.online_kib, "at most", 600, " KiB"),
-        Target("idle CPU of all of them", further.idle_percent, "at most", 0.1, " % of a core"),
+        Target("memory of a further agent", footprint.online_kib, "at most", 600, " KiB"),
+        Target("idle CPU of all of them", footprint.idle_percent, "at most", 0.1, " % of a core"),
     ]
 
 
@@ -133,11 +133,11 @@ def speed_table(measured: Mapping[str, Measured]) -> list[str]:
     return lines
 
 
-def further_lines(further: Further) -> list[str]:
+def footprint_lines(footprint: Footprint) -> list[str]:
     """What further agents cost."""
     return [
-        f"  {further.online_kib:.0f} KiB for each that is online, {further.answered_kib:.0f} KiB when it has answered once",
-        f"  {further.idle_percent:.3f} % of a core for all of them together while idle",
+        f"  {footprint.online_kib:.0f} KiB for each that is online, {footprint.answered_kib:.0f} KiB when it has answered once",
+        f"  {footprint.idle_percent:.3f} % of a core for all of them together while idle",
     ]
 
 

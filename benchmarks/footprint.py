@@ -17,7 +17,7 @@ _QUIET_AFTER_S = 15.0
 
 
 @dataclass(frozen=True)
-class Further:
+class Footprint:
     """So many hosted agents in one process with one TLS context.
 
     `online_kib` is what each takes when it is online, `answered_kib` when each has answered one question. `idle_percent` is
@@ -30,7 +30,7 @@ class Further:
     idle_percent: float
 
 
-async def further_agents(server: XmppServer, count: int, idle_s: float) -> Further:
+async def measure_footprint(server: XmppServer, count: int, idle_s: float) -> Footprint:
     """Hosts one agent, then `count` more."""
     async with asyncio.timeout(BOUND_S):
         logins = [await server.account() for _ in range(count + 1)]
@@ -43,23 +43,23 @@ async def further_agents(server: XmppServer, count: int, idle_s: float) -> Furth
             for login in logins[1:]:
                 await agents.start(*login)
             online = await agents.memory_kib()
-            idle = await _idle(agents, idle_s)
+            idle = await _idle_share(agents, idle_s)
             for jid, _ in logins[1:]:
                 await client.ask("hello", jid)
             answered = await agents.memory_kib()
-    return Further(count, (online - before) / count, (answered - before) / count, idle * 100)
+    return Footprint(count, (online - before) / count, (answered - before) / count, idle * 100)
 
 
-async def _idle(agents: AgentProcess, seconds: float) -> float:
+async def _idle_share(agents: AgentProcess, seconds: float) -> float:
     """The share of a core in so many seconds, once what followed the logins is over."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _QUIET_AFTER_S
-    while loop.time() < deadline and await _share(agents, _QUIET_S) > 0.001:
+    while loop.time() < deadline and await _measure_share(agents, _QUIET_S) > 0.001:
         pass
-    return await _share(agents, seconds)
+    return await _measure_share(agents, seconds)
 
 
-async def _share(agents: AgentProcess, seconds: float) -> float:
+async def _measure_share(agents: AgentProcess, seconds: float) -> float:
     loop = asyncio.get_running_loop()
     cpu_s, begin = await agents.cpu_s(), loop.time()
     await asyncio.sleep(seconds)  # this is the measurement
