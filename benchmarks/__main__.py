@@ -22,6 +22,7 @@ from tests.support.servers import ejabberd, prosody
 from tests.support.servers.server import XmppServer
 
 from .footprint import measure_footprint
+from .llm_overhead import lines as overhead_lines, measure as measure_overhead, targets as overhead_targets
 from .memory import MemoryLoad, measure
 from .promptness import first_words_waits, typing_waits
 from .recall import recall
@@ -42,7 +43,6 @@ from .report import (
 )
 from .sessions import SessionLoad, lines as session_lines, measure as measure_sessions, targets as session_targets
 from .speed import IN_FLIGHT, THREADS, Load, medians, side_by_side
-from .thinking import lines as thinking_lines, measure as measure_thinking, targets as thinking_targets
 
 FULL = (Load(rounds=48, messages=1000, pings=50), 100, 5.0)
 FULL_RECALL, QUICK_RECALL = (10_000, 300), (500, 20)
@@ -61,8 +61,8 @@ SESSIONS = "sessions"
 FULL_SESSIONS = SessionLoad((100, 1_000_000), rounds=3, times=200, turns=8000)
 QUICK_SESSIONS = SessionLoad((100, 2_000), rounds=1, times=5, turns=400)
 RECALL = "recall"
-THINKING = "thinking"
-FULL_THINKING, QUICK_THINKING = (10_000, 30), (50, 2)
+LLM_OVERHEAD = "thinking"
+FULL_LLM_OVERHEAD, QUICK_LLM_OVERHEAD = (10_000, 30), (50, 2)
 
 
 @contextmanager
@@ -144,12 +144,12 @@ def recalled(documents: int, rounds: int) -> tuple[dict[str, Any], list[Target]]
     return {**asdict(measured), "targets": [_target(target) for target in targets]}, targets
 
 
-def thinking(turns: int, rounds: int) -> tuple[dict[str, Any], list[Target]]:
+def llm_overhead(turns: int, rounds: int) -> tuple[dict[str, Any], list[Target]]:
     """As `speed`, for an agent with a language model; no XMPP server is needed."""
     print("LLMAgent beside a bare stream of openai, the same requests at the same local server", flush=True)
-    measured = asyncio.run(measure_thinking(turns, rounds))
-    targets = thinking_targets(measured)
-    print("\n".join([*thinking_lines(measured), *map(str, targets)]), end="\n\n", flush=True)
+    measured = asyncio.run(measure_overhead(turns, rounds))
+    targets = overhead_targets(measured)
+    print("\n".join([*overhead_lines(measured), *map(str, targets)]), end="\n\n", flush=True)
     return {**asdict(measured), "targets": [_target(target) for target in targets]}, targets
 
 
@@ -162,14 +162,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one short round, to see that it runs; its figures mean little")
     parser.add_argument(
-        "--only", choices=(*SERVERS, FOOTPRINT, PROMPTNESS, MEMORY, SESSIONS, RECALL, THINKING), help="one part only"
+        "--only", choices=(*SERVERS, FOOTPRINT, PROMPTNESS, MEMORY, SESSIONS, RECALL, LLM_OVERHEAD), help="one part only"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures of every round as JSON too")
     chosen = parser.parse_args()
     load, count, idle_s = QUICK if chosen.quick else FULL
 
     there = [name for name, (installed, _) in SERVERS.items() if installed()]
-    if chosen.only not in (MEMORY, SESSIONS, RECALL, THINKING):
+    if chosen.only not in (MEMORY, SESSIONS, RECALL, LLM_OVERHEAD):
         for name in SERVERS:
             if name not in there:
                 print(f"{name} is not installed; `make servers` enables this measurement", file=sys.stderr)
@@ -204,8 +204,8 @@ def main() -> int:
     if chosen.only in (None, RECALL):
         figures[RECALL], found = recalled(*(QUICK_RECALL if chosen.quick else FULL_RECALL))
         targets += found
-    if chosen.only in (None, THINKING):
-        figures[THINKING], found = thinking(*(QUICK_THINKING if chosen.quick else FULL_THINKING))
+    if chosen.only in (None, LLM_OVERHEAD):
+        figures[LLM_OVERHEAD], found = llm_overhead(*(QUICK_LLM_OVERHEAD if chosen.quick else FULL_LLM_OVERHEAD))
         targets += found
     print(f"{sum(target.is_reached for target in targets)} of {len(targets)} targets are reached")
     if chosen.json is not None:

@@ -28,7 +28,7 @@ _BATCH = 10
 
 
 @dataclass(frozen=True)
-class Thinking:
+class LLMOverhead:
     """µs of CPU in the process that asks: medians for answers of one token and of many; what resides after many turns."""
 
     turns: int
@@ -80,28 +80,28 @@ class _Handler:
     async def emit(self, event: object) -> None: ...
 
 
-async def measure(turns: int, rounds: int) -> Thinking:
+async def measure(turns: int, rounds: int) -> LLMOverhead:
     """Each of `rounds` has ten turns of each kind by turns; then `turns` in all for what resides."""
     async with model_process() as url, openai.AsyncOpenAI(base_url=url, api_key="none") as client:
         with tempfile.TemporaryDirectory(prefix="benchmark-") as directory:
             memory = AgentInteractionMemory("bench@localhost", directory)
             await memory.aadd_information("one", "User prefers JSON")
-            agents = {name: _agent(name, url, memory) for name in (SHORT, LONG)}
+            agents = {name: _build_agent(name, url, memory) for name in (SHORT, LONG)}
             works: dict[str, Callable[[], Awaitable[None]]] = {}
             for name, agent in agents.items():
-                works[f"ours {name}"] = ours = _ours(agent)
+                works[f"ours {name}"] = ours = _build_agent_turn(agent)
                 await ours()
-                works[f"bare {name}"] = _bare(client, await _last(url))
+                works[f"bare {name}"] = _build_bare_stream(client, await _load_last_request(url))
             found = await _side_by_side(works, rounds)
-            grown = await _grown(works[f"ours {SHORT}"], turns)
+            grown = await _measure_growth(works[f"ours {SHORT}"], turns)
             for agent in agents.values():
                 await agent.shutdown()
     more = int(LONG) - int(SHORT)
     each = {kind: (found[f"{kind} {LONG}"] - found[f"{kind} {SHORT}"]) / more for kind in ("bare", "ours")}
-    return Thinking(turns, found[f"bare {SHORT}"], found[f"ours {SHORT}"], each["bare"], each["ours"], grown)
+    return LLMOverhead(turns, found[f"bare {SHORT}"], found[f"ours {SHORT}"], each["bare"], each["ours"], grown)
 
 
-def targets(measured: Thinking) -> list[Target]:
+def targets(measured: LLMOverhead) -> list[Target]:
     """What the agent may add, and that it keeps nothing of a turn."""
     return [
         Target("LLMAgent, CPU added to a turn", measured.added_us / 1e3, "at most", 1, " ms"),
@@ -110,7 +110,7 @@ def targets(measured: Thinking) -> list[Target]:
     ]
 
 
-def lines(measured: Thinking) -> list[str]:
+def lines(measured: LLMOverhead) -> list[str]:
     """Both ways, for a turn and a token."""
     return [
         f"  a turn: {measured.bare_us:.0f} µs of CPU bare, {measured.ours_us:.0f} by LLMAgent;"
@@ -133,7 +133,7 @@ async def _side_by_side(works: dict[str, Callable[[], Awaitable[None]]], rounds:
     return {name: statistics.median(durations) for name, durations in taken.items()}
 
 
-async def _grown(work: Callable[[], Awaitable[None]], turns: int) -> int:
+async def _measure_growth(work: Callable[[], Awaitable[None]], turns: int) -> int:
     first = 0
     for number in range(turns):
         await work()
@@ -144,12 +144,12 @@ async def _grown(work: Callable[[], Awaitable[None]], turns: int) -> int:
     return resident_kib() - first
 
 
-def _agent(model: str, url: str, memory: AgentInteractionMemory) -> LLMAgent:
+def _build_agent(model: str, url: str, memory: AgentInteractionMemory) -> LLMAgent:
     manifest = AgentDefinition.simple("bench", system_prompt="You are a helpful assistant.")
     return LLMAgent(manifest, memory, model=model, endpoint={"url": url, "usage": False})
 
 
-def _ours(agent: LLMAgent) -> Callable[[], Awaitable[None]]:
+def _build_agent_turn(agent: LLMAgent) -> Callable[[], Awaitable[None]]:
     session: Any = _Session()
     response: Any = _Handler()
 
@@ -161,7 +161,7 @@ def _ours(agent: LLMAgent) -> Callable[[], Awaitable[None]]:
     return work
 
 
-def _bare(client: openai.AsyncOpenAI, asked: dict[str, Any]) -> Callable[[], Awaitable[None]]:
+def _build_bare_stream(client: openai.AsyncOpenAI, asked: dict[str, Any]) -> Callable[[], Awaitable[None]]:
     async def work() -> None:
         async with await client.chat.completions.create(**asked) as stream:
             async for chunk in stream:
@@ -171,7 +171,7 @@ def _bare(client: openai.AsyncOpenAI, asked: dict[str, Any]) -> Callable[[], Awa
     return work
 
 
-async def _last(url: str) -> dict[str, Any]:
+async def _load_last_request(url: str) -> dict[str, Any]:
     async with ClientSession() as session, session.get(f"{url}/last") as response:
         asked: dict[str, Any] = await response.json()
         return asked
