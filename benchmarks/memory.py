@@ -21,8 +21,7 @@ from spade_coreason.memory.interaction.format import file_name, format_timestamp
 from spade_coreason.memory.interaction.store import AgentInteractionMemory
 from spade_coreason.memory.interaction.turn_sync import DeferredSyncs
 
-from .peer import environment
-
+BUILD = Path(__file__).parents[1] / "build"
 AGENT = "benchmark@example.org"
 ENTRIES_EACH = 100
 """So many entries has a conversation."""
@@ -78,7 +77,7 @@ def measure(load: MemoryLoad) -> MemoryMeasured:
             write(Path(name) / str(size), size)
         opened = [_opened(largest) for _ in range(load.rounds)]
         # SPADE needs greenlet and does not ask for it.
-        peer = environment(PEER, "greenlet") if load.has_peer else None
+        peer = create_environment(PEER, "greenlet") if load.has_peer else None
         synced: list[float] = []
         by_peer: list[float] = []
         for _ in range(load.rounds):
@@ -101,9 +100,8 @@ def measure(load: MemoryLoad) -> MemoryMeasured:
 
 def _here() -> str:
     """A directory on the disk, where /tmp may be in memory."""
-    directory = Path(__file__).parents[1] / "build"
-    directory.mkdir(exist_ok=True)
-    return str(directory)
+    BUILD.mkdir(exist_ok=True)
+    return str(BUILD)
 
 
 def texts() -> Iterator[str]:
@@ -213,3 +211,19 @@ def _added_by_peer(python: Path, directory: Path) -> list[float]:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     seconds: list[float] = json.loads(done.stdout)
     return seconds
+
+
+def create_environment(*requirements: str) -> Path | None:
+    """The Python of an environment with these packages; it is made once and kept in `build/`. None if they cannot be had."""
+    directory = BUILD / requirements[0].replace("==", "-")
+    python, ready = directory / "bin" / "python", directory / "ready"
+    if not ready.exists():
+        print(f"  installing {requirements[0]} in {directory} …", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(directory)], check=True)
+        command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+        if done.returncode:
+            print(f"  {requirements[0]} is not compared: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
+            return None
+        ready.touch()
+    return python
