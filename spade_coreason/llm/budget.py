@@ -13,8 +13,8 @@ from ..contracts import CloudEvent, ResponseHandler
 from ..exceptions import CoReasonError, ModelError
 from ..memory import USAGE_EVENT, Usage
 from .model.client import CompletionRequest
+from .model.completion import Completion
 from .model.fallback import CompletionListener, ModelWithFallback
-from .model.reply import Completion
 from .options import StrictOptions
 
 _CHARACTERS_PER_TOKEN = 4

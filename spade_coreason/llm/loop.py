@@ -12,8 +12,8 @@ from .budget import BudgetExceededError, BudgetMeter
 from .context import Context
 from .guardrails.decisions import NO_ANSWER, WithheldError
 from .model.client import CompletionRequest
+from .model.completion import Completion
 from .model.fallback import ModelWithFallback
-from .model.reply import Completion
 from .options import Limits
 from .output import ReplyStreamer
 from .prompts import render_problem

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...contracts import AgentRequest, ResponseHandler
 from ..budget import BudgetMeter
-from ..model.reply import ToolCall
+from ..model.completion import ToolCall
 from ..options import require_list
 from ..prompts import input_text
 from ..structured import unescape_json

@@ -20,7 +20,7 @@ from ...domain.text import replace_lone_surrogates
 from ...exceptions import ConfigError, ModelError
 from ..options import Endpoint
 from ..prompts import merge_messages
-from .reply import Completion
+from .completion import Completion
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from ...exceptions import ModelError
 from .client import NO_COMPLETION, CompletionRequest, ModelClient
-from .reply import Completion
+from .completion import Completion
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from ...domain.text import replace_lone_surrogates
 from ...exceptions import CoReasonError
 from ..budget import TurnUsage
 from ..guardrails.guard import TurnGuard
-from ..model.reply import Completion, ToolCall
+from ..model.completion import Completion, ToolCall
 from ..options import Limits
 from ..prompts import Message
 from .function import Tool, describe_validation_error
