@@ -33,6 +33,9 @@ from .tools.execution import Toolbox, ToolRunner
 from .tools.function import Tool, build_tool
 from .tools.selection import ToolSelection
 
+log = logging.getLogger(__name__)
+
+_MIN_SCORE = 0.7
 _REMEDIES = {
     "budget_caps": "its budgets are the option budgets",
     "allowed_domains": "whom it may ask are the options agents and mcp",
@@ -41,7 +44,10 @@ _REMEDIES = {
 
 
 def unsupported_manifest_parts(manifest: AgentDefinition, tool_names: Collection[str]) -> Iterator[str]:
-    """A line for each part of `policy`, and each tool of `dependencies.tool_names` that is described and none of `tool_names`."""
+    """List the parts of a manifest that have no effect, a line for each.
+
+    These are parts of `policy`, and inline tools of `dependencies.tools` whose name is not in `tool_names`.
+    """
     for name, remedy in _REMEDIES.items():
         if manifest.policy is not None and getattr(manifest.policy, name):
             yield f"policy.{name} of the manifest is not kept to; {remedy}"
@@ -50,33 +56,42 @@ def unsupported_manifest_parts(manifest: AgentDefinition, tool_names: Collection
             yield f"dependencies.tools[{number}] of the manifest: no tool is called {one.name}; give a function of this name"
 
 
-log = logging.getLogger(__name__)
-
-_MIN_SCORE = 0.7
-
-
 class LLMAgent:
-    """Answers with a language model, streams what it says, calls tools, and remembers.
+    """Answer with a language model: stream its completions, call tools and remember.
 
-    `model`, else the manifest's `llm_config.model`, else OPENAI_MODEL of the environment, is asked at `endpoint` (an Endpoint,
-    or a mapping with its fields), and `fallback_model` where it fails; prompt, persona and temperature are the manifest's.
-    `tool_names` are functions, Tools or "module:function"; `mcp` are MCP servers by name, each with the fields of ServerOptions;
-    `agents` are JIDs that the tool `ask_agent` may ask. `interaction_memory` gives it the memory tools and what was remembered;
-    `show_tools` tells of each use of a tool as a thought. One of `termination_markers` in its answer ends the conversation and
-    is not shown. `input_guardrails` and `output_guardrails` are Guardrails, mappings with their fields, or functions, and are
-    applied in this order. `limits` are Limits and `budgets` Budgets, or mappings with their fields; `usage` is what lasting
-    budgets are compared with; `count` counts tokens.
+    Parameters:
 
-    What was asked and said is recorded as the guardrails let it through. A capability with an output schema answers with data.
-    Errors of the model are one line to whoever asked; what it used is recorded by `response.emit` as `ai.coreason.llm.usage`,
-    and each call of a tool and each decision of a guardrail by `response.audit`. No log of a level above debug has a word of
-    what was said.
+    - `manifest`: the prompt, the persona and the temperature are the manifest's.
+    - `memory`: the interaction memory. Unless `interaction_memory` is false, the model gets the memory tools and the stored
+      facts.
+    - `peers`: sends requests to other agents; needed with `agents`.
+    - `model`: the model to ask. Default: `config.llm_config.model` of the manifest, else OPENAI_MODEL of the environment.
+    - `fallback_model`: is asked where `model` fails.
+    - `endpoint`: an Endpoint, or a mapping with its fields.
+    - `limits` and `budgets`: Limits and Budgets, or mappings with their fields.
+    - `tools`: functions, Tools or "module:function".
+    - `mcp`: MCP servers by name, each with the fields of ServerOptions.
+    - `agents`: the JIDs that the tool `ask_agent` may ask.
+    - `show_tools`: send a thought for each use of a tool.
+    - `termination_markers`: one of them in an answer ends the conversation. Markers are not shown.
+    - `input_guardrails` and `output_guardrails`: Guardrails, mappings with their fields, or functions. They are applied in this
+      order.
+    - `usage`: the stored usage that lasting budgets are compared with.
+    - `count`: counts the tokens of a text.
+
+    Requests and replies are recorded as the guardrails let them through. A capability with an output schema replies with data.
+
+    An error of the model is sent to the sender as one line. `response.emit` records the usage as `ai.coreason.llm.usage`.
+    `response.audit` records each call of a tool and each decision of a guardrail. Logs above the level debug contain no word of
+    a conversation.
+
+    ConfigError names the key (`options.…`) of a wrong option.
     """
 
     default_prompt: ClassVar[str] = ""
-    """Where the manifest has none."""
+    """The prompt where the manifest has none."""
     default_tools: ClassVar[Sequence[Tool | Callable[..., Any]]] = ()
-    """Those of a subclass, before the others."""
+    """The tools of a subclass, listed before the others."""
 
     def __init__(
         self,
@@ -115,7 +130,7 @@ class LLMAgent:
         threads = DaemonThreads()
         self._tools = [build_tool(one, threads) for one in (*self.default_tools, *require_list(tools, "options.tools"))]
         self.mcp_servers = MCPServers(mcp, manifest)
-        """Its MCP servers."""
+        """The MCP servers of the agent."""
         _check_tool_names(self._tools, self.mcp_servers)
         for line in unsupported_manifest_parts(manifest, {*RESERVED_TOOL_NAMES, *(tool.name for tool in self._tools)}):
             log.warning("%s: %s", manifest.metadata.name, line)
@@ -136,25 +151,25 @@ class LLMAgent:
 
     @property
     def manifest(self) -> AgentDefinition:
-        """What it is."""
+        """The manifest of the agent."""
         return self._manifest
 
     async def startup(self) -> None:
-        """Opens the client, and begins the MCP servers; one that is away is tried again when it is needed."""
+        """Open the client and start the MCP servers. A server that is away is tried again when it is needed."""
         await asyncio.to_thread(self._client.open)
         await self.mcp_servers.open()
 
     async def shutdown(self) -> None:
-        """Closes its connections, and ends the programs of MCP servers."""
+        """Close the connections, and stop the programs of MCP servers."""
         await self.mcp_servers.close()
         await self._client.close()
 
     async def examine_mcp_servers(self) -> tuple[Sequence[Offer], Sequence[CoReasonError]]:
-        """What its MCP servers offer, and what is wrong with them, of an agent that is not started."""
+        """List the tools and the errors of the MCP servers, for an agent that is not started."""
         return await self.mcp_servers.examine()
 
     async def examine_models(self) -> Sequence[CoReasonError]:
-        """What is wrong with its models, as far as it costs no token, of an agent that is not started."""
+        """List the errors of the models that are found without using tokens, for an agent that is not started."""
         client = ModelClient(self._client.endpoint)
         try:
             listed = await client.list_models()
@@ -170,7 +185,7 @@ class LLMAgent:
         ]
 
     async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
-        """Answers one request. Cancelled, the request to the model is closed and its tools are cancelled."""
+        """Answer one request. When cancelled, close the request to the model and cancel its tools."""
         name = self._manifest.metadata.name
         tally = TurnUsage(name, self._model.models[0])
         meter = BudgetMeter(self._budgets, self._usage, tally, session.identity.id, _conversation_id(request, session))
@@ -254,7 +269,7 @@ def _model_name(manifest: AgentDefinition) -> str:
 
 
 def _manifest_fields(manifest: AgentDefinition) -> dict[str, Any]:
-    """The fields of every request to the model that the manifest says."""
+    """Build the fields that the manifest adds to every request to the model."""
     config = manifest.config.llm_config
     if config is None or "temperature" not in config.model_fields_set:  # some models take none but their own
         return {}
@@ -262,7 +277,7 @@ def _manifest_fields(manifest: AgentDefinition) -> dict[str, Any]:
 
 
 async def _load_window(session: SessionHandle) -> list[Interaction]:
-    """What the memory policy hands to a model; of another platform's session its newest turns."""
+    """Load the turns that the memory strategy selects, or the newest turns of another platform's session."""
     window = getattr(session, "window", None)
     found: list[Interaction] = await window() if callable(window) else await session.history(20)
     return found

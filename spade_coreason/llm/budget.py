@@ -1,4 +1,4 @@
-"""How many tokens may be used, and what is said when they are."""
+"""Token budgets: the usage of a turn, the limits, and the errors of a budget that is used up."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ from .options import StrictOptions
 _CHARACTERS_PER_TOKEN = 4
 
 CountTokens: TypeAlias = Callable[[Sequence[Mapping[str, Any]]], int]
-
-"""How many tokens messages have."""
+"""Count the tokens of messages."""
 
 
 class TurnUsage:
-    """Counts as the turn goes on. `report` records it with the Interaction."""
+    """The usage of one turn, counted while the turn runs. `report` records it with the Interaction."""
 
     def __init__(self, agent: str, model: str) -> None:
         self._agent = agent
         self.model = model
-        """The model that answered last."""
+        """The model of the last completion."""
         self.requests = 0
         self.tool_calls = 0
         self._token_counts: Counter[str] = Counter()
@@ -38,13 +37,16 @@ class TurnUsage:
 
     @property
     def tokens(self) -> int:
-        """All that were used so far."""
+        """All tokens used so far."""
         return self._token_counts["total_tokens"]
 
     async def complete(
         self, model: ModelWithFallback, request: CompletionRequest, listener: CompletionListener, count_tokens: CountTokens
     ) -> Completion:
-        """`model.complete`, counted: as the server says, else by what was asked and heard."""
+        """Call `model.complete` and count its tokens.
+
+        The server's count is used if it sends one, else an estimate from the messages and the received text.
+        """
 
         def add_estimate() -> None:
             self._add_estimate(count_tokens(request.messages), listener.received_characters)
@@ -76,7 +78,7 @@ class TurnUsage:
         self._is_estimated = True
 
     async def report(self, response: ResponseHandler) -> None:
-        """Emits the usage, where a model was asked."""
+        """Emit the usage, if a model was asked."""
         if not self.requests:
             return
         used = {"model": self.model, "requests": self.requests, "tool_calls": self.tool_calls, **self._token_counts}
@@ -86,9 +88,10 @@ class TurnUsage:
 
 
 class Budgets(StrictOptions):
-    """Tokens, those shown to a model and its own: of one turn, of a conversation, of one person and of all in a day (UTC).
+    """Token limits: of one turn, of a conversation, and of one person and of all people in a day (UTC).
 
-    They are looked at before a model is asked, so that the request that exceeds one is the last.
+    A budget counts the tokens shown to a model and those of its completions. None means no limit. Budgets are checked before a
+    model is asked, so that the request that exceeds one is the last.
     """
 
     turn: int | None = Field(default=None, ge=1)
@@ -98,27 +101,27 @@ class Budgets(StrictOptions):
 
     @property
     def has_lasting(self) -> bool:
-        """Whether any holds for more than a turn."""
+        """True if a budget holds for more than a turn."""
         return any((self.conversation, self.person_day, self.agent_day))
 
 
 class BudgetExceededError(CoReasonError):
-    """No more tokens may be used; the text says of what, and when it begins again."""
+    """A budget is used up. The text names the budget, and says when it starts again."""
 
 
 class BudgetMeter:
-    """The budgets in one turn, with what was used before (`usage`) and in it."""
+    """The budgets in one turn, with the stored usage (`usage`) and the usage of the turn."""
 
     def __init__(self, budgets: Budgets, usage: Usage | None, turn_usage: TurnUsage, person: str, conversation_id: str) -> None:
         self._budgets = budgets
         self._usage = usage
         self.turn_usage = turn_usage
-        """What was used in the turn."""
+        """The usage of the turn."""
         self._person = person
         self._conversation_id = conversation_id
 
     async def check(self) -> None:
-        """BudgetUsedUp where one is."""
+        """Raise BudgetExceededError if a budget is used up."""
         budgets, now = self._budgets, self.turn_usage.tokens
         if budgets.turn is not None and now >= budgets.turn:
             raise BudgetExceededError(f"This answer has used its budget of {budgets.turn:,} tokens; ask for less at once.")

@@ -1,4 +1,4 @@
-"""What a language model is shown in a turn, within its token limit: what is left out, and in which order."""
+"""The messages that a language model is shown in a turn, shortened in a fixed order to its token limit."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ..exceptions import CoReasonError
 from .prompts import Message, render_passages, render_summary, render_turns
 
 _TOKENS_PER_MESSAGE = 4
-"""Tokens that a message takes beside its text, as OpenAI's models count."""
+"""Tokens of a message beside its text, as OpenAI's models count."""
 _UNSHORTENED_CHARACTERS = 200
 _CUT_NOTE = "\n(cut here: there is no room for more)"
 
 
 class ContextTooLongError(CoReasonError):
-    """What has to be shown is more than the model takes."""
+    """The parts that must be shown exceed the model's limit."""
 
     def __init__(self, tokens: int, limit: int) -> None:
         super().__init__(
@@ -27,9 +27,9 @@ class ContextTooLongError(CoReasonError):
 
 
 class Context:
-    """The messages of a turn: `head`, what was remembered, the session's window, `passages`, and `tail`, to which rounds add.
+    """The messages of a turn: `head`, stored facts, the session's window, `passages`, and `tail`, to which each round adds.
 
-    `remembered` is empty or ends with the seed's system message, of which the newest facts have a fourth of `limit` at most.
+    `remembered` is empty or ends with the seed's system message. Its newest facts get a fourth of `limit` at most.
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class Context:
         self._limit = limit
 
     def messages(self, request_fields: str = "") -> list[Message]:
-        """What there is room for with what the request says `request_fields` them; ContextTooLong where the rest is too much.
+        """Build the messages that fit, beside the `request_fields` of the request.
 
-        Left out are, in this order: the oldest turns, their summary, the passages that fit least, what tools answered first,
-        the oldest of what was remembered.
+        Parts are dropped in this order: the oldest turns, their summary, the passages that fit least, the first results of
+        tools, the oldest facts. ContextTooLongError if the remaining parts exceed the limit.
         """
         shown = self._all_messages()
         if max_tokens_of([request_fields, *(text for message in shown for text in _message_texts(message))]) <= self._limit:
@@ -78,7 +78,7 @@ class Context:
         return [*self._head, *remembered, *self._summary, *turns, *render_passages(self.passages), *self.tail]
 
     def _drop_least_important(self) -> Iterator[int]:
-        """Leaves out one thing after the other, and says how many tokens that gains."""
+        """Drop one part after the other, and yield the tokens that each saves."""
         while self._turns:
             yield self.count_message_tokens(self._turns.pop(0))
         while self._summary:
@@ -91,7 +91,7 @@ class Context:
             yield self._count_tokens(self._facts.pop(0))
 
     def _shorten_message(self, message: Message) -> Iterator[int]:
-        """By half, and by half again: what a tool answered, and what it was called with."""
+        """Shorten the results of tools by half, again and again, and drop the arguments of their calls."""
         for call in message.get("tool_calls", ()):
             if len(arguments := call["function"]["arguments"]) > _UNSHORTENED_CHARACTERS:
                 call["function"]["arguments"] = "{}"
@@ -101,22 +101,22 @@ class Context:
             yield self._count_tokens(text) - self._count_tokens(message["content"])
 
     def count_message_tokens(self, messages: Sequence[Mapping[str, Any]]) -> int:
-        """How many messages have."""
+        """Count the tokens of messages."""
         return count_message_tokens(messages, self._count_tokens)
 
 
 def count_message_tokens(messages: Sequence[Mapping[str, Any]], count_tokens: Callable[[str], int]) -> int:
-    """How many tokens messages have."""
+    """Count the tokens of messages."""
     return sum(_TOKENS_PER_MESSAGE + sum(count_tokens(text) for text in _message_texts(message)) for message in messages)
 
 
 def max_tokens_of(texts: Iterable[str]) -> int:
-    """What texts have at most, a message each: no text has more tokens than bytes."""
+    """Return the most tokens that texts can have, a message each: no text has more tokens than bytes."""
     return sum(_TOKENS_PER_MESSAGE + 4 * len(text) for text in texts)
 
 
 def _select_newest(facts: Sequence[str], count_tokens: Callable[[str], int], max_tokens: int) -> list[str]:
-    """Those that fit, the newest first, in their order."""
+    """Select the newest facts that fit, in their order."""
     if max_tokens_of(facts) <= max_tokens:
         return list(facts)
     kept: list[str] = []

@@ -1,4 +1,4 @@
-"""One turn of a language model: ask, call what it wants called, ask again, until it has answered."""
+"""The agent loop: ask the model, run the tools that it calls, and ask again until it has answered."""
 
 from __future__ import annotations
 
@@ -20,10 +20,15 @@ from .prompts import render_problem
 from .structured import parse_data
 from .tools.execution import ToolRunner
 
+_CONVERSATION_ENDED = "(Our conversation ends here.)"
+"""The reply where the model wrote a termination marker alone."""
+
 
 class ModelCaller:
-    """Asks `model` what `context` holds; `streamer` hears its replies. `extra_fields` are more fields of each request, such as
-    its tools."""
+    """Send the messages of `context` to `model`; `streamer` receives its completions.
+
+    `extra_fields` are more fields of each request, such as its tools.
+    """
 
     def __init__(
         self,
@@ -40,9 +45,10 @@ class ModelCaller:
         self._extra_fields = extra_fields
 
     async def call(self, *, may_call_tools: bool) -> Completion:
-        """One reply, with its text as it was let through. Whatever is raised, what was used is counted.
+        """Request one completion, with its text as the guardrails let it through.
 
-        BudgetUsedUp, ContextTooLong, ModelError, and Withheld where a guardrail keeps it back.
+        The usage is counted even if an error is raised: BudgetExceededError, ContextTooLongError, ModelError, or WithheldError
+        if a guardrail withholds the text.
         """
         extra_fields = dict(self._extra_fields)
         if not may_call_tools:
@@ -63,13 +69,8 @@ class ModelCaller:
         return reply
 
 
-_CONVERSATION_ENDED = "(Our conversation ends here.)"
-
-"""Where a termination marker is all that the model says."""
-
-
 class AgentLoop:
-    """`run` leads it: asks, and adds to `context` what was said and what tools gave."""
+    """Run one turn: ask the model, and add its completions and the results of tools to `context`."""
 
     def __init__(
         self,
@@ -88,10 +89,11 @@ class AgentLoop:
         self._limits = limits
 
     async def run(self, capability: AgentCapability | None = None) -> None:
-        """Answers; with a capability that has an output schema by data, repaired at most `limits.repairs` times.
+        """Reply to the request.
 
-        ModelError where the model fails or comes to no end, ContextTooLong where it is shown too much, BudgetUsedUp where no
-        more may be used. An answer that a guardrail keeps back is answered with what that says.
+        A capability with an output schema replies with data, which are repaired at most `limits.repairs` times. If a guardrail
+        withholds the answer, the guardrail's text is sent in its place. ModelError if the model fails or does not come to an
+        end, ContextTooLongError if its context is too long, BudgetExceededError if a budget is used up.
         """
         repairs = self._limits.repairs
         while True:
@@ -113,7 +115,7 @@ class AgentLoop:
                 await self._response.data(data)
                 return
             if not repairs:
-                # What is wrong quotes it, and what it says is for no log.
+                # The problem quotes the answer, which must not be logged.
                 raise ModelError(reply.model, "gave no data that are valid", is_transient=True)
             repairs -= 1
             self._context.tail += [
@@ -122,7 +124,7 @@ class AgentLoop:
             ]
 
     async def _complete_with_tools(self) -> Completion | None:
-        """The reply that calls no tool, after those that do; None where one is kept back."""
+        """Run rounds of tool calls until a completion calls none, and return that. None if a guardrail withholds it."""
         for left in range(self._limits.rounds, -1, -1):
             try:
                 reply = await self._model_caller.call(may_call_tools=left > 0)

@@ -1,4 +1,4 @@
-"""What an LLMAgent is told beside its manifest: where its model is, and how much of what it may use."""
+"""The options of an LLMAgent beside its manifest: the endpoint of its model, and the limits of a turn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..exceptions import ConfigError
 
 
 class StrictOptions(BaseModel):
-    """Frozen; an unknown key is an error, and no error quotes a value, which may be a secret."""
+    """A frozen model. An unknown key is an error, and no error quotes a value, which may be a secret."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -25,14 +25,19 @@ OptionsT = TypeVar("OptionsT", bound=BaseModel)
 class Endpoint(StrictOptions):
     """A server with OpenAI's API. `url` is its base, with the version, such as http://127.0.0.1:11434/v1
 
-    Without `url`: OPENAI_BASE_URL, else OpenAI. The key is `api_key`, else the text of `api_key_file`, else OPENAI_API_KEY, but
-    that only where `url` is from the environment too: a key for one server never goes to another. `timeout_s` is the time in
-    which something new must come; of `tries` the first is one; a pause is `first_pause_s`, then four times as long each time,
-    or what the server says; where that is more than `longest_pause_s`, nobody waits.
+    Without `url` the agent uses OPENAI_BASE_URL, else OpenAI. The key is `api_key`, else the text of `api_key_file`, else
+    OPENAI_API_KEY. That variable is used only if the URL also comes from the environment: a key for one server never goes to
+    another.
 
-    `stream: false` is for servers that only give whole answers, `usage: false` for those that refuse `stream_options`,
-    `merge_messages: true` for chat templates that want roles to alternate (Mistral's, Gemma's): messages of the system's or the
-    user's role that follow each other become one.
+    - `timeout_s`: seconds without anything new after which a request fails.
+    - `connect_timeout_s`: seconds to connect.
+    - `tries`: attempts, the first included.
+    - `first_pause_s`: seconds before the second attempt. Each further pause is four times as long, unless the server sets it.
+    - `longest_pause_s`: a longer pause is not waited for; the request fails at once.
+    - `stream: false` is for servers that only send whole answers.
+    - `usage: false` is for servers that refuse `stream_options`.
+    - `merge_messages: true` is for chat templates that want roles to alternate (Mistral's, Gemma's). Adjacent messages of the
+      system's role, or of the user's, become one.
     """
 
     url: str | None = None
@@ -48,7 +53,7 @@ class Endpoint(StrictOptions):
     merge_messages: bool = False
 
     def resolve(self, environment: Mapping[str, str] = os.environ) -> tuple[str, str]:
-        """Base URL and key. ConfigError where no server is named, or the file of the key cannot be read."""
+        """Return the base URL and the key. ConfigError if no server is named, or if the file of the key cannot be read."""
         url = self.url or environment.get("OPENAI_BASE_URL") or ""
         key = self._read_key()
         if key is not None and not re.fullmatch(r"[!-~]+", key):
@@ -80,9 +85,17 @@ class Endpoint(StrictOptions):
 
 
 class Limits(StrictOptions):
-    """What one turn may take: tokens of what the model is shown, and of an answer (None: the server's own limit); characters
-    of one reply with its reasoning, whatever the server's limit is; rounds with tools, tool calls in one round; seconds and
-    characters of a tool's result; how often data are repaired; passages that `session.recall` adds to a question."""
+    """Limits of one turn.
+
+    - `context_tokens`: tokens that the model is shown.
+    - `answer_tokens`: tokens of a completion. None means the server's own limit.
+    - `reply_characters`: characters of one completion with its reasoning, even where the server's limit is higher.
+    - `rounds`: rounds with tool calls.
+    - `calls`: tool calls in one round.
+    - `tool_timeout_s` and `result_characters`: seconds and characters of a tool's result.
+    - `repairs`: requests to correct invalid data.
+    - `passages`: passages that `session.recall` adds to a question.
+    """
 
     context_tokens: int = Field(default=16_000, ge=1024)
     answer_tokens: int | None = Field(default=None, ge=1)
@@ -96,7 +109,7 @@ class Limits(StrictOptions):
 
 
 def parse_options(kind: type[OptionsT], given: OptionsT | Mapping[str, Any] | None, place: str) -> OptionsT:
-    """Options as given, or read from a mapping; ConfigError names the key."""
+    """Return options as given, or read them from a mapping. ConfigError names the key."""
     if isinstance(given, kind):
         return given
     try:
@@ -110,14 +123,14 @@ def parse_options(kind: type[OptionsT], given: OptionsT | Mapping[str, Any] | No
 
 
 def require_list(given: Any, place: str) -> list[Any]:
-    """A list as given; ConfigError where it is none."""
+    """Return a list as given. ConfigError for anything else."""
     if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
         raise ConfigError(place, "is a list")
     return list(given)
 
 
 def require_texts(given: Any, place: str) -> tuple[str, ...]:
-    """A list of texts that are not empty, as given; ConfigError where it is none."""
+    """Return a list of texts that are not empty. ConfigError for anything else."""
     found = require_list(given, place)
     if not all(isinstance(one, str) and one for one in found):
         raise ConfigError(place, "is a list of texts")

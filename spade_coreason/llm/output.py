@@ -1,4 +1,4 @@
-"""What a language model says on its way to the person: tokens to a stream, reasoning to thoughts, what may not be shown out."""
+"""The way of a completion to the person: tokens to a stream, reasoning to thoughts, without markers and withheld text."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from .guardrails.filters import FilterChain
 from .guardrails.guard import TurnGuard
 from .structured import unescape_json
 
+_MAX_THOUGHT_CHARACTERS = 400
+_TRUNCATION_NOTE = "\n\n(My answer is cut off here: it reached the limit for one answer.)"
+
 
 class MarkerFilter:
-    """Holds back only what may become a marker; `has_found` says whether there was one."""
+    """Remove markers from a text in pieces, and hold back only what may become a marker."""
 
     def __init__(self, markers: Sequence[str]) -> None:
         # The longest first: one marker may begin another.
@@ -25,7 +28,7 @@ class MarkerFilter:
         self.has_found = False
 
     def feed(self, piece: str) -> str:
-        """What can be shown now."""
+        """Add a piece, and return the text that can be shown now."""
         if self._pattern is None:
             return piece
         text, begin, shown = self._pending + piece, 0, ""
@@ -39,7 +42,7 @@ class MarkerFilter:
             self.has_found = True
 
     def end(self) -> str:
-        """What was held back and is no marker."""
+        """Return the rest of the text without its markers."""
         held, self._pending = self._pending, ""
         if self._pattern is None:
             return held
@@ -48,20 +51,16 @@ class MarkerFilter:
         return shown
 
     def _find_open_marker(self, text: str, begin: int) -> int:
-        """Where a marker may have begun that is not complete; the end of the text where none has."""
+        """Find the start of an incomplete marker, else the end of the text."""
         most = min(len(text) - begin, self._max_prefix_characters)
         return len(text) - next((n for n in range(most, 0, -1) if text[-n:] in self._prefixes), 0)
 
 
-_MAX_THOUGHT_CHARACTERS = 400
-
-_TRUNCATION_NOTE = "\n\n(My answer is cut off here: it reached the limit for one answer.)"
-
-
 class ReplyStreamer:
-    """One reply after the other; each that has a text is a stream. A silent one (structured output) says nothing of its own.
+    """Stream one completion after the other; each with a text gets a stream of its own.
 
-    Withheld, from whatever hears or ends a reply, where a guardrail keeps it back; `withhold` says so then.
+    A silent streamer (structured output) sends no text. WithheldError if a guardrail withholds a completion, from each method
+    that receives or ends one; `withhold` then tells the person.
     """
 
     def __init__(self, response: ResponseHandler, markers: Sequence[str], guard: TurnGuard, *, is_silent: bool = False) -> None:
@@ -71,19 +70,19 @@ class ReplyStreamer:
         self._is_silent = is_silent
         self._stream: StreamHandle | None = None
         self.received_characters = 0
-        """Characters of the reply that comes now."""
+        """Characters of the current completion."""
         self.has_emitted = False
-        """In the reply that comes now."""
+        """True if text of the current completion was sent."""
         self.has_replied = False
-        """In any reply."""
+        """True if text of any completion was sent."""
         self.has_termination_marker = False
-        """Whether there was a termination marker."""
+        """True if the model wrote a termination marker."""
         self.is_emptied = False
-        """Whether guardrails left nothing of the last reply, which had a text."""
+        """True if the last completion had a text of which the guardrails left nothing."""
         self.start()
 
     def start(self) -> None:
-        """A reply begins; of one before that broke off nothing was said."""
+        """Start a completion. An earlier one that broke off sent nothing."""
         self._markers = MarkerFilter(self._termination_markers)
         self._reply_chain = self._guard.build_reply_chain()
         self._reasoning_chain: FilterChain | None = self._guard.build_reasoning_chain()
@@ -96,7 +95,7 @@ class ReplyStreamer:
         self._has_text = False
 
     async def on_text(self, piece: str) -> None:
-        """A piece of the text."""
+        """Receive a piece of the text."""
         if self._is_reasoning:
             await self._finish_reasoning()
         self.received_characters += len(piece)
@@ -108,7 +107,7 @@ class ReplyStreamer:
             await self._emit(await self._reply_chain.feed(shown))
 
     async def on_reasoning(self, piece: str) -> None:
-        """A piece of the reasoning; thoughts are whole lines where they can be. One that is kept back ends it."""
+        """Receive a piece of the reasoning. Thoughts are whole lines where possible; a withheld one ends the reasoning."""
         self.received_characters += len(piece)
         if self._reasoning_chain is None:
             return
@@ -123,7 +122,10 @@ class ReplyStreamer:
             await self._emit_thought()
 
     async def finish(self, *, is_truncated: bool = False) -> str:
-        """The reply is whole, or cut off at the model's own limit. Gives its text, as it was let through."""
+        """End the completion, and return its text as the guardrails let it through.
+
+        `is_truncated`: the model reached its own limit.
+        """
         if self._is_reasoning:
             await self._finish_reasoning()
         rest = await self._reply_chain.feed(self._join_data(self._markers.end()))
@@ -139,12 +141,12 @@ class ReplyStreamer:
         return said
 
     async def abort(self, reason: str) -> None:
-        """The reply will not be whole."""
+        """Abort a completion that stays incomplete."""
         if self._stream is not None:
             await self._stream.abort(reason)
 
     async def withhold(self, error: WithheldError) -> None:
-        """The reply is kept back, also what was shown of it already."""
+        """Withhold the completion, with the part that was already shown."""
         self.has_termination_marker = self.has_termination_marker or self._markers.has_found
         stream, self._stream = self._stream, None
         replace = getattr(stream, "replace", None)
@@ -159,7 +161,7 @@ class ReplyStreamer:
             await self._response.markdown(error.text)
 
     def _join_data(self, rest: str) -> str:
-        """Of data all: JSON may write each character in several ways, and guardrails look for one."""
+        """Join all pieces of data: JSON may write a character in several ways, and guardrails look for one."""
         return unescape_json("".join([*self._buffered_data, rest])) if self._is_silent else rest
 
     async def _emit(self, text: str) -> None:
@@ -179,7 +181,7 @@ class ReplyStreamer:
         await self._stream.write(text)
 
     async def _finish_reasoning(self) -> None:
-        """What was held back of it."""
+        """Send the rest of the reasoning."""
         assert self._reasoning_chain is not None
         self._is_reasoning = False
         try:

@@ -1,4 +1,7 @@
-"""The messages that a language model is shown; data are in no system message but the seed's, and cannot end their mark."""
+"""The messages that a language model is shown.
+
+Only the seed's system message contains data. Data elsewhere are JSON, so that no text in them can end their mark.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ _MAX_NICKNAME_CHARACTERS = 80
 
 
 def build_system_messages(manifest: AgentDefinition, default_prompt: str = "", further: Sequence[str] = ()) -> list[Message]:
-    """The system messages: the prompt and persona of the manifest, our rules, and `further` texts of ours."""
+    """Build the system messages: the prompt and persona of the manifest, our rules, and further `instructions` of ours."""
     config = manifest.config
     model = config.llm_config
     parts = [(model.system_prompt if model else None) or config.system_prompt or default_prompt]
@@ -33,7 +36,7 @@ def build_system_messages(manifest: AgentDefinition, default_prompt: str = "", f
 
 
 def render_turns(window: Sequence[Interaction]) -> list[list[Message]]:
-    """The turns of a session's window; those of a room with who spoke."""
+    """Render the turns of a session's window, those of a room with the speaker's name."""
     shown = []
     for turn in window:
         if turn.meta.get("summary"):
@@ -47,13 +50,13 @@ def render_turns(window: Sequence[Interaction]) -> list[list[Message]]:
 
 
 def render_summary(window: Sequence[Interaction]) -> list[Message]:
-    """The summary of the turns before the window, as data; none where there is none."""
+    """Render the summary of the turns before the window as data, if there is one."""
     what = "A summary of what was said before in this conversation"
     return [_render_data(what, reply_text(turn)) for turn in window if turn.meta.get("summary")]
 
 
 def input_text(request: AgentRequest) -> str:
-    """What is asked: the query as it is, anything else as JSON."""
+    """Return the query as it is, and the rest of the payload as JSON."""
     payload = dict(request.payload)
     query = payload.pop("query", None)
     parts = [query] if isinstance(query, str) else []
@@ -65,23 +68,26 @@ def input_text(request: AgentRequest) -> str:
 
 
 def render_request(request: AgentRequest) -> list[Message]:
-    """What is asked, in a room with who asks, behind whatever else came with it (attachments, fields of a program) as data."""
+    """Render the request behind its attachments and the fields of a program, which are data. In a room it names the sender."""
     return _render_input(request.payload, request.metadata.get("nickname") if request.metadata.get("room") else None)
 
 
 def render_problem(problem: str) -> list[Message]:
-    """What is wrong with an answer that was to be data: `problem` may quote it, and that a document."""
+    """Render the error of an answer that was to be data.
+
+    It is rendered as data: `problem` may quote the answer, and the answer a document.
+    """
     again = "That is not valid. Answer again, with the corrected JSON alone."
     return [_render_data("What is wrong with that answer", problem), {"role": "user", "content": again}]
 
 
 def render_passages(passages: Sequence[str]) -> list[Message]:
-    """What was found, as data."""
+    """Render the recalled passages as data."""
     return [_render_data("Found for the next message, in documents and earlier turns", passages)] if passages else []
 
 
 def merge_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """Those of the system's or the user's role that follow each other as one, with an empty line between."""
+    """Join adjacent messages of the system's role, or of the user's, with an empty line between them."""
     found: list[Message] = []
     for message in messages:
         if found and message["role"] == found[-1]["role"] in ("system", "user"):
@@ -92,7 +98,7 @@ def merge_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
 
 
 def _render_input(payload: Mapping[str, Any], nickname: Any) -> list[Message]:
-    """A query is what is asked, and the rest data; without one the fields of a program are, and attachments are data."""
+    """Render the query as the request and the rest as data. Without a query, the fields of a program are the request."""
     query = payload.get("query")
     keys = payload.keys() - {"query"} if isinstance(query, str) else payload.keys() & {"attachments"}
     beside = {key: value for key, value in payload.items() if key in keys}
@@ -123,6 +129,6 @@ def _render_data(title: str, value: Any) -> Message:
 
 
 def _encode_json(value: Any) -> str:
-    """On one line, whatever is taken for the end of one."""
+    """Encode a value as JSON on one line, without any character that counts as a line break."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return CONTROL_CHARACTERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -35,7 +35,7 @@ _FRAGMENT_CHARACTERS = 12
 
 @dataclass(frozen=True, slots=True)
 class ScriptedReply:
-    """What the script says, or which tool it calls."""
+    """A text of the script, or the tool that it calls."""
 
     text: str = ""
     tool: str = ""
@@ -43,7 +43,7 @@ class ScriptedReply:
 
 
 def choose_reply(messages: Sequence[Mapping[str, Any]], tools: Sequence[str]) -> ScriptedReply:
-    """Remembers by a tool what is no question; answers a question from the system message with what was remembered."""
+    """Remember a statement by a tool; answer a question from the facts in the system message."""
     line = _choose_plain_reply(messages, tools)
     if not line.tool and not any(message["role"] == "assistant" and message.get("content") for message in messages):
         return ScriptedReply(f"{line.text}\n\n{NOTICE}")
@@ -71,7 +71,7 @@ def _choose_plain_reply(messages: Sequence[Mapping[str, Any]], tools: Sequence[s
 
 
 def _render_tool_result(messages: Sequence[Mapping[str, Any]]) -> str:
-    """What to say when a tool has answered."""
+    """Render the result of a tool as an answer."""
     result = str(messages[-1]["content"])
     called = next(message["tool_calls"][0]["function"] for message in reversed(messages) if message.get("tool_calls"))
     if result.startswith("error:"):
@@ -89,9 +89,10 @@ def _find_remembered_facts(messages: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 class ScriptedModel:
-    """`async with ScriptedModel() as model: …` serves the script at `model.url`, on loopback and a free port, or this one.
+    """Serve the script: `async with ScriptedModel() as model: …` listens at `model.url`, on loopback.
 
-    It speaks what `/v1/chat/completions` does with `stream: true`, and nothing else. A word comes every `delay_s`.
+    It speaks `/v1/chat/completions` with `stream: true`, and nothing else. `delay_s` is the seconds between two words. `port` 0
+    means a free port.
     """
 
     def __init__(self, delay_s: float = 0.02, port: int = 0) -> None:

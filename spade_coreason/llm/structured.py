@@ -1,4 +1,4 @@
-"""Structured output: what a capability with an output schema answers with, found in the text of a model and checked."""
+"""Structured output: the data of a capability with an output schema, found in the text of a model and checked."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _FENCE = re.compile(r"\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*", re.S)
 
 
 def parse_json(text: str) -> Any:
-    """The value. ValueError for what others do not take: NaN, a number without end, half a character, over 200 levels."""
+    """Parse JSON. ValueError for JSON that others refuse: NaN, an infinite number, half a character, over 200 levels."""
     value = from_json(text.encode(), allow_inf_nan=False)
     json.dumps(value, allow_nan=False)  # 1e999
     return value
 
 
 def parse_fenced_json(text: str) -> Any:
-    """The same for a text that may stand in a fence of Markdown."""
+    """Parse JSON that may stand in a fence of Markdown. ValueError as for `parse_json`."""
     fenced = _FENCE.fullmatch(text)
     return parse_json(fenced[1] if fenced else text)
 
 
 def unescape_json(text: str) -> str:
-    """A text that is JSON, also in a fence, without the escapes that JSON does without; any other as it is."""
+    """Remove the escapes that JSON does not need from a JSON text, fenced or not. Any other text stays as it is."""
     if "\\" not in text:
         return text
     try:
@@ -40,26 +40,26 @@ def unescape_json(text: str) -> str:
 
 
 def find_data_capability(manifest: AgentDefinition, request: AgentRequest) -> AgentCapability | None:
-    """The capability that answers with data: the one that `metadata["capability"]` names, else the only one there is."""
+    """Find the capability that replies with data: the one named by `metadata["capability"]`, else the only one."""
     named = request.metadata.get("capability")
     found = [one for one in manifest.capabilities if one.name == named] or manifest.capabilities
     return found[0] if len(found) == 1 and found[0].outputs else None
 
 
 def build_response_format(capability: AgentCapability) -> dict[str, Any]:
-    """What a request says of it."""
+    """Build the field `response_format` of a request."""
     name = re.sub(r"[^A-Za-z0-9_-]", "_", capability.name)[:64]
     return {"type": "json_schema", "json_schema": {"name": name, "schema": capability.outputs}}
 
 
 def build_schema_instruction(capability: AgentCapability) -> str:
-    """What a system message says of it, for servers to which `build_response_format` means nothing."""
+    """Build the system message with the schema, for servers that ignore `build_response_format`."""
     schema = json.dumps(capability.outputs, ensure_ascii=False)
     return f"Answer with one JSON object alone, no other text, that fits this JSON Schema:\n{schema}"
 
 
 def parse_data(text: str, schema: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str]:
-    """The data in a text, or None and what is wrong with it."""
+    """Return the data in a text, or None and the error."""
     try:
         value = parse_fenced_json(text)
     except ValueError as error:
