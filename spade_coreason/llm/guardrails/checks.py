@@ -27,26 +27,26 @@ _VERDICT_SCHEMA = {"type": "object", "properties": {"allowed": {"type": "boolean
 
 
 class DiscardingListener:
-    """Hears a reply that nobody is told of."""
+    """A listener that discards the completion."""
 
     has_emitted = False
     received_characters = 0
 
     def start(self) -> None:
-        """A reply begins."""
+        """Start a completion."""
         self.received_characters = 0
 
     async def on_text(self, piece: str) -> None:
-        """A piece of it."""
+        """Count a piece of the text."""
         self.received_characters += len(piece)
 
     async def on_reasoning(self, piece: str) -> None:
-        """A piece of the reasoning."""
+        """Count a piece of the reasoning."""
         self.received_characters += len(piece)
 
 
 class GuardrailChecks:
-    """What the guardrails of an agent look at texts with."""
+    """The checks that the guardrails of an agent use."""
 
     def __init__(self, model: ModelWithFallback, threads: DaemonThreads, count_tokens: TokenCounter) -> None:
         self._model = model
@@ -54,9 +54,9 @@ class GuardrailChecks:
         self._count_tokens = partial(count_message_tokens, count_tokens=count_tokens)
 
     async def evaluate(self, guardrail: Guardrail, text: str, meter: BudgetMeter) -> bool | str:
-        """Whether a text passes, or the text that takes its place. Whatever a check raises is raised, TimeoutError too.
+        """Return True if a text passes, False if not, or the text that replaces it.
 
-        BudgetUsedUp where a judge may not be asked any more.
+        Errors of a check are raised, TimeoutError too. BudgetExceededError if no budget is left for a judge.
         """
         if guardrail.length is not None:
             most = guardrail.length.max
@@ -70,9 +70,9 @@ class GuardrailChecks:
             return await self._call_function(guardrail.function, text)
 
     async def search(self, look: Callable[[float], T]) -> T:
-        """What `look` finds within the seconds that it is given: here where that is quick, else in a thread.
+        """Run a search within the seconds that it receives: here if that is quick, else in a thread.
 
-        TimeoutError where it takes longer there, too; RuntimeError where there is no thread for it.
+        TimeoutError if it takes too long in the thread, too; RuntimeError if no thread is free.
         """
         try:
             return look(INLINE_TIMEOUT_S)
@@ -111,7 +111,7 @@ class GuardrailChecks:
 
 
 def resolve_function(guardrail: Guardrail, place: str) -> Guardrail:
-    """With the function itself where it is named; ConfigError where there is none."""
+    """Replace the name of a guardrail's function by the function. ConfigError if it does not exist."""
     function = guardrail.function
     if function is None:
         return guardrail

@@ -1,4 +1,4 @@
-"""What becomes of a text that does not pass a guardrail, and the audit trail of it."""
+"""The decisions about texts that fail a guardrail, and their audit trail."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CHECK_FAILED = "I could not check this, so I keep it back. Please try again lat
 
 
 class WithheldError(CoReasonError):
-    """A text is not let through; `text` is said instead."""
+    """A text is withheld; `text` is sent in its place."""
 
     def __init__(self, guardrail: str, text: str) -> None:
         super().__init__(f"kept back by the guardrail {guardrail}")
@@ -39,14 +39,14 @@ class WithheldError(CoReasonError):
 
 
 class CompiledGuardrail(NamedTuple):
-    """A guardrail that is ready: its function found, its patterns compiled."""
+    """A guardrail ready for use: its function found, its patterns compiled."""
 
     guardrail: Guardrail
     patterns: Sequence[Pattern]
 
 
 class GuardrailDecisions:
-    """Those of one turn. Each but that a text passes is audited, without a word of it."""
+    """The decisions of one turn. Each is audited, without a word of the text, unless the text simply passes."""
 
     def __init__(self, agent: str, checks: GuardrailChecks, response: ResponseHandler, meter: BudgetMeter) -> None:
         self._agent = agent
@@ -55,7 +55,7 @@ class GuardrailDecisions:
         self._meter = meter
 
     async def apply(self, compiled: CompiledGuardrail, text: str, stage: Stage) -> str:
-        """A whole text as a guardrail lets it through that does not redact."""
+        """Apply a guardrail that does not redact to a whole text, and return the text that may be used."""
         guardrail = compiled.guardrail
         try:
             if compiled.patterns:
@@ -78,12 +78,12 @@ class GuardrailDecisions:
         return text if guardrail.action == "warn" else guardrail.replacement or ""
 
     def withhold(self, guardrail: Guardrail, stage: Stage) -> NoReturn:
-        """Says what the guardrail says instead."""
+        """Raise WithheldError with the text that the guardrail sends instead."""
         message = guardrail.replacement if guardrail.action == "replace" else guardrail.message
         raise WithheldError(guardrail.name, message or _MESSAGE_BY_STAGE[stage])
 
     async def handle_failure(self, guardrail: Guardrail, stage: Stage, error: Exception) -> None:
-        """A check came to no verdict: Withheld, unless it lets through then."""
+        """Audit a check that failed. WithheldError, unless the guardrail lets texts through in that case."""
         log.warning("%s: the guardrail %s failed: %s", self._agent, guardrail.name, type(error).__name__)
         log.debug("%s: the guardrail %s failed", self._agent, guardrail.name, exc_info=error)
         # One that lets everything through anyway does so all the more.
@@ -93,7 +93,7 @@ class GuardrailDecisions:
             raise WithheldError(guardrail.name, _CHECK_FAILED) from error
 
     async def audit(self, guardrail: Guardrail, stage: Stage, decision: str) -> None:
-        """Records a decision."""
+        """Record a decision."""
         if decision == "warn":
             log.warning("%s: the guardrail %s warns of %s", self._agent, guardrail.name, stage)
         await self._response.audit(self._agent, f"guardrail.{decision}", f"{stage}: {guardrail.name}", True)

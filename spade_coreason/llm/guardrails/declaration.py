@@ -1,4 +1,4 @@
-"""Guardrails as they are declared: what a text is checked by, and what becomes of one that is not let through."""
+"""Guardrails as they are declared: the check of a text, and the action if it fails."""
 
 from __future__ import annotations
 
@@ -12,38 +12,52 @@ from ..options import StrictOptions, parse_options
 
 Action: TypeAlias = Literal["block", "redact", "replace", "warn"]
 Stage: TypeAlias = Literal["input", "name", "tool", "output", "call", "reasoning"]
-"""Which text it is: what was asked, who asks in a room, what a tool gave, what the model says, what it calls a tool with, and
-what it thinks."""
+"""The text that is checked.
+
+In this order: a request, the sender's name in a room, the result of a tool, an answer, the arguments of a tool call, the
+reasoning.
+"""
 
 CHECKS = ("keywords", "regex", "length", "json_schema", "judge", "function")
 
 
 class Length(StrictOptions):
-    """Characters that a text must have at least and at most."""
+    """Characters that a text must have at least (`min`) and at most (`max`)."""
 
     min: int = Field(default=0, ge=0)
     max: int | None = Field(default=None, ge=0)
 
 
 class Guardrail(StrictOptions):
-    """One check, and what is done with a text that does not pass it. Exactly one of these says what is checked:
+    """One check, and the action on a text that fails it.
 
-    `keywords`: words and phrases that must not be in it, in any case; `regex`: one or more expressions that must match nothing
-    in it; `length`: characters, `{min, max}` or the most; `json_schema`: it must be JSON that fits; `judge`: a rule in plain
-    words that a model applies, `judge_model` or that of the agent; `function`: yours, sync or async, or "module:function":
-    of a text it gives True or None where it passes, False where not, or the text that takes its place.
+    Exactly one of these fields is the check:
 
-    `action` "block" ends the turn with `message`; "redact" puts `replacement` in the place of each match of `keywords` or
-    `regex`; "replace" puts it in the place of the whole text; "warn" lets it through. Whatever is done is in the audit trail.
-    `stages` says which texts are checked. On input: what was asked ("input", the default), what tools gave and what was found
-    for the question ("tool"), or both. On output: what is said ("output"), what tools are called with ("call"), or both; by
-    default `keywords` and `regex` look at both, others at what is said.
+    - `keywords`: words and phrases that the text must not contain, in any case.
+    - `regex`: one or more expressions that must not match anywhere.
+    - `length`: characters, as `{min, max}` or as the maximum.
+    - `json_schema`: the text must be JSON that fits.
+    - `judge`: a rule in plain words that a model applies: `judge_model`, or that of the agent.
+    - `function`: a function, sync or async, or "module:function". It receives the text and returns True or None if it passes,
+      False if not, or a text that replaces it.
 
-    `per: sentence` checks each sentence of an answer as it is complete, where otherwise a check of the whole text holds the
-    answer back until there is all of it. A check that fails or takes longer than `timeout_s` seconds blocks; `on_error: allow`
-    lets the text through.
+    `action` is one of:
 
-    A match of `regex` is found in a stream where it has at most `span` characters: so many are held back.
+    - "block" ends the turn with `message`.
+    - "redact" puts `replacement` in the place of each match of `keywords` or `regex`.
+    - "replace" puts `replacement` in the place of the whole text.
+    - "warn" lets the text through.
+
+    Each action is in the audit trail.
+
+    `stages` selects the texts. For input: requests ("input", the default), the results of tools and recalled passages ("tool"),
+    or both. For output: answers ("output"), the arguments of tool calls ("call"), or both. By default `keywords` and `regex`
+    check both, and other checks only answers.
+
+    A check of the whole text holds an answer back until it is complete. `per: sentence` checks each sentence as it is complete.
+    A check that fails, or takes longer than `timeout_s` seconds, blocks; `on_error: allow` lets the text through.
+
+    In a stream, `span` characters are held back. A longer match of `regex` is not found there.
     """
 
     name: str = ""
@@ -75,22 +89,22 @@ class Guardrail(StrictOptions):
 
     @property
     def check(self) -> str:
-        """Which check it is, such as "keywords"; "" where it is none or several."""
+        """The name of the check, such as "keywords"; empty for none or several."""
         named = [name for name in CHECKS if getattr(self, name) is not None]
         return named[0] if len(named) == 1 else ""
 
     @property
     def has_patterns(self) -> bool:
-        """Whether it looks for something in a text, and needs not all of it."""
+        """True if the check searches a text, and does not need the whole of it."""
         return self.check in ("keywords", "regex")
 
 
 GuardrailSpec: TypeAlias = Guardrail | Mapping[str, Any] | Callable[[str], Any]
-"""A guardrail as people write it: itself, a mapping with its fields, or a function."""
+"""A guardrail as people write it: a Guardrail, a mapping with its fields, or a function."""
 
 
 def parse_guardrails(specs: Sequence[GuardrailSpec], place: str, *, are_for_output: bool) -> list[Guardrail]:
-    """Guardrails as given, from mappings, or of functions. Each has a name that no other has; ConfigError names the key."""
+    """Return guardrails as given, from mappings, or of functions. Each gets a unique name. ConfigError names the key."""
     found: list[Guardrail] = []
     for number, one in enumerate(specs):
         at = f"{place}[{number}]"
@@ -119,7 +133,7 @@ def _effective_stages(guardrail: Guardrail, *, is_for_output: bool) -> tuple[str
 
 
 def _find_problem(guardrail: Guardrail, *, is_for_output: bool) -> tuple[str, str] | None:
-    """What is wrong, and with which key."""
+    """Return the wrong key and its error, or None."""
     check, given = guardrail.check, guardrail.model_fields_set
     if not check:
         return "", f"says what it checks by exactly one of {', '.join(CHECKS)}"

@@ -1,4 +1,4 @@
-"""What an answer runs through on its way to the person, piece by piece, where there are guardrails."""
+"""The filters that an answer passes on its way to the person, piece by piece."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SENTENCE = re.compile(r"[.!?…][\"'”’)\]]*\s|[。！？\n]")
 
 
 class Filter(Protocol):
-    """Takes a text in pieces, and gives what may be shown of it. Withheld where none of it may."""
+    """A filter of a text in pieces. It returns the part that may be shown, or raises WithheldError."""
 
     async def feed(self, piece: str) -> str: ...
 
@@ -24,13 +24,13 @@ class Filter(Protocol):
 
 
 class FilterChain:
-    """Filters one after the other."""
+    """Filters, one after the other."""
 
     def __init__(self, filters: Sequence[Filter]) -> None:
         self._filters = filters
 
     async def feed(self, piece: str) -> str:
-        """What can be shown now."""
+        """Add a piece, and return the text that can be shown now."""
         for one in self._filters:
             if not piece:
                 break
@@ -38,7 +38,7 @@ class FilterChain:
         return piece
 
     async def end(self) -> str:
-        """What was held back."""
+        """Return the rest of the text."""
         rest = ""
         for one in self._filters:
             rest = (await one.feed(rest) if rest else "") + await one.end()
@@ -46,7 +46,7 @@ class FilterChain:
 
 
 def build_filters(compiled: CompiledGuardrail, decisions: GuardrailDecisions, stage: Stage) -> list[Filter]:
-    """Those of one guardrail."""
+    """Build the filters of one guardrail."""
     guardrail = compiled.guardrail
     if guardrail.action == "warn":
         return [ObservingFilter(decisions, compiled, stage)]
@@ -60,11 +60,11 @@ def build_filters(compiled: CompiledGuardrail, decisions: GuardrailDecisions, st
 
 
 class _MatchFoundError(Exception):
-    """There is a match, and nothing takes its place."""
+    """A match was found, and has no replacement."""
 
 
 class RedactingFilter:
-    """Redacts what matches, or keeps back all of a text with a match."""
+    """Redact matches, or withhold the whole text."""
 
     def __init__(self, decisions: GuardrailDecisions, guardrail: Guardrail, pattern: Pattern, stage: Stage) -> None:
         self._decisions = decisions
@@ -105,7 +105,7 @@ class RedactingFilter:
 
 
 class WholeTextFilter:
-    """Holds a text until there is all of it."""
+    """Hold a text back until it is complete."""
 
     def __init__(self, decisions: GuardrailDecisions, compiled: CompiledGuardrail, stage: Stage) -> None:
         self._decisions = decisions
@@ -123,7 +123,7 @@ class WholeTextFilter:
 
 
 class ObservingFilter(WholeTextFilter):
-    """Lets everything through, and looks at it at the end."""
+    """Let the whole text through, and check it at the end."""
 
     async def feed(self, piece: str) -> str:
         self._pieces.append(piece)
@@ -135,7 +135,7 @@ class ObservingFilter(WholeTextFilter):
 
 
 class SentenceFilter:
-    """Holds a text until a sentence of it is complete, or a line."""
+    """Hold a text back until a sentence or a line of it is complete."""
 
     def __init__(self, decisions: GuardrailDecisions, compiled: CompiledGuardrail, stage: Stage) -> None:
         self._decisions = decisions

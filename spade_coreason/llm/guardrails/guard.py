@@ -1,4 +1,4 @@
-"""The guardrails of an agent at work in one turn: on what is asked, on what tools give, and on what the model says."""
+"""The guardrails of an agent in one turn: on its input, on the results of tools, and on the answers of the model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WITHHELD_NICKNAME = "somebody"
 
 
 def compile_guardrails(specs: Sequence[GuardrailSpec], place: str, *, are_for_output: bool = False) -> list[CompiledGuardrail]:
-    """Guardrails as declared, ready; ConfigError names the key."""
+    """Compile guardrails as declared. ConfigError names the key."""
     found = []
     for number, one in enumerate(parse_guardrails(require_list(specs, place), place, are_for_output=are_for_output)):
         at = f"{place}[{number}]"
@@ -46,19 +46,19 @@ class TurnGuard:
 
     @property
     def has_input_guardrails(self) -> bool:
-        """Whether any looks at what is asked."""
+        """True if a guardrail checks requests."""
         return bool(self._guardrails_for("input"))
 
     async def filter_input(self, text: str) -> str:
-        """What is asked, as it may be shown to the model. Withheld where it may not."""
+        """Return the request as the model may see it. WithheldError if it may not."""
         return await self._apply(self._guardrails_for("input"), text, "input")
 
     async def filter_nickname(self, name: str) -> str:
-        """What whoever asks is called in a room, likewise; it passes `keywords` and `regex`."""
+        """Return the sender's name in a room as the model may see it. Only `keywords` and `regex` check it."""
         return await self._apply([one for one in self._guardrails_for("input") if one.patterns], name, "name")
 
     async def filter_tool_result(self, text: str) -> str:
-        """What a tool gave, likewise; one that is kept back says so."""
+        """Return the result of a tool as the model may see it, or an error if it is withheld."""
         rules = self._guardrails_for("tool")
         try:
             return await self._apply(rules, unescape_json(text), "tool") if rules else text
@@ -66,7 +66,7 @@ class TurnGuard:
             return f"error: {error.text}"
 
     async def filter_passages(self, passages: Sequence[str]) -> list[str]:
-        """What was found for the question, as if a tool had; those that are kept back are left out."""
+        """Return recalled passages as the model may see them, checked like results of tools. Withheld ones are dropped."""
         rules, passed = self._guardrails_for("tool"), []
         for passage in passages:
             with suppress(WithheldError):
@@ -74,7 +74,7 @@ class TurnGuard:
         return passed
 
     async def filter_tool_call(self, call: ToolCall) -> None:
-        """Changes what a tool is called with to what may be; a call that may not be is refused."""
+        """Change the arguments of a call to those that are allowed, or refuse the call."""
         rules = self._guardrails_for("call")
         if not rules or not isinstance(call.parsed_arguments, dict):
             return
@@ -87,11 +87,11 @@ class TurnGuard:
                 call.refusal = WITHHELD
 
     def build_reply_chain(self) -> FilterChain:
-        """For one reply of the model."""
+        """Build the filters of one completion."""
         return self._build_chain("output")
 
     def build_reasoning_chain(self) -> FilterChain | None:
-        """For its reasoning, of which nothing is shown where a check needs the whole answer."""
+        """Build the filters of its reasoning. None if a check needs the whole answer: then no reasoning is shown."""
         if any(not one.patterns and one.guardrail.action != "warn" for one in self._guardrails_for("output")):
             return None
         return self._build_chain("reasoning")
@@ -115,7 +115,7 @@ class TurnGuard:
 
 
 class AgentGuardrails:
-    """The guardrails of an agent, of its input and of its output; ConfigError names the key (options.…) of a wrong one."""
+    """The input and output guardrails of an agent. ConfigError names the key (options.…) of a wrong one."""
 
     def __init__(
         self, input_guardrails: Sequence[GuardrailSpec], output_guardrails: Sequence[GuardrailSpec], checks: GuardrailChecks
@@ -125,17 +125,17 @@ class AgentGuardrails:
         self._checks = checks
 
     def for_turn(self, agent: str, response: ResponseHandler, meter: BudgetMeter) -> TurnGuard:
-        """What guards one turn of the agent called so."""
+        """Build the guard of one turn. `agent` is the actor in the audit trail."""
         return TurnGuard(
             self._input_guardrails, self._output_guardrails, GuardrailDecisions(agent, self._checks, response, meter)
         )
 
 
 async def check_input(request: AgentRequest, response: ResponseHandler, guard: TurnGuard, meter: BudgetMeter) -> bool:
-    """Whether the guardrails let it through; who is refused hears so here. BudgetUsedUp where nothing may be asked any more.
+    """Return True if the guardrails let a request through, else tell the sender.
 
-    Payload and nickname are recorded with the turn, however it ends: until it is let through they have nothing of what is
-    asked, and then what the guardrails made of it.
+    The payload and the nickname are recorded with the turn, even if it fails. Until they pass, they contain nothing of the
+    request; afterwards they contain the text as the guardrails let it through. BudgetExceededError if a budget is used up.
     """
     asked, text, name = dict(request.payload), input_text(request), request.metadata.get("nickname")
     if guard.has_input_guardrails:

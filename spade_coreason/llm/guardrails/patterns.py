@@ -1,4 +1,7 @@
-"""Words and regular expressions in a text that comes in pieces: found as if it were whole, held back no more than needed."""
+"""Words and regular expressions in a text that comes in pieces.
+
+They are found as in the whole text, and no more of it is held back than needed.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ from ...exceptions import ConfigError
 from .declaration import Guardrail
 
 INLINE_TIMEOUT_S = 0.01
-"""What a search may take where everything else waits for it."""
+"""Seconds for a search that blocks the event loop."""
 THREAD_TIMEOUT_S = 0.5
-"""What it may take in a thread: what goes back and forth without end is no check."""
+"""Seconds for a search in a thread. An expression that backtracks without end is no check."""
 _MAX_PENDING_CHARACTERS = 20_000
 # Data are checked as JSON, where a line break before a word is two characters, the second a letter.
 _WORD_GAP = r"(?:\s|\\[nrt]){1,4}"
@@ -32,18 +35,21 @@ class Match(Protocol):
 
 
 FindMatches: TypeAlias = Callable[[str, int, float], Iterator[Match]]
-"""The matches in a text from a position on, from left to right, in so many seconds, else TimeoutError."""
+"""Find the matches in a text from a position on, from left to right. TimeoutError after so many seconds."""
 
 
 class Pattern(NamedTuple):
-    """What a guardrail looks for. What a match is, its first `span` characters and those before it say."""
+    """An expression that a guardrail searches for. A match depends on its first `span` characters and those before it."""
 
     find: FindMatches
     span: int
 
 
 def compile_patterns(guardrail: Guardrail, place: str) -> list[Pattern]:
-    """One for all keywords, one for each expression. ConfigError where one is none, or matches the empty text."""
+    """Compile one pattern for all keywords, or one for each expression.
+
+    ConfigError if an expression is invalid, or matches the empty text.
+    """
     if guardrail.keywords is not None:
         return [_compile_keywords(guardrail.keywords)]
     if guardrail.regex is None:
@@ -54,9 +60,9 @@ def compile_patterns(guardrail: Guardrail, place: str) -> list[Pattern]:
 
 
 class PatternFilter:
-    """Lets a text through but for what matches; `on_match` gives what takes its place, or raises.
+    """Let a text through except its matches; `on_match` returns the replacement, or raises.
 
-    For the same text the result is the same, in whatever pieces it comes.
+    The result is the same for the same text, however it is cut into pieces.
     """
 
     def __init__(self, pattern: Pattern, on_match: Callable[[], str]) -> None:
@@ -66,23 +72,26 @@ class PatternFilter:
         self._pending = ""
 
     def feed(self, piece: str) -> None:
-        """A piece of the text."""
+        """Add a piece of the text."""
         self._pending += piece
 
     def release(self, timeout_s: float, *, is_whole: bool = False) -> str:
-        """What can be shown now; all that was held back where the text is whole. It may be asked again after a TimeoutError."""
+        """Return the text that can be shown now, or the whole rest if the text is complete (`is_whole`).
+
+        It can be called again after a TimeoutError.
+        """
         if is_whole:
             return self._process(len(self._pending), timeout_s, is_whole=True)
         most = len(self._pending) - self._pattern.span
         return self._process(most, timeout_s, is_whole=False) if most > 0 else ""
 
     def flush(self) -> str:
-        """What was held back, as it is."""
+        """Return the rest unchanged."""
         held, self._pending = self._pending, ""
         return held
 
     def _process(self, limit_characters: int, timeout_s: float, *, is_whole: bool) -> str:
-        """Decides on all matches that begin in the first `limit_characters` characters of what is held."""
+        """Decide on all matches that start in the first `limit_characters` characters of the pending text."""
         text, begin = self._preceding + self._pending, len(self._preceding)
         limit = begin + limit_characters
         settled, shown = begin, []
@@ -105,7 +114,7 @@ class PatternFilter:
 
 
 def _compile_keywords(keywords: Sequence[str]) -> Pattern:
-    """Whole words, in any case; a space is any white space."""
+    """Compile whole words, in any case; a space matches any white space."""
     found = [_WORD_GAP.join(map(re.escape, keyword.split())) for keyword in sorted(keywords, key=len, reverse=True)]
     bounded = [
         one if _UNSPACED_SCRIPTS.search(one) else rf"{_WORD_START}{one}(?!\w)"  # no boundary tells where a word ends there

@@ -1,4 +1,4 @@
-"""One connection to an MCP server, from its beginning to its loss, in a task of its own."""
+"""One connection to an MCP server, from its start to its loss, in a task of its own."""
 
 from __future__ import annotations
 
@@ -24,25 +24,27 @@ _MAX_TOOLS = 1000
 _MAX_PAGES = 100
 _MAX_OUTPUT_CHARACTERS = 200
 _GOODBYE_TIMEOUT_S = 3.0
-"""To say good-bye to a server at an address; a program has its own time."""
+"""Seconds to close a connection over HTTP. A program has its own limit."""
 _RESUBSCRIBE_AFTER_S = 5.0
-"""Until changes are listened for again, when the server has ended that."""
+"""Seconds before the next subscription to changes, after the server ended the last."""
 
 
 class MCPConnection:
-    """Begun when it is made. `on_tools` hears of the tools at first and whenever they change, `on_closed` once, of the problem
-    that ended it; of none where it was left.
+    """A connection that starts when it is created.
 
-    What the SDK enters has to be left in the same task; so that task holds the connection, and others only ask the client.
+    `on_tools` receives the tools, first and after each change. `on_closed` is called once, with the problem that ended the
+    connection, or with an empty text after `close`.
+
+    The SDK must leave its contexts in the task that entered them. That task owns the connection; others only use the client.
     """
 
     def __init__(
         self, options: ServerOptions, on_tools: Callable[[Sequence[Tool]], None], on_closed: Callable[[str], None]
     ) -> None:
         self.client: Client | None = None
-        """To ask, while it is there."""
+        """The client, while the connection is open."""
         self.settled = asyncio.Event()
-        """Set when it is there, and when it is over."""
+        """Set when the connection is open, and when it is closed."""
         self._options = options
         self._on_tools = on_tools
         self._on_closed = on_closed
@@ -54,11 +56,11 @@ class MCPConnection:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it is lost or left; its task may still be ending the program."""
+        """True once it is lost or closed; its task may still be stopping the program."""
         return self._is_closed
 
     def close(self, problem: str = "") -> None:
-        """Ends it, as lost where there is a problem. What is being asked is told that it will not be answered."""
+        """Close the connection, as lost if there is a problem. Pending calls fail."""
         if self._is_closed:
             return
         self._time_limit.deadline = anyio.current_time() + (
@@ -70,7 +72,7 @@ class MCPConnection:
         self._on_closed(problem)
 
     def refresh_tools(self) -> None:
-        """Asks for the tools anew. It is lost where they are not told in time."""
+        """Request the tools again. The connection is lost if they do not come in time."""
         self._refresh_requested.set()
 
     async def _run(self) -> None:
@@ -102,7 +104,7 @@ class MCPConnection:
         return open_http(self._options, self._on_output)
 
     async def _refresh_on_request(self, client: Client) -> None:
-        """Lists the tools again whenever they may have changed."""
+        """List the tools again whenever they may have changed."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._listen_for_changes, client)
             while not self._is_closed:
@@ -116,7 +118,7 @@ class MCPConnection:
             group.cancel_scope.cancel()
 
     async def _listen_for_changes(self, client: Client) -> None:
-        """Hears of changes where a server tells them to who asks (2026-07-28); older ones tell them anyway."""
+        """Subscribe to changes, as servers of version 2026-07-28 require. Older ones report them anyway."""
         tools = client.server_capabilities.tools
         if tools is None or not tools.list_changed:
             return
@@ -143,7 +145,7 @@ class MCPConnection:
 
 
 async def _list_tools(client: Client) -> list[Tool]:
-    """All pages; of a server that comes to no end, the first."""
+    """List all pages, or the first of them if a server sends no end."""
     found: list[Tool] = []
     cursor: str | None = None
     for _ in range(_MAX_PAGES):
@@ -156,7 +158,7 @@ async def _list_tools(client: Client) -> list[Tool]:
 
 
 def describe_error(error: BaseException) -> str:
-    """An error of the SDK in one line."""
+    """Describe an error of the SDK in one line."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     text = error.message if isinstance(error, MCPError) else str(error)

@@ -1,4 +1,4 @@
-"""What an MCP server offers: a tool, what a model knows it by, and the hash that a manifest holds it to."""
+"""The tools that MCP servers offer, their names and hashes, and the requirements of a manifest for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 SCHEME = "mcp"
 SEPARATOR = "__"
-"""Between the name of a server, which has no such thing in it, and that of its tool."""
+"""The text between the name of a server, which never contains it, and that of its tool."""
 _MAX_NAME_CHARACTERS = 64
 _HASH_DIGITS = 12
 _HASH_SUFFIX = re.compile(rf"_[0-9a-f]{{{_HASH_DIGITS}}}$")
@@ -35,18 +35,18 @@ class Offer:
     schema: Mapping[str, Any]
     """The JSON Schema of its arguments."""
     is_destructive: bool = False
-    """Whether the server says so (`destructiveHint`)."""
+    """True if the server says so (`destructiveHint`)."""
 
     @cached_property
     def uri(self) -> str:
-        """What a manifest calls it: mcp://server/tool"""
+        """The URI of the tool in a manifest: mcp://server/tool"""
         return f"{SCHEME}://{self.server}/{quote(self.tool, safe='')}"
 
     @cached_property
     def name(self) -> str:
-        """What a model calls it: server__tool, and where that is no name, or a long one, with a hash in its place.
+        """The name of the tool for a model: server__tool. A long or invalid name is shortened, and ends with a hash.
 
-        No two tools have the same, of one server or of several: a tool whose own name ends like a hash gets one, too.
+        Names are unique, within a server and between servers. So a tool whose own name ends like a hash gets one, too.
         """
         plain = re.sub(r"[^A-Za-z0-9_-]", "_", self.tool)
         name = f"{self.server}{SEPARATOR}{plain}"
@@ -57,10 +57,10 @@ class Offer:
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256, in hex, of its name, description and input schema as they are on the wire: canonical JSON.
+        """SHA-256, in hex, of the name, description and input schema as canonical JSON, as they are on the wire.
 
-        Canonical is UTF-8, keys sorted, no spaces, nothing escaped that need not be: what `jq -jcS '{name, description,
-        inputSchema}'` prints.
+        Canonical is UTF-8, keys sorted, no spaces, nothing escaped that need not be. `jq -jcS '{name, description,
+        inputSchema}'` prints it.
         """
         said = {"name": self.tool, "description": self.description, "inputSchema": self.schema}
         canonical = json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -69,13 +69,13 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class RequiredTool:
-    """A requirement, and where in the manifest it is."""
+    """A requirement, and its place in the manifest."""
 
     place: str
     requirement: ToolRequirement
 
     def find_fault(self, offer: Offer | None) -> ConfigError | None:
-        """What is wrong with the tool that is offered, or None."""
+        """Return the error of the offered tool, or None."""
         uri, expected = self.requirement.uri, self.requirement.hash.lower()
         if offer is None:
             return ConfigError(f"{self.place}.uri", f"{uri}: the server offers no such tool; correct the name, or remove it")
@@ -91,11 +91,14 @@ class RequiredTool:
 
 
 Requirements = Mapping[str, RequiredTool]
-"""By the name of the tool, for one server."""
+"""The requirements for one server, by the name of the tool."""
 
 
 def parse_requirements(manifest: AgentDefinition, server_names: Collection[str]) -> dict[str, dict[str, RequiredTool]]:
-    """Those of `dependencies.tools` with a URI mcp://server/tool, by server and tool; others are nobody's to check."""
+    """Parse the requirements in `dependencies.tools` with a URI mcp://server/tool, by server and tool.
+
+    Other URIs are not checked, and logged as a warning. ConfigError for an unknown server.
+    """
     found: dict[str, dict[str, RequiredTool]] = {}
     for number, one in enumerate(manifest.dependencies.tools):
         if not isinstance(one, ToolRequirement):
@@ -114,14 +117,17 @@ def parse_requirements(manifest: AgentDefinition, server_names: Collection[str])
 
 
 def select_permitted(offers: Sequence[Offer], requirements: Requirements) -> list[Offer]:
-    """What a model may be offered: all, or where anything is required of the server, what is required and right."""
+    """Select the tools that a model may use.
+
+    These are all, or, if the manifest requires any tool of the server, those that are required and have no error.
+    """
     if not requirements:
         return list(offers)
     return [one for one in offers if one.tool in requirements and requirements[one.tool].find_fault(one) is None]
 
 
 def find_faults(offers: Sequence[Offer], requirements: Requirements) -> Iterator[ConfigError]:
-    """What is wrong with the tools that are required."""
+    """Yield the errors of the required tools."""
     offered = {one.tool: one for one in offers}
     for tool, required in requirements.items():
         if (fault := required.find_fault(offered.get(tool))) is not None:

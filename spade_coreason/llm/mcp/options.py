@@ -1,4 +1,4 @@
-"""What an MCP server is configured with: a program to start, or an address."""
+"""The options of an MCP server: a program to start, or an address."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _SERVER_NAME_RULE = "letters, digits, - and single _ in between, at most 24"
 class ServerOptions(StrictOptions):
     """A server: `command` with `env` and `cwd` (stdio), or `url` with `headers` (streamable HTTP).
 
-    A program gets HOME, LOGNAME, PATH, SHELL, TERM, USER and `env`, and no other variable of ours. `timeout_s` is the time
-    in which it must be there and tell its tools.
+    A program gets HOME, LOGNAME, PATH, SHELL, TERM, USER and `env`, and no other variable of ours. `timeout_s` is the seconds
+    in which it must start and list its tools.
     """
 
     command: list[Annotated[str, StringConstraints(min_length=1)]] | None = Field(default=None, min_length=1)
@@ -43,7 +43,7 @@ class ServerOptions(StrictOptions):
 
 
 def parse_servers(given: Any) -> dict[str, ServerOptions]:
-    """Servers by name; ConfigError names what is wrong."""
+    """Parse servers by name. ConfigError names the key."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):

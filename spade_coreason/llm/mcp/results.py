@@ -1,4 +1,4 @@
-"""What a tool of an MCP server answers, as a text for a language model."""
+"""The result of an MCP tool as a text for a language model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from mcp_types import (
 
 
 def render_result(result: CallToolResult) -> str:
-    """Its texts, and its data unless a text says the same; images, sounds and files are named, and not shown."""
+    """Join the texts of a result, and its data unless a text repeats them.
+
+    Images, sounds and files are named, not shown.
+    """
     texts = [_render_part(part) for part in result.content]
     data = result.structured_content
     is_said = isinstance(data, dict) and data.keys() == {"result"} and texts  # so servers wrap what is no object

@@ -1,4 +1,4 @@
-"""One MCP server over all its connections: asked where it is there, and begun again when it was lost."""
+"""One MCP server over all its connections: used while it is connected, and restarted after a loss."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from .options import ServerOptions
 from .results import render_result
 
 _RETRY_DELAYS_S = (0.0, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0)
-"""Before it is begun again, by how often it was lost since a tool of it last answered."""
+"""Seconds before a restart, by the number of losses since the last result of a tool."""
 _CLOSE_TIMEOUT_S = 6.0
 
 
 class MCPServer:
-    """`open` begins it, `reconnect_if_due` begins it again where that is due, `close` ends it, with its program.
+    """Connect with `open`, reconnect with `reconnect_if_due`, and stop the server and its program with `close`.
 
-    What goes wrong is a line in `log`.
+    Problems are logged in `log`.
     """
 
     def __init__(self, name: str, options: ServerOptions, requirements: Requirements, log: logging.Logger) -> None:
         self.name = name
         self.all_offers: tuple[Offer, ...] = ()
-        """What it offered last, also while it is away."""
+        """The last tools that it offered, also while it is away."""
         self.offers: tuple[Offer, ...] = ()
-        """Those of them that a model may be offered."""
+        """The tools of these that a model may use."""
         self.faults: tuple[ConfigError, ...] = ()
-        """What is wrong with those that are required."""
+        """The errors of the required tools."""
         self.problem = ""
-        """Why it is away, where it was lost."""
+        """The reason why it was lost; empty while it is connected."""
         self._options = options
         self._requirements = requirements
         self._log = log
@@ -48,29 +48,32 @@ class MCPServer:
 
     @property
     def is_connected(self) -> bool:
-        """Whether it can be asked now."""
+        """True if it can be called now."""
         return self._connection is not None and self._connection.client is not None
 
     async def open(self) -> None:
-        """Begins it; returns when it is there, has failed, or its time is over."""
+        """Start it. Return when it is connected, has failed, or its time is over."""
         self._is_closed = False
         self.reconnect_if_due()
         await self.wait_until_settled(self._options.timeout_s)
 
     def reconnect_if_due(self) -> None:
-        """Begins it if it is away and the time has come to try again."""
+        """Start it if it is away and the next attempt is due."""
         is_idle = self._connection is None or self._connection.task.done()
         if not self._is_closed and is_idle and asyncio.get_running_loop().time() >= self._retry_at:
             self._connection = MCPConnection(self._options, self._on_tools, self._on_closed)
 
     async def wait_until_settled(self, timeout_s: float) -> None:
-        """Waits until it is there or has failed, if that is under way."""
+        """Wait until a started connection is open or has failed."""
         if self._connection is not None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._connection.settled.wait(), timeout_s)
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> str:
-        """What the tool answers. ToolError where it reports an error or is not to be had. Cancelled, the server is told."""
+        """Return the result of a tool. ToolError if the tool reports an error or cannot be called.
+
+        When cancelled, the server is told.
+        """
         connection = await self._ensure_connected()
         assert connection.client is not None
         try:
@@ -90,7 +93,7 @@ class MCPServer:
         return text
 
     async def close(self) -> None:
-        """Ends it; a program that does not end is killed."""
+        """Stop it; a program that does not end is killed."""
         self._is_closed = True
         if self._connection is not None:
             self._connection.close()

@@ -1,4 +1,4 @@
-"""All MCP servers of an agent: begun together, and their tools as those of a language model."""
+"""All MCP servers of an agent: started together, and their tools as those of a language model."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MAX_TOOLS = 100
-"""OpenAI's models take 128, and there are those of the agent itself."""
+"""The most tools of all servers. OpenAI's models take 128, and the agent has tools of its own."""
 _MAX_DESCRIPTION_CHARACTERS = 2000
 _LISTING_WAIT_S = 2.0
-"""What a turn waits for a server that never told its tools."""
+"""Seconds that a turn waits for a server that has never listed its tools."""
 
 
 class MCPServers:
-    """`given` are the options of the servers by name (`options.mcp`); the manifest's requirements hold for their tools.
+    """The MCP servers of an agent. `given` are their options by name (`options.mcp`), and the manifest requires tools of them.
 
-    ConfigError where an option is wrong, the manifest requires a tool of a server that is none, or the package is missing.
+    ConfigError if an option is wrong, the manifest requires a tool of an unknown server, or the package is missing.
     """
 
     def __init__(self, given: Any, manifest: AgentDefinition) -> None:
@@ -41,12 +41,15 @@ class MCPServers:
             raise ConfigError("options.mcp", 'MCP servers need the package mcp: pip install "spade-coreason[mcp]"')
 
     def may_own_tool(self, name: str) -> bool:
-        """Whether a tool of one of them may have this name."""
+        """Return True if a tool of a server may have this name."""
         server, separator, _ = name.partition(SEPARATOR)
         return bool(separator) and server in self._options
 
     async def open(self, log: logging.Logger = log) -> None:
-        """Begins all. Returns when each is there, has failed, or its time is over; never raises for a server."""
+        """Start all servers. Return when each is connected, has failed, or its time is over.
+
+        No server's failure raises an error.
+        """
         if not self._options or self._servers:
             return
         make = await asyncio.to_thread(_import_server_class)
@@ -61,8 +64,11 @@ class MCPServers:
             log.warning("MCP servers offer %d tools, of which only the first %d are used; %s", count, _MAX_TOOLS, remedy)
 
     async def examine(self) -> tuple[Sequence[Offer], Sequence[CoReasonError]]:
-        """What they offer, and a ConfigError for each tool that is not as the manifest requires it, a ToolError for each server
-        that is away. Begins and ends them, and logs nothing."""
+        """List the tools, and the errors: a ConfigError for each wrong tool, a ToolError for each server that is away.
+
+        A tool is wrong if it differs from the manifest's requirement. The servers are started and stopped, and nothing is
+        logged.
+        """
         try:
             await self.open(logging.Logger(__name__, logging.CRITICAL))
             listed = [offer for one in self._servers for offer in one.all_offers]
@@ -73,12 +79,15 @@ class MCPServers:
             await self.close()
 
     async def close(self) -> None:
-        """Ends all, with their programs."""
+        """Stop all servers and their programs."""
         servers, self._servers = self._servers, []
         await asyncio.gather(*(one.close() for one in servers))
 
     async def reconnect_due(self) -> None:
-        """Before a turn: begins those that are away and due. Waits a little for one that never told its tools."""
+        """Start the servers that are away and due, before a turn.
+
+        Wait a little for those that have never listed their tools.
+        """
         for one in self._servers:
             if not one.is_connected:
                 one.reconnect_if_due()
@@ -88,16 +97,16 @@ class MCPServers:
 
     @property
     def disconnected_names(self) -> list[str]:
-        """The names of those that cannot be asked now."""
+        """The names of the servers that cannot be called now."""
         return [one.name for one in self._servers if not one.is_connected]
 
     @property
     def unlisted_names(self) -> list[str]:
-        """The names of those that are away and never told their tools."""
+        """The names of the servers that are away and have never listed their tools."""
         return [one.name for one in self._servers if not one.is_connected and not one.all_offers]
 
     def tools(self) -> list[Tool]:
-        """What a model may call. Of a server that is away, what it offered last; calling it begins it again."""
+        """List the tools for a model. A server that is away has its last tools; a call starts it again."""
         found = [(one, offer) for one in self._servers for offer in one.offers]
         return [
             Tool(
@@ -108,7 +117,7 @@ class MCPServers:
 
 
 def _import_server_class() -> type[MCPServer]:
-    """Off the event loop: importing the SDK takes most of a second."""
+    """Import the SDK, which takes most of a second. Call it off the event loop."""
     from .server import MCPServer
 
     return MCPServer

@@ -1,6 +1,6 @@
-"""An MCP server that is a program of ours: newline-delimited JSON over its standard input and output.
+"""The transports of MCP servers, with a limit to the size of a message: a program of ours (stdio), or streamable HTTP.
 
-The transport of the SDK reads a line of any length into memory, in a time that grows with its square; this one has a limit.
+A program writes newline-delimited JSON. The transport of the SDK reads a line of any length into memory, in quadratic time.
 """
 
 from __future__ import annotations
@@ -34,22 +34,25 @@ log = logging.getLogger(__name__)
 MAX_MESSAGE_BYTES = 2**22
 """The longest message that is read, by either transport."""
 _GRACE_S = 2.0
-"""To end once its input is closed."""
+"""Seconds to end after its input is closed."""
 _EXIT_WAIT_S = 1.0
-"""After a signal; for what a program said last."""
+"""Seconds to end after a signal, and to read the last output of a program."""
 _TAIL_BYTES = 2000
 _READ_TIMEOUT_S = 300.0
-"""A stream of events without any is opened again."""
+"""Seconds after which a silent stream of events is opened again."""
 
 
 class _ProgramProtocol(SubprocessStreamProtocol):
-    """`wait` of asyncio waits for the pipes, too, which a child of the program may hold open; this tells of its own end."""
+    """A protocol that reports the end of the program itself.
+
+    asyncio's `wait` also waits for the pipes, which a child of the program may hold open.
+    """
 
     def __init__(self) -> None:
         super().__init__(MAX_MESSAGE_BYTES, asyncio.get_running_loop())
         self.exited = asyncio.Event()
         self.finished = asyncio.Event()
-        """Set when it has exited or closed its standard output."""
+        """Set when the program has exited or closed its standard output."""
 
     def process_exited(self) -> None:
         super().process_exited()
@@ -58,7 +61,7 @@ class _ProgramProtocol(SubprocessStreamProtocol):
 
 
 class ServerProgram:
-    """One run of a server. `on_end` hears why it is over, `on_output` what it says on its standard error."""
+    """One run of a server. `on_end` receives the reason of its end, `on_output` the lines of its standard error."""
 
     def __init__(
         self,
@@ -76,7 +79,7 @@ class ServerProgram:
         self._has_failed = False
 
     async def read(self, received: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
-        """Passes its messages on."""
+        """Pass on its messages."""
         assert self._pipes.stdout is not None
         try:
             while line := await self._pipes.stdout.readline():
@@ -94,7 +97,7 @@ class ServerProgram:
         self._pipes.finished.set()
 
     async def write(self, to_send: MemoryObjectReceiveStream[SessionMessage]) -> None:
-        """Writes our messages; never waits for a program that does not read them."""
+        """Write our messages, without waiting for a program that does not read them."""
         stdin = self._pipes.stdin
         assert stdin is not None
         async for sent in to_send:
@@ -104,7 +107,7 @@ class ServerProgram:
                 stdin.write(sent.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
 
     async def read_errors(self) -> None:
-        """Hears its standard error: a full pipe would stop it."""
+        """Read its standard error: a full pipe would stop the program."""
         assert self._pipes.stderr is not None
         tail = b""
         while piece := await self._pipes.stderr.read(_TAIL_BYTES):
@@ -114,7 +117,7 @@ class ServerProgram:
         self._errors_read.set()
 
     async def wait_for_end(self) -> None:
-        """Notices that it is over, and lets what it said last be read; a child of it may hold the pipes open for ever."""
+        """Wait for its end and read the last output, for a limited time: a child may hold the pipes open for ever."""
         await self._pipes.finished.wait()
         with anyio.move_on_after(_EXIT_WAIT_S):
             for done in (self._pipes.exited, self._output_read, self._errors_read):
@@ -123,7 +126,7 @@ class ServerProgram:
         self._fail("has ended" if code is None else f"has ended with exit code {code}")
 
     async def stop(self) -> None:
-        """Ends it, and the processes of its group."""
+        """Stop it, and the processes of its group."""
         assert self._pipes.stdin is not None
         self._pipes.stdin.close()
         with anyio.move_on_after(0 if self._has_failed else _GRACE_S):
@@ -141,7 +144,10 @@ class ServerProgram:
 
 
 def _parse_message(line: bytes) -> JSONRPCMessage:
-    """ValueError for what is none. Some cut a text in the middle of a character, as which "\\ud83d" is no JSON to the SDK."""
+    """Parse a message, or raise ValueError.
+
+    Some servers cut a text in the middle of a character. Its escape, such as "\\ud83d", is invalid JSON for the SDK.
+    """
     try:
         return jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValueError:
@@ -154,7 +160,7 @@ def _parse_message(line: bytes) -> JSONRPCMessage:
 async def open_stdio(
     options: ServerOptions, on_end: Callable[[str], None], on_output: Callable[[str], None]
 ) -> AsyncIterator[TransportStreams]:
-    """A server from its start to its end. OSError where it cannot be started."""
+    """Run a server from its start to its end. OSError if it cannot be started."""
     assert options.command is not None
     given = {name: value.get_secret_value() for name, value in options.env.items()}
     transport, pipes = await asyncio.get_running_loop().subprocess_exec(
@@ -199,7 +205,7 @@ class _SizeLimitedStream(httpx2.AsyncByteStream):
 
 
 async def _limit_response_size(response: httpx2.Response) -> None:
-    """The SDK reads an answer in JSON whole; of a stream of events it limits each."""
+    """Limit the size of a JSON response, which the SDK reads whole. The SDK itself limits each event of a stream."""
     if response.headers.get("content-encoding", "identity") != "identity":
         raise httpx2.DecodingError("it sends compressed what was to come plain")  # few bytes may be unpacked to many
     if not response.headers.get("content-type", "").startswith("text/event-stream"):
@@ -209,9 +215,9 @@ async def _limit_response_size(response: httpx2.Response) -> None:
 
 @asynccontextmanager
 async def open_http(options: ServerOptions, on_output: Callable[[str], None]) -> AsyncIterator[TransportStreams]:
-    """A connection to a server; nothing is sent before the first request. Redirects to other servers are not followed.
+    """Connect to a server; nothing is sent before the first request. Redirects to other servers are not followed.
 
-    `on_output` hears of answers with an HTTP status that is an error.
+    `on_output` receives responses with an HTTP status that is an error.
     """
 
     async def tell(response: httpx2.Response) -> None:

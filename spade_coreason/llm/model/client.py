@@ -1,4 +1,4 @@
-"""The client of a server with OpenAI's API: one request, and what goes wrong with it as a ModelError."""
+"""The client of a server with OpenAI's API: one request, and its errors as ModelErrors."""
 
 from __future__ import annotations
 
@@ -53,18 +53,18 @@ _PROBLEM_BY_CODE = {
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """What a model is asked. `extra_fields` are more fields of the request."""
+    """One request to a model. `extra_fields` are more fields of the request."""
 
     messages: Sequence[Mapping[str, Any]]
     extra_fields: Mapping[str, Any]
     models: Sequence[str] = ()
-    """Those that are asked; by default all of the endpoint."""
+    """The models to ask; by default those of the endpoint."""
 
 
 class ModelClient:
-    """`open` before, `close` after. It belongs to one event loop.
+    """The client of one endpoint, for one event loop. Call `open` first and `close` last.
 
-    ConfigError where the package openai is missing or no endpoint is named.
+    ConfigError if the package openai is missing or no endpoint is named.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -76,12 +76,12 @@ class ModelClient:
 
     @property
     def max_tokens_field(self) -> str:
-        """What limits an answer in a request: OpenAI's models refuse the older name, others may not know the newer."""
+        """The field that limits a completion. OpenAI's models refuse the older name; others may not know the newer one."""
         host = urlsplit(self.url).hostname or ""
         return "max_completion_tokens" if host.endswith(_OPENAI_HOSTS) else "max_tokens"
 
     def open(self) -> None:
-        """Makes the client; importing its package takes half a second."""
+        """Create the client. Importing its package takes half a second."""
         import openai
 
         from .response_size import limit_response_size
@@ -105,7 +105,7 @@ class ModelClient:
             )
 
     def _headers(self, omitted: Any) -> dict[str, Any]:
-        """Takes out what the package would add from the environment, where the server is not the environment's."""
+        """Remove the headers that the package adds from the environment, if the URL does not come from the environment."""
         if self.endpoint.url is None:
             return {}
         lines = os.environ.get("OPENAI_CUSTOM_HEADERS", "").split("\n")
@@ -114,7 +114,7 @@ class ModelClient:
         return {**others, "Authorization": f"Bearer {self._key}"}
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         client, self._client = self._client, None
         if client is not None:
             await client.close()
@@ -122,7 +122,7 @@ class ModelClient:
     async def stream_deltas(
         self, name: str, request: CompletionRequest, completion: Completion
     ) -> AsyncGenerator[tuple[str, str], None]:
-        """Text and reasoning, piece by piece; whatever goes wrong is a ModelError without a word of what was said."""
+        """Yield text and reasoning, piece by piece. Each failure is a ModelError without a word of the conversation."""
         if self._client is None:
             self.open()
         further = dict(request.extra_fields)
@@ -145,7 +145,10 @@ class ModelClient:
                     yield completion.add_chunk(chunk)
 
     async def list_models(self) -> set[str] | None:
-        """The models that the server says it has (`GET /models`); None where it says nothing of it. Errors as of `stream_deltas`."""
+        """List the models of the server (`GET /models`). None if the server has no such list.
+
+        Errors as for `stream_deltas`.
+        """
         if self._client is None:
             self.open()
         try:
@@ -159,7 +162,7 @@ class ModelClient:
 
     @contextmanager
     def _translate_errors(self, name: str, completion: Completion, timeout_s: float) -> Iterator[None]:
-        """What the package raises as a ModelError, unless all was said."""
+        """Translate errors of the package into ModelErrors. After the end of a completion a lost connection is no error."""
         import openai
         from httpx2 import DecodingError
 
@@ -192,7 +195,7 @@ def _failure_text(status: int) -> str:
 
 
 def _as_chunk(completion: Any) -> SimpleNamespace:
-    """A whole answer as the only piece of a stream."""
+    """Convert a whole answer into the only chunk of a stream."""
     choices = [SimpleNamespace(delta=one.message, finish_reason=one.finish_reason) for one in completion.choices]
     return SimpleNamespace(choices=choices, usage=completion.usage)
 
@@ -202,7 +205,7 @@ def _is_transient(status: int) -> bool:
 
 
 def parse_retry_after_s(header: str, now: datetime) -> float | None:
-    """The seconds of a Retry-After header (RFC 9110, 10.2.3), which has a number or a date."""
+    """Parse the seconds of a Retry-After header (RFC 9110, 10.2.3), which has a number or a date."""
     if _SECONDS.fullmatch(header.strip()):
         return float(header)
     try:

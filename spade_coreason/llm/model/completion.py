@@ -1,4 +1,4 @@
-"""A streamed reply of a language model, put together from its deltas (OpenAI chat completions, `chat.completion.chunk`)."""
+"""A completion of a language model, built from its deltas (OpenAI chat completions, `chat.completion.chunk`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _USAGE_FIELDS = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 @dataclass(slots=True)
 class ToolCall:
-    """What a model wants called; `arguments` is JSON, or what it took for it. One with a `refusal` is not made."""
+    """A call of a tool that a model asks for.
+
+    `arguments` is JSON, or the model's attempt at it. A call with a `refusal` is not run.
+    """
 
     id: str
     name: str = ""
@@ -23,14 +26,14 @@ class ToolCall:
 
     @property
     def message(self) -> dict[str, Any]:
-        """As the next request says it again, without what servers fail on: arguments that are no JSON object, odd names."""
+        """The call as the next request repeats it, without odd names and invalid arguments, on which servers fail."""
         arguments = self.arguments if self.arguments and isinstance(self.parsed_arguments, dict) and not self.refusal else "{}"
         name = _INVALID_NAME_CHARACTERS.sub("_", self.name)[:64] or "unknown"
         return {"id": self.id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
     @property
     def parsed_arguments(self) -> Any:
-        """The arguments; None where they are no JSON."""
+        """The arguments as a value; None if they are invalid JSON."""
         try:
             return parse_json(self.arguments or "{}")
         except ValueError:
@@ -39,7 +42,7 @@ class ToolCall:
 
 @dataclass(slots=True)
 class Completion:
-    """What a model said. `finish_reason` is None until it has ended; `usage` has the tokens that the server counted, if it did."""
+    """One answer of a model. `finish_reason` is None until its end; `usage` has the server's token counts, if it sent any."""
 
     model: str
     text: str = ""
@@ -48,7 +51,7 @@ class Completion:
     usage: dict[str, int] = field(default_factory=dict)
     chunk_count: int = 0
     character_count: int = 0
-    """Characters of its text, its reasoning and what it wants called."""
+    """Characters of its text, its reasoning and its tool calls."""
     _choice_index: int | None = None
     _texts: list[str] = field(default_factory=list)
     _ids: set[str] = field(default_factory=set)
@@ -56,9 +59,9 @@ class Completion:
     _by_id: dict[tuple[int, str], ToolCall] = field(default_factory=dict)
 
     def add_chunk(self, chunk: Any) -> tuple[str, str]:
-        """Takes a chunk; gives its text and its reasoning. Whatever a server leaves out of one is as good as empty.
+        """Add a chunk, and return its text and its reasoning. A part that the server leaves out counts as empty.
 
-        AttributeError, KeyError or TypeError for what is no chunk.
+        AttributeError, KeyError or TypeError for an invalid chunk.
         """
         self.chunk_count += 1
         if (usage := getattr(chunk, "usage", None)) is not None:
@@ -89,12 +92,12 @@ class Completion:
         return text, reasoning
 
     def truncate(self) -> None:
-        """It is longer than anybody wants: it ends here, and calls nothing."""
+        """End a completion that is too long, and drop its tool calls."""
         self.finish_reason = "length"
         self.tool_calls.clear()
 
     def close(self) -> None:
-        """After the last chunk."""
+        """End the completion after the last chunk."""
         self.text = "".join(self._texts)
 
     def _add_call_fragment(self, fragment: Any) -> None:
@@ -113,9 +116,9 @@ class Completion:
         self.character_count += len(name) + len(arguments)
 
     def _is_new_call(self, call: ToolCall, key: tuple[int, str], name: str, arguments: str) -> bool:
-        """Whether a fragment with the index of a call begins another.
+        """True if a fragment with the index of a call starts another one.
 
-        Not all servers number their calls or give them ids, and some give each fragment a new id or the name again.
+        Some servers do not number their calls or give them ids. Others give each fragment a new id, or repeat the name.
         """
         if not (name and call.name):
             return False

@@ -1,4 +1,4 @@
-"""Asking a language model: a reply as it comes, with time limits, retries with back-off and a fallback model."""
+"""Completions with time limits, retries with back-off and a fallback model."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from .completion import Completion
 log = logging.getLogger(__name__)
 
 _TRAILING_DATA_S = 2.0
-"""What may come after the end of an answer: what it used, and the end of the stream."""
+"""Seconds for data after the end of a completion: its usage, and the end of the stream."""
 
 
 class CompletionListener(Protocol):
-    """Hears a reply while it comes."""
+    """A receiver of a completion while it is streamed."""
 
     @property
     def has_emitted(self) -> bool:
-        """Whether something was said that cannot be taken back."""
+        """True if text was sent that cannot be taken back."""
         ...
 
     @property
     def received_characters(self) -> int:
-        """Characters of the reply that comes now."""
+        """Characters of the current completion."""
         ...
 
     def start(self) -> None:
-        """A reply begins; of one before that broke off nothing was said."""
+        """Start a completion. An earlier one that broke off sent nothing."""
         ...
 
     async def on_text(self, piece: str) -> None: ...
@@ -42,9 +42,9 @@ class CompletionListener(Protocol):
 
 
 class ModelWithFallback:
-    """The models of one endpoint, at least one: the first is asked, the next where it fails.
+    """The models of one endpoint, at least one. The first is asked, and the next if it fails.
 
-    A reply is cut off after `max_characters`.
+    A completion is cut off after `max_characters`.
     """
 
     def __init__(self, client: ModelClient, models: Sequence[str], max_characters: int) -> None:
@@ -55,10 +55,10 @@ class ModelWithFallback:
     async def complete(
         self, request: CompletionRequest, listener: CompletionListener, on_attempt_failed: Callable[[], None]
     ) -> Completion:
-        """The reply, which `listener` hears while it comes. Cancelled, the request is closed.
+        """Return the completion, and pass it to `listener` while it is streamed. When cancelled, close the request.
 
-        `on_attempt_failed` is called when an attempt came to nothing and there is another, before the listener hears of that. ModelError
-        when no model of the endpoint could be had; also when one fails in the middle of what was already heard.
+        `on_attempt_failed` is called after a failed attempt if another follows, and before the listener hears of that one.
+        ModelError if all models fail, or if one fails after the listener has sent text.
         """
         problem: ModelError | None = None
         for name in request.models or self.models:

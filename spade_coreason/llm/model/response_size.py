@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import httpx2
 
 _MAX_BYTES = 2**24
-"""Of an event, and of what has none: a whole answer, an error; what comes then is not read."""
+"""Bytes of an event, or of a whole answer or error that has no events. The rest is not read."""
 _BYTES_PER_LINE = 2**16
-"""What a line of an event counts: the package goes over all of it again with each."""
+"""Bytes that each line of an event counts: the package goes over the whole event again for each line."""
 _EVENT_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")
 
 
@@ -40,9 +40,9 @@ class _EventLimitedStream(httpx2.AsyncByteStream):
 
 
 async def limit_response_size(response: httpx2.Response, *, is_streaming: bool) -> None:
-    """Bounds what will be read: each event of an answer that `is_streaming`, all of any other, in bytes.
+    """Limit the bytes that are read: per event if the response `is_streaming`, else in total.
 
-    DecodingError for what comes compressed though it was to come plain: few bytes may be many.
+    DecodingError for a compressed response to a request for a plain one: few bytes may unpack to many.
     """
     if response.headers.get("content-encoding", "identity") != "identity":
         raise httpx2.DecodingError("it sends compressed what was to come plain")

@@ -1,4 +1,4 @@
-"""The tools that the platform itself gives a language model: memory, what the agent knows, other agents."""
+"""The tools that the platform gives a language model: memory, search and other agents."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ...runtime import Peers
 from .function import Tool
 
 RESERVED_TOOL_NAMES = ("remember_interaction_info", "get_interaction_history", "recall", "ask_agent")
-"""Their names."""
+"""The names of these tools."""
 _MAX_PASSAGES, _MIN_SCORE = 5, 0.5
-"""Passages that `recall` gives at most, and their least score: a model that looks for something wants to see more."""
+"""Limits of `recall`: the most passages, and their least score. A model that searches wants more than a question gets."""
 
 
 def build_memory_tools(memory: AgentInteractionMemory, conversation_id: str) -> list[Tool]:
-    """`remember_interaction_info` and `get_interaction_history` (seed: Memory API), bound to a conversation."""
+    """Build `remember_interaction_info` and `get_interaction_history` (seed: Memory API) for a conversation."""
 
     def bound(one: MemoryTool) -> Callable[[dict[str, Any]], Awaitable[str]]:
         async def call(arguments: dict[str, Any]) -> str:
@@ -31,7 +31,7 @@ def build_memory_tools(memory: AgentInteractionMemory, conversation_id: str) -> 
 
 
 def build_recall_tool(session: SessionHandle) -> Tool:
-    """`recall`: what the agent knows and what was said before, by words or by meaning."""
+    """Build `recall`, which searches documents and earlier turns, by words or by meaning."""
 
     async def call(arguments: dict[str, Any]) -> Any:
         query = arguments.get("query")
@@ -48,7 +48,7 @@ def build_recall_tool(session: SessionHandle) -> Tool:
 
 
 def build_ask_agent_tool(peers: Peers, agents: Sequence[str], timeout_s: float) -> Tool:
-    """`ask_agent`: another agent, one of `agents` (JIDs). Lineage is kept, and the hops are counted."""
+    """Build `ask_agent`, which asks one of `agents` (JIDs). Lineage is kept, and the hops are counted."""
 
     async def call(arguments: dict[str, Any]) -> Any:
         agent, question = arguments.get("agent"), arguments.get("question")

@@ -1,4 +1,4 @@
-"""The tools of one turn: called at once and in time, and whatever goes wrong is told to the model."""
+"""The tools of one turn: run at once and in limited time. The model is told of every error."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 OnCall: TypeAlias = Callable[[str, bool], Awaitable[None]]
 
-"""Hears of each call: the tool, and whether it went well."""
+"""Report a call: the name of the tool, and True if it succeeded."""
 
 
 class Toolbox:
@@ -41,16 +41,16 @@ class Toolbox:
 
     @property
     def max_calls(self) -> int:
-        """How many are called at once."""
+        """The most calls that run at once."""
         return self._limits.calls
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
-        """What a model is shown of them."""
+        """The schemas of the tools, as a request has them."""
         return [tool.schema for tool in self._tools.values()]
 
     async def call_all(self, calls: Sequence[ToolCall], on_call: OnCall) -> list[dict[str, Any]]:
-        """All at once; their results as messages, in the order of the calls. Cancelled, all of them are."""
+        """Run calls at once, and return their results as messages, in the order of the calls. When cancelled, cancel all."""
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._call_and_report(call, number, on_call)) for number, call in enumerate(calls)]
         return [
@@ -109,7 +109,7 @@ _UNKNOWN_TOOL = "(no such tool)"
 
 
 class ToolRunner:
-    """`run` calls what a reply wants called. `agent` is who acts, in the audit trail."""
+    """Run the tool calls of completions. `agent` is the actor in the audit trail."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class ToolRunner:
         self._shows_tools = shows_tools
 
     async def run(self, completion: Completion) -> list[Message]:
-        """The reply and the results of its calls, in their order, as the next request has them."""
+        """Run the calls of a completion, and return it with their results, in their order, as messages of the next request."""
         calls = completion.tool_calls[: self._toolbox.max_calls + 1]  # the first that is too much is told so
         self._turn_usage.tool_calls += len(calls)
         if self._shows_tools:
@@ -142,7 +142,7 @@ class ToolRunner:
         return [said, *[{**result, "content": await self._guard.filter_tool_result(result["content"])} for result in results]]
 
     async def _show(self, names: Mapping[str, int]) -> None:
-        """A line for each tool; another platform's handler has no `step`. A name that the model made up is its own words."""
+        """Show a line for each tool. Names that the model made up are not shown: they are its own words."""
         if not names:
             return
         lines = [f"Using {name}{f' ({times} times)' if times > 1 else ''}…" for name, times in names.items()]

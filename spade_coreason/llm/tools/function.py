@@ -23,7 +23,10 @@ _ARGUMENT = re.compile(r"^\s+(\w+)(?:\s*\([^)]*\))?:\s*(.+)$", re.M)
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """What a model may call: `call(arguments)` gives the result, anything that is JSON or has a text."""
+    """A tool that a model may call. ConfigError for an invalid name.
+
+    `call(arguments)` returns the result: a value that can be written as JSON or has a text.
+    """
 
     name: str
     description: str
@@ -37,16 +40,16 @@ class Tool:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """An element of `tools` in a request."""
+        """The tool as an element of `tools` in a request."""
         function = {"name": self.name, "description": self.description, "parameters": self.parameters}
         return {"type": "function", "function": function}
 
 
 def build_tool(spec: Tool | Callable[..., Any] | str, threads: DaemonThreads) -> Tool:
-    """A tool as given, of a function (a coroutine function, or a plain one, which runs in a thread), or of "module:function".
+    """Build a tool from a Tool, a function or "module:function". A plain function runs in a thread.
 
-    Each parameter needs an annotation that pydantic makes a schema of. The first paragraphs of the docstring describe the
-    tool, its section "Args:" and `Annotated[…, Field(description=…)]` the parameters. ConfigError for what is no tool.
+    Each parameter needs an annotation that pydantic can make a schema of. The first paragraphs of the docstring describe the
+    tool. Its section "Args:" and `Annotated[…, Field(description=…)]` describe the parameters. ConfigError for anything else.
     """
     if isinstance(spec, Tool):
         return spec
@@ -74,7 +77,7 @@ def build_tool(spec: Tool | Callable[..., Any] | str, threads: DaemonThreads) ->
 
 
 def describe_validation_error(error: ValidationError) -> str:
-    """The first mistake in the arguments, in one line, without the value."""
+    """Describe the first error of the arguments in one line, without the value."""
     first = error.errors(include_input=False, include_url=False)[0]
     return f"{'.'.join(map(str, first['loc'])) or 'arguments'}: {first['msg']}"
 
@@ -121,7 +124,7 @@ def _strip_titles(schema: Any) -> Any:
 
 
 def import_function(path: str, place: str) -> Any:
-    """What "module:function" names; ConfigError where there is nothing."""
+    """Import "module:function". ConfigError if it does not exist."""
     module, _, name = path.partition(":")
     try:
         return getattr(import_module(module), name)

@@ -1,4 +1,4 @@
-"""Which of the tools that MCP servers offer there is room for."""
+"""The selection of MCP servers' tools that fit into the context."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 _MAX_NAMED = 10
 _MAX_CHARACTERS_PER_TOKEN = 16
-"""Of a token: a schema with more has no room, and is not counted."""
+"""The limit above which a schema does not fit, and is not counted."""
 
 
 class _ToolTokens(NamedTuple):
@@ -24,7 +24,7 @@ class _ToolTokens(NamedTuple):
 
 
 class ToolSelection:
-    """`max_tokens` is how many tokens the tools may have together, so that there is some for what `agent` is asked."""
+    """Select tools up to `max_tokens` in total, so that there is room left for the conversation of `agent`."""
 
     def __init__(self, agent: str, max_tokens: int, count_tokens: TokenCounter) -> None:
         self._agent = agent
@@ -34,7 +34,7 @@ class ToolSelection:
         self._omitted_names: list[str] = []
 
     def select(self, tools: Sequence[Tool]) -> list[Tool]:
-        """Those that fit, in their order. Which do not is a line in the log, once."""
+        """Select the tools that fit, in their order. A change of those left out is logged once."""
         self._tokens_by_tool = {tool.name: self._count_tool(tool) for tool in tools}
         fitting, left_out, max_tokens = [], [], self._max_tokens
         for tool in tools:
