@@ -51,9 +51,9 @@ def unsupported_manifest_parts(manifest: AgentDefinition, tool_names: Collection
     for name, remedy in _REMEDIES.items():
         if manifest.policy is not None and getattr(manifest.policy, name):
             yield f"policy.{name} of the manifest is not kept to; {remedy}"
-    for number, one in enumerate(manifest.dependencies.tools):
-        if isinstance(one, InlineToolDefinition) and one.name not in tool_names:
-            yield f"dependencies.tools[{number}] of the manifest: no tool is called {one.name}; give a function of this name"
+    for number, tool in enumerate(manifest.dependencies.tools):
+        if isinstance(tool, InlineToolDefinition) and tool.name not in tool_names:
+            yield f"dependencies.tools[{number}] of the manifest: no tool is called {tool.name}; give a function of this name"
 
 
 class LLMAgent:
@@ -128,7 +128,7 @@ class LLMAgent:
         self._client = ModelClient(parse_options(Endpoint, endpoint, "options.endpoint"))
         self._model = ModelWithFallback(self._client, models, self._limits.reply_characters)
         threads = DaemonThreads()
-        self._tools = [build_tool(one, threads) for one in (*self.default_tools, *require_list(tools, "options.tools"))]
+        self._tools = [build_tool(spec, threads) for spec in (*self.default_tools, *require_list(tools, "options.tools"))]
         self.mcp_servers = MCPServers(mcp, manifest)
         """The MCP servers of the agent."""
         _check_tool_names(self._tools, self.mcp_servers)
@@ -178,17 +178,17 @@ class LLMAgent:
         finally:
             await client.close()
         unknown = [name for name in self._model.models if listed and name not in listed]
-        some = ", ".join(sorted(listed or ())[:5])
+        examples = ", ".join(sorted(listed or ())[:5])
         return [
-            ModelError(f"the server {client.url}", f"lists no model {name!r}; it has {some}", is_transient=True)
+            ModelError(f"the server {client.url}", f"lists no model {name!r}; it has {examples}", is_transient=True)
             for name in unknown
         ]
 
     async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         """Answer one request. When cancelled, close the request to the model and cancel its tools."""
         name = self._manifest.metadata.name
-        tally = TurnUsage(name, self._model.models[0])
-        meter = BudgetMeter(self._budgets, self._usage, tally, session.identity.id, _conversation_id(request, session))
+        turn_usage = TurnUsage(name, self._model.models[0])
+        meter = BudgetMeter(self._budgets, self._usage, turn_usage, session.identity.id, _conversation_id(request, session))
         guard = self._guardrails.for_turn(name, response, meter)
         try:
             await self._answer(request, session, response, guard, meter)
@@ -203,7 +203,7 @@ class LLMAgent:
             log.warning("%s: %s", name, error)
             await response.error(f"{str(error)[0].upper()}{str(error)[1:]}.")
         finally:
-            await tally.report(response)
+            await turn_usage.report(response)
 
     async def _answer(
         self, request: AgentRequest, session: SessionHandle, response: ResponseHandler, guard: TurnGuard, meter: BudgetMeter
@@ -213,40 +213,40 @@ class LLMAgent:
         await self.mcp_servers.reconnect_due()
         capability = find_data_capability(self._manifest, request)
         toolbox = self._build_toolbox(request, session)
-        further = {**self._extra_fields, "tools": toolbox.schemas}
+        extra_fields = {**self._extra_fields, "tools": toolbox.schemas}
         if capability is not None:
-            further["response_format"] = build_response_format(capability)
+            extra_fields["response_format"] = build_response_format(capability)
         context = await self._build_context(
             request, session, guard, build_schema_instruction(capability) if capability is not None else ""
         )
-        speaker = ReplyStreamer(response, self._termination_markers, guard, is_silent=capability is not None)
-        asker = ModelCaller(self._model, context, speaker, meter, further)
+        streamer = ReplyStreamer(response, self._termination_markers, guard, is_silent=capability is not None)
+        model_caller = ModelCaller(self._model, context, streamer, meter, extra_fields)
         name = self._manifest.metadata.name
-        tool_use = ToolRunner(name, toolbox, response, guard, meter.turn_usage, shows_tools=self._shows_tools)
-        turn = AgentLoop(asker, tool_use, context, speaker, response, self._limits)
+        tool_runner = ToolRunner(name, toolbox, response, guard, meter.turn_usage, shows_tools=self._shows_tools)
+        loop = AgentLoop(model_caller, tool_runner, context, streamer, response, self._limits)
         try:
-            await turn.run(capability)
+            await loop.run(capability)
         finally:
-            if speaker.has_termination_marker and callable(end := getattr(session, "end", None)):
+            if streamer.has_termination_marker and callable(end := getattr(session, "end", None)):
                 end()
 
     async def _build_context(
         self, request: AgentRequest, session: SessionHandle, guard: TurnGuard, schema_instruction: str
     ) -> Context:
-        further = [schema_instruction]
-        if away := self.mcp_servers.unlisted_names:
-            further.insert(0, f"The tools of {', '.join(away)} are not there now; say so where they would be needed.")
-        head = build_system_messages(self._manifest, self.default_prompt, further)
+        instructions = [schema_instruction]
+        if unlisted := self.mcp_servers.unlisted_names:
+            instructions.insert(0, f"The tools of {', '.join(unlisted)} are not there now; say so where they would be needed.")
+        system_messages = build_system_messages(self._manifest, self.default_prompt, instructions)
         remembered: Sequence[Mapping[str, Any]] = ()
         if self._memory is not None:
             remembered = await self._memory.aget_context_messages(_conversation_id(request, session))
         window = await _load_window(session)
-        context = Context(head, remembered, window, self._count_tokens, self._limits.context_tokens)
+        context = Context(system_messages, remembered, window, self._count_tokens, self._limits.context_tokens)
         query = request.payload.get("query")
         if self._limits.passages and isinstance(query, str):
-            known = {turn_text(turn) for turn in window}  # shown anyway
-            found = await session.recall(query, self._limits.passages, _MIN_SCORE)
-            context.passages = await guard.filter_passages([passage for passage in found if passage not in known])
+            window_texts = {turn_text(turn) for turn in window}  # shown already
+            recalled = await session.recall(query, self._limits.passages, _MIN_SCORE)
+            context.passages = await guard.filter_passages([passage for passage in recalled if passage not in window_texts])
         context.tail += render_request(request)
         return context
 
@@ -271,7 +271,7 @@ def _model_name(manifest: AgentDefinition) -> str:
 def _manifest_fields(manifest: AgentDefinition) -> dict[str, Any]:
     """Build the fields that the manifest adds to every request to the model."""
     config = manifest.config.llm_config
-    if config is None or "temperature" not in config.model_fields_set:  # some models take none but their own
+    if config is None or "temperature" not in config.model_fields_set:  # some models only accept their own
         return {}
     return {"temperature": config.temperature}
 
@@ -279,8 +279,8 @@ def _manifest_fields(manifest: AgentDefinition) -> dict[str, Any]:
 async def _load_window(session: SessionHandle) -> list[Interaction]:
     """Load the turns that the memory strategy selects, or the newest turns of another platform's session."""
     window = getattr(session, "window", None)
-    found: list[Interaction] = await window() if callable(window) else await session.history(20)
-    return found
+    turns: list[Interaction] = await window() if callable(window) else await session.history(20)
+    return turns
 
 
 def _conversation_id(request: AgentRequest, session: SessionHandle) -> str:

@@ -52,28 +52,28 @@ class TurnUsage:
             self._add_estimate(count_tokens(request.messages), listener.received_characters)
 
         def add_lost_attempt() -> None:
-            if listener.received_characters:  # one that never began is not paid for
+            if listener.received_characters:  # an attempt without any text costs nothing
                 add_estimate()
 
         self.requests += 1
         try:
-            reply = await model.complete(request, listener, add_lost_attempt)
+            completion = await model.complete(request, listener, add_lost_attempt)
         except ModelError:
             add_lost_attempt()
             raise
-        except BaseException:  # it is not heard to its end, where its usage is said
+        except BaseException:  # the usage comes at the end, which was not reached
             add_estimate()
             raise
-        if reply.usage:
-            self._token_counts.update(reply.usage)
+        if completion.usage:
+            self._token_counts.update(completion.usage)
         else:
             add_estimate()
-        return reply
+        return completion
 
     def _add_estimate(self, prompt_tokens: int, received_characters: int) -> None:
-        completion = received_characters // _CHARACTERS_PER_TOKEN
+        completion_tokens = received_characters // _CHARACTERS_PER_TOKEN
         self._token_counts.update(
-            prompt_tokens=prompt_tokens, completion_tokens=completion, total_tokens=prompt_tokens + completion
+            prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, total_tokens=prompt_tokens + completion_tokens
         )
         self._is_estimated = True
 
@@ -81,10 +81,10 @@ class TurnUsage:
         """Emit the usage, if a model was asked."""
         if not self.requests:
             return
-        used = {"model": self.model, "requests": self.requests, "tool_calls": self.tool_calls, **self._token_counts}
+        data = {"model": self.model, "requests": self.requests, "tool_calls": self.tool_calls, **self._token_counts}
         if self._is_estimated:
-            used["estimated"] = True
-        await response.emit(CloudEvent(type=USAGE_EVENT, source=f"urn:agent:{self._agent}", data=used))
+            data["estimated"] = True
+        await response.emit(CloudEvent(type=USAGE_EVENT, source=f"urn:agent:{self._agent}", data=data))
 
 
 class Budgets(StrictOptions):
@@ -122,23 +122,23 @@ class BudgetMeter:
 
     async def check(self) -> None:
         """Raise BudgetExceededError if a budget is used up."""
-        budgets, now = self._budgets, self.turn_usage.tokens
-        if budgets.turn is not None and now >= budgets.turn:
+        budgets, turn_tokens = self._budgets, self.turn_usage.tokens
+        if budgets.turn is not None and turn_tokens >= budgets.turn:
             raise BudgetExceededError(f"This answer has used its budget of {budgets.turn:,} tokens; ask for less at once.")
         if (usage := self._usage) is None:
             return
-        most = budgets.conversation
-        if most is not None and now + await usage.of_conversation(self._conversation_id) >= most:
-            raise BudgetExceededError(f"This conversation has used its budget of {most:,} tokens; begin a new one with /new.")
-        most = budgets.person_day
-        if most is not None and now + await usage.of_person(self._person) >= most:
+        limit = budgets.conversation
+        if limit is not None and turn_tokens + await usage.of_conversation(self._conversation_id) >= limit:
+            raise BudgetExceededError(f"This conversation has used its budget of {limit:,} tokens; begin a new one with /new.")
+        limit = budgets.person_day
+        if limit is not None and turn_tokens + await usage.of_person(self._person) >= limit:
             raise BudgetExceededError(
-                f"You have used your budget of {most:,} tokens for today; {_reset_text(usage.until_next_day)}."
+                f"You have used your budget of {limit:,} tokens for today; {_reset_text(usage.until_next_day)}."
             )
-        most = budgets.agent_day
-        if most is not None and now + await usage.of_agent() >= most:
+        limit = budgets.agent_day
+        if limit is not None and turn_tokens + await usage.of_agent() >= limit:
             raise BudgetExceededError(
-                f"My budget of {most:,} tokens for today is used up; {_reset_text(usage.until_next_day)}."
+                f"My budget of {limit:,} tokens for today is used up; {_reset_text(usage.until_next_day)}."
             )
 
 

@@ -61,12 +61,12 @@ class Context:
         shown = self._all_messages()
         if max_tokens_of([request_fields, *(text for message in shown for text in _message_texts(message))]) <= self._limit:
             return shown  # most contexts need no counting
-        ways = self._drop_least_important()
-        while (over := self.count_message_tokens(shown) + self._count_tokens(request_fields) - self._limit) > 0:
-            while over > 0:
-                if (gained := next(ways, None)) is None:
-                    raise ContextTooLongError(self._limit + over, self._limit)
-                over -= gained
+        savings = self._drop_least_important()
+        while (excess := self.count_message_tokens(shown) + self._count_tokens(request_fields) - self._limit) > 0:
+            while excess > 0:
+                if (saved := next(savings, None)) is None:
+                    raise ContextTooLongError(self._limit + excess, self._limit)
+                excess -= saved
             shown = self._all_messages()
         return shown
 
@@ -119,15 +119,15 @@ def _select_newest(facts: Sequence[str], count_tokens: Callable[[str], int], max
     """Select the newest facts that fit, in their order."""
     if max_tokens_of(facts) <= max_tokens:
         return list(facts)
-    kept: list[str] = []
+    selected: list[str] = []
     for fact in reversed(facts):
         tokens = count_tokens(fact) + 1
         if tokens <= max_tokens:
-            kept.append(fact)
+            selected.append(fact)
             max_tokens -= tokens
-        elif kept:  # one that is too large by itself hides no others
+        elif selected:  # skip newest facts that are too large by themselves
             break
-    return kept[::-1]
+    return selected[::-1]
 
 
 def _message_texts(message: Mapping[str, Any]) -> list[str]:

@@ -54,19 +54,19 @@ class ModelCaller:
         if not may_call_tools:
             extra_fields["tool_choice"] = "none"
         await self._meter.check()
-        question = CompletionRequest(self._context.messages(json.dumps(extra_fields, ensure_ascii=False)), extra_fields)
-        tally = self._meter.turn_usage
+        request = CompletionRequest(self._context.messages(json.dumps(extra_fields, ensure_ascii=False)), extra_fields)
+        turn_usage = self._meter.turn_usage
         try:
-            reply = await tally.complete(self._model, question, self._streamer, self._context.count_message_tokens)
-            tally.model = reply.model
-            reply.text = await self._streamer.finish(is_truncated=reply.finish_reason == "length")
+            completion = await turn_usage.complete(self._model, request, self._streamer, self._context.count_message_tokens)
+            turn_usage.model = completion.model
+            completion.text = await self._streamer.finish(is_truncated=completion.finish_reason == "length")
         except ModelError as error:
             await self._streamer.abort(error.problem)
             raise
         except BudgetExceededError:
             await self._streamer.abort("a budget is used up")
             raise
-        return reply
+        return completion
 
 
 class AgentLoop:
@@ -97,42 +97,42 @@ class AgentLoop:
         """
         repairs = self._limits.repairs
         while True:
-            reply = await self._complete_with_tools()
-            if reply is None:
+            completion = await self._complete_with_tools()
+            if completion is None:
                 return
             if capability is None:
                 if self._streamer.has_replied:
                     return
                 if not (self._streamer.has_termination_marker or self._streamer.is_emptied):
                     problem = (
-                        "used up all it may say before its answer" if reply.finish_reason == "length" else "gave no answer"
+                        "used up all it may say before its answer" if completion.finish_reason == "length" else "gave no answer"
                     )
-                    raise ModelError(reply.model, problem, is_transient=True)
+                    raise ModelError(completion.model, problem, is_transient=True)
                 await self._response.markdown(_CONVERSATION_ENDED if self._streamer.has_termination_marker else NO_ANSWER)
                 return
-            data, problem = parse_data(reply.text, capability.outputs)
+            data, problem = parse_data(completion.text, capability.outputs)
             if data is not None:
                 await self._response.data(data)
                 return
             if not repairs:
                 # The problem quotes the answer, which must not be logged.
-                raise ModelError(reply.model, "gave no data that are valid", is_transient=True)
+                raise ModelError(completion.model, "gave no data that are valid", is_transient=True)
             repairs -= 1
             self._context.tail += [
-                {"role": "assistant", "content": reply.text[: self._limits.result_characters]},
+                {"role": "assistant", "content": completion.text[: self._limits.result_characters]},
                 *render_problem(problem),
             ]
 
     async def _complete_with_tools(self) -> Completion | None:
         """Run rounds of tool calls until a completion calls none, and return that. None if a guardrail withholds it."""
-        for left in range(self._limits.rounds, -1, -1):
+        for rounds_left in range(self._limits.rounds, -1, -1):
             try:
-                reply = await self._model_caller.call(may_call_tools=left > 0)
+                completion = await self._model_caller.call(may_call_tools=rounds_left > 0)
             except WithheldError as error:
                 await self._streamer.withhold(error)
                 return None
-            if not reply.tool_calls:
-                return reply
-            if left:
-                self._context.tail += await self._tool_runner.run(reply)
-        raise ModelError(reply.model, f"came to no answer within {self._limits.rounds} rounds of tool calls")
+            if not completion.tool_calls:
+                return completion
+            if rounds_left:
+                self._context.tail += await self._tool_runner.run(completion)
+        raise ModelError(completion.model, f"came to no answer within {self._limits.rounds} rounds of tool calls")

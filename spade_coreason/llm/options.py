@@ -70,7 +70,7 @@ class Endpoint(StrictOptions):
         if url and not re.fullmatch(r"https?://[^\s/?#@]+[^\s?#@]*", url):
             problem = "is no address of an API; write it like http://127.0.0.1:11434/v1, and the key as api_key"
             raise ConfigError("options.endpoint.url" if self.url else "OPENAI_BASE_URL", problem)
-        return url or "https://api.openai.com/v1", key or "none"  # servers that want no key get one that says so
+        return url or "https://api.openai.com/v1", key or "none"  # the package needs a key even where the server does not
 
     def _read_key(self) -> str | None:
         if self.api_key is not None:
@@ -122,16 +122,16 @@ def parse_options(kind: type[OptionsT], given: OptionsT | Mapping[str, Any] | No
         raise ConfigError(where, problem) from error
 
 
-def require_list(given: Any, place: str) -> list[Any]:
+def require_list(value: Any, place: str) -> list[Any]:
     """Return a list as given. ConfigError for anything else."""
-    if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
+    if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
         raise ConfigError(place, "is a list")
-    return list(given)
+    return list(value)
 
 
-def require_texts(given: Any, place: str) -> tuple[str, ...]:
+def require_texts(value: Any, place: str) -> tuple[str, ...]:
     """Return a list of texts that are not empty. ConfigError for anything else."""
-    found = require_list(given, place)
-    if not all(isinstance(one, str) and one for one in found):
+    texts = require_list(value, place)
+    if not all(isinstance(text, str) and text for text in texts):
         raise ConfigError(place, "is a list of texts")
-    return tuple(found)
+    return tuple(texts)

@@ -43,17 +43,17 @@ class MarkerFilter:
 
     def end(self) -> str:
         """Return the rest of the text without its markers."""
-        held, self._pending = self._pending, ""
+        pending, self._pending = self._pending, ""
         if self._pattern is None:
-            return held
-        shown, count = self._pattern.subn("", held)
+            return pending
+        shown, count = self._pattern.subn("", pending)
         self.has_found = self.has_found or count > 0
         return shown
 
     def _find_open_marker(self, text: str, begin: int) -> int:
         """Find the start of an incomplete marker, else the end of the text."""
-        most = min(len(text) - begin, self._max_prefix_characters)
-        return len(text) - next((n for n in range(most, 0, -1) if text[-n:] in self._prefixes), 0)
+        max_characters = min(len(text) - begin, self._max_prefix_characters)
+        return len(text) - next((n for n in range(max_characters, 0, -1) if text[-n:] in self._prefixes), 0)
 
 
 class ReplyStreamer:
@@ -136,9 +136,9 @@ class ReplyStreamer:
                 await self._stream.write(_TRUNCATION_NOTE)
             await self._stream.close()
         self._stream, self.has_emitted = None, False
-        said = "".join(self._released)
-        self.is_emptied = self._has_text and not said.strip()
-        return said
+        text = "".join(self._released)
+        self.is_emptied = self._has_text and not text.strip()
+        return text
 
     async def abort(self, reason: str) -> None:
         """Abort a completion that stays incomplete."""
@@ -171,7 +171,7 @@ class ReplyStreamer:
         if self._is_silent:
             return
         if self._stream is None:
-            # A reply that begins with line breaks, or is nothing else beside its tool calls, is no message of its own.
+            # Leading line breaks are not sent: a completion may have nothing else beside its tool calls.
             self._leading_whitespace += text
             if not self._leading_whitespace.strip():
                 return

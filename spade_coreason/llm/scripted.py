@@ -44,28 +44,28 @@ class ScriptedReply:
 
 def choose_reply(messages: Sequence[Mapping[str, Any]], tools: Sequence[str]) -> ScriptedReply:
     """Remember a statement by a tool; answer a question from the facts in the system message."""
-    line = _choose_plain_reply(messages, tools)
-    if not line.tool and not any(message["role"] == "assistant" and message.get("content") for message in messages):
-        return ScriptedReply(f"{line.text}\n\n{NOTICE}")
-    return line
+    reply = _choose_plain_reply(messages, tools)
+    if not reply.tool and not any(message["role"] == "assistant" and message.get("content") for message in messages):
+        return ScriptedReply(f"{reply.text}\n\n{NOTICE}")
+    return reply
 
 
 def _choose_plain_reply(messages: Sequence[Mapping[str, Any]], tools: Sequence[str]) -> ScriptedReply:
     if messages[-1]["role"] == "tool":
         return ScriptedReply(_render_tool_result(messages))
-    asked = str(messages[-1].get("content") or "").strip()
-    if not asked.endswith("?"):
-        told = _REMEMBER_PREFIX.sub("", asked)
-        if told and REMEMBER_TOOL in tools:
-            return ScriptedReply(tool=REMEMBER_TOOL, arguments={"information": told})
+    question = str(messages[-1].get("content") or "").strip()
+    if not question.endswith("?"):
+        information = _REMEMBER_PREFIX.sub("", question)
+        if information and REMEMBER_TOOL in tools:
+            return ScriptedReply(tool=REMEMBER_TOOL, arguments={"information": information})
         return ScriptedReply("Tell me something that I should remember.")
-    wanted = extract_keywords(asked)
-    if "time" in wanted and TIME_TOOL in tools:
+    keywords = extract_keywords(question)
+    if "time" in keywords and TIME_TOOL in tools:
         return ScriptedReply(tool=TIME_TOOL)
     best = max(
-        _find_remembered_facts(messages), key=lambda fact: keyword_coverage(wanted, " ".join(split_words(fact))), default=""
+        _find_remembered_facts(messages), key=lambda fact: keyword_coverage(keywords, " ".join(split_words(fact))), default=""
     )
-    if best and keyword_coverage(wanted, " ".join(split_words(best))):
+    if best and keyword_coverage(keywords, " ".join(split_words(best))):
         return ScriptedReply(f'You told me: "{best}"')
     return ScriptedReply("I know only what you tell me, and of that you told me nothing.")
 
@@ -73,18 +73,18 @@ def _choose_plain_reply(messages: Sequence[Mapping[str, Any]], tools: Sequence[s
 def _render_tool_result(messages: Sequence[Mapping[str, Any]]) -> str:
     """Render the result of a tool as an answer."""
     result = str(messages[-1]["content"])
-    called = next(message["tool_calls"][0]["function"] for message in reversed(messages) if message.get("tool_calls"))
+    function = next(message["tool_calls"][0]["function"] for message in reversed(messages) if message.get("tool_calls"))
     if result.startswith("error:"):
-        return f"My tool {called['name']} does not work: {result.removeprefix('error:').strip()}"
-    if called["name"] == REMEMBER_TOOL:
-        return f'I will remember: "{json.loads(called["arguments"])["information"]}"'
+        return f"My tool {function['name']} does not work: {result.removeprefix('error:').strip()}"
+    if function["name"] == REMEMBER_TOOL:
+        return f'I will remember: "{json.loads(function["arguments"])["information"]}"'
     return f"It is {result}."
 
 
 def _find_remembered_facts(messages: Sequence[Mapping[str, Any]]) -> list[str]:
-    said = [str(message["content"]) for message in messages if message["role"] == "system"]
+    texts = [str(message["content"]) for message in messages if message["role"] == "system"]
     return [
-        fact for text in said if text.startswith(_MEMORY_HEADING) for fact in text.removeprefix(_MEMORY_HEADING).split("\n- ")
+        fact for text in texts if text.startswith(_MEMORY_HEADING) for fact in text.removeprefix(_MEMORY_HEADING).split("\n- ")
     ]
 
 
@@ -117,11 +117,11 @@ class ScriptedModel:
             await self._runner.cleanup()
 
     async def _answer_completion(self, request: web.Request) -> web.StreamResponse:
-        asked = await request.json()
-        line = choose_reply(asked["messages"], [tool["function"]["name"] for tool in asked.get("tools", ())])
+        body = await request.json()
+        reply = choose_reply(body["messages"], [tool["function"]["name"] for tool in body.get("tools", ())])
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
-        for choice in _build_choices(line):
+        for choice in _build_choices(reply):
             chunk = {"id": "script", "object": "chat.completion.chunk", "created": 0, "model": MODEL_NAME, "choices": [choice]}
             await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
             await asyncio.sleep(self._delay_s)

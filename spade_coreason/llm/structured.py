@@ -18,7 +18,7 @@ _FENCE = re.compile(r"\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*", re.S)
 def parse_json(text: str) -> Any:
     """Parse JSON. ValueError for JSON that others refuse: NaN, an infinite number, half a character, over 200 levels."""
     value = from_json(text.encode(), allow_inf_nan=False)
-    json.dumps(value, allow_nan=False)  # 1e999
+    json.dumps(value, allow_nan=False)  # refuses 1e999, which is infinite
     return value
 
 
@@ -41,9 +41,9 @@ def unescape_json(text: str) -> str:
 
 def find_data_capability(manifest: AgentDefinition, request: AgentRequest) -> AgentCapability | None:
     """Find the capability that replies with data: the one named by `metadata["capability"]`, else the only one."""
-    named = request.metadata.get("capability")
-    found = [one for one in manifest.capabilities if one.name == named] or manifest.capabilities
-    return found[0] if len(found) == 1 and found[0].outputs else None
+    name = request.metadata.get("capability")
+    capabilities = [capability for capability in manifest.capabilities if capability.name == name] or manifest.capabilities
+    return capabilities[0] if len(capabilities) == 1 and capabilities[0].outputs else None
 
 
 def build_response_format(capability: AgentCapability) -> dict[str, Any]:

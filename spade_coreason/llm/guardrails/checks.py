@@ -59,8 +59,8 @@ class GuardrailChecks:
         Errors of a check are raised, TimeoutError too. BudgetExceededError if no budget is left for a judge.
         """
         if guardrail.length is not None:
-            most = guardrail.length.max
-            return guardrail.length.min <= len(text) and (most is None or len(text) <= most)
+            maximum = guardrail.length.max
+            return guardrail.length.min <= len(text) and (maximum is None or len(text) <= maximum)
         if guardrail.json_schema is not None:
             return parse_data(text, guardrail.json_schema)[0] is not None
         async with asyncio.timeout(guardrail.timeout_s):
@@ -69,16 +69,16 @@ class GuardrailChecks:
                 return await self._ask_judge(guardrail, text, meter.turn_usage)
             return await self._call_function(guardrail.function, text)
 
-    async def search(self, look: Callable[[float], T]) -> T:
+    async def search(self, find: Callable[[float], T]) -> T:
         """Run a search within the seconds that it receives: here if that is quick, else in a thread.
 
         TimeoutError if it takes too long in the thread, too; RuntimeError if no thread is free.
         """
         try:
-            return look(INLINE_TIMEOUT_S)
+            return find(INLINE_TIMEOUT_S)
         except TimeoutError:
-            found: T = await self._threads.run(partial(look, THREAD_TIMEOUT_S))
-            return found
+            result: T = await self._threads.run(partial(find, THREAD_TIMEOUT_S))
+            return result
 
     async def _ask_judge(self, guardrail: Guardrail, text: str, turn_usage: TurnUsage) -> bool:
         rule = (
@@ -91,23 +91,23 @@ class GuardrailChecks:
             {"role": "user", "content": json.dumps({"text": text}, ensure_ascii=False)},
         ]
         models = (guardrail.judge_model,) if guardrail.judge_model else ()
-        reply = await turn_usage.complete(
+        completion = await turn_usage.complete(
             self._model, CompletionRequest(messages, {}, models), DiscardingListener(), self._count_tokens
         )
-        found, problem = parse_data(reply.text, _VERDICT_SCHEMA)
-        if found is None:
+        verdict, problem = parse_data(completion.text, _VERDICT_SCHEMA)
+        if verdict is None:
             raise ValueError(f"the judge gave no verdict: {problem}")
-        return bool(found["allowed"])
+        return bool(verdict["allowed"])
 
     async def _call_function(self, function: Any, text: str) -> bool | str:
-        # An object with `async def __call__` is one too; B004 is about asking whether something can be called.
+        # An object with `async def __call__` counts too. B004 is about tests for callable objects, which this is not.
         if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
-            given = await function(text)
+            verdict = await function(text)
         else:
-            given = await self._threads.run(partial(function, text))
-        if given is None or isinstance(given, bool | str):
-            return True if given is None else given
-        raise TypeError(f"a guardrail gives True, False, None or a text, not {type(given).__name__}")
+            verdict = await self._threads.run(partial(function, text))
+        if verdict is None or isinstance(verdict, bool | str):
+            return True if verdict is None else verdict
+        raise TypeError(f"a guardrail gives True, False, None or a text, not {type(verdict).__name__}")
 
 
 def resolve_function(guardrail: Guardrail, place: str) -> Guardrail:

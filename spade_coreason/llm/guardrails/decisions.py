@@ -64,7 +64,7 @@ class GuardrailDecisions:
                 verdict = await self.checks.evaluate(guardrail, text, self._meter)
         except BudgetExceededError:
             raise
-        except Exception as error:  # noqa: BLE001 - a check is somebody else's code, or a model
+        except Exception as error:  # noqa: BLE001 - a check is foreign code, or a model
             await self.handle_failure(guardrail, stage, error)
             return text
         if verdict is True or verdict == text:
@@ -86,10 +86,10 @@ class GuardrailDecisions:
         """Audit a check that failed. WithheldError, unless the guardrail lets texts through in that case."""
         log.warning("%s: the guardrail %s failed: %s", self._agent, guardrail.name, type(error).__name__)
         log.debug("%s: the guardrail %s failed", self._agent, guardrail.name, exc_info=error)
-        # One that lets everything through anyway does so all the more.
-        what = "allow" if guardrail.action == "warn" else guardrail.on_error
-        await self._response.audit(self._agent, f"guardrail.{what}", f"{stage}: {guardrail.name}", False)
-        if what == "block":
+        # A guardrail that only warns lets the text through after an error, too.
+        decision = "allow" if guardrail.action == "warn" else guardrail.on_error
+        await self._response.audit(self._agent, f"guardrail.{decision}", f"{stage}: {guardrail.name}", False)
+        if decision == "block":
             raise WithheldError(guardrail.name, _CHECK_FAILED) from error
 
     async def audit(self, guardrail: Guardrail, stage: Stage, decision: str) -> None:

@@ -90,8 +90,8 @@ class Guardrail(StrictOptions):
     @property
     def check(self) -> str:
         """The name of the check, such as "keywords"; empty for none or several."""
-        named = [name for name in CHECKS if getattr(self, name) is not None]
-        return named[0] if len(named) == 1 else ""
+        checks = [name for name in CHECKS if getattr(self, name) is not None]
+        return checks[0] if len(checks) == 1 else ""
 
     @property
     def has_patterns(self) -> bool:
@@ -105,23 +105,23 @@ GuardrailSpec: TypeAlias = Guardrail | Mapping[str, Any] | Callable[[str], Any]
 
 def parse_guardrails(specs: Sequence[GuardrailSpec], place: str, *, are_for_output: bool) -> list[Guardrail]:
     """Return guardrails as given, from mappings, or of functions. Each gets a unique name. ConfigError names the key."""
-    found: list[Guardrail] = []
-    for number, one in enumerate(specs):
-        at = f"{place}[{number}]"
-        declared = {"function": one} if callable(one) and not isinstance(one, Guardrail | Mapping) else one
-        if not isinstance(declared, Guardrail | Mapping):
-            raise ConfigError(at, "is a mapping such as {keywords: [password], action: redact}")
-        guardrail = parse_options(Guardrail, declared, at)
+    guardrails: list[Guardrail] = []
+    for number, spec in enumerate(specs):
+        path = f"{place}[{number}]"
+        options = {"function": spec} if callable(spec) and not isinstance(spec, Guardrail | Mapping) else spec
+        if not isinstance(options, Guardrail | Mapping):
+            raise ConfigError(path, "is a mapping such as {keywords: [password], action: redact}")
+        guardrail = parse_options(Guardrail, options, path)
         problem = _find_problem(guardrail, is_for_output=are_for_output)
         if problem is not None:
-            raise ConfigError(".".join(filter(None, (at, problem[0]))), problem[1])
-        name = guardrail.name or _unused_name(guardrail.check, [other.name for other in found])
-        if any(other.name == name for other in found):
-            raise ConfigError(f"{at}.name", f'there are two called "{name}"; rename one')
-        found.append(
+            raise ConfigError(".".join(filter(None, (path, problem[0]))), problem[1])
+        name = guardrail.name or _unused_name(guardrail.check, [other.name for other in guardrails])
+        if any(other.name == name for other in guardrails):
+            raise ConfigError(f"{path}.name", f'there are two called "{name}"; rename one')
+        guardrails.append(
             guardrail.model_copy(update={"name": name, "stages": _effective_stages(guardrail, is_for_output=are_for_output)})
         )
-    return found
+    return guardrails
 
 
 def _effective_stages(guardrail: Guardrail, *, is_for_output: bool) -> tuple[str, ...]:
@@ -134,10 +134,10 @@ def _effective_stages(guardrail: Guardrail, *, is_for_output: bool) -> tuple[str
 
 def _find_problem(guardrail: Guardrail, *, is_for_output: bool) -> tuple[str, str] | None:
     """Return the wrong key and its error, or None."""
-    check, given = guardrail.check, guardrail.model_fields_set
+    check, given_fields = guardrail.check, guardrail.model_fields_set
     if not check:
         return "", f"says what it checks by exactly one of {', '.join(CHECKS)}"
-    if check in ("keywords", "regex") and not all(one.strip() for one in getattr(guardrail, check) or ("",)):
+    if check in ("keywords", "regex") and not all(text.strip() for text in getattr(guardrail, check) or ("",)):
         return check, "is a list of texts that are not empty"
     if check == "length" and guardrail.length == Length():
         return check, "needs min, max or both"
@@ -152,7 +152,7 @@ def _find_problem(guardrail: Guardrail, *, is_for_output: bool) -> tuple[str, st
     if guardrail.judge_model is not None and check != "judge":
         return "judge_model", "is for a judge; leave it out"
     possible = ("output", "call") if is_for_output else ("input", "tool")
-    if "stages" in given and not (guardrail.stages and set(guardrail.stages) <= set(possible)):
+    if "stages" in given_fields and not (guardrail.stages and set(guardrail.stages) <= set(possible)):
         return "stages", f"is {possible[0]}, {possible[1]} or both"
     if guardrail.per == "sentence" and not (is_for_output and check in ("judge", "function")):
         return "per", "sentence is for a judge or a function in output_guardrails; leave it out"

@@ -31,17 +31,17 @@ class FilterChain:
 
     async def feed(self, piece: str) -> str:
         """Add a piece, and return the text that can be shown now."""
-        for one in self._filters:
+        for filter_ in self._filters:
             if not piece:
                 break
-            piece = await one.feed(piece)
+            piece = await filter_.feed(piece)
         return piece
 
     async def end(self) -> str:
         """Return the rest of the text."""
         rest = ""
-        for one in self._filters:
-            rest = (await one.feed(rest) if rest else "") + await one.end()
+        for filter_ in self._filters:
+            rest = (await filter_.feed(rest) if rest else "") + await filter_.end()
         return rest
 
 
@@ -89,7 +89,7 @@ class RedactingFilter:
         except _MatchFoundError:
             await self._decisions.audit(self._guardrail, self._stage, self._guardrail.action)
             self._decisions.withhold(self._guardrail, self._stage)
-        except (TimeoutError, RuntimeError) as error:  # it goes back and forth without end, or there is no thread for it
+        except (TimeoutError, RuntimeError) as error:  # it backtracks without end, or no thread is free
             await self._decisions.handle_failure(self._guardrail, self._stage, error)
             self._is_bypassed = True
             return self._filter.flush()

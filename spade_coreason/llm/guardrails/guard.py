@@ -24,11 +24,11 @@ _WITHHELD_NICKNAME = "somebody"
 
 def compile_guardrails(specs: Sequence[GuardrailSpec], place: str, *, are_for_output: bool = False) -> list[CompiledGuardrail]:
     """Compile guardrails as declared. ConfigError names the key."""
-    found = []
-    for number, one in enumerate(parse_guardrails(require_list(specs, place), place, are_for_output=are_for_output)):
-        at = f"{place}[{number}]"
-        found.append(CompiledGuardrail(resolve_function(one, at), compile_patterns(one, at)))
-    return found
+    compiled = []
+    for number, guardrail in enumerate(parse_guardrails(require_list(specs, place), place, are_for_output=are_for_output)):
+        path = f"{place}[{number}]"
+        compiled.append(CompiledGuardrail(resolve_function(guardrail, path), compile_patterns(guardrail, path)))
+    return compiled
 
 
 class TurnGuard:
@@ -55,35 +55,35 @@ class TurnGuard:
 
     async def filter_nickname(self, name: str) -> str:
         """Return the sender's name in a room as the model may see it. Only `keywords` and `regex` check it."""
-        return await self._apply([one for one in self._guardrails_for("input") if one.patterns], name, "name")
+        return await self._apply([compiled for compiled in self._guardrails_for("input") if compiled.patterns], name, "name")
 
     async def filter_tool_result(self, text: str) -> str:
         """Return the result of a tool as the model may see it, or an error if it is withheld."""
-        rules = self._guardrails_for("tool")
+        guardrails = self._guardrails_for("tool")
         try:
-            return await self._apply(rules, unescape_json(text), "tool") if rules else text
+            return await self._apply(guardrails, unescape_json(text), "tool") if guardrails else text
         except WithheldError as error:
             return f"error: {error.text}"
 
     async def filter_passages(self, passages: Sequence[str]) -> list[str]:
         """Return recalled passages as the model may see them, checked like results of tools. Withheld ones are dropped."""
-        rules, passed = self._guardrails_for("tool"), []
+        guardrails, passed = self._guardrails_for("tool"), []
         for passage in passages:
             with suppress(WithheldError):
-                passed.append(await self._apply(rules, passage, "tool"))
+                passed.append(await self._apply(guardrails, passage, "tool"))
         return passed
 
     async def filter_tool_call(self, call: ToolCall) -> None:
         """Change the arguments of a call to those that are allowed, or refuse the call."""
-        rules = self._guardrails_for("call")
-        if not rules or not isinstance(call.parsed_arguments, dict):
+        guardrails = self._guardrails_for("call")
+        if not guardrails or not isinstance(call.parsed_arguments, dict):
             return
         try:
-            call.arguments = await self._apply(rules, unescape_json(call.arguments), "call")
+            call.arguments = await self._apply(guardrails, unescape_json(call.arguments), "call")
         except WithheldError as error:
             call.refusal = error.text
         else:
-            if not isinstance(call.parsed_arguments, dict):  # what was put in its place is no argument of a tool
+            if not isinstance(call.parsed_arguments, dict):  # the replacement is no JSON object
                 call.refusal = WITHHELD
 
     def build_reply_chain(self) -> FilterChain:
@@ -92,25 +92,31 @@ class TurnGuard:
 
     def build_reasoning_chain(self) -> FilterChain | None:
         """Build the filters of its reasoning. None if a check needs the whole answer: then no reasoning is shown."""
-        if any(not one.patterns and one.guardrail.action != "warn" for one in self._guardrails_for("output")):
+        if any(not compiled.patterns and compiled.guardrail.action != "warn" for compiled in self._guardrails_for("output")):
             return None
         return self._build_chain("reasoning")
 
     def _guardrails_for(self, stage: Stage) -> list[CompiledGuardrail]:
-        return [one for one in (*self._input_guardrails, *self._output_guardrails) if stage in one.guardrail.stages]
+        return [
+            compiled for compiled in (*self._input_guardrails, *self._output_guardrails) if stage in compiled.guardrail.stages
+        ]
 
     def _build_chain(self, stage: Stage) -> FilterChain:
         return FilterChain(
-            [one for rule in self._guardrails_for("output") for one in build_filters(rule, self._decisions, stage)]
+            [
+                filter_
+                for compiled in self._guardrails_for("output")
+                for filter_ in build_filters(compiled, self._decisions, stage)
+            ]
         )
 
     async def _apply(self, guardrails: Sequence[CompiledGuardrail], text: str, stage: Stage) -> str:
-        for one in guardrails:
-            if one.guardrail.action == "redact":
-                chain = FilterChain(build_filters(one, self._decisions, stage))
+        for compiled in guardrails:
+            if compiled.guardrail.action == "redact":
+                chain = FilterChain(build_filters(compiled, self._decisions, stage))
                 text = await chain.feed(text) + await chain.end()
             else:
-                text = await self._decisions.apply(one, text, stage)
+                text = await self._decisions.apply(compiled, text, stage)
         return text
 
 
@@ -137,7 +143,7 @@ async def check_input(request: AgentRequest, response: ResponseHandler, guard: T
     The payload and the nickname are recorded with the turn, even if it fails. Until they pass, they contain nothing of the
     request; afterwards they contain the text as the guardrails let it through. BudgetExceededError if a budget is used up.
     """
-    asked, text, name = dict(request.payload), input_text(request), request.metadata.get("nickname")
+    payload, text, name = dict(request.payload), input_text(request), request.metadata.get("nickname")
     if guard.has_input_guardrails:
         _replace_input(request, {"query": _WITHHELD_INPUT}, name and _WITHHELD_NICKNAME)
     await meter.check()
@@ -148,7 +154,7 @@ async def check_input(request: AgentRequest, response: ResponseHandler, guard: T
         await response.markdown(error.text)
         return False
     if guard.has_input_guardrails:
-        _replace_input(request, asked if passed == text else {"query": passed}, passed_name)
+        _replace_input(request, payload if passed == text else {"query": passed}, passed_name)
     return True
 
 

@@ -19,7 +19,7 @@ INLINE_TIMEOUT_S = 0.01
 THREAD_TIMEOUT_S = 0.5
 """Seconds for a search in a thread. An expression that backtracks without end is no check."""
 _MAX_PENDING_CHARACTERS = 20_000
-# Data are checked as JSON, where a line break before a word is two characters, the second a letter.
+# Data are checked as JSON. There a line break before a word is two characters, the second one a letter.
 _WORD_GAP = r"(?:\s|\\[nrt]){1,4}"
 _WORD_START = r"(?:(?<!\w)|(?<=\\[bfnrt])|(?<=\\u[0-9a-f]{4}))"
 # Scripts that put no space between words: Thai, Lao, Burmese, Khmer, Kana, Han.
@@ -56,7 +56,10 @@ def compile_patterns(guardrail: Guardrail, place: str) -> list[Pattern]:
         return []
     if find_spec("regex") is None:
         raise ConfigError(place, 'regular expressions need the package regex: pip install "spade-coreason[llm]"')
-    return [_compile_expression(one, guardrail.span, f"{place}.regex[{number}]") for number, one in enumerate(guardrail.regex)]
+    return [
+        _compile_expression(expression, guardrail.span, f"{place}.regex[{number}]")
+        for number, expression in enumerate(guardrail.regex)
+    ]
 
 
 class PatternFilter:
@@ -82,13 +85,13 @@ class PatternFilter:
         """
         if is_whole:
             return self._process(len(self._pending), timeout_s, is_whole=True)
-        most = len(self._pending) - self._pattern.span
-        return self._process(most, timeout_s, is_whole=False) if most > 0 else ""
+        limit_characters = len(self._pending) - self._pattern.span
+        return self._process(limit_characters, timeout_s, is_whole=False) if limit_characters > 0 else ""
 
     def flush(self) -> str:
         """Return the rest unchanged."""
-        held, self._pending = self._pending, ""
-        return held
+        rest, self._pending = self._pending, ""
+        return rest
 
     def _process(self, limit_characters: int, timeout_s: float, *, is_whole: bool) -> str:
         """Decide on all matches that start in the first `limit_characters` characters of the pending text."""
@@ -102,7 +105,7 @@ class PatternFilter:
             if start == end:
                 continue
             if end == len(text) and not is_whole and len(self._pending) < _MAX_PENDING_CHARACTERS:
-                limit = start  # it may go on
+                limit = start  # the match may continue in the next piece
                 break
             shown += [text[settled:start], self._on_match()]
             settled = end
@@ -115,18 +118,20 @@ class PatternFilter:
 
 def _compile_keywords(keywords: Sequence[str]) -> Pattern:
     """Compile whole words, in any case; a space matches any white space."""
-    found = [_WORD_GAP.join(map(re.escape, keyword.split())) for keyword in sorted(keywords, key=len, reverse=True)]
+    expressions = [_WORD_GAP.join(map(re.escape, keyword.split())) for keyword in sorted(keywords, key=len, reverse=True)]
     bounded = [
-        one if _UNSPACED_SCRIPTS.search(one) else rf"{_WORD_START}{one}(?!\w)"  # no boundary tells where a word ends there
-        for one in found
+        expression
+        if _UNSPACED_SCRIPTS.search(expression)
+        else rf"{_WORD_START}{expression}(?!\w)"  # no boundary marks the end of a word there
+        for expression in expressions
     ]
     compiled = re.compile("|".join(bounded), re.I)
-    span = max(len(keyword) + 7 * (len(keyword.split()) - 1) for keyword in keywords) + 6  # as many as _BEFORE looks at
+    span = max(len(keyword) + 7 * (len(keyword.split()) - 1) for keyword in keywords) + 6  # as many as _WORD_START looks back
     return Pattern(lambda text, begin, _: compiled.finditer(text, begin), span)
 
 
 def _compile_expression(expression: str, span: int, place: str) -> Pattern:
-    # Its searches have a time limit; those of the standard library have none, and cannot be given up.
+    # Its searches have a time limit. Those of the standard library have none, and cannot be stopped.
     regex: Any = import_module("regex")
     try:
         compiled = regex.compile(expression)
@@ -136,7 +141,7 @@ def _compile_expression(expression: str, span: int, place: str) -> Pattern:
         raise ConfigError(place, "matches the empty text, and so any; write what must not be there")
 
     def find(text: str, begin: int, timeout_s: float) -> Iterator[Match]:
-        found: Iterator[Match] = compiled.finditer(text, begin, timeout=timeout_s, concurrent=True)
-        return found
+        matches: Iterator[Match] = compiled.finditer(text, begin, timeout=timeout_s, concurrent=True)
+        return matches
 
     return Pattern(find, span)

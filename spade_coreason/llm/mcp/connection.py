@@ -78,9 +78,9 @@ class MCPConnection:
     async def _run(self) -> None:
         try:
             with self._time_limit as limit:
-                us = Implementation(name="spade-coreason", version=__version__)
+                client_info = Implementation(name="spade-coreason", version=__version__)
                 async with Client(
-                    self._open_transport(), client_info=us, message_handler=self._on_message, cache=None
+                    self._open_transport(), client_info=client_info, message_handler=self._on_message, cache=None
                 ) as client:
                     try:
                         self._on_tools(await _list_tools(client))
@@ -90,10 +90,10 @@ class MCPConnection:
                             self.settled.set()
                         await self._refresh_on_request(client)
                     except Exception as error:
-                        self._on_ended(describe_error(error))  # before the program, which ends now, is said to have ended
+                        self._on_ended(describe_error(error))  # report this first: the end of the program follows
                         raise
             self.close(f"was not there within {self._options.timeout_s:g} s")
-        except Exception as error:  # noqa: BLE001 - whatever it dies of, the agent stays
+        except Exception as error:  # noqa: BLE001 - no error of a server stops the agent
             self._on_ended(describe_error(error))
         finally:
             self.close()
@@ -129,7 +129,7 @@ class MCPConnection:
                         async for _ in changes:
                             self.refresh_tools()
                 await anyio.sleep(_RESUBSCRIBE_AFTER_S)
-                self.refresh_tools()  # what changed meanwhile was told to nobody
+                self.refresh_tools()  # changes between two subscriptions are not reported
         self.refresh_tools()
 
     async def _on_message(self, message: object) -> None:
@@ -140,21 +140,21 @@ class MCPConnection:
         self._last_output = output[:_MAX_OUTPUT_CHARACTERS]
 
     def _on_ended(self, problem: str) -> None:
-        # Once it was there its words may be about what a person said.
+        # After the start, its output may contain words of a conversation.
         self.close(f"{problem} ({self._last_output})" if self._last_output and self.client is None else problem)
 
 
 async def _list_tools(client: Client) -> list[Tool]:
     """List all pages, or the first of them if a server sends no end."""
-    found: list[Tool] = []
+    tools: list[Tool] = []
     cursor: str | None = None
     for _ in range(_MAX_PAGES):
         page = await client.list_tools(cursor=cursor)
-        found += page.tools
-        if page.next_cursor is None or page.next_cursor == cursor or len(found) > _MAX_TOOLS:
+        tools += page.tools
+        if page.next_cursor is None or page.next_cursor == cursor or len(tools) > _MAX_TOOLS:
             break
         cursor = page.next_cursor
-    return found[:_MAX_TOOLS]
+    return tools[:_MAX_TOOLS]
 
 
 def describe_error(error: BaseException) -> str:

@@ -62,8 +62,8 @@ class Offer:
         Canonical is UTF-8, keys sorted, no spaces, nothing escaped that need not be. `jq -jcS '{name, description,
         inputSchema}'` prints it.
         """
-        said = {"name": self.tool, "description": self.description, "inputSchema": self.schema}
-        canonical = json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        description = {"name": self.tool, "description": self.description, "inputSchema": self.schema}
+        canonical = json.dumps(description, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -99,21 +99,23 @@ def parse_requirements(manifest: AgentDefinition, server_names: Collection[str])
 
     Other URIs are not checked, and logged as a warning. ConfigError for an unknown server.
     """
-    found: dict[str, dict[str, RequiredTool]] = {}
-    for number, one in enumerate(manifest.dependencies.tools):
-        if not isinstance(one, ToolRequirement):
+    requirements: dict[str, dict[str, RequiredTool]] = {}
+    for number, requirement in enumerate(manifest.dependencies.tools):
+        if not isinstance(requirement, ToolRequirement):
             continue
         place = f"dependencies.tools[{number}]"
-        scheme, server, path, *_ = urlsplit(one.uri)
+        scheme, server, path, *_ = urlsplit(requirement.uri)
         if scheme != SCHEME:
-            log.warning("%s.uri: %s is not checked; it names no tool of an MCP server (mcp://server/tool)", place, one.uri)
+            log.warning(
+                "%s.uri: %s is not checked; it names no tool of an MCP server (mcp://server/tool)", place, requirement.uri
+            )
             continue
         tool = unquote(path.removeprefix("/"))
         if not tool or server not in server_names:
-            problem = f"{one.uri}: there is no such server under options.mcp; write it mcp://server/tool"
+            problem = f"{requirement.uri}: there is no such server under options.mcp; write it mcp://server/tool"
             raise ConfigError(f"{place}.uri", problem)
-        found.setdefault(server, {})[tool] = RequiredTool(place, one)
-    return found
+        requirements.setdefault(server, {})[tool] = RequiredTool(place, requirement)
+    return requirements
 
 
 def select_permitted(offers: Sequence[Offer], requirements: Requirements) -> list[Offer]:
@@ -123,12 +125,12 @@ def select_permitted(offers: Sequence[Offer], requirements: Requirements) -> lis
     """
     if not requirements:
         return list(offers)
-    return [one for one in offers if one.tool in requirements and requirements[one.tool].find_fault(one) is None]
+    return [offer for offer in offers if offer.tool in requirements and requirements[offer.tool].find_fault(offer) is None]
 
 
 def find_faults(offers: Sequence[Offer], requirements: Requirements) -> Iterator[ConfigError]:
     """Yield the errors of the required tools."""
-    offered = {one.tool: one for one in offers}
+    offered = {offer.tool: offer for offer in offers}
     for tool, required in requirements.items():
         if (fault := required.find_fault(offered.get(tool))) is not None:
             yield fault

@@ -51,4 +51,4 @@ def parse_servers(given: Any) -> dict[str, ServerOptions]:
     for name in given:
         if not (isinstance(name, str) and _SERVER_NAME.fullmatch(name)):
             raise ConfigError(_OPTIONS_PATH, f"{name!r} is no name of a server: {_SERVER_NAME_RULE}")
-    return {name: parse_options(ServerOptions, one, f"{_OPTIONS_PATH}.{name}") for name, one in given.items()}
+    return {name: parse_options(ServerOptions, options, f"{_OPTIONS_PATH}.{name}") for name, options in given.items()}

@@ -24,8 +24,8 @@ def render_result(result: CallToolResult) -> str:
     """
     texts = [_render_part(part) for part in result.content]
     data = result.structured_content
-    is_said = isinstance(data, dict) and data.keys() == {"result"} and texts  # so servers wrap what is no object
-    if data is not None and not is_said and not any(_has_same_data(part, data) for part in result.content):
+    is_wrapped_text = isinstance(data, dict) and data.keys() == {"result"} and texts  # servers wrap plain values like this
+    if data is not None and not is_wrapped_text and not any(_has_same_data(part, data) for part in result.content):
         texts.append(json.dumps(data, ensure_ascii=False))
     return "\n".join(texts) or "(no text)"
 

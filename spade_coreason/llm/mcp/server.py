@@ -79,12 +79,12 @@ class MCPServer:
         try:
             result = await connection.client.call_tool(tool, arguments)
         except asyncio.CancelledError:
-            connection.refresh_tools()  # it may have waited in vain for a server that hangs
+            connection.refresh_tools()  # the server may hang; if so, this finds out
             raise
         except Exception as error:
             if connection.is_closed:
                 raise ToolError(self.name, f"{self.problem or 'was left'}, and did not answer") from error
-            connection.refresh_tools()  # there may be another server by now, or none
+            connection.refresh_tools()  # the server may have been replaced or stopped
             raise ToolError(self.name, f"reports: {describe_error(error)}") from error
         self._loss_count = 0
         text = render_result(result)
@@ -97,8 +97,8 @@ class MCPServer:
         self._is_closed = True
         if self._connection is not None:
             self._connection.close()
-            _, late = await asyncio.wait({self._connection.task}, timeout=_CLOSE_TIMEOUT_S)
-            for task in late:
+            _, pending = await asyncio.wait({self._connection.task}, timeout=_CLOSE_TIMEOUT_S)
+            for task in pending:
                 task.cancel()
 
     async def _ensure_connected(self) -> MCPConnection:
@@ -119,20 +119,20 @@ class MCPServer:
         self.problem = ""
         offers: dict[str, Offer] = {}
         for tool in tools:
-            destroys = tool.annotations is not None and tool.annotations.destructive_hint is True
-            offers.setdefault(tool.name, Offer(self.name, tool.name, tool.description, tool.input_schema, destroys))
+            is_destructive = tool.annotations is not None and tool.annotations.destructive_hint is True
+            offers.setdefault(tool.name, Offer(self.name, tool.name, tool.description, tool.input_schema, is_destructive))
         self.all_offers = tuple(offers.values())
         self.offers = tuple(select_permitted(self.all_offers, self._requirements))
-        known = set(map(str, self.faults))
+        known_faults = set(map(str, self.faults))
         self.faults = tuple(find_faults(self.all_offers, self._requirements))
         for fault in map(str, self.faults):
-            if fault not in known:
+            if fault not in known_faults:
                 self._log.error("%s", fault)
 
     def _on_closed(self, problem: str) -> None:
         if not problem:
             return
-        level = logging.INFO if self.problem else logging.WARNING  # one line, however often it is tried
+        level = logging.INFO if self.problem else logging.WARNING  # warn once, however many attempts follow
         self._log.log(level, "the MCP server %s is away: %s", self.name, problem)
         self.problem = problem
         pause_s = _RETRY_DELAYS_S[min(self._loss_count, len(_RETRY_DELAYS_S) - 1)]

@@ -28,13 +28,13 @@ _LISTING_WAIT_S = 2.0
 
 
 class MCPServers:
-    """The MCP servers of an agent. `given` are their options by name (`options.mcp`), and the manifest requires tools of them.
+    """The MCP servers of an agent. `options` are theirs by name (`options.mcp`), and the manifest requires tools of them.
 
     ConfigError if an option is wrong, the manifest requires a tool of an unknown server, or the package is missing.
     """
 
-    def __init__(self, given: Any, manifest: AgentDefinition) -> None:
-        self._options = parse_servers(given)
+    def __init__(self, options: Any, manifest: AgentDefinition) -> None:
+        self._options = parse_servers(options)
         self._requirements = parse_requirements(manifest, self._options)
         self._servers: list[MCPServer] = []
         if self._options and find_spec("mcp") is None:
@@ -52,14 +52,16 @@ class MCPServers:
         """
         if not self._options or self._servers:
             return
-        make = await asyncio.to_thread(_import_server_class)
-        self._servers = [make(name, options, self._requirements.get(name, {}), log) for name, options in self._options.items()]
+        server_class = await asyncio.to_thread(_import_server_class)
+        self._servers = [
+            server_class(name, options, self._requirements.get(name, {}), log) for name, options in self._options.items()
+        ]
         try:
-            await asyncio.gather(*(one.open() for one in self._servers))
+            await asyncio.gather(*(server.open() for server in self._servers))
         except asyncio.CancelledError:
             await self.close()
             raise
-        if (count := sum(len(one.offers) for one in self._servers)) > _MAX_TOOLS:
+        if (count := sum(len(server.offers) for server in self._servers)) > _MAX_TOOLS:
             remedy = "require those that are needed in the manifest (dependencies.tools)"
             log.warning("MCP servers offer %d tools, of which only the first %d are used; %s", count, _MAX_TOOLS, remedy)
 
@@ -71,48 +73,54 @@ class MCPServers:
         """
         try:
             await self.open(logging.Logger(__name__, logging.CRITICAL))
-            listed = [offer for one in self._servers for offer in one.all_offers]
-            faults = [fault for one in self._servers for fault in one.faults]
-            away = [one for one in self._servers if not one.is_connected]
-            return listed, [*faults, *(ToolError(one.name, f"is away: {one.problem or 'it takes its time'}") for one in away)]
+            offers = [offer for server in self._servers for offer in server.all_offers]
+            faults = [fault for server in self._servers for fault in server.faults]
+            away = [server for server in self._servers if not server.is_connected]
+            return offers, [
+                *faults,
+                *(ToolError(server.name, f"is away: {server.problem or 'it takes its time'}") for server in away),
+            ]
         finally:
             await self.close()
 
     async def close(self) -> None:
         """Stop all servers and their programs."""
         servers, self._servers = self._servers, []
-        await asyncio.gather(*(one.close() for one in servers))
+        await asyncio.gather(*(server.close() for server in servers))
 
     async def reconnect_due(self) -> None:
         """Start the servers that are away and due, before a turn.
 
         Wait a little for those that have never listed their tools.
         """
-        for one in self._servers:
-            if not one.is_connected:
-                one.reconnect_if_due()
-        unknown = [one for one in self._servers if not one.is_connected and not one.all_offers]
-        if unknown:
-            await asyncio.gather(*(one.wait_until_settled(_LISTING_WAIT_S) for one in unknown))
+        for server in self._servers:
+            if not server.is_connected:
+                server.reconnect_if_due()
+        unlisted = [server for server in self._servers if not server.is_connected and not server.all_offers]
+        if unlisted:
+            await asyncio.gather(*(server.wait_until_settled(_LISTING_WAIT_S) for server in unlisted))
 
     @property
     def disconnected_names(self) -> list[str]:
         """The names of the servers that cannot be called now."""
-        return [one.name for one in self._servers if not one.is_connected]
+        return [server.name for server in self._servers if not server.is_connected]
 
     @property
     def unlisted_names(self) -> list[str]:
         """The names of the servers that are away and have never listed their tools."""
-        return [one.name for one in self._servers if not one.is_connected and not one.all_offers]
+        return [server.name for server in self._servers if not server.is_connected and not server.all_offers]
 
     def tools(self) -> list[Tool]:
         """List the tools for a model. A server that is away has its last tools; a call starts it again."""
-        found = [(one, offer) for one in self._servers for offer in one.offers]
+        offers = [(server, offer) for server in self._servers for offer in server.offers]
         return [
             Tool(
-                offer.name, (offer.description or "")[:_MAX_DESCRIPTION_CHARACTERS], offer.schema, partial(one.call, offer.tool)
+                offer.name,
+                (offer.description or "")[:_MAX_DESCRIPTION_CHARACTERS],
+                offer.schema,
+                partial(server.call, offer.tool),
             )
-            for one, offer in found[:_MAX_TOOLS]
+            for server, offer in offers[:_MAX_TOOLS]
         ]
 
 

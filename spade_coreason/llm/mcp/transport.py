@@ -85,13 +85,13 @@ class ServerProgram:
             while line := await self._pipes.stdout.readline():
                 try:
                     message = _parse_message(line)
-                except (ValueError, RecursionError):  # programs print where they should not
+                except (ValueError, RecursionError):  # programs print to their standard output
                     log.debug("an MCP server wrote a line that is no message")
                     continue
                 await received.send(SessionMessage(message))
         except ValueError:
             self._fail(f"sent a message of more than {MAX_MESSAGE_BYTES:,} bytes")
-        except anyio.BrokenResourceError:  # nobody listens any more
+        except anyio.BrokenResourceError:  # the reader has ended
             return
         self._output_read.set()
         self._pipes.finished.set()
@@ -100,11 +100,11 @@ class ServerProgram:
         """Write our messages, without waiting for a program that does not read them."""
         stdin = self._pipes.stdin
         assert stdin is not None
-        async for sent in to_send:
+        async for session_message in to_send:
             if stdin.transport.get_write_buffer_size() > MAX_MESSAGE_BYTES:
                 self._fail("does not read what it is asked")
             elif not stdin.is_closing():
-                stdin.write(sent.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+                stdin.write(session_message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
 
     async def read_errors(self) -> None:
         """Read its standard error: a full pipe would stop the program."""
@@ -132,7 +132,7 @@ class ServerProgram:
         with anyio.move_on_after(0 if self._has_failed else _GRACE_S):
             await self._pipes.exited.wait()
         for number in (signal.SIGTERM, signal.SIGKILL):
-            with suppress(ProcessLookupError, PermissionError):  # nobody is left
+            with suppress(ProcessLookupError, PermissionError):  # all processes have ended
                 os.killpg(self._transport.get_pid(), number)
             with anyio.move_on_after(_EXIT_WAIT_S):
                 await self._pipes.exited.wait()
@@ -162,29 +162,29 @@ async def open_stdio(
 ) -> AsyncIterator[TransportStreams]:
     """Run a server from its start to its end. OSError if it cannot be started."""
     assert options.command is not None
-    given = {name: value.get_secret_value() for name, value in options.env.items()}
+    env = {name: value.get_secret_value() for name, value in options.env.items()}
     transport, pipes = await asyncio.get_running_loop().subprocess_exec(
         _ProgramProtocol,
         *options.command,
-        env=get_default_environment() | given,
+        env=get_default_environment() | env,
         cwd=options.cwd,
         start_new_session=True,
     )
     program = ServerProgram(transport, pipes, on_end, on_output)
-    to_us, for_us = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    from_us, for_it = anyio.create_memory_object_stream[SessionMessage](0)
+    incoming_sender, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    outgoing, outgoing_receiver = anyio.create_memory_object_stream[SessionMessage](0)
     async with anyio.create_task_group() as group:
-        group.start_soon(program.read, to_us)
-        group.start_soon(program.write, for_it)
+        group.start_soon(program.read, incoming_sender)
+        group.start_soon(program.write, outgoing_receiver)
         group.start_soon(program.read_errors)
         group.start_soon(program.wait_for_end)
         try:
-            yield for_us, from_us
+            yield incoming, outgoing
         finally:
             with anyio.CancelScope(shield=True):
                 await program.stop()
             group.cancel_scope.cancel()
-            for stream in (to_us, for_us, from_us, for_it):
+            for stream in (incoming_sender, incoming, outgoing, outgoing_receiver):
                 stream.close()
 
 
@@ -207,7 +207,7 @@ class _SizeLimitedStream(httpx2.AsyncByteStream):
 async def _limit_response_size(response: httpx2.Response) -> None:
     """Limit the size of a JSON response, which the SDK reads whole. The SDK itself limits each event of a stream."""
     if response.headers.get("content-encoding", "identity") != "identity":
-        raise httpx2.DecodingError("it sends compressed what was to come plain")  # few bytes may be unpacked to many
+        raise httpx2.DecodingError("it sends compressed what was to come plain")  # few bytes may unpack to many
     if not response.headers.get("content-type", "").startswith("text/event-stream"):
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         response.stream = _SizeLimitedStream(response.stream)
@@ -220,7 +220,7 @@ async def open_http(options: ServerOptions, on_output: Callable[[str], None]) ->
     `on_output` receives responses with an HTTP status that is an error.
     """
 
-    async def tell(response: httpx2.Response) -> None:
+    async def report_status(response: httpx2.Response) -> None:
         if response.is_error:
             on_output(f"HTTP {response.status_code} {response.reason_phrase}".strip())
 
@@ -228,7 +228,9 @@ async def open_http(options: ServerOptions, on_output: Callable[[str], None]) ->
     headers = {"Accept-Encoding": "identity"} | {name: value.get_secret_value() for name, value in options.headers.items()}
     timeout = httpx2.Timeout(options.timeout_s, read=_READ_TIMEOUT_S)
     async with (
-        httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks={"response": [_limit_response_size, tell]}) as client,
+        httpx2.AsyncClient(
+            headers=headers, timeout=timeout, event_hooks={"response": [_limit_response_size, report_status]}
+        ) as client,
         streamable_http_client(options.url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
     ):
         yield streams

@@ -27,15 +27,10 @@ log = logging.getLogger(__name__)
 NO_COMPLETION = "answers with something that is no chat completion"
 
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
-
 _LIST_TIMEOUT_S = 10.0
-
 _OPENAI_HOSTS = ("api.openai.com", ".openai.azure.com")
-
 _TRANSIENT = {408, 409, 425, 429}
-
 _PERMANENT = {501, 505}
-
 _PROBLEM_BY_STATUS = {
     400: "does not accept the request (400)",
     401: "refuses the key (401)",
@@ -44,7 +39,6 @@ _PROBLEM_BY_STATUS = {
     413: "was asked too much at once (413)",
     429: "is busy (429)",
 }
-
 _PROBLEM_BY_CODE = {
     "context_length_exceeded": "is shown more than it takes; the limit context_tokens is too high for it",
     "insufficient_quota": "has no credit left",
@@ -88,7 +82,7 @@ class ModelClient:
 
         if self._client is None:
             timeout = openai.Timeout(self.endpoint.timeout_s, connect=self.endpoint.connect_timeout_s)
-            # A redirect would take what is asked, which is somebody's words, to another server.
+            # A redirect would send the words of a person to another server.
             http = openai.DefaultAsyncHttpx2Client(
                 follow_redirects=False,
                 timeout=timeout,
@@ -125,17 +119,17 @@ class ModelClient:
         """Yield text and reasoning, piece by piece. Each failure is a ModelError without a word of the conversation."""
         if self._client is None:
             self.open()
-        further = dict(request.extra_fields)
+        extra_fields = dict(request.extra_fields)
         if self.endpoint.stream and self.endpoint.usage:
-            further["stream_options"] = {"include_usage": True}
+            extra_fields["stream_options"] = {"include_usage": True}
         messages = merge_messages(request.messages) if self.endpoint.merge_messages else request.messages
         with self._translate_errors(name, completion, self.endpoint.timeout_s):
-            # What is in `messages` the package goes through key by key, which takes it longer than all the rest of a request.
+            # The package walks through its argument `messages` key by key, which takes longer than the rest of a request.
             answer = await self._client.chat.completions.create(
                 model=name,
                 messages=[],
                 stream=self.endpoint.stream,
-                extra_body={**further, "messages": replace_lone_surrogates(messages)},
+                extra_body={**extra_fields, "messages": replace_lone_surrogates(messages)},
             )
             if not self.endpoint.stream:
                 yield completion.add_chunk(_as_chunk(answer))
@@ -184,7 +178,7 @@ class ModelClient:
                 raise ModelError(name, f"{_PROBLEM_BY_CODE[error.code]} ({error.status_code})") from error
             after_s = parse_retry_after_s(error.response.headers.get("retry-after", ""), datetime.now(UTC))
             raise ModelError(name, problem, is_transient=_is_transient(error.status_code), retry_after_s=after_s) from error
-        except openai.OpenAIError as error:  # an error that the server sends as a part of the stream
+        except openai.OpenAIError as error:  # an error within the stream
             raise ModelError(name, "reports an error in the middle of its answer", is_transient=True) from error
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
             raise ModelError(name, NO_COMPLETION) from error
@@ -196,7 +190,7 @@ def _failure_text(status: int) -> str:
 
 def _as_chunk(completion: Any) -> SimpleNamespace:
     """Convert a whole answer into the only chunk of a stream."""
-    choices = [SimpleNamespace(delta=one.message, finish_reason=one.finish_reason) for one in completion.choices]
+    choices = [SimpleNamespace(delta=choice.message, finish_reason=choice.finish_reason) for choice in completion.choices]
     return SimpleNamespace(choices=choices, usage=completion.usage)
 
 
@@ -209,8 +203,8 @@ def parse_retry_after_s(header: str, now: datetime) -> float | None:
     if _SECONDS.fullmatch(header.strip()):
         return float(header)
     try:
-        when = parsedate_to_datetime(header)
+        date = parsedate_to_datetime(header)
     except (ValueError, OverflowError):  # a year or a zone of twenty digits
         return None
-    when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
-    return max(0.0, (when - now).total_seconds())
+    date = date if date.tzinfo is not None else date.replace(tzinfo=UTC)
+    return max(0.0, (date - now).total_seconds())

@@ -74,7 +74,7 @@ class Completion:
         number = getattr(choice, "index", None) or 0
         self._choice_index = number if self._choice_index is None else self._choice_index
         if number != self._choice_index:
-            return "", ""  # another answer, for which nobody asked
+            return "", ""  # a further answer, which was not requested
         if choice.finish_reason:
             self.finish_reason = str(choice.finish_reason)
         delta = choice.delta
@@ -85,7 +85,7 @@ class Completion:
         text = _require_text(delta.content or getattr(delta, "refusal", None))
         if text:
             self._texts.append(text)
-        # The first is DeepSeek's and vLLM's name for it, the second Ollama's and OpenRouter's.
+        # DeepSeek and vLLM use the first name, Ollama and OpenRouter the second.
         reasoning = getattr(delta, "reasoning_content", None) or getattr(delta, "reasoning", None) or ""
         reasoning = reasoning if isinstance(reasoning, str) else ""
         self.character_count += len(text) + len(reasoning)
@@ -127,16 +127,16 @@ class Completion:
         )
 
     def _start_call(self, key: tuple[int, str]) -> ToolCall:
-        index, ident = key
-        if not ident or ident in self._ids:
-            ident = f"{ident or 'call'}_{len(self.tool_calls)}"
-        self._ids.add(ident)
-        call = ToolCall(ident)
+        index, call_id = key
+        if not call_id or call_id in self._ids:
+            call_id = f"{call_id or 'call'}_{len(self.tool_calls)}"
+        self._ids.add(call_id)
+        call = ToolCall(call_id)
         self.tool_calls.append(call)
         self._latest_by_index[index] = call
         if key[1]:
             self._by_id[key] = call
-        self.character_count += len(ident)
+        self.character_count += len(call_id)
         return call
 
 

@@ -78,14 +78,14 @@ class ModelWithFallback:
         self, name: str, request: CompletionRequest, listener: CompletionListener, on_attempt_failed: Callable[[], None]
     ) -> Completion:
         endpoint = self._client.endpoint
-        pause_s, left = endpoint.first_pause_s, endpoint.tries
+        pause_s, tries_left = endpoint.first_pause_s, endpoint.tries
         while True:
-            left -= 1
+            tries_left -= 1
             try:
                 return await self._complete_once(name, request, listener)
             except ModelError as error:
                 wait_s = pause_s * random.uniform(0.8, 1.2) if error.retry_after_s is None else error.retry_after_s
-                if listener.has_emitted or not error.is_transient or not left or wait_s > endpoint.longest_pause_s:
+                if listener.has_emitted or not error.is_transient or not tries_left or wait_s > endpoint.longest_pause_s:
                     raise
                 log.info("%s; asking again in %.1f s", error, wait_s)
                 on_attempt_failed()
@@ -93,29 +93,29 @@ class ModelWithFallback:
                 pause_s *= 4
 
     async def _complete_once(self, name: str, request: CompletionRequest, listener: CompletionListener) -> Completion:
-        reply = Completion(name)
+        completion = Completion(name)
         listener.start()
-        async with aclosing(self._client.stream_deltas(name, request, reply)) as pieces:
+        async with aclosing(self._client.stream_deltas(name, request, completion)) as pieces:
             try:
-                async with asyncio.timeout(None) as rest:
+                async with asyncio.timeout(None) as trailing_timeout:
                     async for text, reasoning in pieces:
-                        over = reply.character_count - self._max_characters
+                        excess = completion.character_count - self._max_characters
                         if reasoning:
                             await listener.on_reasoning(reasoning[: self._max_characters])
                         if text:
-                            await listener.on_text(text[: max(0, len(text) - over)] if over > 0 else text)
-                        if over > 0:
-                            reply.truncate()
+                            await listener.on_text(text[: max(0, len(text) - excess)] if excess > 0 else text)
+                        if excess > 0:
+                            completion.truncate()
                             break
-                        if reply.finish_reason is not None and rest.when() is None:
-                            rest.reschedule(asyncio.get_running_loop().time() + _TRAILING_DATA_S)
+                        if completion.finish_reason is not None and trailing_timeout.when() is None:
+                            trailing_timeout.reschedule(asyncio.get_running_loop().time() + _TRAILING_DATA_S)
             except TimeoutError:
-                if not rest.expired():
+                if not trailing_timeout.expired():
                     raise
-        reply.close()
-        if reply.finish_reason is None:
-            problem = "broke off in the middle of its answer" if reply.chunk_count else NO_COMPLETION
-            raise ModelError(name, problem, is_transient=bool(reply.chunk_count))
-        if reply.finish_reason == "content_filter":
+        completion.close()
+        if completion.finish_reason is None:
+            problem = "broke off in the middle of its answer" if completion.chunk_count else NO_COMPLETION
+            raise ModelError(name, problem, is_transient=bool(completion.chunk_count))
+        if completion.finish_reason == "content_filter":
             raise ModelError(name, "was kept from answering by its provider's content filter")
-        return reply
+        return completion

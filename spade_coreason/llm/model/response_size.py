@@ -19,16 +19,16 @@ class _EventLimitedStream(httpx2.AsyncByteStream):
         self._has_events = has_events
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        read, before = 0, b""
+        read, previous = 0, b""
         async for piece in self._stream:
-            if piece.endswith(b"\n\n") and self._has_events:  # most do
-                read, before = 0, b""
+            if piece.endswith(b"\n\n") and self._has_events:  # most pieces are whole events
+                read, previous = 0, b""
             elif self._has_events:
-                text = before + piece
+                text = previous + piece
                 begin = max((text.rfind(end) + len(end) for end in _EVENT_ENDS if end in text), default=0)
-                read, piece_of_it = (0, text[begin:]) if begin else (read, piece)
-                read += len(piece_of_it) + _BYTES_PER_LINE * max(piece_of_it.count(b"\n"), piece_of_it.count(b"\r"))
-                before = text[-3:]
+                read, remainder = (0, text[begin:]) if begin else (read, piece)
+                read += len(remainder) + _BYTES_PER_LINE * max(remainder.count(b"\n"), remainder.count(b"\r"))
+                previous = text[-3:]
             else:
                 read += len(piece)
             if read > _MAX_BYTES:
@@ -47,5 +47,5 @@ async def limit_response_size(response: httpx2.Response, *, is_streaming: bool) 
     if response.headers.get("content-encoding", "identity") != "identity":
         raise httpx2.DecodingError("it sends compressed what was to come plain")
     assert isinstance(response.stream, httpx2.AsyncByteStream)
-    has_events = is_streaming and response.is_success  # whatever its type says: servers err
+    has_events = is_streaming and response.is_success  # servers send wrong content types
     response.stream = _EventLimitedStream(response.stream, has_events=has_events)

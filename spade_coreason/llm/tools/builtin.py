@@ -19,15 +19,15 @@ _MAX_PASSAGES, _MIN_SCORE = 5, 0.5
 def build_memory_tools(memory: AgentInteractionMemory, conversation_id: str) -> list[Tool]:
     """Build `remember_interaction_info` and `get_interaction_history` (seed: Memory API) for a conversation."""
 
-    def bound(one: MemoryTool) -> Callable[[dict[str, Any]], Awaitable[str]]:
+    def bind(tool: MemoryTool) -> Callable[[dict[str, Any]], Awaitable[str]]:
         async def call(arguments: dict[str, Any]) -> str:
-            if missing := [name for name in one.parameters["required"] if name not in arguments]:
+            if missing := [name for name in tool.parameters["required"] if name not in arguments]:
                 return f"error: {', '.join(missing)} is missing"
-            return await one.acall(**{name: arguments[name] for name in one.parameters["properties"] if name in arguments})
+            return await tool.acall(**{name: arguments[name] for name in tool.parameters["properties"] if name in arguments})
 
         return call
 
-    return [Tool(one.name, one.description, one.parameters, bound(one)) for one in memory.tools(conversation_id)]
+    return [Tool(tool.name, tool.description, tool.parameters, bind(tool)) for tool in memory.tools(conversation_id)]
 
 
 def build_recall_tool(session: SessionHandle) -> Tool:

@@ -24,8 +24,9 @@ from .function import Tool, describe_validation_error
 
 log = logging.getLogger(__name__)
 
-OnCall: TypeAlias = Callable[[str, bool], Awaitable[None]]
+_UNKNOWN_TOOL = "(no such tool)"
 
+OnCall: TypeAlias = Callable[[str, bool], Awaitable[None]]
 """Report a call: the name of the tool, and True if it succeeded."""
 
 
@@ -84,28 +85,25 @@ class Toolbox:
             return f"error: {tool.name} did not answer in {limit_s:g} s", False
         except CoReasonError as error:
             return self._render_result(f"error: {error}"), False
-        except Exception as error:  # noqa: BLE001 - a tool is somebody else's code
+        except Exception as error:  # noqa: BLE001 - a tool is foreign code
             return self._describe_failure(tool, error), False
 
     def _describe_failure(self, tool: Tool, error: Exception) -> str:
-        # Its text may hold what a person said: the model hears it, the log does not.
+        # The error may quote a person: send it to the model, do not log it.
         log.warning("the tool %s raised %s", tool.name, type(error).__name__)
         log.debug("the tool %s failed", tool.name, exc_info=error)
         try:
-            said = f"{type(error).__name__}: {error}"
-        except Exception:  # noqa: BLE001 - its text is made by somebody else's code, too
-            said = type(error).__name__
-        return self._render_result(f"error: {said}")
+            description = f"{type(error).__name__}: {error}"
+        except Exception:  # noqa: BLE001 - foreign code makes the text, too
+            description = type(error).__name__
+        return self._render_result(f"error: {description}")
 
     def _render_result(self, result: Any) -> str:
         text = result
-        if not isinstance(result, str):  # file names may have half characters, and JSON has none
+        if not isinstance(result, str):  # file names may have half characters, which JSON does not allow
             text = to_json(replace_lone_surrogates(result), fallback=str, inf_nan_mode="strings").decode()
-        more = len(text) - self._limits.result_characters
-        return text if more <= 0 else f"{text[: self._limits.result_characters]}\n(cut here; {more:,} characters more)"
-
-
-_UNKNOWN_TOOL = "(no such tool)"
+        omitted = len(text) - self._limits.result_characters
+        return text if omitted <= 0 else f"{text[: self._limits.result_characters]}\n(cut here; {omitted:,} characters more)"
 
 
 class ToolRunner:
@@ -130,16 +128,19 @@ class ToolRunner:
 
     async def run(self, completion: Completion) -> list[Message]:
         """Run the calls of a completion, and return it with their results, in their order, as messages of the next request."""
-        calls = completion.tool_calls[: self._toolbox.max_calls + 1]  # the first that is too much is told so
+        calls = completion.tool_calls[: self._toolbox.max_calls + 1]  # the first call above the limit gets an error
         self._turn_usage.tool_calls += len(calls)
         if self._shows_tools:
             await self._show(Counter(call.name for call in calls if call.name in self._toolbox))
         for call in calls:
             await self._guard.filter_tool_call(call)
-        said: Message = {"role": "assistant", "content": completion.text or None}
-        said["tool_calls"] = [call.message for call in calls]
+        message: Message = {"role": "assistant", "content": completion.text or None}
+        message["tool_calls"] = [call.message for call in calls]
         results = await self._toolbox.call_all(calls, self._on_call)
-        return [said, *[{**result, "content": await self._guard.filter_tool_result(result["content"])} for result in results]]
+        return [
+            message,
+            *[{**result, "content": await self._guard.filter_tool_result(result["content"])} for result in results],
+        ]
 
     async def _show(self, names: Mapping[str, int]) -> None:
         """Show a line for each tool. Names that the model made up are not shown: they are its own words."""

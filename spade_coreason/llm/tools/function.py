@@ -61,13 +61,13 @@ def build_tool(spec: Tool | Callable[..., Any] | str, threads: DaemonThreads) ->
         raise ConfigError("options.tools", f"{function!r} is no function; write one with annotations and a docstring")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigError("options.tools", f"{name} is a generator; return what it finds, not with yield")
-    description, said = _parse_docstring(function)
-    arguments = _build_arguments_model(function, name, said)
+    description, descriptions = _parse_docstring(function)
+    arguments = _build_arguments_model(function, name, descriptions)
     is_async = inspect.iscoroutinefunction(function)
 
-    async def call(given: dict[str, Any]) -> Any:
-        checked = arguments.model_validate(given)
-        values = {info.alias or field: getattr(checked, field) for field, info in arguments.model_fields.items()}
+    async def call(raw_arguments: dict[str, Any]) -> Any:
+        validated = arguments.model_validate(raw_arguments)
+        values = {info.alias or field: getattr(validated, field) for field, info in arguments.model_fields.items()}
         if is_async:
             return await function(**values)
         result = await threads.run(partial(function, **values))
@@ -94,33 +94,35 @@ def _build_arguments_model(function: Callable[..., Any], name: str, descriptions
                     "options.tools", f"{name}: {parameter.name} needs an annotation, such as {parameter.name}: str"
                 )
             default = ... if parameter.default is parameter.empty else parameter.default
-            # Under a name of ours: pydantic's models have attributes of their own, such as json, schema and copy.
+            # A name of ours, because pydantic's models have attributes such as json, schema and copy.
             described = Field(default, alias=parameter.name, description=descriptions.get(parameter.name))
             fields[f"argument_{len(fields)}"] = (hints[parameter.name], described)
-        made = create_model(name, __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=False), **fields)
-        made.model_json_schema()
+        model = create_model(name, __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=False), **fields)
+        model.model_json_schema()
     except (PydanticUserError, NameError, TypeError) as error:
         problem = f"{name}: no schema can be made of its parameters: {str(error).partition(chr(10))[0]}"
         raise ConfigError("options.tools", problem) from error
-    return made
+    return model
 
 
 def _parse_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
     text = inspect.getdoc(function) or ""
     first = _SECTION.search(text)
     arguments = re.search(r"^(?:Args|Arguments|Parameters):\s*\n((?:[ \t]+.*\n?)+)", text, re.M)
-    said = {name: what.strip() for name, what in _ARGUMENT.findall(arguments[1])} if arguments else {}
-    return (text[: first.start()] if first else text).strip(), said
+    descriptions = {name: description.strip() for name, description in _ARGUMENT.findall(arguments[1])} if arguments else {}
+    return (text[: first.start()] if first else text).strip(), descriptions
 
 
 def _strip_titles(schema: Any) -> Any:
     if isinstance(schema, dict):
         return {
-            key: {name: _strip_titles(one) for name, one in value.items()} if key == "properties" else _strip_titles(value)
+            key: {name: _strip_titles(element) for name, element in value.items()}
+            if key == "properties"
+            else _strip_titles(value)
             for key, value in schema.items()
             if not (key == "title" and isinstance(value, str))
         }
-    return [_strip_titles(one) for one in schema] if isinstance(schema, list) else schema
+    return [_strip_titles(element) for element in schema] if isinstance(schema, list) else schema
 
 
 def import_function(path: str, place: str) -> Any:

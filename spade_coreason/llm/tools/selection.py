@@ -36,27 +36,27 @@ class ToolSelection:
     def select(self, tools: Sequence[Tool]) -> list[Tool]:
         """Select the tools that fit, in their order. A change of those left out is logged once."""
         self._tokens_by_tool = {tool.name: self._count_tool(tool) for tool in tools}
-        fitting, left_out, max_tokens = [], [], self._max_tokens
+        fitting, omitted, max_tokens = [], [], self._max_tokens
         for tool in tools:
             tokens = self._tokens_by_tool[tool.name].tokens
             if tokens <= max_tokens:
                 fitting.append(tool)
                 max_tokens -= tokens
             else:
-                left_out.append(tool.name)
-        if left_out and left_out != self._omitted_names:
-            named = ", ".join(left_out[:_MAX_NAMED]) + (
-                f" and {len(left_out) - _MAX_NAMED} more" if len(left_out) > _MAX_NAMED else ""
+                omitted.append(tool.name)
+        if omitted and omitted != self._omitted_names:
+            names = ", ".join(omitted[:_MAX_NAMED]) + (
+                f" and {len(omitted) - _MAX_NAMED} more" if len(omitted) > _MAX_NAMED else ""
             )
             remedy = "require those that are needed in the manifest (dependencies.tools), or raise limits.context_tokens"
-            log.warning("%s: there is no room for these tools of MCP servers: %s; %s", self._agent, named, remedy)
-        self._omitted_names = left_out
+            log.warning("%s: there is no room for these tools of MCP servers: %s; %s", self._agent, names, remedy)
+        self._omitted_names = omitted
         return fitting
 
     def _count_tool(self, tool: Tool) -> _ToolTokens:
-        known = self._tokens_by_tool.get(tool.name)
-        if known is not None and known.parameters is tool.parameters and known.description == tool.description:
-            return known
+        cached = self._tokens_by_tool.get(tool.name)
+        if cached is not None and cached.parameters is tool.parameters and cached.description == tool.description:
+            return cached
         text = json.dumps(tool.schema, ensure_ascii=False)
         is_too_long = len(text) > _MAX_CHARACTERS_PER_TOKEN * self._max_tokens
         return _ToolTokens(tool.parameters, tool.description, self._max_tokens + 1 if is_too_long else self._count_tokens(text))
