@@ -1,1 +1,1 @@
-"""Side-by-side measurements against peers, in one run: `python -m benchmarks`."""
+"""Benchmarks that compare us with others in one run: `python -m benchmarks`."""

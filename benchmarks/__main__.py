@@ -67,7 +67,7 @@ FULL_LLM_OVERHEAD, QUICK_LLM_OVERHEAD = (10_000, 30), (50, 2)
 
 @contextmanager
 def running(name: str) -> Iterator[XmppServer]:
-    """The server, started, with its archive off."""
+    """Start a server with its archive off."""
     with (
         tempfile.TemporaryDirectory(prefix="benchmark-") as directory,
         SERVERS[name][1](Path(directory), archive=False) as server,
@@ -76,7 +76,7 @@ def running(name: str) -> Iterator[XmppServer]:
 
 
 def speed(name: str, load: Load) -> tuple[dict[str, Any], list[Target]]:
-    """Measures on one server, prints, and gives the figures."""
+    """Measure the echo agents on one server, print the results, and return figures and targets."""
     with running(name) as server:
         server_is = asyncio.run(server_version(server))
         print(f"{server_is}, archive off", flush=True)
@@ -93,7 +93,7 @@ def speed(name: str, load: Load) -> tuple[dict[str, Any], list[Target]]:
 
 
 def footprint(name: str, count: int, idle_s: float) -> tuple[dict[str, Any], list[Target]]:
-    """As `speed`, for many agents in one process."""
+    """Measure the footprint of further agents in one process, and report like `speed`."""
     with running(name) as server:
         print(f"{count} further hosted agents in one process with one TLS context, on {name}", flush=True)
         measured = asyncio.run(measure_footprint(server, count, idle_s))
@@ -103,7 +103,7 @@ def footprint(name: str, count: int, idle_s: float) -> tuple[dict[str, Any], lis
 
 
 def promptness(name: str) -> tuple[dict[str, Any], list[Target]]:
-    """As `speed`, for what a person sees while a hundred conversations are busy."""
+    """Measure the waiting time of people, with a hundred busy conversations, and report like `speed`."""
     with running(name) as server, tempfile.TemporaryDirectory(prefix="benchmark-") as directory:
         print(f"what people see with 100 busy conversations, on {name}", flush=True)
         typing = asyncio.run(typing_waits(server, Path(directory)))
@@ -115,7 +115,7 @@ def promptness(name: str) -> tuple[dict[str, Any], list[Target]]:
 
 
 def memory(load: MemoryLoad) -> tuple[dict[str, Any], list[Target]]:
-    """As `speed`, for the interaction memory; no server is needed."""
+    """Measure the interaction memory, and report like `speed`. No server is needed."""
     print(
         "interaction memory; full: synced before it returns, or a turn is answered; normal: survives the end of the process",
         flush=True,
@@ -127,7 +127,7 @@ def memory(load: MemoryLoad) -> tuple[dict[str, Any], list[Target]]:
 
 
 def sessions(load: SessionLoad) -> tuple[dict[str, Any], list[Target]]:
-    """As `speed`, for what is stored; no server is needed."""
+    """Measure stored sessions, and report like `speed`. No server is needed."""
     print("sessions on SQLite, durability full", flush=True)
     measured = measure_sessions(load)
     targets = session_targets(measured)
@@ -136,7 +136,7 @@ def sessions(load: SessionLoad) -> tuple[dict[str, Any], list[Target]]:
 
 
 def recalled(documents: int, rounds: int) -> tuple[dict[str, Any], list[Target]]:
-    """As `speed`, for `session.recall` in this process."""
+    """Measure `session.recall` in this process, and report like `speed`."""
     print(f"session.recall over {documents:,} documents of 80 words, vectors of 384 values, without the call of the model")
     measured = asyncio.run(recall(documents, rounds))
     targets = recall_targets(measured)
@@ -145,7 +145,7 @@ def recalled(documents: int, rounds: int) -> tuple[dict[str, Any], list[Target]]
 
 
 def llm_overhead(turns: int, rounds: int) -> tuple[dict[str, Any], list[Target]]:
-    """As `speed`, for an agent with a language model; no XMPP server is needed."""
+    """Measure an agent with a language model, and report like `speed`. No XMPP server is needed."""
     print("LLMAgent beside a bare stream of openai, the same requests at the same local server", flush=True)
     measured = asyncio.run(measure_overhead(turns, rounds))
     targets = overhead_targets(measured)
@@ -158,7 +158,7 @@ def _target(target: Target) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Measures and prints; the exit code says only whether there was something to measure on."""
+    """Measure and print. The exit code only tells if a server to measure on is installed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one short round, to see that it runs; its figures mean little")
     parser.add_argument(

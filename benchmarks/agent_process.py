@@ -1,6 +1,6 @@
 """A process of its own for echo agents of one kind: both ends of the pipe to it.
 
-`python -m benchmarks.agent_process KIND HOST PORT CA_FILE DIRECTORY` reads one command a line and answers each by a line:
+`python -m benchmarks.agent_process KIND HOST PORT CA_FILE DIRECTORY` reads one command a line and answers each with a line:
 `start JID PASSWORD` (ready), `cpu` (seconds used, all threads), `memory` (KiB resident). It ends with its standard input.
 """
 
@@ -33,15 +33,15 @@ class AgentProcess:
         self._log = log
 
     async def start(self, jid: str, password: str) -> None:
-        """Brings an agent online."""
+        """Start an agent, and wait until it is online."""
         await self._ask(f"start {jid} {password}")
 
     async def cpu_s(self) -> float:
-        """Seconds of CPU that the process has used so far, user and system, all of its threads."""
+        """Return the seconds of CPU used so far, user and system, by all threads."""
         return float(await self._ask("cpu"))
 
     async def memory_kib(self) -> int:
-        """What is resident after a garbage collection."""
+        """Return the resident memory after a garbage collection."""
         return int(await self._ask("memory"))
 
     async def _ask(self, command: str) -> str:
@@ -61,7 +61,7 @@ class AgentProcess:
 
 @asynccontextmanager
 async def agent_process(kind: str, server: XmppServer) -> AsyncIterator[AgentProcess]:
-    """Starts the process; at the end it closes what it opened within ten seconds, or is killed."""
+    """Start the process. At the end it has ten seconds to close its agents, then it is killed."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as directory:
         log = Path(directory, "output.log")
         arguments = (kind, server.host, str(server.port), str(server.ca_file), directory)
@@ -114,7 +114,7 @@ async def _answer(command: list[str], start: Start) -> str:
 
 
 def resident_kib() -> int:
-    """What is resident of this process."""
+    """Return the resident memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
 
 

@@ -1,6 +1,6 @@
-"""The echo agents that are measured: a bare slixmpp client, a SPADE behaviour, and one hosted here.
+"""The echo agents that are measured: a bare slixmpp client, a SPADE behaviour, and a hosted agent.
 
-All run on asyncio's own event loop. `make` is entered once in a process and gives `start`, which may be called for many JIDs.
+All run on asyncio's own event loop. Each kind is entered once in a process and yields `start`, which starts one agent a call.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any, Literal, TypeAlias
 from spade_coreason.storage import open_database
 
 Start: TypeAlias = Callable[[str, str], Awaitable[None]]
-"""Brings an agent with this bare JID and password online."""
+"""Start an agent with this bare JID and password, and wait until it is online."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """The server, and a directory for what an agent keeps."""
+    """The server, and a directory for the data of an agent."""
 
     host: str
     port: int
@@ -32,7 +32,7 @@ class Place:
 
 @asynccontextmanager
 async def raw(place: Place) -> AsyncIterator[Start]:
-    """slixmpp as it comes: its event `message`, no stream management, nothing kept."""
+    """Run bare slixmpp clients: the event `message`, no stream management, nothing stored."""
     import slixmpp
 
     clients: list[Any] = []
@@ -63,7 +63,7 @@ async def raw(place: Place) -> AsyncIterator[Start]:
 
 @asynccontextmanager
 async def spade(place: Place) -> AsyncIterator[Start]:
-    """A SPADE agent as its manual shows it: a CyclicBehaviour that receives and replies; nothing kept."""
+    """Run SPADE agents as in SPADE's manual: a CyclicBehaviour that receives and replies, nothing stored."""
     policy = asyncio.get_event_loop_policy()
     from spade.agent import Agent
     from spade.behaviour import CyclicBehaviour
@@ -104,7 +104,10 @@ async def spade(place: Place) -> AsyncIterator[Start]:
 
 @asynccontextmanager
 async def hosted(place: Place, durability: Literal["full", "normal"] = "full") -> AsyncIterator[Start]:
-    """Ours: stream management, on disk before it is acknowledged, one transaction a turn. One endpoint and one database."""
+    """Run our agents: stream management, storage before acknowledgement, one transaction a turn.
+
+    All share one endpoint and one database.
+    """
     from spade_coreason import AgentDefinition, Policy, Runner
     from spade_coreason.agents.echo import EchoAgent
     from spade_coreason.app.gc import tune_gc

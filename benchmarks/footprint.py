@@ -1,4 +1,4 @@
-"""What further agents in one process cost: memory for each, and the CPU of all while nobody asks them anything."""
+"""The footprint of further agents in one process: memory for each, and the CPU of all while they are idle."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from .agent_process import AgentProcess, agent_process
 
 BOUND_S = 180.0
 _QUIET_S = 3.0
-"""What follows a login may come some seconds after it: acknowledgements, the archive."""
+"""Seconds of one test for quiet. Acknowledgements and the archive may follow a login for some seconds."""
 _QUIET_AFTER_S = 15.0
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """So many hosted agents in one process with one TLS context.
+    """The footprint of hosted agents in one process with one TLS context.
 
-    `online_kib` is what each takes when it is online, `answered_kib` when each has answered one question. `idle_percent` is
-    the CPU of all of them together, of one core.
+    `online_kib` is the memory of each while online, `answered_kib` after its first reply. `idle_percent` is the CPU of all of
+    them together, of one core.
     """
 
     agents: int
@@ -31,7 +31,7 @@ class Footprint:
 
 
 async def measure_footprint(server: XmppServer, count: int, idle_s: float) -> Footprint:
-    """Hosts one agent, then `count` more."""
+    """Host one agent, then `count` more."""
     async with asyncio.timeout(BOUND_S):
         logins = [await server.account() for _ in range(count + 1)]
         guest = await server.account()
@@ -51,7 +51,7 @@ async def measure_footprint(server: XmppServer, count: int, idle_s: float) -> Fo
 
 
 async def _idle_share(agents: AgentProcess, seconds: float) -> float:
-    """The share of a core in so many seconds, once what followed the logins is over."""
+    """Measure the share of a core, after the work that follows the logins."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _QUIET_AFTER_S
     while loop.time() < deadline and await _measure_share(agents, _QUIET_S) > 0.001:

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.instructions`: how many instructions a turn takes, whatever else the machine is doing.
+"""Count the instructions of a turn, independent of other load on the machine: `python -m benchmarks.instructions`.
 
-Times on a shared machine differ by a third from one run to the next; this differs by one per cent, and shows small steps. An
-echo agent behind its door, with a database on disk and without a network, runs under callgrind (Debian's package valgrind),
-which leaves its profile of C functions for `callgrind_annotate`.
+Times on a shared machine differ by a third from one run to the next. Instructions differ by one per cent, and show small
+changes. An echo agent behind its gateway, with a database on disk and without a network, runs under callgrind (Debian's package
+valgrind). callgrind leaves its profile of C functions for `callgrind_annotate`.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ AGENT = "echo@localhost"
 MESSAGES = 400
 WARM_UP = 1000
 AT_ONCE = 16
-"""So many messages come with one read."""
+"""Messages that one read of the stream returns."""
 _ACKNOWLEDGED_AT_ONCE = 25
 
 
 class _Client:
-    """Says so many messages, with no more in flight than `IN_FLIGHT`, and acknowledges the answers as a server does."""
+    """A client that sends messages, at most `IN_FLIGHT` at once, and acknowledges replies as a server does."""
 
     def __init__(self) -> None:
         self._reader = StreamReader()
@@ -50,7 +50,7 @@ class _Client:
         self._said = 0
 
     def take(self, stanzas: list[str]) -> None:
-        """What the agent sends."""
+        """Receive stanzas of the agent."""
         for stanza in stanzas:
             self._room.release()
             if isinstance(stanza, OutboundStanza):
@@ -61,7 +61,7 @@ class _Client:
             self._unacknowledged.clear()
 
     async def talk(self, door: InboundGateway, messages: int) -> None:
-        """Ends when all are answered."""
+        """Send messages, and return when all are answered."""
         for _ in range(messages // AT_ONCE):
             for _ in range(AT_ONCE):
                 await self._room.acquire()
@@ -85,7 +85,7 @@ class _Client:
 
 
 async def _main(messages: int) -> None:
-    """What callgrind watches; it counts the last `messages` alone."""
+    """Run the agent under callgrind, which counts only the last `messages`."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as directory:
         database = await open_database(f"sqlite+aiosqlite:///{directory}/platform.db")
         policy = Policy(rules=Rules(max_interactions=0))
@@ -110,7 +110,7 @@ def _control(command: str) -> None:
 
 
 def measure(profile: Path, messages: int = MESSAGES) -> dict[str, float]:
-    """Instructions a message of each thread that has a part in it, by the name of its file beside `profile`."""
+    """Return the instructions a message of each busy thread, by the name of its file beside `profile`."""
     subprocess.run(
         [
             *("valgrind", "-q", "--tool=callgrind", "--instr-atstart=no", "--separate-threads=yes"),

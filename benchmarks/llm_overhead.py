@@ -1,4 +1,4 @@
-"""What an LLMAgent adds to a bare stream of the package `openai`, asked for the same at the same server in one run."""
+"""The CPU that an LLMAgent adds to a bare stream of the package `openai`: the same request, server and run for both."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .model_process import model_process
 from .report import Target
 
 SHORT, LONG = "1", "401"
-"""Models by the tokens of their answers."""
+"""The names of models, which are the tokens of their answers."""
 _WARM = 10
 _BATCH = 10
 
 
 @dataclass(frozen=True)
 class LLMOverhead:
-    """µs of CPU in the process that asks: medians for answers of one token and of many; what resides after many turns."""
+    """µs of CPU in the process that asks: medians for answers of one token and of many, and the memory after many turns."""
 
     turns: int
     bare_us: float
@@ -37,21 +37,21 @@ class LLMOverhead:
     bare_token_us: float
     ours_token_us: float
     grown_kib: int
-    """What more is resident at the end than after a tenth of the turns."""
+    """Resident memory at the end, less that after a tenth of the turns."""
 
     @property
     def added_us(self) -> float:
-        """A turn."""
+        """The CPU added to a turn."""
         return self.ours_us - self.bare_us
 
     @property
     def added_token_us(self) -> float:
-        """A token."""
+        """The CPU added to a token."""
         return self.ours_token_us - self.bare_token_us
 
 
 class _Session:
-    """A conversation of ten turns in which something is remembered; its stores are measured elsewhere."""
+    """A conversation of ten turns with a remembered fact. Its storage is measured elsewhere."""
 
     session_id = str(uuid4())
     identity = Identity(id="alice@localhost", name="alice", role="user")
@@ -68,7 +68,7 @@ class _Session:
 
 
 class _Handler:
-    """A response that goes nowhere, and the stream of it."""
+    """A response handler that discards everything, and its stream."""
 
     async def create_stream(self) -> _Handler:
         return self
@@ -81,7 +81,7 @@ class _Handler:
 
 
 async def measure(turns: int, rounds: int) -> LLMOverhead:
-    """Each of `rounds` has ten turns of each kind by turns; then `turns` in all for what resides."""
+    """Measure `rounds` of ten turns of each kind, in turn, then the memory after `turns` in all."""
     async with model_process() as url, openai.AsyncOpenAI(base_url=url, api_key="none") as client:
         with tempfile.TemporaryDirectory(prefix="benchmark-") as directory:
             memory = AgentInteractionMemory("bench@localhost", directory)
@@ -102,7 +102,7 @@ async def measure(turns: int, rounds: int) -> LLMOverhead:
 
 
 def targets(measured: LLMOverhead) -> list[Target]:
-    """What the agent may add, and that it keeps nothing of a turn."""
+    """Build the targets: little CPU added, and no memory kept of a turn."""
     return [
         Target("LLMAgent, CPU added to a turn", measured.added_us / 1e3, "at most", 1, " ms"),
         Target("LLMAgent, CPU added to a token", measured.added_token_us, "at most", 20, " µs"),
@@ -111,7 +111,7 @@ def targets(measured: LLMOverhead) -> list[Target]:
 
 
 def lines(measured: LLMOverhead) -> list[str]:
-    """Both ways, for a turn and a token."""
+    """Build the lines of both ways, for a turn and a token."""
     return [
         f"  a turn: {measured.bare_us:.0f} µs of CPU bare, {measured.ours_us:.0f} by LLMAgent;"
         f" a further token: {measured.bare_token_us:.1f} µs and {measured.ours_token_us:.1f}"

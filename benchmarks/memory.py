@@ -1,4 +1,4 @@
-"""How fast the interaction memory adds, however much there is, beside spade_llm's; what opening it takes."""
+"""The speed of the interaction memory at different sizes, beside spade_llm's, and the cost of opening it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from spade_coreason.memory.interaction.turn_sync import DeferredSyncs
 BUILD = Path(__file__).parents[1] / "build"
 AGENT = "benchmark@example.org"
 ENTRIES_EACH = 100
-"""So many entries has a conversation."""
+"""Entries of a conversation."""
 AT_ONCE = 64
 A_TURN = 10
 PEER = "spade_llm==0.3.0"
@@ -39,13 +39,16 @@ Way = Literal[
     "full, 1 a turn and a sync",
     "normal",
 ]
-"""`in a turn` is what `assist` waits for, by `add_information` or by its twin; `and a sync` is the whole, by addition."""
+"""The ways to add. `in a turn` is the time that `assist` waits, `and a sync` the whole time, by addition.
+
+`awaited` uses the async twin of `add_information`.
+"""
 WAYS: tuple[Way, ...] = get_args(Way)
 
 
 @dataclass(frozen=True)
 class MemoryLoad:
-    """The sizes that are compared, and how many times at each so many additions are made."""
+    """The sizes that are compared, the rounds, and the additions at each size in a round."""
 
     sizes: tuple[int, ...]
     rounds: int
@@ -55,9 +58,14 @@ class MemoryLoad:
 
 @dataclass(frozen=True)
 class MemoryMeasured:
-    """Medians. `add_us` by way and size; `sync_us` is a line appended to a file and synced, and nothing else; `peer_us` is
-    spade_llm's at 10,000 entries, which never syncs. The last three are of the largest size: seconds to open it in a new
-    process, and what that takes at its peak, as a multiple of the file.
+    """Medians of all rounds.
+
+    - `add_us`: an addition, by way and size.
+    - `sync_us`: a line appended to a file and synced, and nothing else.
+    - `peer_us`: an addition of spade_llm at 10,000 entries. It never syncs.
+    - `open_s`: seconds to open the largest size in a new process.
+    - `peak`: the most memory that opening it takes, as a multiple of the file.
+    - `file_mib`: the size of that file.
     """
 
     add_us: Mapping[str, Mapping[int, float]]
@@ -69,7 +77,7 @@ class MemoryMeasured:
 
 
 def measure(load: MemoryLoad) -> MemoryMeasured:
-    """Each round adds at every size in every way, so that the machine's noise hits them alike."""
+    """Add at every size in every way, in each round, so that noise of the machine affects all alike."""
     durations: dict[Way, dict[int, list[float]]] = {way: {size: [] for size in load.sizes} for way in WAYS}
     with tempfile.TemporaryDirectory(prefix="benchmark-", dir=_here()) as name:
         largest = Path(name) / str(load.sizes[-1])
@@ -99,13 +107,13 @@ def measure(load: MemoryLoad) -> MemoryMeasured:
 
 
 def _here() -> str:
-    """A directory on the disk, where /tmp may be in memory."""
+    """Return a directory on the disk; /tmp may be in memory."""
     BUILD.mkdir(exist_ok=True)
     return str(BUILD)
 
 
 def texts() -> Iterator[str]:
-    """Information as people give it, some 50 characters each."""
+    """Yield information as people write it, some 50 characters each."""
     number = 0
     while True:
         yield f"User prefers JSON responses over XML, note {number}"
@@ -113,7 +121,7 @@ def texts() -> Iterator[str]:
 
 
 def write(directory: Path, size: int) -> None:
-    """A memory file with so many entries."""
+    """Write a memory file with so many entries."""
     directory.mkdir()
     begin, said = datetime(2025, 1, 9, tzinfo=UTC), texts()
     entries = [{"content": next(said), "timestamp": format_timestamp(begin + timedelta(seconds=n))} for n in range(size)]
@@ -126,7 +134,7 @@ def write(directory: Path, size: int) -> None:
 
 
 def _added(way: Way, directory: Path, additions: int) -> list[float]:
-    """Seconds of each addition. What it added is removed again, so that the size stays."""
+    """Measure the seconds of each addition. The additions are removed again, so that the size stays."""
     memory = AgentInteractionMemory(AGENT, directory, durability="normal" if way == "normal" else "full")
     names, said = memory.get_all_conversations(), texts()
     durations = []
@@ -144,7 +152,7 @@ def _added(way: Way, directory: Path, additions: int) -> list[float]:
 
 
 def _synced(path: Path, times: int) -> list[float]:
-    """Seconds of each bare append that the disk confirms."""
+    """Measure the seconds of each bare append that the disk confirms."""
     durations = []
     with open(path, "ab", buffering=0) as file:
         for _ in range(times):
@@ -167,7 +175,7 @@ async def _added_at_once(memory: AgentInteractionMemory, names: list[str], addit
 
 
 async def _added_in_turns(way: Way, memory: AgentInteractionMemory, names: list[str], additions: int) -> list[float]:
-    """As a turn does it (`Turn.run`)."""
+    """Add as a turn does (`Turn.run`)."""
     each = 1 if way == "full, 1 a turn and a sync" else A_TURN
     durations, turns, said = [], [], texts()
     for number in range(0, additions, each):
@@ -188,7 +196,7 @@ async def _added_in_turns(way: Way, memory: AgentInteractionMemory, names: list[
 
 
 def _opened(directory: Path) -> tuple[float, float]:
-    """In a process of its own: the seconds that opening takes, and its peak of memory as a multiple of the file."""
+    """Open a memory in a new process: the seconds, and the peak of its memory as a multiple of the file."""
     command = [sys.executable, "-m", "benchmarks.memory_process", AGENT, str(directory)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     opened = json.loads(done.stdout)
@@ -196,7 +204,7 @@ def _opened(directory: Path) -> tuple[float, float]:
 
 
 def _added_by_peer(python: Path, directory: Path) -> list[float]:
-    """Seconds of each of spade_llm's additions to what is in the directory."""
+    """Measure the seconds of each addition of spade_llm to the memory of the directory."""
     with tempfile.TemporaryDirectory(dir=directory.parent) as name:
         # It begins with what we wrote, and says so if it cannot read it.
         shutil.copy(directory / file_name(AGENT), Path(name) / file_name(AGENT))
@@ -214,7 +222,10 @@ def _added_by_peer(python: Path, directory: Path) -> list[float]:
 
 
 def create_environment(*requirements: str) -> Path | None:
-    """The Python of an environment with these packages; it is made once and kept in `build/`. None if they cannot be had."""
+    """Return the Python of an environment with these packages, or None if they cannot be installed.
+
+    It is created once, in `build/`.
+    """
     directory = BUILD / requirements[0].replace("==", "-")
     python, ready = directory / "bin" / "python", directory / "ready"
     if not ready.exists():

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.memory_process AGENT DIRECTORY`: opens a memory in a new process, prints what that took as JSON."""
+"""Open a memory in a new process, and print its cost as JSON: `python -m benchmarks.memory_process AGENT DIRECTORY`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from spade_coreason.memory.interaction.store import AgentInteractionMemory
 
 
 def peak_kib() -> int:
-    """The most that was resident since `clear_refs` was written to."""
+    """Return the most resident memory since the last write to `clear_refs`."""
     [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
     return int(line.split()[1])
 
 
 def main() -> None:
-    """Opens and reads the conversations' names."""
+    """Open the memory and read the names of its conversations."""
     agent, directory = sys.argv[1:]
     Path("/proc/self/clear_refs").write_text("5")
     before = peak_kib()

@@ -1,7 +1,7 @@
-"""A language model's server in a process of its own, so that its CPU is not that of whoever asks.
+"""A language model's server in a process of its own, so that its CPU is not counted as the agent's.
 
 `python -m benchmarks.model_process` prints its URL and ends with its standard input. The name of a model is the number of
-tokens of its answer; `GET /last` is the request before.
+tokens of its answer. `GET /last` returns the previous request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ END_S = 10.0
 
 @asynccontextmanager
 async def model_process() -> AsyncIterator[str]:
-    """Starts it; its URL."""
+    """Start the server, and yield its URL."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "benchmarks.model_process"), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )

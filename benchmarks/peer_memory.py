@@ -1,6 +1,6 @@
-"""In spade_llm's environment, `python peer_memory.py AGENT DIRECTORY ENTRIES`: the seconds of its additions, as JSON.
+"""Print the seconds of spade_llm's additions as JSON: `python peer_memory.py AGENT DIRECTORY ENTRIES`.
 
-The directory has a memory of so many entries already.
+It runs in spade_llm's environment. The directory has a memory of so many entries already.
 """
 
 import json

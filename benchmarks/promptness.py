@@ -1,6 +1,6 @@
-"""How soon a person sees that an agent works, and its first words, while a hundred conversations are busy.
+"""The time until a person sees "typing…" and the first words of an agent, while a hundred conversations are busy.
 
-Sender, agent and receiver share one process: a late loop makes everything late, so how late it was is measured too.
+Sender, agent and receiver share one process. A late event loop makes everything late, so its lateness is measured too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BETWEEN_S = 0.002
 
 @dataclass(frozen=True)
 class Waits:
-    """Seconds that people waited, in order, and how late the event loop was at most meanwhile."""
+    """Seconds that people waited, in ascending order, and the greatest lateness of the event loop."""
 
     waits_s: list[float]
     loop_late_s: float
@@ -42,7 +42,7 @@ class Waits:
 
 
 async def typing_waits(server: XmppServer, directory: Path) -> Waits:
-    """From each of a hundred questions to "typing…", while all of them are worked on."""
+    """Measure from each of a hundred questions to "typing…", while the agent works on all of them."""
     done = asyncio.Event()
 
     async def assist(request: Any, session: Any, response: Any) -> None:
@@ -64,7 +64,7 @@ async def typing_waits(server: XmppServer, directory: Path) -> Waits:
 
 
 async def first_words_waits(server: XmppServer, directory: Path) -> Waits:
-    """From a word that an agent writes into a new stream until it is seen, a hundred streams at once."""
+    """Measure from the first word that an agent writes into a stream until a person sees it, with a hundred streams at once."""
     done = asyncio.Event()
     said: dict[str, float] = {}
 
@@ -109,7 +109,7 @@ async def _first_words(person: StockClient, said: dict[str, float]) -> list[floa
 async def busy(
     assist: Any, server: XmppServer, directory: Path, *plugins: str
 ) -> AsyncIterator[tuple[Hosted, list[StockClient]]]:
-    """An agent that does what `assist` does, in as many conversations at once as are wanted, and people who are online."""
+    """Host an agent with this `assist`, with enough concurrency for all conversations, and people who are online."""
     accounts = await asyncio.gather(*(server.account() for _ in range(PEOPLE)))
     people = [StockClient(*account, server, plugins=plugins) for account in accounts]
     async with hosted(By(assist), server, directory, policy=ROOMY) as agent:

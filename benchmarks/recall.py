@@ -1,4 +1,4 @@
-"""How long an agent takes to recall something out of many documents, the call of the embedding model left out."""
+"""The time that an agent takes to recall something from many documents, without the call of the embedding model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _AT_ONCE = 1000
 
 @dataclass(frozen=True)
 class Recall:
-    """Milliseconds for one `session.recall` over so many documents; the first one after a start reads the vectors."""
+    """Milliseconds of one `session.recall` over so many documents. The first one after a start reads the vectors."""
 
     documents: int
     by_meaning_ms: float
@@ -43,7 +43,7 @@ class Recall:
 
 
 class _Instant:
-    """Gives vectors at once, each text its own: what is measured is everything else."""
+    """An embedding model that returns at once, so that everything else is measured. Each text gets its own vector."""
 
     model = "instant"
 
@@ -56,7 +56,7 @@ class _Instant:
 
 
 async def recall(documents: int, rounds: int) -> Recall:
-    """Fills a database and asks it, with questions of six words."""
+    """Fill a database, and search it with questions of six words."""
     chance = random.Random(1)
     with tempfile.TemporaryDirectory(prefix="benchmark-") as directory:
         database = await open_database(f"sqlite+aiosqlite:///{directory}/platform.db", "normal")
@@ -111,12 +111,12 @@ async def _fill(database: Database, documents: int, chance: random.Random) -> No
 
 
 def _text(chance: random.Random, words: int, least: int = 1) -> list[str]:
-    """Words as seldom and as common as those of a language (Zipf), from the rank `minimum` on."""
+    """Choose words as frequent as those of a language (Zipf), from the rank `least` on."""
     return [_word(int(least * (_WORDS / least) ** chance.random())) for _ in range(words)]
 
 
 @cache
 def _word(rank: int) -> str:
-    """Some letters, always the same for a rank."""
+    """Build a word of some letters, always the same for a rank."""
     letters = random.Random(rank)
     return "".join(letters.choices("etaoinshrdlucmfwyp", k=letters.randint(4, 9)))

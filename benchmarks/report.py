@@ -1,4 +1,4 @@
-"""The figures as lines for people: tables, targets, and where it was measured."""
+"""The figures as lines for people: tables, targets, and the machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DISTRIBUTIONS = ("spade", "slixmpp-multiplatform", "pydantic", "SQLAlchemy")
 
 @dataclass(frozen=True)
 class Target:
-    """A figure beside what it should be."""
+    """A figure and its target."""
 
     name: str
     value: float
@@ -37,7 +37,7 @@ class Target:
 
     @property
     def is_reached(self) -> bool:
-        """Whether it is as good as it should be."""
+        """True if the figure reaches its target."""
         return self.value >= self.target if self.bound == "at least" else self.value <= self.target
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class Target:
 
 
 def speed_targets(measured: Mapping[str, Measured]) -> list[Target]:
-    """Those of the hosted agent with every promise kept, against slixmpp in the same run."""
+    """Build the targets of the hosted agent with full durability, against slixmpp in the same run."""
     ours = measured["hosted"]
     return [
         Target("answers/s against slixmpp", ours.answers_ratio, "at least", 0.8),
@@ -58,7 +58,7 @@ def speed_targets(measured: Mapping[str, Measured]) -> list[Target]:
 
 
 def footprint_targets(footprint: Footprint) -> list[Target]:
-    """Memory of one more agent. Of idle CPU none should be measurable: a tenth of a percent, which is 5 ms in 5 s."""
+    """Build the targets for one more agent. Idle CPU below a tenth of a percent, which is 5 ms in 5 s, cannot be measured."""
     return [
         Target("memory of a further agent", footprint.online_kib, "at most", 600, " KiB"),
         Target("idle CPU of all of them", footprint.idle_percent, "at most", 0.1, " % of a core"),
@@ -66,7 +66,7 @@ def footprint_targets(footprint: Footprint) -> list[Target]:
 
 
 def promptness_targets(typing: Waits, words: Waits) -> list[Target]:
-    """What a person sees, with a hundred busy conversations: typing between 200 and 300 ms, first words within 50 ms."""
+    """Build the targets with a hundred busy conversations: typing between 200 and 300 ms, first words within 50 ms."""
     return [
         Target("typing, the soonest", typing.waits_s[0] * 1e3, "at least", 200, " ms"),
         Target("typing, the latest", typing.waits_s[-1] * 1e3, "at most", 300, " ms"),
@@ -76,8 +76,10 @@ def promptness_targets(typing: Waits, words: Waits) -> list[Target]:
 
 
 def memory_targets(measured: MemoryMeasured) -> list[Target]:
-    """Adding costs the same however much there is, and far less than rewriting the file does, as spade_llm does, without
-    syncing it. One at a time the disk decides: a sync is most of an addition that survives a power cut.
+    """Build the targets of the interaction memory.
+
+    An addition costs the same at each size, and far less than spade_llm's, which rewrites the file without syncing it. For
+    single additions the disk decides: a sync is most of an addition that survives a power cut.
     """
     targets = []
     for way, by_size in measured.add_us.items():
@@ -94,7 +96,7 @@ def memory_targets(measured: MemoryMeasured) -> list[Target]:
 
 
 def memory_lines(measured: MemoryMeasured) -> list[str]:
-    """A line for each way to add, a column for each size."""
+    """Build a line for each way to add, with a column for each size."""
     [sizes] = {tuple(by_size) for by_size in measured.add_us.values()}
     lines = [f"  {'µs an addition, at entries':27}" + "".join(f"{size:>10,}" for size in sizes)]
     lines += [f"  {way:27}" + "".join(f"{us:10.1f}" for us in by_size.values()) for way, by_size in measured.add_us.items()]
@@ -105,12 +107,12 @@ def memory_lines(measured: MemoryMeasured) -> list[str]:
 
 
 def recall_targets(recall: Recall) -> list[Target]:
-    """Of what a turn waits for when its agent recalls something."""
+    """Build the target for the time that a turn waits for a recall."""
     return [Target(f"recall over {recall.documents:,} documents", recall.by_meaning_ms, "at most", 10, " ms")]
 
 
 def recall_lines(recall: Recall) -> list[str]:
-    """What recalling takes."""
+    """Build the lines of the times of a recall."""
     return [
         f"  by meaning {recall.by_meaning_ms:.2f} ms (p99 {recall.by_meaning_p99_ms:.1f}), by words {recall.by_words_ms:.2f};"
         f" the first after a start {recall.first_ms:.0f} ms"
@@ -118,7 +120,7 @@ def recall_lines(recall: Recall) -> list[str]:
 
 
 def speed_table(measured: Mapping[str, Measured]) -> list[str]:
-    """A line for each echo agent, with ratios to slixmpp."""
+    """Build a line for each echo agent, with ratios to slixmpp."""
     lines = [
         f"  {'':27}{'64 in flight':>41}{'one in flight':>28}",
         f"  {'echo agent':27}{'answers/s':>10}{'ratio':>7}{'agent CPU/answer':>17}{'ratio':>7}{'p50':>9}{'ratio':>7}{'p99':>9}",
@@ -134,7 +136,7 @@ def speed_table(measured: Mapping[str, Measured]) -> list[str]:
 
 
 def footprint_lines(footprint: Footprint) -> list[str]:
-    """What further agents cost."""
+    """Build the lines of the cost of further agents."""
     return [
         f"  {footprint.online_kib:.0f} KiB for each that is online, {footprint.answered_kib:.0f} KiB when it has answered once",
         f"  {footprint.idle_percent:.3f} % of a core for all of them together while idle",
@@ -142,7 +144,7 @@ def footprint_lines(footprint: Footprint) -> list[str]:
 
 
 def promptness_lines(typing: Waits, words: Waits) -> list[str]:
-    """How long people waited."""
+    """Build the lines of the times that people waited."""
     named = (("typing after a message", typing), ("first words after the agent said them", words))
     return [
         f"  {name}: {waits.waits_s[0] * 1e3:.0f} to {waits.waits_s[-1] * 1e3:.0f} ms, median {waits.median_s * 1e3:.0f} ms"
@@ -152,7 +154,7 @@ def promptness_lines(typing: Waits, words: Waits) -> list[str]:
 
 
 async def server_version(server: XmppServer) -> str:
-    """What it says of itself (XEP-0092); asking Debian's prosody for its version would start another."""
+    """Ask the server for its version (XEP-0092); Debian's command `prosody` would start another server."""
     login = await server.account()
     async with StockClient(*login, server, plugins=["xep_0092"]) as client:
         answer = await client.xmpp.plugin["xep_0092"].get_version(server.domain, timeout=5)
@@ -161,7 +163,7 @@ async def server_version(server: XmppServer) -> str:
 
 
 def machine() -> dict[str, str | int | float]:
-    """Where it was measured. `fsync_ms` is what the disk takes to keep a page, the price of `synchronous=FULL`."""
+    """Describe the machine. `fsync_ms` is the time of the disk to store a page, the price of `synchronous=FULL`."""
     information = Path("/proc/cpuinfo").read_text().splitlines()
     models = (line.partition(":")[2].strip() for line in information if line.startswith("model name"))
     return {

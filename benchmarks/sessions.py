@@ -1,4 +1,4 @@
-"""What a session costs that has become long, and how many turns a second are made durable: SQLite, in a temporary directory."""
+"""The cost of a long session, and the durable turns per second, on SQLite in a temporary directory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ BODY = {"input": {"query": "What is the weather in Valencia today?"}, "output": 
 
 @dataclass(frozen=True, slots=True)
 class SessionLoad:
-    """How long sessions are, how often each thing is done in a round, and how many turns are stored for the throughput."""
+    """The lengths of the sessions, the rounds, the repetitions in a round, and the turns that are stored for the throughput."""
 
     sizes: tuple[int, int]
     rounds: int
@@ -51,7 +51,7 @@ class SessionLoad:
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """Medians in microseconds by what is done, for the shorter and the longer session; and durable turns a second."""
+    """Medians in microseconds by operation, for the shorter and the longer session, and durable turns per second."""
 
     sizes: tuple[int, int]
     medians_us: dict[str, tuple[float, float]]
@@ -60,7 +60,7 @@ class Sessions:
 
 
 def measure(load: SessionLoad) -> Sessions:
-    """Both sessions side by side, in turns; then both ways to store."""
+    """Measure both sessions side by side, in turns, then both ways to store."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as directory:
         paths = [Path(directory) / f"{size}.db" for size in load.sizes]
         for path, size in zip(paths, load.sizes, strict=True):
@@ -74,7 +74,7 @@ def measure(load: SessionLoad) -> Sessions:
 
 
 def targets(measured: Sessions) -> list[Target]:
-    """Flat, and at least five times a commit per turn."""
+    """Build the targets: constant cost, and at least five times the throughput of a commit per turn."""
     flat = [
         Target(f"{what} at {measured.sizes[1]:,} turns against {measured.sizes[0]:,}", long / short, "at most", 1.3)
         for what, (short, long) in measured.medians_us.items()
@@ -84,7 +84,7 @@ def targets(measured: Sessions) -> list[Target]:
 
 
 def lines(measured: Sessions) -> list[str]:
-    """The figures for people."""
+    """Build the lines of the figures."""
     short, long = measured.sizes
     head = f"  {'':32}{f'{short:,} turns':>18}{f'{long:,} turns':>18}{'ratio':>7}"
     rows = [f"  {what:32}{a:15.0f} µs{b:15.0f} µs{b / a:7.2f}" for what, (a, b) in measured.medians_us.items()]
@@ -197,7 +197,7 @@ async def _grouped(path: Path, turns: int) -> float:
 
 
 def _one_by_one(path: Path, turns: int) -> float:
-    """The same rows by the same statements, in one transaction a turn, without anything around them."""
+    """Write the same rows by the same statements, in one transaction a turn, without anything around them."""
     asyncio.run(_fill(path, 0))
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode=WAL")

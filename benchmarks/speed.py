@@ -1,4 +1,4 @@
-"""How fast the echo agents are: all are online at once and loaded in turn, so that the machine's noise hits them alike."""
+"""The speed of the echo agents. All are online at once and loaded in turn, so that noise of the machine affects all alike."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ IN_FLIGHT = 64
 THREADS = 50
 RAW = "slixmpp"
 ROUND_S = 120.0
-"""The most that one agent may take in one round."""
+"""The most seconds that one agent may take in one round."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """In each round every agent is asked so many messages, 64 in flight, and pings, one by one; before the first too."""
+    """The load of a round: each agent gets so many messages, 64 in flight, then pings, one by one.
+
+    An extra round before the first is the warm-up.
+    """
 
     rounds: int
     messages: int
@@ -35,7 +38,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Round:
-    """One echo agent in one round: answers a second and agent CPU an answer at 64 in flight, latencies at one in flight."""
+    """One echo agent in one round: replies a second and CPU a reply at 64 in flight, latencies at one in flight."""
 
     answers_per_s: float
     cpu_us: float
@@ -49,7 +52,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Measured:
-    """One echo agent: the medians of its rounds, and of its ratios to slixmpp in the same round. p99 is that of all pings."""
+    """One echo agent: medians of its rounds, and of its ratios to slixmpp in the same round. p99 is that of all pings."""
 
     answers_per_s: float
     answers_ratio: float
@@ -61,7 +64,7 @@ class Measured:
 
 
 def medians(rounds: Mapping[str, list[Round]]) -> dict[str, Measured]:
-    """What the rounds of every agent come to."""
+    """Build the medians of the rounds of each agent."""
     return {kind: _measured(ours, rounds[RAW]) for kind, ours in rounds.items()}
 
 
@@ -80,7 +83,7 @@ def _measured(ours: list[Round], raw: list[Round]) -> Measured:
 
 
 async def side_by_side(server: XmppServer, load: Load) -> Mapping[str, list[Round]]:
-    """Every kind of agent, its rounds. Each has an order of its own, since whoever comes twice in a row finds caches warm."""
+    """Run the rounds of each kind of agent, in a random order: the same agent twice in a row would find warm caches."""
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(StockClient(*await server.account(), server))
         echoes = []
@@ -101,7 +104,7 @@ async def side_by_side(server: XmppServer, load: Load) -> Mapping[str, list[Roun
 
 
 class _Echo:
-    """An agent of one kind, and a client that talks with it."""
+    """An agent of one kind, and a client that talks to it."""
 
     def __init__(self, kind: str, agent: AgentProcess, jid: str, client: StockClient) -> None:
         self.kind = kind
@@ -111,7 +114,7 @@ class _Echo:
         self._numbers = count()
 
     async def reached(self) -> None:
-        """Asks until there is an answer: a server may take a moment after the login to hand messages over."""
+        """Ask until there is a reply: a server may need a moment after the login to deliver messages."""
         for _ in range(5):
             with suppress(TimeoutError):
                 await self._client.ask("hello", self._jid, timeout_s=3.0)
@@ -119,7 +122,7 @@ class _Echo:
         raise RuntimeError(f"{self._jid} does not answer")
 
     async def round(self, load: Load) -> Round:
-        """Loads the agent once."""
+        """Load the agent once."""
         async with asyncio.timeout(ROUND_S):
             cpu_s = await self._agent.cpu_s()
             duration_s = await self._many_in_flight(load.messages)
@@ -137,7 +140,7 @@ class _Echo:
         return latency_s * 1e3
 
     async def _many_in_flight(self, messages: int) -> float:
-        """The seconds until all is answered, with 64 in flight over 50 threads; each has to be answered exactly once."""
+        """Return the seconds until all is answered, with 64 in flight over 50 threads. Each message must get one reply."""
         room = asyncio.Semaphore(IN_FLIGHT)
         numbers = [next(self._numbers) for _ in range(messages)]
         open_ = {f"message {number}." for number in numbers}
