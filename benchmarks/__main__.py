@@ -66,7 +66,7 @@ FULL_LLM_OVERHEAD, QUICK_LLM_OVERHEAD = (10_000, 30), (50, 2)
 
 
 @contextmanager
-def running(name: str) -> Iterator[XmppServer]:
+def run_server(name: str) -> Iterator[XmppServer]:
     """Start a server with its archive off."""
     with (
         tempfile.TemporaryDirectory(prefix="benchmark-") as directory,
@@ -77,24 +77,24 @@ def running(name: str) -> Iterator[XmppServer]:
 
 def speed(name: str, load: Load) -> tuple[dict[str, Any], list[Target]]:
     """Measure the echo agents on one server, print the results, and return figures and targets."""
-    with running(name) as server:
-        server_is = asyncio.run(server_version(server))
-        print(f"{server_is}, archive off", flush=True)
+    with run_server(name) as server:
+        server_name = asyncio.run(server_version(server))
+        print(f"{server_name}, archive off", flush=True)
         rounds = asyncio.run(side_by_side(server, load))
     measured = medians(rounds)
     targets = speed_targets(measured)
     print("\n".join([*speed_table(measured), *map(str, targets)]), end="\n\n", flush=True)
     return {
-        "version": server_is,
-        "measured": {kind: asdict(m) for kind, m in measured.items()},
-        "rounds": {kind: [asdict(one) for one in all_] for kind, all_ in rounds.items()},
+        "version": server_name,
+        "measured": {kind: asdict(figures) for kind, figures in measured.items()},
+        "rounds": {kind: [asdict(round_) for round_ in kind_rounds] for kind, kind_rounds in rounds.items()},
         "targets": [_target(target) for target in targets],
     }, targets
 
 
 def footprint(name: str, count: int, idle_s: float) -> tuple[dict[str, Any], list[Target]]:
     """Measure the footprint of further agents in one process, and report like `speed`."""
-    with running(name) as server:
+    with run_server(name) as server:
         print(f"{count} further hosted agents in one process with one TLS context, on {name}", flush=True)
         measured = asyncio.run(measure_footprint(server, count, idle_s))
     targets = footprint_targets(measured)
@@ -104,7 +104,7 @@ def footprint(name: str, count: int, idle_s: float) -> tuple[dict[str, Any], lis
 
 def promptness(name: str) -> tuple[dict[str, Any], list[Target]]:
     """Measure the waiting time of people, with a hundred busy conversations, and report like `speed`."""
-    with running(name) as server, tempfile.TemporaryDirectory(prefix="benchmark-") as directory:
+    with run_server(name) as server, tempfile.TemporaryDirectory(prefix="benchmark-") as directory:
         print(f"what people see with 100 busy conversations, on {name}", flush=True)
         typing = asyncio.run(typing_waits(server, Path(directory)))
         words = asyncio.run(first_words_waits(server, Path(directory)))
@@ -135,7 +135,7 @@ def sessions(load: SessionLoad) -> tuple[dict[str, Any], list[Target]]:
     return {**asdict(measured), "targets": [_target(target) for target in targets]}, targets
 
 
-def recalled(documents: int, rounds: int) -> tuple[dict[str, Any], list[Target]]:
+def measure_recall(documents: int, rounds: int) -> tuple[dict[str, Any], list[Target]]:
     """Measure `session.recall` in this process, and report like `speed`."""
     print(f"session.recall over {documents:,} documents of 80 words, vectors of 384 values, without the call of the model")
     measured = asyncio.run(recall(documents, rounds))
@@ -165,51 +165,51 @@ def main() -> int:
         "--only", choices=(*SERVERS, FOOTPRINT, PROMPTNESS, MEMORY, SESSIONS, RECALL, LLM_OVERHEAD), help="one part only"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures of every round as JSON too")
-    chosen = parser.parse_args()
-    load, count, idle_s = QUICK if chosen.quick else FULL
+    arguments = parser.parse_args()
+    load, count, idle_s = QUICK if arguments.quick else FULL
 
-    there = [name for name, (installed, _) in SERVERS.items() if installed()]
-    if chosen.only not in (MEMORY, SESSIONS, RECALL, LLM_OVERHEAD):
+    available = [name for name, (installed, _) in SERVERS.items() if installed()]
+    if arguments.only not in (MEMORY, SESSIONS, RECALL, LLM_OVERHEAD):
         for name in SERVERS:
-            if name not in there:
+            if name not in available:
                 print(f"{name} is not installed; `make servers` enables this measurement", file=sys.stderr)
-        if not there or chosen.only in SERVERS.keys() - set(there):
+        if not available or arguments.only in SERVERS.keys() - set(available):
             return 1
-    here = machine()
-    print(", ".join(f"{name} {value}" for name, value in here.items()))
-    figures: dict[str, Any] = {"machine": here, "load": asdict(load), "speed": {}, PROMPTNESS: {}}
+    host = machine()
+    print(", ".join(f"{name} {value}" for name, value in host.items()))
+    figures: dict[str, Any] = {"machine": host, "load": asdict(load), "speed": {}, PROMPTNESS: {}}
     targets: list[Target] = []
-    if chosen.only in (None, *SERVERS):
+    if arguments.only in (None, *SERVERS):
         print(
             f"{load.rounds} rounds, in each every agent in turn: {load.messages} messages, {IN_FLIGHT} in flight over {THREADS}"
             f" threads, then {load.pings} one by one.\nMedians of the rounds; ratios to slixmpp in the same round\n"
         )
-    for name in there:
-        if chosen.only in (None, name):
-            figures["speed"][name], found = speed(name, load)
-            targets += found
-    if chosen.only in (None, FOOTPRINT):
-        figures[FOOTPRINT], found = footprint(there[-1], count, idle_s)
-        targets += found
-    if chosen.only in (None, PROMPTNESS):
-        for name in there:
-            figures[PROMPTNESS][name], found = promptness(name)
-            targets += found
-    if chosen.only in (None, MEMORY):
-        figures[MEMORY], found = memory(QUICK_MEMORY if chosen.quick else FULL_MEMORY)
-        targets += found
-    if chosen.only in (None, SESSIONS):
-        figures[SESSIONS], found = sessions(QUICK_SESSIONS if chosen.quick else FULL_SESSIONS)
-        targets += found
-    if chosen.only in (None, RECALL):
-        figures[RECALL], found = recalled(*(QUICK_RECALL if chosen.quick else FULL_RECALL))
-        targets += found
-    if chosen.only in (None, LLM_OVERHEAD):
-        figures[LLM_OVERHEAD], found = llm_overhead(*(QUICK_LLM_OVERHEAD if chosen.quick else FULL_LLM_OVERHEAD))
-        targets += found
+    for name in available:
+        if arguments.only in (None, name):
+            figures["speed"][name], part_targets = speed(name, load)
+            targets += part_targets
+    if arguments.only in (None, FOOTPRINT):
+        figures[FOOTPRINT], part_targets = footprint(available[-1], count, idle_s)
+        targets += part_targets
+    if arguments.only in (None, PROMPTNESS):
+        for name in available:
+            figures[PROMPTNESS][name], part_targets = promptness(name)
+            targets += part_targets
+    if arguments.only in (None, MEMORY):
+        figures[MEMORY], part_targets = memory(QUICK_MEMORY if arguments.quick else FULL_MEMORY)
+        targets += part_targets
+    if arguments.only in (None, SESSIONS):
+        figures[SESSIONS], part_targets = sessions(QUICK_SESSIONS if arguments.quick else FULL_SESSIONS)
+        targets += part_targets
+    if arguments.only in (None, RECALL):
+        figures[RECALL], part_targets = measure_recall(*(QUICK_RECALL if arguments.quick else FULL_RECALL))
+        targets += part_targets
+    if arguments.only in (None, LLM_OVERHEAD):
+        figures[LLM_OVERHEAD], part_targets = llm_overhead(*(QUICK_LLM_OVERHEAD if arguments.quick else FULL_LLM_OVERHEAD))
+        targets += part_targets
     print(f"{sum(target.is_reached for target in targets)} of {len(targets)} targets are reached")
-    if chosen.json is not None:
-        chosen.json.write_text(json.dumps(figures, indent=2))
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(figures, indent=2))
     return 0
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.support.servers.server import XmppServer
 
-from .agents import KINDS, Place, Start
+from .agents import KINDS, Environment, Start
 
 ANSWER_S = 30.0
 END_S = 10.0
@@ -50,12 +50,12 @@ class AgentProcess:
             async with asyncio.timeout(ANSWER_S):
                 answer = await self._answers.readline()
         except (TimeoutError, ConnectionError) as error:
-            raise RuntimeError(f"{command.split()[0]}: {error!r}\n{self._said()}") from error
+            raise RuntimeError(f"{command.split()[0]}: {error!r}\n{self._read_output()}") from error
         if not answer:
-            raise RuntimeError(f"{command.split()[0]}: the agent's process has ended\n{self._said()}")
+            raise RuntimeError(f"{command.split()[0]}: the agent's process has ended\n{self._read_output()}")
         return answer.decode().strip()
 
-    def _said(self) -> str:
+    def _read_output(self) -> str:
         return self._log.read_text(errors="replace")[-2000:]
 
 
@@ -65,17 +65,17 @@ async def agent_process(kind: str, server: XmppServer) -> AsyncIterator[AgentPro
     with tempfile.TemporaryDirectory(prefix="benchmark-") as directory:
         log = Path(directory, "output.log")
         arguments = (kind, server.host, str(server.port), str(server.ca_file), directory)
-        said = os.open(log, os.O_WRONLY | os.O_CREAT, 0o600)
+        output = os.open(log, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *("-m", "benchmarks.agent_process", *arguments),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
-                stderr=said,
+                stderr=output,
             )
         finally:
-            os.close(said)
+            os.close(output)
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -93,7 +93,7 @@ async def agent_process(kind: str, server: XmppServer) -> AsyncIterator[AgentPro
 async def _main(kind: str, host: str, port: str, ca_file: str, directory: str) -> None:
     commands = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
-    async with KINDS[kind](Place(host, int(port), Path(ca_file), Path(directory))) as start:
+    async with KINDS[kind](Environment(host, int(port), Path(ca_file), Path(directory))) as start:
         while line := await commands.readline():
             print(await _answer(line.decode().split(), start), flush=True)
 

@@ -21,7 +21,7 @@ Start: TypeAlias = Callable[[str, str], Awaitable[None]]
 
 
 @dataclass(frozen=True)
-class Place:
+class Environment:
     """The server, and a directory for the data of an agent."""
 
     host: str
@@ -31,16 +31,16 @@ class Place:
 
 
 @asynccontextmanager
-async def raw(place: Place) -> AsyncIterator[Start]:
+async def raw(environment: Environment) -> AsyncIterator[Start]:
     """Run bare slixmpp clients: the event `message`, no stream management, nothing stored."""
     import slixmpp
 
     clients: list[Any] = []
-    context = ssl.create_default_context(cafile=place.ca_file)
+    context = ssl.create_default_context(cafile=environment.ca_file)
 
     async def start(jid: str, password: str) -> None:
         client = slixmpp.ClientXMPP(f"{jid}/agent", password)
-        client.enable_direct_tls = False  # else the first attempt is one that a STARTTLS port cannot answer
+        client.enable_direct_tls = False  # otherwise the first attempt is direct TLS, which a STARTTLS port cannot answer
         client.ssl_context = context
         online = asyncio.Event()
 
@@ -50,7 +50,7 @@ async def raw(place: Place) -> AsyncIterator[Start]:
 
         client.add_event_handler("session_start", lambda _: online.set())
         client.add_event_handler("message", answer)
-        client.connect(place.host, place.port)
+        client.connect(environment.host, environment.port)
         clients.append(client)
         await online.wait()
         client.send_presence()
@@ -62,7 +62,7 @@ async def raw(place: Place) -> AsyncIterator[Start]:
 
 
 @asynccontextmanager
-async def spade(place: Place) -> AsyncIterator[Start]:
+async def spade(environment: Environment) -> AsyncIterator[Start]:
     """Run SPADE agents as in SPADE's manual: a CyclicBehaviour that receives and replies, nothing stored."""
     policy = asyncio.get_event_loop_policy()
     from spade.agent import Agent
@@ -78,20 +78,20 @@ async def spade(place: Place) -> AsyncIterator[Start]:
 
     class EchoAgent(Agent):  # type: ignore[misc]  # as above
         async def _async_connect(self) -> None:
-            # SPADE knows no other host than the JID's domain.
+            # SPADE only connects to the host of the JID's domain.
             online = asyncio.Event()
             self.client.add_event_handler("session_start", lambda _: online.set())
             self.client.add_event_handler("message", self._message_received)
             self.client.enable_direct_tls = False
-            self.client.connect(host=place.host, port=place.port)
+            self.client.connect(host=environment.host, port=environment.port)
             await online.wait()
 
         async def setup(self) -> None:
             self.add_behaviour(Echo())
 
     async def start(jid: str, password: str) -> None:
-        agent = EchoAgent(f"{jid}/agent", password, port=place.port)
-        asyncio.set_event_loop_policy(policy)  # its container sets uvloop's for the whole process
+        agent = EchoAgent(f"{jid}/agent", password, port=environment.port)
+        asyncio.set_event_loop_policy(policy)  # SPADE's container sets that of uvloop for the whole process
         await agent.start(auto_register=False)
         agents.append(agent)
 
@@ -103,7 +103,7 @@ async def spade(place: Place) -> AsyncIterator[Start]:
 
 
 @asynccontextmanager
-async def hosted(place: Place, durability: Literal["full", "normal"] = "full") -> AsyncIterator[Start]:
+async def hosted(environment: Environment, durability: Literal["full", "normal"] = "full") -> AsyncIterator[Start]:
     """Run our agents: stream management, storage before acknowledgement, one transaction a turn.
 
     All share one endpoint and one database.
@@ -119,8 +119,8 @@ async def hosted(place: Place, durability: Literal["full", "normal"] = "full") -
     from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
     from spade_coreason.xmpp.host import HostedAgent
 
-    endpoint = ServerEndpoint(place.host, place.port, ca_file=place.ca_file)
-    database = await open_database(f"sqlite+aiosqlite:///{place.directory}/platform.db", durability)
+    endpoint = ServerEndpoint(environment.host, environment.port, ca_file=environment.ca_file)
+    database = await open_database(f"sqlite+aiosqlite:///{environment.directory}/platform.db", durability)
     agents: list[HostedAgent] = []
 
     async def start(jid: str, password: str) -> None:
@@ -139,7 +139,7 @@ async def hosted(place: Place, durability: Literal["full", "normal"] = "full") -
         await database.close()
 
 
-KINDS: dict[str, Callable[[Place], AbstractAsyncContextManager[Start]]] = {
+KINDS: dict[str, Callable[[Environment], AbstractAsyncContextManager[Start]]] = {
     "slixmpp": raw,
     "SPADE": spade,
     "hosted": hosted,

@@ -36,18 +36,18 @@ async def measure_footprint(server: XmppServer, count: int, idle_s: float) -> Fo
         logins = [await server.account() for _ in range(count + 1)]
         guest = await server.account()
         async with agent_process("hosted", server) as agents, StockClient(*guest, server) as client:
-            # The first pays for what all share.
+            # The first agent loads everything that all share.
             await agents.start(*logins[0])
             await client.ask("hello", logins[0][0])
-            before = await agents.memory_kib()
+            base_kib = await agents.memory_kib()
             for login in logins[1:]:
                 await agents.start(*login)
-            online = await agents.memory_kib()
-            idle = await _idle_share(agents, idle_s)
+            online_kib = await agents.memory_kib()
+            idle_share = await _idle_share(agents, idle_s)
             for jid, _ in logins[1:]:
                 await client.ask("hello", jid)
-            answered = await agents.memory_kib()
-    return Footprint(count, (online - before) / count, (answered - before) / count, idle * 100)
+            answered_kib = await agents.memory_kib()
+    return Footprint(count, (online_kib - base_kib) / count, (answered_kib - base_kib) / count, idle_share * 100)
 
 
 async def _idle_share(agents: AgentProcess, seconds: float) -> float:

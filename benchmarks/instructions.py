@@ -45,41 +45,41 @@ class _Client:
     def __init__(self) -> None:
         self._reader = StreamReader()
         self._reader.read(b"<stream:stream xmlns='jabber:client' xmlns:stream='http://etherx.jabber.org/streams'>")
-        self._room = asyncio.Semaphore(IN_FLIGHT)
+        self._slots = asyncio.Semaphore(IN_FLIGHT)
         self._unacknowledged: list[OutboundStanza] = []
-        self._said = 0
+        self._message_count = 0
 
-    def take(self, stanzas: list[str]) -> None:
+    def receive(self, stanzas: list[str]) -> None:
         """Receive stanzas of the agent."""
         for stanza in stanzas:
-            self._room.release()
+            self._slots.release()
             if isinstance(stanza, OutboundStanza):
                 self._unacknowledged.append(stanza)
         if len(self._unacknowledged) >= _ACKNOWLEDGED_AT_ONCE:
-            for answered in self._unacknowledged:
-                answered.acknowledge()
+            for reply in self._unacknowledged:
+                reply.acknowledge()
             self._unacknowledged.clear()
 
-    async def talk(self, door: InboundGateway, messages: int) -> None:
+    async def talk(self, gateway: InboundGateway, messages: int) -> None:
         """Send messages, and return when all are answered."""
         for _ in range(messages // AT_ONCE):
             for _ in range(AT_ONCE):
-                await self._room.acquire()
+                await self._slots.acquire()
             for stanza in self._messages():
-                door.receive_stanza(stanza)
+                gateway.receive_stanza(stanza)
             await asyncio.sleep(0)
         for _ in range(IN_FLIGHT):
-            await self._room.acquire()
+            await self._slots.acquire()
         for _ in range(IN_FLIGHT):
-            self._room.release()
+            self._slots.release()
 
     def _messages(self) -> list[Element]:
         text = ""
         for _ in range(AT_ONCE):
-            self._said += 1
+            self._message_count += 1
             text += (
-                f"<message to='{AGENT}' from='user@localhost/x' type='chat' id='m{self._said}'>"
-                f"<body>message {self._said}.</body><thread>thread-{self._said % THREADS}</thread></message>"
+                f"<message to='{AGENT}' from='user@localhost/x' type='chat' id='m{self._message_count}'>"
+                f"<body>message {self._message_count}.</body><thread>thread-{self._message_count % THREADS}</thread></message>"
             )
         return self._reader.read(text.encode())
 
@@ -91,14 +91,14 @@ async def _main(messages: int) -> None:
         policy = Policy(rules=Rules(max_interactions=0))
         runner = Runner(EchoAgent(AgentDefinition.simple("echo")), AGENT, AgentRepository(database, AGENT), policy)
         client = _Client()
-        door = InboundGateway(runner, OpenRequests(), AccessPolicy(AGENT), client.take)
-        await runner.open(client.take)
-        await client.talk(door, WARM_UP)
+        gateway = InboundGateway(runner, OpenRequests(), AccessPolicy(AGENT), client.receive)
+        await runner.open(client.receive)
+        await client.talk(gateway, WARM_UP)
         tune_gc()
         _control("--instr=on")
-        await client.talk(door, IN_FLIGHT)
+        await client.talk(gateway, IN_FLIGHT)
         _control("--zero")
-        await client.talk(door, messages)
+        await client.talk(gateway, messages)
         _control("--dump")
         await runner.drain(5.0)
         await runner.close()
@@ -119,11 +119,11 @@ def measure(profile: Path, messages: int = MESSAGES) -> dict[str, float]:
         check=True,
         env={**os.environ, "PYTHONHASHSEED": "1"},
     )
-    counted = {}
+    instructions = {}
     for file in sorted(profile.parent.glob(f"{profile.name}.1-*")):
         if (totals := re.search(r"^totals: (\d+)$", file.read_text(), re.M)) is not None and int(totals[1]) > messages * 1000:
-            counted[file.name] = int(totals[1]) / messages
-    return counted
+            instructions[file.name] = int(totals[1]) / messages
+    return instructions
 
 
 if __name__ == "__main__":

@@ -87,18 +87,18 @@ async def measure(turns: int, rounds: int) -> LLMOverhead:
             memory = AgentInteractionMemory("bench@localhost", directory)
             await memory.aadd_information("one", "User prefers JSON")
             agents = {name: _build_agent(name, url, memory) for name in (SHORT, LONG)}
-            works: dict[str, Callable[[], Awaitable[None]]] = {}
+            operations: dict[str, Callable[[], Awaitable[None]]] = {}
             for name, agent in agents.items():
-                works[f"ours {name}"] = ours = _build_agent_turn(agent)
+                operations[f"ours {name}"] = ours = _build_agent_turn(agent)
                 await ours()
-                works[f"bare {name}"] = _build_bare_stream(client, await _load_last_request(url))
-            found = await _side_by_side(works, rounds)
-            grown = await _measure_growth(works[f"ours {SHORT}"], turns)
+                operations[f"bare {name}"] = _build_bare_stream(client, await _load_last_request(url))
+            medians = await _side_by_side(operations, rounds)
+            grown = await _measure_growth(operations[f"ours {SHORT}"], turns)
             for agent in agents.values():
                 await agent.shutdown()
-    more = int(LONG) - int(SHORT)
-    each = {kind: (found[f"{kind} {LONG}"] - found[f"{kind} {SHORT}"]) / more for kind in ("bare", "ours")}
-    return LLMOverhead(turns, found[f"bare {SHORT}"], found[f"ours {SHORT}"], each["bare"], each["ours"], grown)
+    tokens = int(LONG) - int(SHORT)
+    per_token = {kind: (medians[f"{kind} {LONG}"] - medians[f"{kind} {SHORT}"]) / tokens for kind in ("bare", "ours")}
+    return LLMOverhead(turns, medians[f"bare {SHORT}"], medians[f"ours {SHORT}"], per_token["bare"], per_token["ours"], grown)
 
 
 def targets(measured: LLMOverhead) -> list[Target]:
@@ -118,30 +118,30 @@ def lines(measured: LLMOverhead) -> list[str]:
     ]
 
 
-async def _side_by_side(works: dict[str, Callable[[], Awaitable[None]]], rounds: int) -> dict[str, float]:
-    taken: dict[str, list[float]] = {name: [] for name in works}
-    for work in works.values():
+async def _side_by_side(operations: dict[str, Callable[[], Awaitable[None]]], rounds: int) -> dict[str, float]:
+    durations_us: dict[str, list[float]] = {name: [] for name in operations}
+    for operation in operations.values():
         for _ in range(_WARM):
-            await work()
+            await operation()
     for _ in range(rounds):
-        for name, work in works.items():
+        for name, operation in operations.items():
             gc.collect()
             begin = time.process_time()
             for _ in range(_BATCH):
-                await work()
-            taken[name].append((time.process_time() - begin) / _BATCH * 1e6)
-    return {name: statistics.median(durations) for name, durations in taken.items()}
+                await operation()
+            durations_us[name].append((time.process_time() - begin) / _BATCH * 1e6)
+    return {name: statistics.median(durations) for name, durations in durations_us.items()}
 
 
-async def _measure_growth(work: Callable[[], Awaitable[None]], turns: int) -> int:
-    first = 0
+async def _measure_growth(operation: Callable[[], Awaitable[None]], turns: int) -> int:
+    before_kib = 0
     for number in range(turns):
-        await work()
+        await operation()
         if number == turns // 10:
             gc.collect()
-            first = resident_kib()
+            before_kib = resident_kib()
     gc.collect()
-    return resident_kib() - first
+    return resident_kib() - before_kib
 
 
 def _build_agent(model: str, url: str, memory: AgentInteractionMemory) -> LLMAgent:
@@ -153,25 +153,25 @@ def _build_agent_turn(agent: LLMAgent) -> Callable[[], Awaitable[None]]:
     session: Any = _Session()
     response: Any = _Handler()
 
-    async def work() -> None:
+    async def operation() -> None:
         metadata = {"conversation_id": "one"}
         request = AgentRequest(session_id=uuid4(), payload={"query": "And tomorrow?"}, metadata=metadata)
         await agent.assist(request, session, response)
 
-    return work
+    return operation
 
 
-def _build_bare_stream(client: openai.AsyncOpenAI, asked: dict[str, Any]) -> Callable[[], Awaitable[None]]:
-    async def work() -> None:
-        async with await client.chat.completions.create(**asked) as stream:
+def _build_bare_stream(client: openai.AsyncOpenAI, request: dict[str, Any]) -> Callable[[], Awaitable[None]]:
+    async def operation() -> None:
+        async with await client.chat.completions.create(**request) as stream:
             async for chunk in stream:
                 if chunk.choices:
                     _ = chunk.choices[0].delta.content
 
-    return work
+    return operation
 
 
 async def _load_last_request(url: str) -> dict[str, Any]:
     async with ClientSession() as session, session.get(f"{url}/last") as response:
-        asked: dict[str, Any] = await response.json()
-        return asked
+        body: dict[str, Any] = await response.json()
+        return body

@@ -79,34 +79,37 @@ class MemoryMeasured:
 def measure(load: MemoryLoad) -> MemoryMeasured:
     """Add at every size in every way, in each round, so that noise of the machine affects all alike."""
     durations: dict[Way, dict[int, list[float]]] = {way: {size: [] for size in load.sizes} for way in WAYS}
-    with tempfile.TemporaryDirectory(prefix="benchmark-", dir=_here()) as name:
+    with tempfile.TemporaryDirectory(prefix="benchmark-", dir=_build_directory()) as name:
         largest = Path(name) / str(load.sizes[-1])
         for size in load.sizes:
             write(Path(name) / str(size), size)
-        opened = [_opened(largest) for _ in range(load.rounds)]
-        # SPADE needs greenlet and does not ask for it.
+        openings = [_measure_opening(largest) for _ in range(load.rounds)]
+        # SPADE needs greenlet but does not require it.
         peer = create_environment(PEER, "greenlet") if load.has_peer else None
-        synced: list[float] = []
+        syncs: list[float] = []
         by_peer: list[float] = []
         for _ in range(load.rounds):
-            synced.extend(_synced(Path(name) / "bare", load.additions))
+            syncs.extend(_measure_syncs(Path(name) / "bare", load.additions))
             for size in load.sizes:
                 for way in WAYS:
-                    durations[way][size].extend(_added(way, Path(name) / str(size), load.additions))
+                    durations[way][size].extend(_measure_additions(way, Path(name) / str(size), load.additions))
             if peer is not None:
-                by_peer.extend(_added_by_peer(peer, Path(name) / str(PEER_ENTRIES)))
+                by_peer.extend(_measure_peer(peer, Path(name) / str(PEER_ENTRIES)))
         file_mib = (largest / file_name(AGENT)).stat().st_size / 2**20
     return MemoryMeasured(
-        {way: {size: statistics.median(all_) * 1e6 for size, all_ in of.items()} for way, of in durations.items()},
-        statistics.median(synced) * 1e6,
+        {
+            way: {size: statistics.median(values) * 1e6 for size, values in by_size.items()}
+            for way, by_size in durations.items()
+        },
+        statistics.median(syncs) * 1e6,
         statistics.median(by_peer) * 1e6 if by_peer else None,
-        statistics.median(seconds for seconds, _ in opened),
-        max(peak for _, peak in opened),
+        statistics.median(seconds for seconds, _ in openings),
+        max(peak for _, peak in openings),
         file_mib,
     )
 
 
-def _here() -> str:
+def _build_directory() -> str:
     """Return a directory on the disk; /tmp may be in memory."""
     BUILD.mkdir(exist_ok=True)
     return str(BUILD)
@@ -123,8 +126,8 @@ def texts() -> Iterator[str]:
 def write(directory: Path, size: int) -> None:
     """Write a memory file with so many entries."""
     directory.mkdir()
-    begin, said = datetime(2025, 1, 9, tzinfo=UTC), texts()
-    entries = [{"content": next(said), "timestamp": format_timestamp(begin + timedelta(seconds=n))} for n in range(size)]
+    start, contents = datetime(2025, 1, 9, tzinfo=UTC), texts()
+    entries = [{"content": next(contents), "timestamp": format_timestamp(start + timedelta(seconds=n))} for n in range(size)]
     interactions = {
         f"person{number}@example.org_{AGENT}": entries[number : number + ENTRIES_EACH]
         for number in range(0, size, ENTRIES_EACH)
@@ -133,80 +136,87 @@ def write(directory: Path, size: int) -> None:
     (directory / file_name(AGENT)).write_text(json.dumps(document, indent=4) + "\n")
 
 
-def _added(way: Way, directory: Path, additions: int) -> list[float]:
+def _measure_additions(way: Way, directory: Path, additions: int) -> list[float]:
     """Measure the seconds of each addition. The additions are removed again, so that the size stays."""
     memory = AgentInteractionMemory(AGENT, directory, durability="normal" if way == "normal" else "full")
-    names, said = memory.get_all_conversations(), texts()
+    conversations, contents = memory.get_all_conversations(), texts()
     durations = []
     if way == "full, 64 at once":
-        durations = asyncio.run(_added_at_once(memory, names, additions))
+        durations = asyncio.run(_measure_concurrent_additions(memory, conversations, additions))
     elif "turn" in way:
-        durations = asyncio.run(_added_in_turns(way, memory, names, additions))
+        durations = asyncio.run(_measure_additions_in_turns(way, memory, conversations, additions))
     else:
         for number in range(additions):
-            begin = time.perf_counter()
-            memory.add_information(names[number % len(names)], next(said))
-            durations.append(time.perf_counter() - begin)
+            started = time.perf_counter()
+            memory.add_information(conversations[number % len(conversations)], next(contents))
+            durations.append(time.perf_counter() - started)
     memory.journal_path.unlink()
     return durations
 
 
-def _synced(path: Path, times: int) -> list[float]:
+def _measure_syncs(path: Path, times: int) -> list[float]:
     """Measure the seconds of each bare append that the disk confirms."""
     durations = []
     with open(path, "ab", buffering=0) as file:
         for _ in range(times):
-            begin = time.perf_counter()
+            started = time.perf_counter()
             file.write(b"x" * 150 + b"\n")
             os.fdatasync(file.fileno())
-            durations.append(time.perf_counter() - begin)
+            durations.append(time.perf_counter() - started)
     return durations
 
 
-async def _added_at_once(memory: AgentInteractionMemory, names: list[str], additions: int) -> list[float]:
-    durations, said = [], texts()
+async def _measure_concurrent_additions(
+    memory: AgentInteractionMemory, conversations: list[str], additions: int
+) -> list[float]:
+    durations, contents = [], texts()
     for number in range(max(1, additions // 8)):
-        begin = time.perf_counter()
+        started = time.perf_counter()
         await asyncio.gather(
-            *(memory.aadd_information(names[(number + other) % len(names)], next(said)) for other in range(AT_ONCE))
+            *(
+                memory.aadd_information(conversations[(number + other) % len(conversations)], next(contents))
+                for other in range(AT_ONCE)
+            )
         )
-        durations.append((time.perf_counter() - begin) / AT_ONCE)
+        durations.append((time.perf_counter() - started) / AT_ONCE)
     return durations
 
 
-async def _added_in_turns(way: Way, memory: AgentInteractionMemory, names: list[str], additions: int) -> list[float]:
+async def _measure_additions_in_turns(
+    way: Way, memory: AgentInteractionMemory, conversations: list[str], additions: int
+) -> list[float]:
     """Add as a turn does (`Turn.run`)."""
-    each = 1 if way == "full, 1 a turn and a sync" else A_TURN
-    durations, turns, said = [], [], texts()
-    for number in range(0, additions, each):
-        began = time.perf_counter()
+    batch = 1 if way == "full, 1 a turn and a sync" else A_TURN
+    durations, turns, contents = [], [], texts()
+    for number in range(0, additions, batch):
+        turn_started = time.perf_counter()
         syncs = DeferredSyncs()
         syncs.activate()
-        for name in (names[(number + other) % len(names)] for other in range(each)):
-            begin = time.perf_counter()
+        for name in (conversations[(number + other) % len(conversations)] for other in range(batch)):
+            started = time.perf_counter()
             if way == "full, in a turn, awaited":
-                await memory.aadd_information(name, next(said))
+                await memory.aadd_information(name, next(contents))
             else:
-                memory.add_information(name, next(said))
-            durations.append(time.perf_counter() - begin)
+                memory.add_information(name, next(contents))
+            durations.append(time.perf_counter() - started)
         syncs.close()
         await syncs.run()
-        turns.append((time.perf_counter() - began) / each)
+        turns.append((time.perf_counter() - turn_started) / batch)
     return turns if way.endswith("and a sync") else durations
 
 
-def _opened(directory: Path) -> tuple[float, float]:
+def _measure_opening(directory: Path) -> tuple[float, float]:
     """Open a memory in a new process: the seconds, and the peak of its memory as a multiple of the file."""
     command = [sys.executable, "-m", "benchmarks.memory_process", AGENT, str(directory)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    opened = json.loads(done.stdout)
-    return opened["seconds"], opened["peak_bytes"] / (directory / file_name(AGENT)).stat().st_size
+    process = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    cost = json.loads(process.stdout)
+    return cost["seconds"], cost["peak_bytes"] / (directory / file_name(AGENT)).stat().st_size
 
 
-def _added_by_peer(python: Path, directory: Path) -> list[float]:
+def _measure_peer(python: Path, directory: Path) -> list[float]:
     """Measure the seconds of each addition of spade_llm to the memory of the directory."""
     with tempfile.TemporaryDirectory(dir=directory.parent) as name:
-        # It begins with what we wrote, and says so if it cannot read it.
+        # spade_llm starts with our file, and reports if it cannot read it.
         shutil.copy(directory / file_name(AGENT), Path(name) / file_name(AGENT))
         ours = AgentInteractionMemory(AGENT, name)
         ours.add_information("last", next(texts()))
@@ -216,8 +226,8 @@ def _added_by_peer(python: Path, directory: Path) -> list[float]:
         shutil.copy(ours.path, theirs / str(spade_llm_file_name(AGENT)))
         script = Path(__file__).with_name("peer_memory.py")
         command = [str(python), str(script), AGENT, str(theirs), str(PEER_ENTRIES + 1)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    seconds: list[float] = json.loads(done.stdout)
+        process = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    seconds: list[float] = json.loads(process.stdout)
     return seconds
 
 
@@ -232,9 +242,9 @@ def create_environment(*requirements: str) -> Path | None:
         print(f"  installing {requirements[0]} in {directory} …", flush=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(directory)], check=True)
         command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-        if done.returncode:
-            print(f"  {requirements[0]} is not compared: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
+        process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+        if process.returncode:
+            print(f"  {requirements[0]} is not compared: {process.stderr.strip().splitlines()[-1]}", file=sys.stderr)
             return None
         ready.touch()
     return python

@@ -57,7 +57,7 @@ async def typing_waits(server: XmppServer, directory: Path) -> Waits:
                 sent[thread] = time.monotonic()
                 person.send("think", agent.jid, thread=thread, extra_xml=ACTIVE)
                 await asyncio.sleep(_BETWEEN_S)
-        waits = [wait for of_one in await seen for wait in of_one]
+        waits = [wait for person_waits in await seen for wait in person_waits]
         assert agent.runner.turns_in_flight == len(waits), "they have to be busy all at once"
         done.set()
     return Waits(sorted(waits), lateness.most_s)
@@ -66,11 +66,11 @@ async def typing_waits(server: XmppServer, directory: Path) -> Waits:
 async def first_words_waits(server: XmppServer, directory: Path) -> Waits:
     """Measure from the first word that an agent writes into a stream until a person sees it, with a hundred streams at once."""
     done = asyncio.Event()
-    said: dict[str, float] = {}
+    written: dict[str, float] = {}
 
     async def assist(request: Any, session: Any, response: Any) -> None:
         stream = await response.create_stream()
-        said[request.metadata["conversation_id"]] = time.monotonic()
+        written[request.metadata["conversation_id"]] = time.monotonic()
         await stream.write("first")
         await done.wait()
 
@@ -78,12 +78,12 @@ async def first_words_waits(server: XmppServer, directory: Path) -> Waits:
         for person in people:
             person.xmpp.send_presence(pto=agent.jid)
         await eventually(lambda: all(agent.host.peer_features.has_corrections(person.jid) for person in people))
-        seen = asyncio.gather(*(_first_words(person, said) for person in people))
+        seen = asyncio.gather(*(_first_words(person, written) for person in people))
         for number in range(THREADS):
             for person in people:
                 person.send("speak", agent.jid, thread=f"{person.jid}-{number}")
                 await asyncio.sleep(_BETWEEN_S)
-        waits = [wait for of_one in await seen for wait in of_one]
+        waits = [wait for person_waits in await seen for wait in person_waits]
         done.set()
     return Waits(sorted(waits), lateness.most_s)
 
@@ -97,11 +97,11 @@ async def _typing(person: StockClient, sent: dict[str, float]) -> list[float]:
     return waits
 
 
-async def _first_words(person: StockClient, said: dict[str, float]) -> list[float]:
+async def _first_words(person: StockClient, written: dict[str, float]) -> list[float]:
     waits: list[float] = []
     while len(waits) < THREADS:
         message = await person.answer()
-        waits.append(time.monotonic() - said[message["thread"]])
+        waits.append(time.monotonic() - written[message["thread"]])
     return waits
 
 
@@ -134,6 +134,6 @@ class _Lateness:
 
     async def _watch(self) -> None:
         while True:
-            began = time.monotonic()
+            started = time.monotonic()
             await asyncio.sleep(0.005)
-            self.most_s = max(self.most_s, time.monotonic() - began - 0.005)
+            self.most_s = max(self.most_s, time.monotonic() - started - 0.005)

@@ -25,7 +25,7 @@ from spade_coreason.storage.records import StoredConversation
 from spade_coreason.storage.repository import AgentRepository
 
 AGENT, PERSON = "bench@localhost", "alice@localhost"
-DIMENSION = 384  # of all-MiniLM-L6-v2
+DIMENSION = 384  # that of all-MiniLM-L6-v2
 _WORDS = 20_000
 _UNCOMMON = 100  # the commonest words of a language are not searched
 _AT_ONCE = 1000
@@ -42,14 +42,14 @@ class Recall:
     first_ms: float
 
 
-class _Instant:
+class _InstantEmbeddings:
     """An embedding model that returns at once, so that everything else is measured. Each text gets its own vector."""
 
     model = "instant"
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        found: list[list[float]] = [np.random.default_rng(len(text)).normal(size=DIMENSION).tolist() for text in texts]
-        return found
+        vectors: list[list[float]] = [np.random.default_rng(len(text)).normal(size=DIMENSION).tolist() for text in texts]
+        return vectors
 
     async def close(self) -> None:
         pass
@@ -62,19 +62,23 @@ async def recall(documents: int, rounds: int) -> Recall:
         database = await open_database(f"sqlite+aiosqlite:///{directory}/platform.db", "normal")
         await _fill(database, documents, chance)
         questions = [" ".join(_text(chance, 6, _UNCOMMON)) for _ in range(rounds)]
-        by_meaning = _session(database, Knowledge(KnowledgeRepository(database, AGENT), _Instant()))
+        by_meaning = _session(database, Knowledge(KnowledgeRepository(database, AGENT), _InstantEmbeddings()))
         begin = time.perf_counter()
         await by_meaning.recall("the first", 5, 0.5)
         first_s = time.perf_counter() - begin
-        meant = await _asked(by_meaning, questions)
-        said = await _asked(_session(database, Knowledge(KnowledgeRepository(database, AGENT))), questions)
+        by_meaning_ms = await _measure_recalls(by_meaning, questions)
+        by_words_ms = await _measure_recalls(_session(database, Knowledge(KnowledgeRepository(database, AGENT))), questions)
         await database.close()
     return Recall(
-        documents, statistics.median(meant), statistics.quantiles(meant, n=100)[98], statistics.median(said), first_s * 1e3
+        documents,
+        statistics.median(by_meaning_ms),
+        statistics.quantiles(by_meaning_ms, n=100)[98],
+        statistics.median(by_words_ms),
+        first_s * 1e3,
     )
 
 
-async def _asked(session: Session, questions: list[str]) -> list[float]:
+async def _measure_recalls(session: Session, questions: list[str]) -> list[float]:
     durations = []
     for question in questions:
         begin = time.perf_counter()
@@ -85,10 +89,12 @@ async def _asked(session: Session, questions: list[str]) -> list[float]:
 
 def _session(database: Database, knowledge: Knowledge) -> Session:
     now = utc_now()
-    row = StoredConversation(1, "one", PERSON, str(uuid4()), ConversationStatus(ConversationState.ACTIVE, 0, now, now), 0)
+    conversation = StoredConversation(
+        1, "one", PERSON, str(uuid4()), ConversationStatus(ConversationState.ACTIVE, 0, now, now), 0
+    )
     identity = Identity(id=PERSON, name="alice", role="user")
     variables = Variables("conversation", "one", {}), Variables("person", PERSON, {})
-    return Session(row, (), identity, AgentRepository(database, AGENT), *variables, knowledge=knowledge)
+    return Session(conversation, (), identity, AgentRepository(database, AGENT), *variables, knowledge=knowledge)
 
 
 async def _fill(database: Database, documents: int, chance: random.Random) -> None:
@@ -102,9 +108,9 @@ async def _fill(database: Database, documents: int, chance: random.Random) -> No
             for number in range(begin, begin + count)
         ]
         await store.save_documents(Shelf(), new, utc_now())
-    rows = await store.find_missing(MissingVectors(), 0, documents)
+    missing = await store.find_missing(MissingVectors(), 0, documents)
     for begin in range(0, documents, _AT_ONCE):
-        part = rows[begin : begin + _AT_ONCE]
+        part = missing[begin : begin + _AT_ONCE]
         await store.save_vectors(
             [VectorRecord(id_, "instant", DIMENSION, vectors[begin + n].tobytes()) for n, (id_, _) in enumerate(part)]
         )

@@ -158,8 +158,8 @@ async def server_version(server: XmppServer) -> str:
     login = await server.account()
     async with StockClient(*login, server, plugins=["xep_0092"]) as client:
         answer = await client.xmpp.plugin["xep_0092"].get_version(server.domain, timeout=5)
-    said = answer["software_version"]
-    return f"{said['name']} {said['version']}"
+    software = answer["software_version"]
+    return f"{software['name']} {software['version']}"
 
 
 def machine() -> dict[str, str | int | float]:

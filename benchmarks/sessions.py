@@ -68,16 +68,16 @@ def measure(load: SessionLoad) -> Sessions:
         medians = asyncio.run(_side_by_side(paths, load))
         stored, single = [], []
         for number in range(load.rounds):
-            stored.append(asyncio.run(_grouped(Path(directory) / f"grouped-{number}.db", load.turns)))
-            single.append(_one_by_one(Path(directory) / f"single-{number}.db", load.turns // 4))
+            stored.append(asyncio.run(_measure_grouped_commits(Path(directory) / f"grouped-{number}.db", load.turns)))
+            single.append(_measure_single_commits(Path(directory) / f"single-{number}.db", load.turns // 4))
     return Sessions(load.sizes, medians, statistics.median(stored), statistics.median(single))
 
 
 def targets(measured: Sessions) -> list[Target]:
     """Build the targets: constant cost, and at least five times the throughput of a commit per turn."""
     flat = [
-        Target(f"{what} at {measured.sizes[1]:,} turns against {measured.sizes[0]:,}", long / short, "at most", 1.3)
-        for what, (short, long) in measured.medians_us.items()
+        Target(f"{name} at {measured.sizes[1]:,} turns against {measured.sizes[0]:,}", long / short, "at most", 1.3)
+        for name, (short, long) in measured.medians_us.items()
     ]
     ratio = measured.turns_per_s / measured.commit_per_turn_per_s
     return [*flat, Target(f"turns/s of {CONVERSATIONS} conversations against a commit per turn", ratio, "at least", 5.0)]
@@ -87,7 +87,7 @@ def lines(measured: Sessions) -> list[str]:
     """Build the lines of the figures."""
     short, long = measured.sizes
     head = f"  {'':32}{f'{short:,} turns':>18}{f'{long:,} turns':>18}{'ratio':>7}"
-    rows = [f"  {what:32}{a:15.0f} µs{b:15.0f} µs{b / a:7.2f}" for what, (a, b) in measured.medians_us.items()]
+    rows = [f"  {name:32}{a:15.0f} µs{b:15.0f} µs{b / a:7.2f}" for name, (a, b) in measured.medians_us.items()]
     stored = f"durable turns/s: {measured.turns_per_s:,.0f} grouped, {measured.commit_per_turn_per_s:,.0f} with a commit each"
     return [head, *rows, f"  {stored}"]
 
@@ -102,15 +102,17 @@ class _Echo:
         await response.markdown(request.payload["query"])
 
 
-def _thread_row(turns: int) -> StoredConversation:
+def _stored_conversation(turns: int) -> StoredConversation:
     name = candidate_conversation_ids("t", PERSON, AGENT)[0]
-    life = ConversationStatus(ConversationState.ACTIVE, 0, NOW, NOW)
-    return StoredConversation(1, name, PERSON, str(derive_session_id(AGENT, PERSON, name)), life, 0, max(1, turns - 19), turns)
+    status = ConversationStatus(ConversationState.ACTIVE, 0, NOW, NOW)
+    return StoredConversation(
+        1, name, PERSON, str(derive_session_id(AGENT, PERSON, name)), status, 0, max(1, turns - 19), turns
+    )
 
 
 async def _fill(path: Path, turns: int) -> None:
     database = await open_database(f"sqlite+aiosqlite:///{path}", "off")
-    await AgentRepository(database, AGENT).save_conversation(_thread_row(turns))
+    await AgentRepository(database, AGENT).save_conversation(_stored_conversation(turns))
     await database.close()
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA synchronous=OFF")
@@ -124,18 +126,18 @@ async def _fill(path: Path, turns: int) -> None:
 
 async def _side_by_side(paths: list[Path], load: SessionLoad) -> dict[str, tuple[float, float]]:
     sessions = [await _Session.open(path, size) for path, size in zip(paths, load.sizes, strict=True)]
-    found: dict[str, tuple[list[float], list[float]]] = {}
+    durations: dict[str, tuple[list[float], list[float]]] = {}
     try:
         for number in range(load.rounds * load.times):
-            for place, session in enumerate(sessions):
-                for what, deed in session.deeds(number).items():
+            for index, session in enumerate(sessions):
+                for name, operation in session.operations(number).items():
                     begin = time.perf_counter()
-                    await deed()
-                    found.setdefault(what, ([], []))[place].append((time.perf_counter() - begin) * 1e6)
+                    await operation()
+                    durations.setdefault(name, ([], []))[index].append((time.perf_counter() - begin) * 1e6)
     finally:
         for session in sessions:
             await session.close()
-    return {what: (statistics.median(short), statistics.median(long)) for what, (short, long) in found.items()}
+    return {name: (statistics.median(short), statistics.median(long)) for name, (short, long) in durations.items()}
 
 
 class _Session:
@@ -152,8 +154,8 @@ class _Session:
         await runner.open(lambda stanzas: None)
         return cls(database, store, runner, size)
 
-    def deeds(self, number: int) -> dict[str, Callable[[], Awaitable[object]]]:
-        # Each time somewhere else, so that nothing is compared that is in a cache of one and not of the other.
+    def operations(self, number: int) -> dict[str, Callable[[], Awaitable[object]]]:
+        # A new offset each time, so that neither session finds its pages in a cache.
         offset = number * 7919 % (self.size - 5)
         return {
             "history(5)": lambda: self.store.load_history(1, 5),
@@ -175,28 +177,28 @@ class _Session:
 # Durable turns
 
 
-async def _grouped(path: Path, turns: int) -> float:
+async def _measure_grouped_commits(path: Path, turns: int) -> float:
     database = await open_database(f"sqlite+aiosqlite:///{path}", "full")
     store = AgentRepository(database, AGENT)
     numbers = iter(range(turns))
 
     async def talk(name: str) -> None:
-        row = replace(_thread_row(0), id=store.next_conversation_row_id(), conversation_id=name)
+        conversation = replace(_stored_conversation(0), id=store.next_conversation_row_id(), conversation_id=name)
         for _ in numbers:
-            row = replace(row, turns=row.turns + 1)
+            conversation = replace(conversation, turns=conversation.turns + 1)
             request, is_new, _ = store.inbox.receive(uuid4().bytes, PERSON, json.dumps(BODY["input"]), NOW)
-            # As the runner does with a request that is surely new and an agent that waits for nothing.
-            await store.inbox.finish(request, row, TurnRecord(str(uuid4()), NOW, json.dumps(BODY)), '["<message/>"]')
+            # As the runner does for a request that is known to be new and an agent that never waits.
+            await store.inbox.finish(request, conversation, TurnRecord(str(uuid4()), NOW, json.dumps(BODY)), '["<message/>"]')
             await is_new
 
     begin = time.perf_counter()
     await asyncio.gather(*(talk(f"t{number}") for number in range(CONVERSATIONS)))
-    took_s = time.perf_counter() - begin
+    duration_s = time.perf_counter() - begin
     await database.close()
-    return turns / took_s
+    return turns / duration_s
 
 
-def _one_by_one(path: Path, turns: int) -> float:
+def _measure_single_commits(path: Path, turns: int) -> float:
     """Write the same rows by the same statements, in one transaction a turn, without anything around them."""
     asyncio.run(_fill(path, 0))
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -205,10 +207,10 @@ def _one_by_one(path: Path, turns: int) -> float:
         begin = time.perf_counter()
         for number in itertools.islice(itertools.count(1), turns):
             request = (number, AGENT, uuid4().bytes, PERSON, to_micros(NOW), 0, json.dumps(BODY["input"]))
-            row = (1, AGENT, "t", PERSON, "s", "active", 0, 0, to_micros(NOW), to_micros(NOW), 0, None, 1, number)
+            conversation = (1, AGENT, "t", PERSON, "s", "active", 0, 0, to_micros(NOW), to_micros(NOW), 0, None, 1, number)
             connection.execute("BEGIN IMMEDIATE")
             connection.execute(sqlite_sql(RECEIVE, 1), request)
-            connection.execute(sqlite_sql(SAVE_CONVERSATION, 1), row)
+            connection.execute(sqlite_sql(SAVE_CONVERSATION, 1), conversation)
             connection.execute(
                 sqlite_sql(ADD_INTERACTION, 1), (number, 1, number, str(uuid4()), to_micros(NOW), json.dumps(BODY))
             )

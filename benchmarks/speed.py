@@ -70,14 +70,14 @@ def medians(rounds: Mapping[str, list[Round]]) -> dict[str, Measured]:
 
 def _measured(ours: list[Round], raw: list[Round]) -> Measured:
     pairs = list(zip(ours, raw, strict=True))
-    latencies = sorted(latency for one in ours for latency in one.latencies_ms)
+    latencies = sorted(latency for round_ in ours for latency in round_.latencies_ms)
     return Measured(
-        answers_per_s=statistics.median(one.answers_per_s for one in ours),
-        answers_ratio=statistics.median(one.answers_per_s / other.answers_per_s for one, other in pairs),
-        cpu_us=statistics.median(one.cpu_us for one in ours),
-        cpu_ratio=statistics.median(one.cpu_us / other.cpu_us for one, other in pairs),
-        p50_ms=statistics.median(one.p50_ms for one in ours),
-        p50_ratio=statistics.median(one.p50_ms / other.p50_ms for one, other in pairs),
+        answers_per_s=statistics.median(round_.answers_per_s for round_ in ours),
+        answers_ratio=statistics.median(round_.answers_per_s / other.answers_per_s for round_, other in pairs),
+        cpu_us=statistics.median(round_.cpu_us for round_ in ours),
+        cpu_ratio=statistics.median(round_.cpu_us / other.cpu_us for round_, other in pairs),
+        p50_ms=statistics.median(round_.p50_ms for round_ in ours),
+        p50_ratio=statistics.median(round_.p50_ms / other.p50_ms for round_, other in pairs),
         p99_ms=latencies[int(0.99 * len(latencies))],
     )
 
@@ -93,12 +93,12 @@ async def side_by_side(server: XmppServer, load: Load) -> Mapping[str, list[Roun
             await agent.start(jid, password)
             echoes.append(_Echo(kind, agent, jid, client))
         for echo in echoes:
-            await echo.reached()
-            await echo.round(load)  # loads modules, begins conversations
+            await echo.wait_until_reachable()
+            await echo.round(load)  # loads modules, starts conversations
         results: dict[str, list[Round]] = {kind: [] for kind in KINDS}
-        chance = random.Random(0)
+        generator = random.Random(0)
         for _ in range(load.rounds):
-            for echo in chance.sample(echoes, len(echoes)):
+            for echo in generator.sample(echoes, len(echoes)):
                 results[echo.kind].append(await echo.round(load))
     return results
 
@@ -113,7 +113,7 @@ class _Echo:
         self._client = client
         self._numbers = count()
 
-    async def reached(self) -> None:
+    async def wait_until_reachable(self) -> None:
         """Ask until there is a reply: a server may need a moment after the login to deliver messages."""
         for _ in range(5):
             with suppress(TimeoutError):
@@ -131,28 +131,28 @@ class _Echo:
         return Round(load.messages / duration_s, cpu_s / load.messages * 1e6, latencies_ms)
 
     async def _ping_ms(self) -> float:
-        asked = f"ping {next(self._numbers)}."
+        text = f"ping {next(self._numbers)}."
         begin = time.perf_counter()
-        answer = await self._client.ask(asked, self._jid)
+        answer = await self._client.ask(text, self._jid)
         latency_s = time.perf_counter() - begin
-        if answer.strip() != asked:
-            raise RuntimeError(f"asked {asked}, {self._jid} answered {answer!r}")
+        if answer.strip() != text:
+            raise RuntimeError(f"asked {text}, {self._jid} answered {answer!r}")
         return latency_s * 1e3
 
     async def _many_in_flight(self, messages: int) -> float:
         """Return the seconds until all is answered, with 64 in flight over 50 threads. Each message must get one reply."""
-        room = asyncio.Semaphore(IN_FLIGHT)
+        slots = asyncio.Semaphore(IN_FLIGHT)
         numbers = [next(self._numbers) for _ in range(messages)]
-        open_ = {f"message {number}." for number in numbers}
+        unanswered = {f"message {number}." for number in numbers}
 
         async def read() -> None:
             for _ in range(messages):
-                open_.remove(str((await self._client.answer(30.0))["body"]).strip())
-                room.release()
+                unanswered.remove(str((await self._client.answer(30.0))["body"]).strip())
+                slots.release()
 
         async def write() -> None:
             for number in numbers:
-                await room.acquire()
+                await slots.acquire()
                 self._client.send(f"message {number}.", self._jid, thread=f"thread-{number % THREADS}", id=f"m{number}")
 
         begin = time.perf_counter()
