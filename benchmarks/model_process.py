@@ -54,11 +54,11 @@ async def _main() -> None:
         await response.write(_END)
         return response
 
-    async def asked(request: web.Request) -> web.Response:
+    async def load_last(request: web.Request) -> web.Response:
         return web.json_response(last["asked"])
 
     application = web.Application()
-    application.add_routes([web.post("/v1/chat/completions", completions), web.get("/v1/last", asked)])
+    application.add_routes([web.post("/v1/chat/completions", completions), web.get("/v1/last", load_last)])
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

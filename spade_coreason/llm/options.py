@@ -108,12 +108,12 @@ class Limits(StrictOptions):
     passages: int = Field(default=3, ge=0)
 
 
-def parse_options(kind: type[OptionsT], given: OptionsT | Mapping[str, Any] | None, place: str) -> OptionsT:
+def parse_options(kind: type[OptionsT], options: OptionsT | Mapping[str, Any] | None, place: str) -> OptionsT:
     """Return options as given, or read them from a mapping. ConfigError names the key."""
-    if isinstance(given, kind):
-        return given
+    if isinstance(options, kind):
+        return options
     try:
-        return kind.model_validate({} if given is None else given)
+        return kind.model_validate({} if options is None else options)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join([place, *map(str, first["loc"])])

@@ -133,4 +133,4 @@ def _render_data(title: str, value: Any) -> Message:
 def _encode_json(value: Any) -> str:
     """Encode a value as JSON on one line, without any character that counts as a line break."""
     text = json.dumps(value, ensure_ascii=False, default=str)
-    return CONTROL_CHARACTERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return CONTROL_CHARACTERS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

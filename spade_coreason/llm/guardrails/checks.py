@@ -112,10 +112,10 @@ class GuardrailChecks:
 
 def resolve_function(guardrail: Guardrail, place: str) -> Guardrail:
     """Replace the name of a guardrail's function by the function. ConfigError if it does not exist."""
-    function = guardrail.function
-    if function is None:
+    declared = guardrail.function
+    if declared is None:
         return guardrail
-    found = import_function(function, f"{place}.function") if isinstance(function, str) else function
-    if not callable(found):
-        raise ConfigError(f"{place}.function", f"{found!r} is no function; it is called with a text")
-    return guardrail.model_copy(update={"function": found})
+    function = import_function(declared, f"{place}.function") if isinstance(declared, str) else declared
+    if not callable(function):
+        raise ConfigError(f"{place}.function", f"{function!r} is no function; it is called with a text")
+    return guardrail.model_copy(update={"function": function})

@@ -42,13 +42,13 @@ class ServerOptions(StrictOptions):
         return self
 
 
-def parse_servers(given: Any) -> dict[str, ServerOptions]:
+def parse_servers(options: Any) -> dict[str, ServerOptions]:
     """Parse servers by name. ConfigError names the key."""
-    if given is None:
+    if options is None:
         return {}
-    if not isinstance(given, Mapping):
+    if not isinstance(options, Mapping):
         raise ConfigError(_OPTIONS_PATH, 'names servers, such as {"files": {"command": ["mcp-files", "/srv"]}}')
-    for name in given:
+    for name in options:
         if not (isinstance(name, str) and _SERVER_NAME.fullmatch(name)):
             raise ConfigError(_OPTIONS_PATH, f"{name!r} is no name of a server: {_SERVER_NAME_RULE}")
-    return {name: parse_options(ServerOptions, options, f"{_OPTIONS_PATH}.{name}") for name, options in given.items()}
+    return {name: parse_options(ServerOptions, server, f"{_OPTIONS_PATH}.{name}") for name, server in options.items()}

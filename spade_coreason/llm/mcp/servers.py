@@ -75,10 +75,10 @@ class MCPServers:
             await self.open(logging.Logger(__name__, logging.CRITICAL))
             offers = [offer for server in self._servers for offer in server.all_offers]
             faults = [fault for server in self._servers for fault in server.faults]
-            away = [server for server in self._servers if not server.is_connected]
+            disconnected = [server for server in self._servers if not server.is_connected]
             return offers, [
                 *faults,
-                *(ToolError(server.name, f"is away: {server.problem or 'it takes its time'}") for server in away),
+                *(ToolError(server.name, f"is away: {server.problem or 'it takes its time'}") for server in disconnected),
             ]
         finally:
             await self.close()
