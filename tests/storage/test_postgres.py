@@ -98,6 +98,7 @@ async def test_what_was_confirmed_survives_a_crash_of_the_server(
     chains = [asyncio.create_task(writes(chain * 1_000_000)) for chain in range(8)]
     await eventually(lambda: len(confirmed) > 500)
     await asyncio.to_thread(own_postgres.kill)
+    await eventually(lambda: bool(expected_errors.logged))
     is_up = False
     await asyncio.to_thread(own_postgres.start)
     await asyncio.gather(*chains)
