@@ -31,7 +31,7 @@ from .connection.endpoint import ServerEndpoint
 from .muc.room import RoomConfig, is_ephemeral_owner
 from .muc.rooms import INVITED_ROOMS_KEY, Rooms
 from .offline import OfflineMessages
-from .profile.peer_features import PeerFeatures
+from .peer_features import PeerFeatures
 from .profile.profile import AgentProfile
 from .timings import USUAL, ConnectionTimings
 from .uploads import Uploads
