@@ -16,7 +16,6 @@ from ...contracts.base import utc_now
 from ...domain.jid import bare_jid
 from ...exceptions import ConnectError, LoginError
 from ..timings import USUAL, ConnectionTimings
-from . import endpoint
 from .client import XMPPClient
 from .endpoint import ServerEndpoint
 from .errors import CONNECTION_CLOSED, NO_ADDRESS, describe_problem, describe_refused_login, suggest_remedy
@@ -24,6 +23,7 @@ from .iq_filter import refusal
 from .liveness import BackOff, Keepalive
 from .send_queue import SendQueue, StanzaT
 from .stream_management import ACK, ACK_REQUEST
+from .tcp import configure_socket, enable_quick_ack
 
 log = logging.getLogger(__name__)
 
@@ -168,7 +168,7 @@ class Connection:
             return
         self.client.stream_management.handle_ack(int(h))
         self._send_queue.notify_acknowledged()
-        endpoint.enable_quick_ack(self.client.transport)
+        enable_quick_ack(self.client.transport)
 
     def _filter_incoming(self, stanza: Any) -> Any:
         # After stream management's own filter, which has counted the stanza.
@@ -287,7 +287,7 @@ class Connection:
         self._back_off.start_session(self._loop.time())
         self._keepalive.start()
         self._send_queue.start_session(is_new)
-        endpoint.configure_socket(self.client.transport)
+        configure_socket(self.client.transport)
         self._on_session(is_new)
         self._send_queue.flush()
         if self._outcome is not None and not self._outcome.done():
