@@ -15,8 +15,7 @@ from pathlib import Path
 
 from ...exceptions import ServerError
 from .process import START_TIMEOUT_S, LaunchSpec
-from .prosody import saslprep
-from .server import DOMAIN, LocalServer, prepare_directory, run_server
+from .server import DOMAIN, LocalServer, prepare_directory, run_server, saslprep
 from .stream import AccountExistsError, StreamError, open_bare_stream
 
 EMBEDDED_PROGRAM = Path(__file__).with_name("embedded_main.py")

@@ -20,6 +20,11 @@ from .certificate import CertificateFiles
 from .stream import StreamError, open_bare_stream
 
 LOOPBACK = "127.0.0.1"
+START_TIMEOUT_S = 20.0
+PROBE_TIMEOUT_S = 2.0
+PROBE_EVERY_S = 0.03
+STOP_TIMEOUT_S = 5.0
+MAX_LOG_BYTES = 1_000_000
 
 
 def find_free_ports(count: int) -> list[int]:
@@ -40,17 +45,6 @@ def is_port_free(port: int) -> bool:
         except OSError:
             return False
         return True
-
-
-START_TIMEOUT_S = 20.0
-
-PROBE_TIMEOUT_S = 2.0
-
-PROBE_EVERY_S = 0.03
-
-STOP_TIMEOUT_S = 5.0
-
-MAX_LOG_BYTES = 1_000_000
 
 
 class AddressInUseError(ServerError):

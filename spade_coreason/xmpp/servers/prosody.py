@@ -8,9 +8,7 @@ import hmac
 import os
 import secrets
 import shutil
-import stringprep
 import subprocess
-import unicodedata
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,64 +17,10 @@ from pathlib import Path
 from ...exceptions import ServerError
 from .certificate import CertificateFiles
 from .process import START_TIMEOUT_S, LaunchSpec
-from .server import DOMAIN, LocalServer, prepare_directory, run_server
-
-
-def saslprep(password: str) -> str:
-    """Raises ServerError for a password that no client could log in with."""
-    kept = (" " if stringprep.in_table_c12(c) else c for c in password if not stringprep.in_table_b1(c))
-    prepared = unicodedata.ucd_3_2_0.normalize("NFKC", "".join(kept))
-    if not prepared or any(stringprep.in_table_c21_c22(c) for c in prepared):
-        raise ServerError("a password cannot be empty or contain control characters")
-    return prepared
-
-
-ITERATIONS = 10_000
-
-
-def write_account(data_dir: Path, user: str, domain: str, password: str) -> None:
-    """Makes the account, or replaces its password."""
-    path = _account_path(data_dir, user, domain)
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    salt = secrets.token_hex(18)
-    salted = hashlib.pbkdf2_hmac("sha1", saslprep(password).encode(), salt.encode(), ITERATIONS)
-    stored_key = hashlib.sha1(hmac.digest(salted, b"Client Key", "sha1")).hexdigest()
-    server_key = hmac.digest(salted, b"Server Key", "sha1").hex()
-    new = path.with_suffix(f".{secrets.token_hex(4)}.new")
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
-        file.write(
-            "return {\n"
-            f'\t["stored_key"] = "{stored_key}";\n'
-            f'\t["server_key"] = "{server_key}";\n'
-            f'\t["salt"] = "{salt}";\n'
-            f'\t["iteration_count"] = {ITERATIONS};\n'
-            "};\n"
-        )
-    new.replace(path)  # never half an account for Prosody to read
-
-
-def account_exists(data_dir: Path, user: str, domain: str) -> bool:
-    return _account_path(data_dir, user, domain).exists()
-
-
-def delete_account(data_dir: Path, user: str, domain: str) -> None:
-    """Deletes the account's files of every kind: roster, offline messages, published items."""
-    name = _encode_name(user)
-    for store in (data_dir / _encode_name(domain)).iterdir() if (data_dir / _encode_name(domain)).is_dir() else ():
-        for path in (store / f"{name}.dat", store / f"{name}.list", store / f"{name}.lidx"):
-            path.unlink(missing_ok=True)
-
-
-def _account_path(data_dir: Path, user: str, domain: str) -> Path:
-    return data_dir / _encode_name(domain) / "accounts" / f"{_encode_name(user)}.dat"
-
-
-def _encode_name(name: str) -> str:
-    """As Prosody names its files: every byte that is no ASCII letter or digit as `%xx`."""
-    return "".join(chr(byte) if chr(byte).isalnum() and byte < 128 else f"%{byte:02x}" for byte in name.encode())
-
+from .server import DOMAIN, LocalServer, prepare_directory, run_server, saslprep
 
 ROOMS_DOMAIN = f"muc.{DOMAIN}"
+ITERATIONS = 10_000
 
 CONFIGURATION_TEMPLATE = """\
 -- Written at every start: changes are lost.
@@ -194,6 +138,48 @@ async def run_prosody_server(
             data_dir=directory / "data",
             websocket_url=f"ws://127.0.0.1:{ports['http']}/xmpp-websocket",
         )
+
+
+def write_account(data_dir: Path, user: str, domain: str, password: str) -> None:
+    """Makes the account, or replaces its password."""
+    path = _account_path(data_dir, user, domain)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    salt = secrets.token_hex(18)
+    salted = hashlib.pbkdf2_hmac("sha1", saslprep(password).encode(), salt.encode(), ITERATIONS)
+    stored_key = hashlib.sha1(hmac.digest(salted, b"Client Key", "sha1")).hexdigest()
+    server_key = hmac.digest(salted, b"Server Key", "sha1").hex()
+    new = path.with_suffix(f".{secrets.token_hex(4)}.new")
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+        file.write(
+            "return {\n"
+            f'\t["stored_key"] = "{stored_key}";\n'
+            f'\t["server_key"] = "{server_key}";\n'
+            f'\t["salt"] = "{salt}";\n'
+            f'\t["iteration_count"] = {ITERATIONS};\n'
+            "};\n"
+        )
+    new.replace(path)  # never half an account for Prosody to read
+
+
+def account_exists(data_dir: Path, user: str, domain: str) -> bool:
+    return _account_path(data_dir, user, domain).exists()
+
+
+def delete_account(data_dir: Path, user: str, domain: str) -> None:
+    """Deletes the account's files of every kind: roster, offline messages, published items."""
+    name = _encode_name(user)
+    for store in (data_dir / _encode_name(domain)).iterdir() if (data_dir / _encode_name(domain)).is_dir() else ():
+        for path in (store / f"{name}.dat", store / f"{name}.list", store / f"{name}.lidx"):
+            path.unlink(missing_ok=True)
+
+
+def _account_path(data_dir: Path, user: str, domain: str) -> Path:
+    return data_dir / _encode_name(domain) / "accounts" / f"{_encode_name(user)}.dat"
+
+
+def _encode_name(name: str) -> str:
+    """As Prosody names its files: every byte that is no ASCII letter or digit as `%xx`."""
+    return "".join(chr(byte) if chr(byte).isalnum() and byte < 128 else f"%{byte:02x}" for byte in name.encode())
 
 
 def _build_configuration(directory: Path, certificate: CertificateFiles, ports: dict[str, int], archive_storage: str) -> str:

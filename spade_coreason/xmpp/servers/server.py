@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import stringprep
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -84,6 +86,15 @@ def prepare_directory(directory: Path, domains: Sequence[str]) -> tuple[Path, Ce
     directory = directory.absolute()
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     return directory, ensure_certificate(directory / "certs", domains)
+
+
+def saslprep(password: str) -> str:
+    """Raises ServerError for a password that no client could log in with."""
+    kept = (" " if stringprep.in_table_c12(c) else c for c in password if not stringprep.in_table_b1(c))
+    prepared = unicodedata.ucd_3_2_0.normalize("NFKC", "".join(kept))
+    if not prepared or any(stringprep.in_table_c21_c22(c) for c in prepared):
+        raise ServerError("a password cannot be empty or contain control characters")
+    return prepared
 
 
 def require_free_port(port: int) -> None:
