@@ -1,1 +1,1 @@
-"""Local XMPP servers: a managed Prosody and an embedded one; both end with the process that started them."""
+"""Local XMPP servers: a managed Prosody and an embedded pyjabber. Both end with the process that started them."""

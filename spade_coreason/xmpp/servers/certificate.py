@@ -1,7 +1,7 @@
-"""The certificate of a local server: made here, for this machine only, and verified by our clients.
+"""The certificate of a local server: created here, for this machine only, and verified by our clients.
 
-A small authority signs the server's certificate and its key is thrown away at once, so that nothing else can ever be signed
-by what the clients trust.
+A small authority signs the server's certificate. Its key is discarded at once, so the authority that the clients trust can
+never sign anything else.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RENEW_BEFORE = dt.timedelta(days=30)
 
 @dataclass(frozen=True, slots=True)
 class CertificateFiles:
-    """Three PEM files: `ca_file` is what clients verify by, `certificate` and `key` (0600) are the server's."""
+    """Three PEM files: `ca_file` for the clients to verify the server, `certificate` and `key` (mode 0600) for the server."""
 
     ca_file: Path
     certificate: Path
@@ -32,14 +32,16 @@ class CertificateFiles:
 
     @property
     def der(self) -> bytes:
-        """The certificate as it goes over the wire: who presents it is the server that was given the key."""
+        """The certificate as it goes over the wire. Only the server that has the key can present it."""
         return x509.load_pem_x509_certificate(self.certificate.read_bytes()).public_bytes(serialization.Encoding.DER)
 
 
 def ensure_certificate(directory: Path, domains: Sequence[str], *, now: dt.datetime | None = None) -> CertificateFiles:
-    """The certificate kept in `directory`, for `domains` and 127.0.0.1; made anew when it is missing, broken, for other
-    domains, or expires within 30 days."""
-    name = domains[0]  # in the files' names because pyjabber looks for them so
+    """Return the certificate in `directory`, for `domains` and 127.0.0.1.
+
+    Create a new one if it is missing, broken, for other domains, or expires within 30 days.
+    """
+    name = domains[0]  # pyjabber looks for files with this name
     files = CertificateFiles(directory / "ca.pem", directory / f"{name}_cert.pem", directory / f"{name}_key.pem")
     now = now or dt.datetime.now(dt.UTC)
     if not _is_valid(files, domains, now):
@@ -56,7 +58,7 @@ def _is_valid(files: CertificateFiles, domains: Sequence[str], now: dt.datetime)
         certificate.verify_directly_issued_by(authority)
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         expires = min(authority.not_valid_after_utc, certificate.not_valid_after_utc)
-    except Exception:  # noqa: BLE001 - whatever is wrong with the files, the remedy is to make them anew
+    except Exception:  # noqa: BLE001 - for every problem with the files the remedy is to create new ones
         return False
     return (
         key.public_key() == certificate.public_key()
@@ -97,7 +99,7 @@ def _certificate_builder(
     *,
     is_authority: bool,
 ) -> x509.CertificateBuilder:
-    """With all that OpenSSL's strict mode asks for, which Python 3.13 switches on by default."""
+    """Fill in all that OpenSSL's strict mode requires. Python 3.13 enables that mode by default."""
     usage = x509.KeyUsage(
         digital_signature=not is_authority,
         key_cert_sign=is_authority,
@@ -125,7 +127,7 @@ def _certificate_builder(
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
-    """Replaces the file as a whole; a key is never readable by others, not even for a moment."""
+    """Replace the file as a whole. Other users cannot read a key, not even for a moment."""
     new = path.with_name(path.name + ".new")
     new.unlink(missing_ok=True)
     with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:

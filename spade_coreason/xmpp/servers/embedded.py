@@ -1,6 +1,7 @@
-"""The embedded server: pyjabber in a process of its own, for a first run where there is no Prosody.
+"""The embedded server: pyjabber in a process of its own, for a first run without Prosody.
 
-For our own client only. It forgets everything when it ends, and a client may forge who it is; see the README for the rest.
+It serves our own client only. It loses all data when it ends, and clients can forge their sender address. The README lists
+its other limits.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ REGISTRATION_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedServer(LocalServer):
-    """Anyone on this machine may make accounts in-band (XEP-0077); they last as long as the server."""
+    """A pyjabber. Anyone on this machine may register accounts in-band (XEP-0077); they last as long as the server."""
 
     kind = "embedded"
     verify = False
     registers_in_band = True
 
     async def create_account(self, jid: str, password: str) -> None:
-        """Makes the account in-band. One that is there already stays as it is: its password cannot be changed."""
+        """Register the account in-band. An existing account stays as it is: its password cannot be changed."""
         user = self.parse_user(jid)
         context = ssl.create_default_context(cafile=self.ca_file)
         try:
@@ -50,10 +51,10 @@ class EmbeddedServer(LocalServer):
 async def run_embedded_server(
     directory: Path, *, port: int | None = None, timeout_s: float = START_TIMEOUT_S
 ) -> AsyncIterator[EmbeddedServer]:
-    """Runs the embedded server while the block runs; its certificate and log are in `directory`.
+    """Run the embedded server while the block runs. Its certificate and log are in `directory`.
 
-    Without a `port` it keeps that of the last time, if it is still free. Raises ServerError with the reason where it does
-    not start, within `timeout_s` for each attempt.
+    Without a `port` it uses the port of the last run, if that is still free. Raise ServerError with the reason if it does not
+    start. Each attempt takes at most `timeout_s` seconds.
     """
     directory, certificate = await asyncio.to_thread(prepare_directory, directory, (DOMAIN,))
 

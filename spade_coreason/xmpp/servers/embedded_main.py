@@ -2,7 +2,7 @@
 
     python -P embedded_main.py DIRECTORY DOMAIN PORT
 
-DIRECTORY holds DOMAIN_cert.pem and DOMAIN_key.pem. Accounts are made in-band and live in memory, as everything else does.
+DIRECTORY holds DOMAIN_cert.pem and DOMAIN_key.pem. Accounts are registered in-band. All data is in memory only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 if __name__ == "__main__":
-    # pyjabber makes a directory for uploads when it is imported, and leaves it behind.
+    # pyjabber creates a directory for uploads when it is imported, and does not delete it.
     tempfile.tempdir = sys.argv[1]
     for left_behind in Path(sys.argv[1]).glob("pyjabber_xep0363_*"):
         left_behind.rmdir()
@@ -34,10 +34,11 @@ Feed = Callable[[StanzaHandler, Element], Awaitable[None]]
 
 UPLOAD = "urn:xmpp:http:upload:0"
 IDLE_TIMEOUT_S = 10 * 365 * 24 * 3600
-"""pyjabber's own 60 s would end every quiet client's connection; 0 makes it fail at the end of each connection."""
+"""pyjabber's default of 60 s would end the connection of every quiet client. With 0 it fails at the end of each connection."""
 
 
 async def serve(directory: str, domain: str, port: int) -> None:
+    """Run pyjabber until a signal ends the process."""
     server = Server(
         Parameters(
             host=domain,
@@ -48,13 +49,13 @@ async def serve(directory: str, domain: str, port: int) -> None:
             cert_path=directory,
         )
     )
-    server._public_ip = None  # else it listens on the machine's address in the local network too
-    server._http_server = None  # else on port 9090, with an administration page
+    server._public_ip = None  # otherwise it also listens on the machine's address in the local network
+    server._http_server = None  # otherwise it also listens on port 9090, with an administration page
     AppConfig.app_config = attrs.evolve(
         AppConfig.app_config,
-        # Passwords are hashed by C code that releases the interpreter's lock: threads do, and no processes are forked.
+        # C code hashes the passwords and releases the interpreter's lock: threads are enough, and no process is forked.
         process_pool_exe=ThreadPoolExecutor(2),
-        # Uploads went with the HTTP port. Left out only now: without them from the start every session dies at its beginning.
+        # Uploads need the HTTP port. They are removed only here: a server built without them ends every session at its start.
         plugins=[plugin for plugin in AppConfig.app_config.plugins if plugin != UPLOAD],
         items={jid: item for jid, item in AppConfig.app_config.items.items() if item["var"] != UPLOAD},
     )
@@ -64,30 +65,31 @@ async def serve(directory: str, domain: str, port: int) -> None:
     ready = asyncio.create_task(server.ready.wait())
     await asyncio.wait({running, ready}, return_when=asyncio.FIRST_COMPLETED)
     if server._server_listener is not None:
-        server._server_listener.close()  # it talks with no other server
-    for number in (signal.SIGTERM, signal.SIGINT):  # pyjabber's handlers wait for clients; there is nothing to save
+        server._server_listener.close()  # it connects to no other server
+    for number in (signal.SIGTERM, signal.SIGINT):  # pyjabber's handlers wait for clients, but it has nothing to store
         signal.signal(number, signal.SIG_DFL)
     await running
 
 
 def _avoid_starttls_race(context: ssl.SSLContext) -> None:
-    """Without this about one connection in fifty hangs, and every one of a client that is quick.
+    """Allow full TLS 1.2 handshakes only. Otherwise about one connection in fifty hangs, and every one of a fast client.
 
-    pyjabber prepares for the new stream a moment after the handshake. In TLS 1.3, and where a session is resumed, the client
-    speaks last in it and may send the stream's header in the same breath; in a full TLS 1.2 handshake the server does.
+    pyjabber prepares for the new stream a moment after the handshake. In TLS 1.3, and when a session is resumed, the client
+    sends the last message of the handshake. It may send the stream's header at the same time. In a full TLS 1.2 handshake
+    the server sends the last message.
     """
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_TICKET
 
 
 def _bounce_undeliverable(feed: Feed, domain: str) -> Feed:
-    """`feed`, by which an error comes back where pyjabber would end the session, or itself.
+    """Wrap `feed` so that it replies with an error where pyjabber would end the session, or the server.
 
-    It ends at a message to another domain, which it cannot reach, and takes a resource with a slash for one; a session ends
-    at a chat room, a server's own address, and much else.
+    The server ends at a message to another domain, which it cannot reach. It mistakes a resource with a slash for another
+    domain. A session ends at a stanza to a chat room, to a server's own address, and in many other cases.
     """
 
-    async def fed(handler: StanzaHandler, stanza: Element) -> None:
+    async def feed_or_bounce(handler: StanzaHandler, stanza: Element) -> None:
         address, _, resource = stanza.get("to", "").partition("/")
         condition = "service-unavailable"
         if address.rpartition("@")[2] not in ("", domain):
@@ -95,25 +97,26 @@ def _bounce_undeliverable(feed: Feed, domain: str) -> Feed:
         elif "/" not in resource:
             try:
                 return await feed(handler, stanza)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the session stays
+            except Exception as error:  # noqa: BLE001 - no error may end the session
                 logger.warning(f"{stanza.tag} to {address} from {handler._jid}: {error!r}")
         if stanza.get("type") not in ("error", "result"):
             handler._transport.write(_build_bounce(stanza, str(handler._jid), condition))
 
-    return fed
+    return feed_or_bounce
 
 
 def _build_bounce(stanza: Element, sender: str, condition: str) -> bytes:
-    """The error that a stanza is answered with (RFC 6120, 8.3)."""
+    """Build the error reply to a stanza (RFC 6120, 8.3)."""
     attributes = {"type": "error", "to": sender}
     attributes |= {name: stanza.attrib[key] for name, key in (("from", "to"), ("id", "id")) if key in stanza.attrib}
-    returned = Element(stanza.tag, attributes)
-    error = SubElement(returned, "{jabber:client}error", {"type": "cancel"})
+    bounce = Element(stanza.tag, attributes)
+    error = SubElement(bounce, "{jabber:client}error", {"type": "cancel"})
     SubElement(error, f"{{urn:ietf:params:xml:ns:xmpp-stanzas}}{condition}")
-    return tostring(returned)
+    return tostring(bounce)
 
 
 def main(arguments: list[str]) -> None:
+    """Run the server. `arguments` are the directory, the domain and the port."""
     directory, domain, port = arguments
     logger.remove()
     logger.add(sys.stderr, level="WARNING", format="{level} {message}")

@@ -1,12 +1,12 @@
-"""A tiny program that runs a server and ends it when whoever started it is gone, even by `kill -9`.
+"""A tiny program that runs a server and stops it when the starter's process ends, even by `kill -9`.
 
     python lifeline.py LOG PROGRAM ARGUMENT…
 
-Its standard input is a pipe of which the starter holds the other end: end of file means that the starter is gone, or wants
-the server to stop. Its first line of output is the server's process id; its exit status is the server's. The server has a
-process group of its own, of which nothing is left in the end. LOG takes the server's output and is the lock: while an
-earlier server is still ending, the next one with the same LOG waits. On Linux the server is told to end also where this
-program is killed itself. Standard library only, and run as a file: it starts in milliseconds.
+Its standard input is a pipe from the starter: end of file means that the starter has ended, or wants the server to stop. Its
+first line of output is the server's process id, and its exit status is the server's. The server has a process group of its
+own, and no process of that group is left at the end. LOG receives the server's output and is the lock: while an earlier
+server is still stopping, the next one with the same LOG waits. On Linux the server also gets SIGTERM if this program is
+killed itself. It uses the standard library only and runs as a file, so it starts in milliseconds.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from collections.abc import Callable
 from types import FrameType
 
 TERM_GRACE_MS = 3_000
-"""A server that has not ended this long after SIGTERM is killed: together well under five seconds."""
+"""A server that has not ended this long after SIGTERM is killed. Stopping takes well under five seconds in total."""
 LOCK_RETRY_MS = 50
 PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> int:
+    """Run the server until it or its starter ends. `arguments` are the log and the server's command; return its exit status."""
     log_path, *command = arguments
-    starter = os.getppid()
-    wake, wake_write = os.pipe()
-    os.set_blocking(wake_write, False)
-    signal.set_wakeup_fd(wake_write)
+    starter_pid = os.getppid()
+    wakeup_read, wakeup_write = os.pipe()
+    os.set_blocking(wakeup_write, False)
+    signal.set_wakeup_fd(wakeup_write)
     signal.signal(signal.SIGCHLD, _on_signal)
-    signal.signal(signal.SIGTERM, _on_signal)  # whoever ends us ends the server
+    signal.signal(signal.SIGTERM, _on_signal)  # stopping this program stops the server
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with open(os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "wb", buffering=0) as log:
         if not _acquire_lock(log.fileno()):
@@ -49,31 +50,34 @@ def main(arguments: list[str]) -> int:
             return 127
     try:
         print(server.pid, flush=True)
-        _wait_until_stopped(server, starter, wake)
+        _wait_until_stopped(server, starter_pid, wakeup_read)
         return _stop_server(server)
     finally:
-        with contextlib.suppress(ProcessLookupError):  # forked workers, should the server have left any
+        with contextlib.suppress(ProcessLookupError):  # workers that the server forked and did not stop
             os.killpg(server.pid, signal.SIGKILL)
 
 
 def _die_with_parent() -> Callable[[], None] | None:
-    """What the server does before it is one: asks the kernel for SIGTERM when we are gone (prctl(2), PR_SET_PDEATHSIG)."""
+    """Return a function for the server's process: it requests SIGTERM for when this program ends (prctl(2), PR_SET_PDEATHSIG).
+
+    None where the system has no such call. The function runs before the server's program.
+    """
     try:
         prctl = ctypes.CDLL(None).prctl
-    except (OSError, AttributeError):  # no Linux
+    except (OSError, AttributeError):  # not Linux
         return None
-    watcher = os.getpid()
+    lifeline_pid = os.getpid()
 
-    def begin() -> None:
+    def request_sigterm() -> None:
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != watcher:  # it was gone before
+        if os.getppid() != lifeline_pid:  # this program ended before the call
             os._exit(1)
 
-    return begin
+    return request_sigterm
 
 
 def _acquire_lock(log_descriptor: int) -> bool:
-    """Waits for the lock, which the server shares with us. False: the starter gave up first."""
+    """Wait for the lock, which the server inherits. Return False if the starter closed the pipe first."""
     poll = select.poll()
     poll.register(0, select.POLLIN)
     while True:
@@ -85,28 +89,28 @@ def _acquire_lock(log_descriptor: int) -> bool:
                 return False
 
 
-def _wait_until_stopped(server: subprocess.Popen[bytes], parent_pid: int, wake_descriptor: int) -> None:
-    """Returns when the server has ended, the starter is gone, or somebody told us to stop."""
+def _wait_until_stopped(server: subprocess.Popen[bytes], starter_pid: int, wakeup_fd: int) -> None:
+    """Wait until the server has ended, the starter has ended or closed the pipe, or this program gets SIGTERM."""
     poll = select.poll()
     poll.register(0, select.POLLIN)
-    poll.register(wake_descriptor, select.POLLIN)
-    watch = -1
-    # A process that the starter forked may hold its end of the pipe after the starter's death; the pid tells even then.
+    poll.register(wakeup_fd, select.POLLIN)
+    starter_fd = -1
+    # A process that the starter forked may keep the pipe open after the starter has ended. The pidfd still reports the end.
     with contextlib.suppress(AttributeError, OSError):
-        watch = os.pidfd_open(parent_pid)
-        poll.register(watch, select.POLLIN)
-    if os.getppid() != parent_pid:
+        starter_fd = os.pidfd_open(starter_pid)
+        poll.register(starter_fd, select.POLLIN)
+    if os.getppid() != starter_pid:
         return
     while server.poll() is None:
         for descriptor, _ in poll.poll():
-            if descriptor == watch or (descriptor == 0 and not os.read(0, 1024)):
+            if descriptor == starter_fd or (descriptor == 0 and not os.read(0, 1024)):
                 return
-            if descriptor == wake_descriptor and signal.SIGTERM in os.read(wake_descriptor, 1024):
+            if descriptor == wakeup_fd and signal.SIGTERM in os.read(wakeup_fd, 1024):
                 return
 
 
 def _stop_server(server: subprocess.Popen[bytes]) -> int:
-    """Stops what still runs of the server's group, politely first."""
+    """Stop the server's process group with SIGTERM, then with SIGKILL. Return the server's exit status."""
     if server.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGTERM)
@@ -118,7 +122,7 @@ def _stop_server(server: subprocess.Popen[bytes]) -> int:
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
-    """Nothing to do: the signal's number is in the wake-up pipe."""
+    """Do nothing: the signal's number is in the wake-up pipe."""
 
 
 if __name__ == "__main__":

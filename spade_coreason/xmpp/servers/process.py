@@ -1,4 +1,4 @@
-"""A local server's process: started on a lifeline, awaited until it serves, stopped, and its death reported."""
+"""The process of a local server: started with a lifeline, awaited until it serves, stopped, and its end reported."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ MAX_LOG_BYTES = 1_000_000
 
 
 def find_free_ports(count: int) -> list[int]:
-    """`count` different ports that nobody listens on; bound together and released, so that they are not the same."""
+    """Find `count` different free ports. All are bound before any is released, so that they differ."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((LOOPBACK, 0))
-        return [each.getsockname()[1] for each in sockets]
+        for sock in sockets:
+            sock.bind((LOOPBACK, 0))
+        return [sock.getsockname()[1] for sock in sockets]
 
 
 def is_port_free(port: int) -> bool:
-    """Whether a server could listen there now."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: a connection in TIME_WAIT is no obstacle
+    """Return True if a server could listen on the port now."""
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # servers set it too: TIME_WAIT does not block the port
         try:
-            probe.bind((LOOPBACK, port))
+            sock.bind((LOOPBACK, port))
         except OSError:
             return False
         return True
 
 
 class AddressInUseError(ServerError):
-    """Something else listens where the server was to."""
+    """Another program listens on the port of the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """What is to be started, and where it will serve. `log` takes all that it says."""
+    """The command of a server and the address where it will serve. `log` is the file for its output."""
 
     name: str
     command: Sequence[str]
@@ -74,17 +74,17 @@ class ServerProcess:
         self._log_offset = log_offset
 
     async def wait_until_ended(self) -> str:
-        """Returns when the server has ended, with a sentence that says how. Any number may wait."""
+        """Wait until the server has ended, and return a sentence that says how. Any number of tasks may wait."""
         code = await self._process.wait()
-        how = f"by signal {code - 128}" if code > 128 else f"with status {code}: {self.last_log_line()}"
-        return f"{self._spec.name} ended {how}; its log is {self._spec.log}"
+        outcome = f"by signal {code - 128}" if code > 128 else f"with status {code}: {self.last_log_line()}"
+        return f"{self._spec.name} ended {outcome}; its log is {self._spec.log}"
 
     def last_log_line(self) -> str:
-        """The line of this run's log that most likely says why: the last error, else the last line."""
+        """Return the line of this run's log that most likely states the reason: the last error, else the last line."""
         with suppress(FileNotFoundError), self._spec.log.open("rb") as file:
             file.seek(self._log_offset)
-            said = file.read()[-20_000:].decode(errors="replace")
-            lines = [line for line in said.splitlines() if any(map(str.isalnum, line))]
+            text = file.read()[-20_000:].decode(errors="replace")
+            lines = [line for line in text.splitlines() if any(map(str.isalnum, line))]
             errors = [line for line in lines if "error" in line.lower() or "failed" in line.lower()]
             for line in reversed(errors or lines):
                 return " ".join(line.split())
@@ -93,21 +93,21 @@ class ServerProcess:
 
 @asynccontextmanager
 async def run_server_process(spec: LaunchSpec, timeout_s: float = START_TIMEOUT_S) -> AsyncIterator[ServerProcess]:
-    """Runs a server for as long as the block does: from when it presents its own certificate on its port.
+    """Run a server while the block runs. The block begins when the server presents its own certificate on its port.
 
-    Raises AddressInUse, or ServerError with the line of its log that says why it does not serve.
+    Raise AddressInUseError, or ServerError with the line of its log that says why it does not serve.
     """
     _rotate_log(spec.log)
-    begin = spec.log.stat().st_size if spec.log.exists() else 0
+    log_offset = spec.log.stat().st_size if spec.log.exists() else 0
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-I", "-S", lifeline.__file__, str(spec.log), *spec.command),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         cwd=spec.directory,
-        start_new_session=True,  # Ctrl-C in the terminal is for us: we end the server, when its clients are done
+        start_new_session=True,  # Ctrl-C in the terminal must reach this process only: it stops the server after its clients
     )
-    server = ServerProcess(spec, process, 0, begin)
+    server = ServerProcess(spec, process, 0, log_offset)
     try:
         try:
             async with asyncio.timeout(timeout_s):
@@ -131,11 +131,11 @@ async def _wait_until_serving(spec: LaunchSpec, server: ServerProcess, process: 
     ended = asyncio.create_task(server.wait_until_ended())
     try:
         while not await _is_serving(spec, context):
-            # Nothing tells when a port begins to listen; the process's end is told.
+            # No event reports that a port begins to listen, so it is polled. The end of the process interrupts the wait.
             await asyncio.wait({ended}, timeout=PROBE_EVERY_S)
-            words = server.last_log_line()
-            if "address already in use" in words.lower():  # Prosody says so, and runs on without listening
-                raise AddressInUseError(f"{spec.name} cannot start: {words}")
+            log_line = server.last_log_line()
+            if "address already in use" in log_line.lower():  # Prosody logs it, and runs on without listening
+                raise AddressInUseError(f"{spec.name} cannot start: {log_line}")
             if ended.done():
                 raise ServerError(ended.result())
     finally:
@@ -143,7 +143,7 @@ async def _wait_until_serving(spec: LaunchSpec, server: ServerProcess, process: 
 
 
 async def _is_serving(spec: LaunchSpec, context: ssl.SSLContext) -> bool:
-    """Whether the server that we started answers there."""
+    """Return True if the server that this process started answers on the port."""
     try:
         async with (
             asyncio.timeout(PROBE_TIMEOUT_S),
@@ -157,7 +157,7 @@ async def _is_serving(spec: LaunchSpec, context: ssl.SSLContext) -> bool:
 
 
 async def _stop(process: asyncio.subprocess.Process, pid: int) -> None:
-    """Lets go of the lifeline, which ends the server; should the lifeline itself be gone or stuck, ends the group."""
+    """Close the lifeline's pipe, which stops the server. If the lifeline was killed or hangs, kill the server's group."""
     assert process.stdin is not None
     process.stdin.close()
     try:
@@ -171,7 +171,7 @@ async def _stop(process: asyncio.subprocess.Process, pid: int) -> None:
 
 
 def _rotate_log(log: Path) -> None:
-    """One earlier log is kept, so that many runs do not fill the disk."""
+    """Move a long log away. Only one old log is kept, so that many runs do not fill the disk."""
     if log.exists() and log.stat().st_size > MAX_LOG_BYTES:
         shutil.copyfile(log, log.with_name(log.name + ".old"))
-        os.truncate(log, 0)  # the same file, since it is the lock too
+        os.truncate(log, 0)  # the file itself must stay: it is the lock too

@@ -70,7 +70,7 @@ Component "{rooms}" "muc"
 
 @dataclass(frozen=True, slots=True)
 class ProsodyServer(LocalServer):
-    """Accounts are ours to make: registration is closed. They, and everything else, last over restarts."""
+    """A Prosody with closed registration: accounts are written to its data directory. All its data survives restarts."""
 
     kind = "prosody"
     verify = True
@@ -81,19 +81,20 @@ class ProsodyServer(LocalServer):
     rooms_domain: str = ROOMS_DOMAIN
 
     async def create_account(self, jid: str, password: str) -> None:
-        """Makes the account, or gives an existing one this password."""
-        await asyncio.to_thread(write_account, self.data_dir, self.parse_user(jid), self.domain, password)
+        """Create the account, or set the password of an existing one."""
+        await asyncio.to_thread(_write_account, self.data_dir, self.parse_user(jid), self.domain, password)
 
     async def has_account(self, jid: str) -> bool:
-        return account_exists(self.data_dir, self.parse_user(jid), self.domain)
+        """Return True if the account exists."""
+        return _account_path(self.data_dir, self.parse_user(jid), self.domain).exists()
 
     async def delete_account(self, jid: str) -> None:
-        """Deletes the account and what the server keeps for it, but for the archive. Nothing happens where there is none."""
-        await asyncio.to_thread(delete_account, self.data_dir, self.parse_user(jid), self.domain)
+        """Delete the account and its data on the server, except its archive. An unknown account is ignored."""
+        await asyncio.to_thread(_delete_account, self.data_dir, self.parse_user(jid), self.domain)
 
 
 def find_prosody() -> str | None:
-    """The path of Prosody, or None. It is not run: `prosody --version`, for one, starts Debian's system server."""
+    """Return the path of Prosody, or None. It is not run: on Debian even `prosody --version` starts the system's server."""
     return shutil.which("prosody")
 
 
@@ -140,8 +141,8 @@ async def run_prosody_server(
         )
 
 
-def write_account(data_dir: Path, user: str, domain: str, password: str) -> None:
-    """Makes the account, or replaces its password."""
+def _write_account(data_dir: Path, user: str, domain: str, password: str) -> None:
+    """Write the account's file, in the format of Prosody's `internal_hashed` authentication."""
     path = _account_path(data_dir, user, domain)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     salt = secrets.token_hex(18)
@@ -158,15 +159,11 @@ def write_account(data_dir: Path, user: str, domain: str, password: str) -> None
             f'\t["iteration_count"] = {ITERATIONS};\n'
             "};\n"
         )
-    new.replace(path)  # never half an account for Prosody to read
+    new.replace(path)  # Prosody must never read half an account
 
 
-def account_exists(data_dir: Path, user: str, domain: str) -> bool:
-    return _account_path(data_dir, user, domain).exists()
-
-
-def delete_account(data_dir: Path, user: str, domain: str) -> None:
-    """Deletes the account's files of every kind: roster, offline messages, published items."""
+def _delete_account(data_dir: Path, user: str, domain: str) -> None:
+    """Delete the account's files of every kind: roster, offline messages, published items."""
     name = _encode_name(user)
     for store in (data_dir / _encode_name(domain)).iterdir() if (data_dir / _encode_name(domain)).is_dir() else ():
         for path in (store / f"{name}.dat", store / f"{name}.list", store / f"{name}.lidx"):
@@ -178,13 +175,13 @@ def _account_path(data_dir: Path, user: str, domain: str) -> Path:
 
 
 def _encode_name(name: str) -> str:
-    """As Prosody names its files: every byte that is no ASCII letter or digit as `%xx`."""
+    """Encode a name the way Prosody names its files: every byte except ASCII letters and digits becomes `%xx`."""
     return "".join(chr(byte) if chr(byte).isalnum() and byte < 128 else f"%{byte:02x}" for byte in name.encode())
 
 
 def _build_configuration(directory: Path, certificate: CertificateFiles, ports: dict[str, int], archive_storage: str) -> str:
     return CONFIGURATION_TEMPLATE.format(
-        as_root=str(os.getuid() == 0).lower(),  # Prosody refuses to run as root unless told; as anyone else it must not be
+        as_root=str(os.getuid() == 0).lower(),  # Prosody runs as root only with this option, and as others only without it
         directory=_lua_string(directory),
         key=_lua_string(certificate.key),
         certificate=_lua_string(certificate.certificate),
@@ -196,19 +193,22 @@ def _build_configuration(directory: Path, certificate: CertificateFiles, ports: 
 
 
 def _lua_string(path: Path) -> str:
-    """A path as a Lua string, whatever characters are in it."""
+    """Quote a path, with any characters in it, as a Lua string."""
     text = str(path).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{text}"'
 
 
 def _has_sqlite(program: str) -> bool:
-    """Whether this Prosody's Lua has SQLite; its own storage grows slow with the archive (36 messages/s after 10,000)."""
+    """Return True if this Prosody's Lua has SQLite.
+
+    Prosody's own storage becomes slow as the archive grows (36 messages/s after 10,000 messages).
+    """
     try:
         with open(program, "rb") as file:
-            first = file.readline(200)
-        if not first.startswith(b"#!") or b"lua" not in first:
+            shebang = file.readline(200)
+        if not shebang.startswith(b"#!") or b"lua" not in shebang:
             return False
-        command = [*first[2:].decode().split(), "-e", 'require "DBI"; require "dbd.sqlite3"']
+        command = [*shebang[2:].decode().split(), "-e", 'require "DBI"; require "dbd.sqlite3"']
         return subprocess.run(command, capture_output=True, timeout=5.0, check=False).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False

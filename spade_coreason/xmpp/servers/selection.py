@@ -1,4 +1,4 @@
-"""Which local server to run: Prosody where it is installed, else the embedded one, which says what it is."""
+"""The choice of the local server: Prosody if it is installed, otherwise the embedded server with a notice of its limits."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ PROSODY_REMEDY = "`apt install prosody` gives you a real one"
 
 @dataclass(frozen=True, slots=True)
 class ServerSelection:
-    """`notice` is a line for the user where the embedded server was chosen."""
+    """The chosen kind of server. `notice` is a line for the user if it is the embedded server."""
 
     kind: ServerKind
     notice: str | None = None
 
 
 def select_server(mode: ServerMode = "auto") -> ServerSelection:
-    """The server for a mode. Raises ServerError where it has to be Prosody and is not installed."""
+    """Choose the server for a mode. Raise ServerError if the mode requires Prosody and it is not installed."""
     if mode == "embedded":
         return ServerSelection("embedded", f"embedded server, {EMBEDDED_LIMITS}")
     if find_prosody() is not None:
@@ -43,7 +43,7 @@ def select_server(mode: ServerMode = "auto") -> ServerSelection:
 async def run_local_server(
     kind: ServerKind, directory: Path, *, port: int | None = None, timeout_s: float = START_TIMEOUT_S
 ) -> AsyncIterator[LocalServer]:
-    """Runs the server of that kind while the block runs; each kind has its own folder in `directory`."""
+    """Run a server of the kind `kind` while the block runs. Each kind has its own folder in `directory`."""
     run = run_prosody_server if kind == "prosody" else run_embedded_server
     async with run(directory / kind, port=port, timeout_s=timeout_s) as server:
         yield server

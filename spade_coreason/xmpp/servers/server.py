@@ -1,4 +1,4 @@
-"""What a local server is to those who use it: an address, a certificate, accounts, and news of its death."""
+"""A local server as its users see it: an address, a certificate, accounts, and a report of its end."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ ServerKind = Literal["embedded", "prosody"]
 
 DOMAIN = "localhost"
 MAX_PORT_ATTEMPTS = 3
-"""Between finding a free port and listening there, somebody else may take it."""
+"""More than one, because another program may take a port between the search for it and the start of the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalServer(ABC):
-    """A server that this process started, on loopback, and that ends with it.
+    """A server on loopback that this process started and that ends with it.
 
-    `ca_file` verifies its certificate for `domain`; `verify` says whether clients should (all but the embedded server's).
+    `ca_file` verifies its certificate for `domain`. `verify` is True if clients should do so, which the embedded server's
+    clients do not.
     """
 
     kind: ClassVar[ServerKind]
@@ -42,14 +43,14 @@ class LocalServer(ABC):
 
     @abstractmethod
     async def create_account(self, jid: str, password: str) -> None:
-        """Makes the account. Raises ServerError where the server cannot have it."""
+        """Create the account. Raise ServerError if the server cannot have it."""
 
     async def wait_until_ended(self) -> str:
-        """Returns when the server has ended before its time, with one sentence that says how."""
+        """Wait until the server has ended unexpectedly, and return one sentence that says how."""
         return await self.process.wait_until_ended()
 
     def parse_user(self, jid: str) -> str:
-        """The local part of a JID of this server; ServerError for one of another domain, or that cannot be a user."""
+        """Return the local part of a JID. Raise ServerError if it has another domain or is not a possible account."""
         user, at, domain = jid.partition("/")[0].rpartition("@")
         if not at or domain.lower() != self.domain:
             raise ServerError(f"{jid}: the local server has accounts of {self.domain} only; use a JID …@{self.domain}")
@@ -67,7 +68,10 @@ async def run_server(
     port: int | None,
     timeout_s: float,
 ) -> AsyncIterator[tuple[ServerProcess, dict[str, int]]]:
-    """Runs what `build_spec` makes of the ports; on others should somebody take one meanwhile, unless `port` was asked for."""
+    """Run the server that `build_spec` describes for a set of ports.
+
+    If another program takes one of them in between, try other ports, unless the caller gave a `port`.
+    """
     async with AsyncExitStack() as stack:
         choices = list(_port_choices(directory, port_names, port))
         for ports in choices:
@@ -77,34 +81,34 @@ async def run_server(
             except AddressInUseError:
                 if ports is choices[-1]:
                     raise
-        _ports_file(directory).write_text(json.dumps(ports))  # so that clients can keep their settings
+        _ports_file(directory).write_text(json.dumps(ports))  # the next run uses the same: clients keep their settings
         yield process, ports
 
 
 def prepare_directory(directory: Path, domains: Sequence[str]) -> tuple[Path, CertificateFiles]:
-    """The directory, made where it is missing and open to nobody else, and its certificate."""
+    """Create the directory if it is missing, closed to other users. Return its absolute path and the certificate in it."""
     directory = directory.absolute()
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     return directory, ensure_certificate(directory / "certs", domains)
 
 
 def saslprep(password: str) -> str:
-    """Raises ServerError for a password that no client could log in with."""
-    kept = (" " if stringprep.in_table_c12(c) else c for c in password if not stringprep.in_table_b1(c))
-    prepared = unicodedata.ucd_3_2_0.normalize("NFKC", "".join(kept))
+    """Prepare a password as clients do (SASLprep, RFC 4013). Raise ServerError if no client could log in with it."""
+    mapped = (" " if stringprep.in_table_c12(c) else c for c in password if not stringprep.in_table_b1(c))
+    prepared = unicodedata.ucd_3_2_0.normalize("NFKC", "".join(mapped))
     if not prepared or any(stringprep.in_table_c21_c22(c) for c in prepared):
         raise ServerError("a password cannot be empty or contain control characters")
     return prepared
 
 
 def require_free_port(port: int) -> None:
-    """AddressInUse where something else listens on that port of this machine."""
+    """Raise AddressInUseError if another program listens on that port of the loopback interface."""
     if not is_port_free(port):
         raise AddressInUseError(f"port {port} on {LOOPBACK} is in use; end what listens there, or choose another port")
 
 
 def _port_choices(directory: Path, names: tuple[str, ...], port: int | None) -> Iterator[dict[str, int]]:
-    """Ports to try, by name, the first name being the clients' port: those of the last time if they are still free."""
+    """Yield sets of ports to try, by name: first those of the last run, if they are free. `port` sets the first name's port."""
     if port is not None:
         require_free_port(port)
         yield dict(zip(names, (port, *find_free_ports(len(names) - 1)), strict=True))
@@ -120,7 +124,7 @@ def _read_last_ports(directory: Path, names: tuple[str, ...]) -> dict[str, int]:
     try:
         ports = json.loads(_ports_file(directory).read_text())
         return {name: int(ports[name]) for name in names}
-    except (OSError, ValueError, TypeError, KeyError):  # never written, or not by us: any free port will do
+    except (OSError, ValueError, TypeError, KeyError):  # missing, or not written by this program: any free port will do
         return {}
 
 

@@ -1,4 +1,4 @@
-"""A bare XMPP stream, as far as TLS and in-band registration: enough to see that a server serves, and to make an account."""
+"""A bare XMPP stream with TLS and in-band registration: enough to see that a server serves, and to create an account."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ STANZAS = "urn:ietf:params:xml:ns:xmpp-stanzas"
 
 
 class StreamError(Exception):
-    """The server said something else than the protocol asks for, or ended the stream."""
+    """The server broke the protocol, refused a request, or ended the stream."""
 
 
 class AccountExistsError(StreamError):
-    """The account is there already, perhaps with another password."""
+    """The account exists already, perhaps with another password."""
 
 
 class BareStream:
-    """One connection; `certificate_der` is what the server presented."""
+    """One connection. `certificate_der` is the certificate that the server presented, empty before TLS."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, domain: str) -> None:
         self._reader = reader
@@ -36,27 +36,30 @@ class BareStream:
         self.certificate_der = b""
 
     async def open(self) -> ET.Element:
-        """Sends a stream header and returns the server's features."""
+        """Send a stream header and return the server's features."""
         self._parser = ET.XMLPullParser(("start", "end"))
         self._depth = 0
-        # Without `<?xml …?>`: pyjabber goes on with the same parser after TLS, to which a second one is an error.
+        # Without `<?xml …?>`: pyjabber continues with the same parser after TLS, and a second declaration is an error there.
         self._send(
             f"<stream:stream to='{self._domain}' version='1.0' xml:lang='en' xmlns='jabber:client' xmlns:stream='{STREAM}'>"
         )
         return await self._expect(f"{{{STREAM}}}features")
 
     async def start_tls(self, context: ssl.SSLContext) -> None:
-        """STARTTLS; errors of verification come as `ssl.SSLCertVerificationError`."""
+        """Negotiate STARTTLS. Raise `ssl.SSLCertVerificationError` if the certificate cannot be verified."""
         self._send(f"<starttls xmlns='{TLS}'/>")
         await self._expect(f"{{{TLS}}}proceed")
         await self._writer.start_tls(context, server_hostname=self._domain)
         self.certificate_der = self._writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
 
     async def register(self, user: str, password: str) -> None:
-        """Makes an account (XEP-0077), after TLS and `open`. Raises AccountExists, or StreamError with the server's reason."""
-        ident = secrets.token_hex(4)
+        """Register an account (XEP-0077), after TLS and `open`.
+
+        Raise AccountExistsError, or StreamError with the server's reason.
+        """
+        iq_id = secrets.token_hex(4)
         self._send(
-            f"<iq type='set' id='{ident}' to='{self._domain}'><query xmlns='jabber:iq:register'>"
+            f"<iq type='set' id='{iq_id}' to='{self._domain}'><query xmlns='jabber:iq:register'>"
             f"<username>{escape(user)}</username><password>{escape(password)}</password></query></iq>"
         )
         answer = await self._read_element()
@@ -68,7 +71,7 @@ class BareStream:
 
     def _events(self) -> Iterator[tuple[str, ET.Element]]:
         for event in self._parser.read_events():
-            name, element = cast("tuple[str, ET.Element]", event)  # of the two kinds of event that were asked for
+            name, element = cast("tuple[str, ET.Element]", event)  # true for the two kinds of event requested above
             yield name, element
 
     def _send(self, text: str) -> None:
@@ -81,7 +84,7 @@ class BareStream:
         return element
 
     async def _read_element(self) -> ET.Element:
-        """The next whole child of the stream."""
+        """Return the next complete child of the stream."""
         while True:
             for event, element in self._events():
                 self._depth += 1 if event == "start" else -1
@@ -98,7 +101,10 @@ class BareStream:
 
 @asynccontextmanager
 async def open_bare_stream(host: str, port: int, domain: str, context: ssl.SSLContext) -> AsyncIterator[BareStream]:
-    """A stream over TLS, its second header exchanged, ready to register. Raises OSError, ssl.SSLError or StreamError."""
+    """Open a stream over TLS and exchange its second header, ready to register.
+
+    Raise OSError, `ssl.SSLError` or StreamError.
+    """
     reader, writer = await asyncio.open_connection(host, port)
     try:
         stream = BareStream(reader, writer, domain)
@@ -107,7 +113,7 @@ async def open_bare_stream(host: str, port: int, domain: str, context: ssl.SSLCo
         await stream.open()
         yield stream
     finally:
-        writer.transport.abort()  # nothing is left to say, and some servers never answer a closing stream
+        writer.transport.abort()  # nothing is left to send, and some servers never answer a closing stream
 
 
 def _describe_element(element: ET.Element) -> str:
