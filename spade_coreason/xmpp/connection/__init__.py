@@ -1,1 +1,1 @@
-"""One XMPP session that lasts: stream, stream management, send queue, reconnection."""
+"""A lasting XMPP session: stream, stream management, send queue, reconnection."""

@@ -1,6 +1,6 @@
-"""slixmpp's client as we need it: our TLS and stream management, and no word before we are ready.
+"""slixmpp's client with our TLS and stream management, and without presence before the agent is ready.
 
-SPADE is not needed for it, and takes longer to import than all the rest of a program that asks one question.
+It does not import SPADE, which takes longer to import than all the rest of a program that sends one request.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ _NOT_WELL_FORMED = (  # RFC 6120, 4.9.3.13
 
 
 class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without types here
-    """slixmpp's client, with our TLS and stream management, and presence only when we are ready."""
+    """slixmpp's client, with our TLS, our stream management, and our handlers for raw stanzas."""
 
     def __init__(self, jid: str, password: str, endpoint: ServerEndpoint, register: bool, timings: ConnectionTimings) -> None:
-        # slixmpp compares every stanza, acknowledgements too, with the queries that are open, and warns that they have no
-        # sender: by the root logger, which takes the same filter once only.
+        # slixmpp compares every stanza, acknowledgements too, with the open queries, and warns if it has no sender. It uses
+        # the root logger, which accepts the same filter only once.
         logging.getLogger().addFilter(_is_worth_logging)
         super().__init__(JID(jid), password)
         self.registration_problem = "the server takes no registrations" if register else ""
-        """Why there is no account although one was to be registered, as far as is known."""
+        """The known reason why the account could not be registered; empty without a registration, or if it succeeded."""
         self.last_received_at = 0.0
-        """When the server sent something last, by the clock of the event loop."""
+        """The time of the last data from the server, by the clock of the event loop."""
         self.raw_handlers: dict[str, Callable[[Element], None]] = {}
-        """Who gets the elements with a tag as they came in, instead of slixmpp's own handlers."""
+        """Handlers by tag. They receive an element as it came in, instead of slixmpp's own handlers."""
         self.ssl_context = endpoint.context
-        self.enable_direct_tls = False  # else the first attempt is one that a STARTTLS port cannot answer
-        self.register_plugin("xep_0199")  # answers pings; its own remedy for a lost connection would connect beside ours
+        self.enable_direct_tls = False  # otherwise the first attempt is direct TLS, which a STARTTLS port cannot answer
+        self.register_plugin("xep_0199")  # answers pings; its own keepalive would open a connection beside ours
         if register:
             self.register_plugin("xep_0077")
             self.add_event_handler("register", self.register)
         self.register_plugin("xep_0198", {"timings": timings})
         self.stream_management: DurableStreamManagement = self.plugin["xep_0198"]
         """Stream management (XEP-0198)."""
-        self.roster.auto_authorize = None  # else everybody may subscribe
+        self.roster.auto_authorize = None  # otherwise every subscription is approved
         self.roster.auto_subscribe = False
 
     async def register(self, form: Any) -> None:
-        """Makes the account (XEP-0077, 3.1), where the server offers it; whatever comes of it, the login is tried."""
+        """Register the account (XEP-0077, 3.1) if the server offers it. The login is tried after a failure too."""
         self.registration_problem = ""
         request = self.Iq()
         request["type"] = "set"
@@ -67,27 +67,27 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
         except IqTimeout:
             self.registration_problem = "the server did not answer its registration"
         except IqError as error:
-            if error.condition != "conflict":  # then it is there already
+            if error.condition != "conflict":  # a conflict means that the account exists
                 self.registration_problem = f"the server refuses to register it ({error.text or error.condition})"
 
     def init_parser(self) -> None:
-        """A new stream begins."""
+        """Begin to read a new stream."""
         self.parser = StreamReader()
 
     def data_received(self, data: bytes) -> None:
-        """Takes what came in, stanza by stanza; the stream may end with it."""
+        """Handle received data, stanza by stanza. It may end the stream."""
         self.last_received_at = self.loop.time()
-        reader = self.parser  # a stanza may begin a new stream, with another one
+        reader = self.parser  # a stanza may begin a new stream, which replaces the parser
         if reader is None:
             return
         is_new = reader.header is None
         stanzas = reader.read(data)
         if is_new and reader.header is not None:
             self.start_stream_handler(reader.header)
-        # What slixmpp builds of an element, to compare it with its handlers, costs more than everything that is read of it.
-        slixmpps: Callable[[Element], None] = self._spawn_event
+        # slixmpp builds a stanza object to compare an element with its handlers. That costs more than reading the element.
+        slixmpp_handler: Callable[[Element], None] = self._spawn_event
         for stanza in stanzas:
-            self.raw_handlers.get(stanza.tag, slixmpps)(stanza)
+            self.raw_handlers.get(stanza.tag, slixmpp_handler)(stanza)
         if reader.end_reason:
             if not reader.is_xml and self.transport is not None:
                 self.send_raw(_NOT_WELL_FORMED)
@@ -96,6 +96,6 @@ class XMPPClient(ClientXMPP):  # type: ignore[misc]  # slixmpp comes without typ
 
     @property
     def is_full_server(self) -> bool:
-        """Whether the server is one that people use: pyjabber ends a session at next to anything."""
-        # Of pyjabber's stream features none is beyond the login; every other has one of these.
+        """True for every server but pyjabber, which ends a session at almost any stanza."""
+        # pyjabber announces stream features for the login only; every other server has one of these.
         return bool(self.features & {"rosterver", "stream_management", "preapproval"})

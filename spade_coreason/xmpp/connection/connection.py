@@ -1,4 +1,4 @@
-"""One XMPP session that lasts: connected within a time or a clear error, resumed or renewed when it is cut, honest about it."""
+"""A lasting XMPP session: it connects in time or raises a clear error, resumes after a cut, and reports its true state."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ ConnectionState: TypeAlias = Literal["offline", "connecting", "online"]
 
 
 class Connection:
-    """Sends and receives stanzas for one JID, across reconnects.
+    """A connection that sends and receives stanzas for one JID, across reconnects.
 
-    What was sent and not acknowledged is sent again after a cut, resumed or not; what is sent meanwhile waits.
+    After a cut, stanzas that the server has not acknowledged are sent again, whether the session was resumed or not. Stanzas
+    sent without a session wait for the next one.
     """
 
     def __init__(
@@ -54,12 +55,12 @@ class Connection:
     ) -> None:
         self.client = XMPPClient(jid, password, endpoint, register, timings)
         self.jid = name or jid
-        """What errors call it."""
+        """The name in errors and log lines."""
         self.state: ConnectionState = "offline"
         self.online_at: datetime | None = None
-        """When the session began that is there now."""
+        """The start of the current session."""
         self.last_problem = ""
-        """Since it was lost: why, or why it cannot be had again."""
+        """The reason why the connection was lost or cannot be restored; empty while it is online."""
         self.resumption_count = 0
         self.session_count = 0
         self._endpoint = endpoint
@@ -90,15 +91,15 @@ class Connection:
         self._keepalive = Keepalive(client, self._abort_session, timings)
         self._send_queue = SendQueue(client, self._keepalive)
         self.send = self._send_queue.send
-        """Sends stanzas in order; what is sent in one round of the event loop leaves in one write, or in few."""
+        """Send stanzas in order. All stanzas of one round of the event loop leave in one write, or in few."""
 
     @property
     def address(self) -> str:
-        """Where the server is."""
+        """Host and port of the server, for messages to people."""
         return self._endpoint.address(self.client.boundjid.host)
 
     async def open(self) -> None:
-        """Connects and logs in. ConnectError or LoginError within the endpoint's timeout for each attempt."""
+        """Connect and log in. Raise ConnectError or LoginError; each attempt takes at most the endpoint's timeout."""
         for attempt in range(self._endpoint.attempts):
             try:
                 await self._connect_once()
@@ -110,7 +111,7 @@ class Connection:
                     raise
 
     async def close(self) -> None:
-        """Ends the session, what is queued sent before."""
+        """Send what is queued, then end the session."""
         self._is_closing = True
         if self._supervisor is not None:
             self._supervisor.cancel()
@@ -125,38 +126,38 @@ class Connection:
         self._abort()
         self._send_queue.end_session()
         self.state = "offline"
-        filters = self.client._run_out_filters  # a task that slixmpp leaves behind
+        filters = self.client._run_out_filters  # a task that slixmpp does not end
         if filters is not None:
             filters.cancel()
             await asyncio.gather(filters, return_exceptions=True)
 
     def vanish(self) -> None:
-        """Ends the connection without a word, and does not come back: for the server as after a `kill -9`."""
+        """Cut the connection without closing the stream, and do not reconnect. The server sees the same as after `kill -9`."""
         self._is_closing = True
         self.client.abort()
 
     async def wait_until_acknowledged(self, timeout_s: float) -> bool:
-        """Waits until the server has acknowledged everything; whether it has."""
+        """Wait until the server has acknowledged all stanzas, at most `timeout_s` seconds. Return True if it has."""
         return await self._send_queue.wait_until_acknowledged(timeout_s)
 
     def withdraw_unsent(self, stanza_type: type[StanzaT]) -> list[StanzaT]:
-        """Takes back what has not left yet, or must leave again with a new session, of one kind."""
+        """Remove the queued stanzas of one type, and return them: those not sent yet, or to be sent again in a new session."""
         return self._send_queue.withdraw_unsent(stanza_type)
 
     # Receiving
 
     def _on_message_stanza(self, message: Element) -> None:
         client = self.client
-        durable = None
+        stored = None
         if client.peer_default_lang and LANGUAGE not in message.attrib:
             message.set(LANGUAGE, client.peer_default_lang)  # RFC 6120, 4.7.4
         try:
-            # Where something could not be stored, it comes again with the new session, behind that.
+            # After a storage failure the server delivers this message again in the new session, behind the one that failed.
             if not self._intercept(message) and self._renewal is None:
-                durable = self._on_message(message)
+                stored = self._on_message(message)
         except Exception:
             log.exception("%s: a message from %s could not be read", self.jid, message.get("from"))
-        client.stream_management.count_received(durable)
+        client.stream_management.count_received(stored)
 
     def _on_ack_request(self, _: Element) -> None:
         self.client.stream_management.send_ack()
@@ -171,7 +172,7 @@ class Connection:
         enable_quick_ack(self.client.transport)
 
     def _filter_incoming(self, stanza: Any) -> Any:
-        # After stream management's own filter, which has counted the stanza.
+        # This filter runs after the one of stream management, which has counted the stanza.
         if isinstance(stanza, Presence) and self._on_presence(stanza):
             return None
         if isinstance(stanza, Iq) and (error := refusal(stanza.xml, bare_jid(self.jid), self._is_visible_to)) is not None:
@@ -179,9 +180,9 @@ class Connection:
             return None
         return stanza
 
-    def _abort_session(self, why: str) -> None:
+    def _abort_session(self, reason: str) -> None:
         if self.state == "online":
-            self._end_reason = why
+            self._end_reason = reason
             self.client.abort()
 
     def _schedule_renewal(self) -> None:
@@ -194,14 +195,15 @@ class Connection:
             self._renewal = self._loop.call_later(self._renew_s, self._renew)
 
     def _renew(self) -> None:
-        """Only to a new session does the server deliver again what it holds; a resumed one would go on behind it."""
+        """End the session. Only a new session gets the unacknowledged stanzas again; a resumed one continues behind them."""
         if self.state == "online":
             self._end_reason = "what it sent could not be stored"
-            # Said in form, and not come back to at once: a server hands over what an old session has left when that has ended.
+            # The stream is closed properly, and the next connection waits a little. A server hands over the stanzas of an old
+            # session only when that session has ended.
             self._back_off.require_short_delay()
             self.client.disconnect(wait=1.0)
         else:
-            self._renewal = None  # cut meanwhile: what could not be stored comes again anyway
+            self._renewal = None  # the connection was cut: what could not be stored comes again anyway
 
     # Connecting
 
@@ -211,7 +213,7 @@ class Connection:
         self.state = "connecting"
         endpoint = self._endpoint
         host = endpoint.host or (self.client.boundjid.host if endpoint.port else None)
-        self.client.enable_direct_tls = False  # it would cost one failed attempt on a STARTTLS port
+        self.client.enable_direct_tls = False  # direct TLS would cost one failed attempt on a STARTTLS port
         self.client.connect(host, (endpoint.port or 5222) if host else None)
         try:
             async with asyncio.timeout(endpoint.timeout_s):
@@ -241,9 +243,9 @@ class Connection:
             self._outcome.set_exception(error)
 
     def _on_connection_failed(self, problem: Any) -> None:
-        # slixmpp would try again by itself, for ever.
+        # slixmpp would retry by itself, without end.
         self._loop.call_soon(self.client.cancel_connection_attempt)
-        if str(problem).startswith("No DNS record"):  # slixmpp names the domain, whatever host it looked for
+        if str(problem).startswith("No DNS record"):  # slixmpp names the domain here, even if it looked for another host
             problem = NO_ADDRESS
         self._fail(ConnectError(self.jid, self.address, describe_problem(problem) + suggest_remedy(problem)))
 
@@ -256,7 +258,7 @@ class Connection:
     def _on_stream_error(self, error: Any) -> None:
         condition = error["condition"]
         if condition == "conflict":
-            # Coming back at once would throw the other out, which would come back at once, and so on.
+            # Reconnecting at once would disconnect the other program. That would reconnect at once too, and so on.
             self._back_off.require_long_delay()
             self._end_reason = (
                 f"another program logged in as {self.client.boundjid.full}; stop one of the two, or give it another account"
@@ -267,15 +269,15 @@ class Connection:
 
     def _on_session_started(self, _event: Any) -> None:
         if not self.client.bound:
-            return  # the features before the login
+            return  # these are the features before the login
         self.session_count += 1
         self._go_online(is_new=True)
 
     async def _on_session_resumed(self, _event: Any) -> None:
-        # slixmpp sends again what was not acknowledged, through its queue; ours must not overtake it, or the counts lie.
+        # slixmpp sends unacknowledged stanzas again, through its queue. Ours must not overtake them, or the counts are wrong.
         await self.client.waiting_queue.join()
         if not self.client.is_connected():
-            return  # cut again meanwhile
+            return  # the connection was cut again
         self.resumption_count += 1
         self._go_online(is_new=False)
 
@@ -302,17 +304,18 @@ class Connection:
             self._renewal.cancel()
             self._renewal = None
             self.client.stream_management.session_end(None)
-        why = self._end_reason or describe_problem(reason or CONNECTION_CLOSED)
-        self._fail(ConnectError(self.jid, self.address, self._end_reason or why + suggest_remedy(reason or CONNECTION_CLOSED)))
+        problem = self._end_reason or describe_problem(reason or CONNECTION_CLOSED)
+        advice = self._end_reason or problem + suggest_remedy(reason or CONNECTION_CLOSED)
+        self._fail(ConnectError(self.jid, self.address, advice))
         if was_online and not self._is_closing:
-            self.last_problem = why
-            self._supervisor = asyncio.create_task(self._reconnect(why))
+            self.last_problem = problem
+            self._supervisor = asyncio.create_task(self._reconnect(problem))
 
-    async def _reconnect(self, why: str) -> None:
+    async def _reconnect(self, reason: str) -> None:
         delays_s = self._back_off.delays_s(self._loop.time())
         delay_s = next(delays_s)
-        begins = f"in {delay_s:.1f} s" if delay_s >= 0.05 else "at once"
-        log.warning("%s: connection lost (%s); reconnecting %s", self.jid, why, begins)
+        when = f"in {delay_s:.1f} s" if delay_s >= 0.05 else "at once"
+        log.warning("%s: connection lost (%s); reconnecting %s", self.jid, reason, when)
         problem = ""
         while True:
             await asyncio.sleep(delay_s)

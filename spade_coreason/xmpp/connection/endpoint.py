@@ -1,4 +1,4 @@
-"""Where an XMPP server is, and how it is trusted."""
+"""The address of an XMPP server and the trust in its certificate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class ServerEndpoint:
-    """Without a host it is found by the domain (SRV records, RFC 6120). One object, and one TLS context, for all agents."""
+    """The address of a server, the way to verify it, and the limits of a connection attempt.
+
+    Without a `host` the server is found through the JID's domain (SRV records, RFC 6120). All agents share one object, and
+    so one TLS context.
+    """
 
     host: str | None = None
     port: int | None = None
@@ -24,9 +28,9 @@ class ServerEndpoint:
         if not self.verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-        # A context of its own costs every client 850 KiB.
+        # A separate context for each client would cost 850 KiB each.
         object.__setattr__(self, "context", context)
 
     def address(self, domain: str) -> str:
-        """For messages to people."""
+        """Return host and port, for messages to people. The host is `domain` if none is set."""
         return f"{self.host or domain}:{self.port or 5222}"

@@ -1,4 +1,4 @@
-"""Why a connection is not to be had, or ended, in words for people."""
+"""Descriptions for people: the reason why a connection failed or ended, and the remedy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HOSTNAME_MISMATCH = 62  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH
 
 
 def describe_problem(problem: Any) -> str:
-    """Why a connection could not be had, for a person."""
+    """Describe for a person why a connection failed or ended."""
     if isinstance(problem, ssl.SSLCertVerificationError):
         remedy = "set server.tls.ca_file (--ca-file) to the authority that signed it"
         if problem.verify_code == _HOSTNAME_MISMATCH:
@@ -25,14 +25,14 @@ def describe_problem(problem: Any) -> str:
 
 
 def describe_refused_login(registration_problem: str) -> str:
-    """Why a login was refused; `registration_problem` is what is known about an account that was to be registered."""
+    """Describe a refused login. `registration_problem` is the reason why the account could not be registered, if any."""
     if not registration_problem:
         return f"{_WRONG_ACCOUNT}; correct the password, or make the account"
     return f"{_WRONG_ACCOUNT}, and {registration_problem}; correct the password, or make the account on the server"
 
 
 def suggest_remedy(problem: Any) -> str:
-    """What to look at where nothing more is known than that the server is not to be had."""
+    """Return what to check if the server cannot be reached and no other reason is known; empty for other problems."""
     if problem == CONNECTION_CLOSED or isinstance(problem, ConnectionRefusedError | ConnectionResetError):
         return "; is the server running, and are host and port right?"
     if problem == NO_ADDRESS:

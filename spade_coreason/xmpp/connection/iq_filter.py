@@ -1,4 +1,4 @@
-"""The requests (IQ) that are refused before slixmpp sees them: those of strangers, and what it would leave unanswered."""
+"""A filter for requests (IQ) that are refused before slixmpp sees them: from strangers, or left unanswered by slixmpp."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element
 from ...codec import STANZA_ERRORS_NAMESPACE, escape_attribute
 from ...domain.jid import bare_jid
 
-# slixmpp's plugins take these and never answer; for the roster of somebody else they make an error that cannot be sent.
+# slixmpp's plugins accept these and never answer. For the roster of another account they build an error that cannot be sent.
 _UNANSWERED = {
     "set": {"{http://jabber.org/protocol/disco#info}query", "{http://jabber.org/protocol/disco#items}query"},
     "get": {"{urn:xmpp:http:upload:0}request"},
@@ -17,16 +17,17 @@ _ROSTER_QUERY = "{jabber:iq:roster}query"
 
 
 def refusal(iq: Element, own_jid: str, is_visible_to: Callable[[str], bool]) -> str | None:
-    """The error for a request that nobody else here would answer, as RFC 6120, 8.2.3 demands; None for all others.
+    """Return the error for a request that nothing else here would answer (required by RFC 6120, 8.2.3); None for all others.
 
-    `own_jid` is the agent's bare JID: its roster comes from its own account only (RFC 6121, 2.1.6). Those for whom it is not
-    there get what their server says of somebody who is away: any other answer would show it to them (RFC 6120, 13.10.2).
+    `own_jid` is the agent's bare JID: roster pushes come from its own account only (RFC 6121, 2.1.6). Senders to whom the
+    agent is not visible get the error that their server sends for a user who is offline. Any other reply would reveal the
+    agent's presence to them (RFC 6120, 13.10.2).
     """
     kind, sender = iq.get("type", ""), iq.get("from", "")
     tags = {child.tag for child in iq}
     is_forged = _ROSTER_QUERY in tags and kind == "set" and sender not in ("", own_jid) and bare_jid(sender) != own_jid
-    is_strange = kind in ("get", "set") and not is_visible_to(sender)
-    if not (is_forged or is_strange or tags & _UNANSWERED.get(kind, set())):
+    is_from_stranger = kind in ("get", "set") and not is_visible_to(sender)
+    if not (is_forged or is_from_stranger or tags & _UNANSWERED.get(kind, set())):
         return None
     return (
         f"<iq type='error' to='{escape_attribute(sender)}' id='{escape_attribute(iq.get('id', ''))}'>"

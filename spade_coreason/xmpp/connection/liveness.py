@@ -1,4 +1,7 @@
-"""The watch over a connection that may carry nothing any more: a server that hangs keeps it standing for ever."""
+"""Liveness of a connection: the keepalive that detects a server that hangs, and the back-off before each reconnection.
+
+A server that hangs keeps its TCP connection open without end, so only the missing replies show it.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ _DELAYS_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
 class BackOff:
-    """The patience of one connection. Times are seconds by the clock of the event loop.
+    """The delays before the attempts to reconnect. Times are seconds by the clock of the event loop.
 
-    A session that ends before `steady_s` was no success: the back-off goes on where it was.
+    A session that ends within `steady_s` does not count as a success: the next delay is longer.
     """
 
     def __init__(self, steady_s: float = 10.0) -> None:
@@ -27,19 +30,19 @@ class BackOff:
         self._min_step = 0
 
     def start_session(self, now: float) -> None:
-        """A session begins."""
+        """Record that a session has begun."""
         self._session_started_at = now
 
     def require_short_delay(self) -> None:
-        """Not to come back at once when the session ends."""
+        """Delay the next reconnection by at least about half a second."""
         self._min_step = _DELAYS_S.index(0.5)
 
     def require_long_delay(self) -> None:
-        """Not to come back soon when the session ends."""
+        """Use the longest delay for the next reconnection."""
         self._min_step = len(_DELAYS_S) - 1
 
     def delays_s(self, now: float) -> Iterator[float]:
-        """What to wait before each attempt, now that a session has ended; without end."""
+        """Return the delays before each attempt after a session has ended, an endless series."""
         if now - self._session_started_at > self._steady_s:
             self._short_session_count = 0
         first = max(self._short_session_count, self._min_step)
@@ -49,7 +52,10 @@ class BackOff:
 
 
 class Keepalive:
-    """Asks a server that says nothing for an acknowledgement (XEP-0198), and tells `on_silence` in words that none came."""
+    """Checks of a silent server: request an acknowledgement (XEP-0198), and call `on_silence` if nothing comes.
+
+    `on_silence` gets the reason as text.
+    """
 
     def __init__(self, client: XMPPClient, on_silence: Callable[[str], None], timings: ConnectionTimings) -> None:
         self._client = client
@@ -61,19 +67,19 @@ class Keepalive:
         self._response_timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """With every session, new or resumed."""
+        """Start the checks. Call it with every session, new or resumed."""
         self.stop()
         self._idle_timer = self._loop.call_later(self._pulse_s, self._check_idle)
 
     def stop(self) -> None:
-        """The session is gone."""
+        """Stop the checks because the session has ended."""
         for timer in (self._idle_timer, self._response_timer):
             if timer is not None:
                 timer.cancel()
         self._idle_timer = self._response_timer = None
 
     def expect_response(self) -> None:
-        """The server was asked for an acknowledgement just now."""
+        """Start the response timer because an acknowledgement was requested just now."""
         if self._response_timer is None:
             self._response_timer = self._loop.call_later(self._silence_s, self._check_response, self._loop.time())
 

@@ -1,4 +1,4 @@
-"""A login that only looks: whether an account works, and what its server can do."""
+"""A test login: it checks an account and reads the features of its server."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ _RESPONSE_TIMEOUT_S = 5
 
 
 async def probe(jid: str, password: str, endpoint: ServerEndpoint) -> tuple[bool, set[str]]:
-    """Logs in; whether the server has stream management (XEP-0198), and what it announces (XEP-0030, empty if it says nothing):
-    its own features, those that it has for the account (there the archive is, XEP-0313), and those of its services (rooms).
+    """Log in, and return two things: True if stream management (XEP-0198) is enabled, and the announced features (XEP-0030).
 
-    Without presence and under a resource of its own: no mail comes, no agent is displaced. Raises ConnectError or LoginError.
+    The features are those of the server, of the account (the archive is there, XEP-0313) and of the server's services (rooms).
+    The set is empty if the server does not answer. The login sends no presence and has a resource of its own, so that it
+    receives no messages and displaces no agent. Raise ConnectError or LoginError.
     """
     connection = Connection(f"{bare_jid(jid)}/check-{secrets.token_hex(4)}", password, endpoint, on_message=lambda stanza: None)
     try:
         await connection.open()
         server, disco = connection.client.boundjid.host, connection.client.plugin["xep_0030"]
-        announcing = [server, bare_jid(jid), *await _find_services(disco, server)]
-        found = await asyncio.gather(*(_fetch_features(disco, one) for one in announcing))
-        return bool(connection.client.stream_management.enabled_out), set[str]().union(*found)
+        entities = [server, bare_jid(jid), *await _find_services(disco, server)]
+        features = await asyncio.gather(*(_fetch_features(disco, entity) for entity in entities))
+        return bool(connection.client.stream_management.enabled_out), set[str]().union(*features)
     finally:
         await connection.close()
 

@@ -1,4 +1,4 @@
-"""Stanzas on their way out: in order, in few writes, and again after a cut where the server has not acknowledged them."""
+"""The queue of outgoing stanzas: sent in order, in few writes, and again after a cut if they were not acknowledged."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ StanzaT = TypeVar("StanzaT", bound=str)
 
 _ACK_AFTER_S = 1.0
 _EARLY_WRITE_STANZAS = 32
-"""So many stanzas of one round leave ahead: who reads them works while the others are sent."""
+"""With this many queued stanzas a round writes early: the receiver can work while the others are sent."""
 
 
 class SendQueue:
-    """What one connection sends, across its sessions. Between two of them it waits."""
+    """The outgoing stanzas of one connection, across its sessions. Between two sessions they wait."""
 
     def __init__(self, client: XMPPClient, keepalive: Keepalive) -> None:
         self._client = client
@@ -29,53 +29,52 @@ class SendQueue:
         self._has_session = False
         self._is_flushing = False
         self._sends_this_round = 0
-        """In this round."""
         self._is_quiet = True
-        """Whether there was one at most in the last."""
+        """True if the last round of the event loop had one call of `send` at most."""
         self._ack_timer: asyncio.TimerHandle | None = None
         self._ack_progress = asyncio.Event()
         client.stream_management.on_ack_due = self.flush_soon
 
     def send(self, stanzas: list[str]) -> None:
-        """Sends stanzas in order; what is sent in one round of the event loop leaves in one write, or in few."""
+        """Send stanzas in order. All stanzas of one round of the event loop leave in one write, or in few."""
         self._queued += stanzas
         self._sends_this_round += 1
         self.flush_soon()
-        # The embedded server turned around parts of an answer that were two writes of one round. It has no stream management.
+        # The embedded server reversed the parts of a reply that came in two writes of one round. It has no stream management.
         if self._is_end_of_lone_reply(stanzas) or (
             len(self._queued) >= _EARLY_WRITE_STANZAS and self._client.stream_management.enabled_out
         ):
             self._write()
 
     def _is_end_of_lone_reply(self, stanzas: list[str]) -> bool:
-        """Whether they are the last of an answer, while answers come one by one: there is nothing to wait for."""
+        """Return True for the end of a reply while replies are sent one by one: there is nothing to wait for."""
         if not (self._is_quiet and self._sends_this_round == 1 and stanzas):
             return False
         last = stanzas[-1]
         return isinstance(last, OutboundStanza) and last.is_last
 
     def withdraw_unsent(self, stanza_type: type[StanzaT]) -> list[StanzaT]:
-        """Takes back what has not left yet, or must leave again with a new session, of one kind."""
-        recalled = [stanza for stanza in self._queued if isinstance(stanza, stanza_type)]
+        """Remove the queued stanzas of one type, and return them: those not sent yet, or to be sent again in a new session."""
+        withdrawn = [stanza for stanza in self._queued if isinstance(stanza, stanza_type)]
         self._queued = [stanza for stanza in self._queued if not isinstance(stanza, stanza_type)]
-        return recalled
+        return withdrawn
 
     def start_session(self, is_new: bool) -> None:
-        """A session is there, a new one or the one that was cut."""
+        """Begin to send in a session, a new one or a resumed one."""
         if is_new:
-            # A resumption that failed cleared slixmpp's queue; what was in it is sent again, with the same ids.
+            # A resumption that failed cleared slixmpp's queue. Its stanzas are sent again, with the same ids.
             self._queued = self._unacknowledged + self._queued
         self._unacknowledged = []
         self._has_session = True
 
     def end_session(self) -> None:
-        """The session is gone."""
+        """Remember the unacknowledged stanzas when the session has ended."""
         if self._has_session:
             self._unacknowledged = [
                 stanza for _, stanza in self._client.stream_management.unacked_queue if isinstance(stanza, str)
             ]
         else:
-            # A resumption may have told what has arrived, before it was cut too.
+            # A resumption may have acknowledged some of them, before it was cut too.
             self._unacknowledged = [
                 s for s in self._unacknowledged if not (isinstance(s, OutboundStanza) and s.is_acknowledged)
             ]
@@ -83,11 +82,11 @@ class SendQueue:
         self._ack_progress.set()
 
     def notify_acknowledged(self) -> None:
-        """The server has acknowledged something just now."""
+        """Wake up those who wait for an acknowledgement, because one has come."""
         self._ack_progress.set()
 
     async def wait_until_acknowledged(self, timeout_s: float) -> bool:
-        """Waits until the server has acknowledged everything; whether it has."""
+        """Wait until the server has acknowledged all stanzas, at most `timeout_s` seconds. Return True if it has."""
         self.flush()
         try:
             async with asyncio.timeout(timeout_s):
@@ -105,19 +104,19 @@ class SendQueue:
         return not self._queued
 
     def close(self) -> None:
-        """Sends what is queued, for the last time."""
+        """Send what is queued, for the last time."""
         if self._ack_timer is not None:
             self._ack_timer.cancel()
         self.flush()
 
     def flush_soon(self) -> None:
-        """Sends what is queued at the end of this round of the event loop."""
+        """Send what is queued at the end of this round of the event loop."""
         if not self._is_flushing:
             self._is_flushing = True
             self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Sends what is queued now, if there is a session."""
+        """Send what is queued now, if there is a session."""
         self._is_flushing = False
         self._is_quiet = self._sends_this_round <= 1
         self._sends_this_round = 0
@@ -141,7 +140,7 @@ class SendQueue:
         if text:
             self._client.send_raw(text)
         if not sm.enabled_out:
-            for stanza in stanzas:  # without stream management nobody will say more
+            for stanza in stanzas:  # without stream management no acknowledgement will come
                 if isinstance(stanza, OutboundStanza):
                     stanza.acknowledge()
 

@@ -1,8 +1,8 @@
 """Stream management (XEP-0198) that acknowledges a message only when it is durable.
 
-`h` counts a prefix of what came in: while one message is not stored yet, nothing behind it is acknowledged either. A server
-asks for it when it likes to; what it does not ask for is acknowledged after a moment, so that it has little to deliver again
-if this process ends at once.
+`h` counts a prefix of the received stanzas: while one message is not stored, no message behind it is acknowledged either. A
+server requests acknowledgements at times of its own choice. Without a request they are sent after a short delay, so that the
+server has few stanzas to deliver again if this process is killed.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ ACK = "{urn:xmpp:sm:3}a"
 
 
 class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes without types here
-    """slixmpp's plugin, which behaves as before where nothing is held.
+    """slixmpp's plugin, which behaves as before while no stanza waits to be stored.
 
-    What it has to say goes out with the next write where a connection has set `on_ack_due`, instead of in a write of its own.
+    If a connection has set `on_ack_due`, an acknowledgement leaves with the connection's next write, not in a separate one.
     """
 
-    # A request for an acknowledgement every so many stanzas; what is left over is asked for after a second.
+    # An acknowledgement is requested every `window` stanzas, and after a second for the rest.
     default_config: ClassVar[dict[str, Any]] = {**XEP_0198.default_config, "window": 25, "timings": ConnectionTimings()}
 
     def plugin_init(self) -> None:
         self.on_ack_due: Callable[[], None] | None = None
         self.on_store_failed: Callable[[], None] = lambda: None
-        """Called when a stanza could not be stored: it is never acknowledged, and nothing behind it either."""
+        """Called if a stanza could not be stored. Neither it nor any stanza behind it is ever acknowledged."""
         self._pending: deque[tuple[int, asyncio.Future[Any]]] = deque()
         self._is_ack_requested = False
         self._is_ack_due = False
         self._last_sent_count = 0
-        """What was acknowledged last, as a count."""
+        """The count in the last acknowledgement that was sent."""
         self._ack_timer: asyncio.TimerHandle | None = None
         super().plugin_init()
 
@@ -53,9 +53,10 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         super().session_end(event)
 
     def count_received(self, stored: asyncio.Future[Any] | None) -> None:
-        """Counts a stanza that slixmpp does not see; it is not acknowledged before `stored` is done."""
+        """Count a stanza that slixmpp does not see. It is acknowledged only when `stored` is done (None: at once)."""
         if self.enabled_in:
-            # As an attribute it is found, and set, by functions of slixmpp's; and there are as many as messages.
+            # As attributes of the plugin these values are read and set through functions of slixmpp, which cost time for
+            # every message.
             config = self.config
             handled = config["handled"] = (config["handled"] + 1) % _MODULUS
             if stored is not None and not stored.done():
@@ -64,17 +65,17 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
                 self._schedule_ack()
 
     def send_ack(self) -> None:
-        """Acknowledges what came in until now, as soon as it is durable."""
+        """Acknowledge all stanzas received until now, as soon as they are durable."""
         self._drop_stored()
         if not self._pending:
             self._emit_ack()
         elif not self._is_ack_requested:
-            # Saying less at once would only make the server ask again.
+            # A smaller count now would only make the server request another acknowledgement.
             self._is_ack_requested = True
             self._pending[-1][1].add_done_callback(self._on_stored)
 
     def send_unrequested_ack(self) -> None:
-        """Acknowledges what is durable and the server has not asked about."""
+        """Acknowledge the durable stanzas for which the server has not requested it."""
         if self._ack_timer is not None:
             self._ack_timer.cancel()
             self._ack_timer = None
@@ -86,21 +87,21 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         self._schedule_pending_ack()
 
     def _schedule_pending_ack(self) -> None:
-        """Sees to what is still being stored; what could not be is a loss, of which somebody knows."""
+        """Schedule an acknowledgement of stanzas that are still being stored. `on_store_failed` reported the failed ones."""
         if self._pending and not self._pending[0][1].done() and self._ack_timer is None:
             self._schedule_ack()
 
     @property
     def _acknowledgeable_count(self) -> int:
-        """The count of what is durable, as far as it is known to be."""
+        """The count of stanzas that are known to be durable."""
         return (self._pending[0][0] - 1) % _MODULUS if self._pending else int(self.handled)
 
     def _schedule_ack(self) -> None:
         self._ack_timer = self.xmpp.loop.call_later(_ACK_DELAY_S, self.send_unrequested_ack)
 
     def pop_due_ack(self) -> str:
-        """The acknowledgement that is due, as text for the stream; empty where none is."""
-        if self._is_ack_requested:  # what it waits for may be durable since a moment
+        """Return the acknowledgement that is due, as text for the stream; empty if none is due."""
+        if self._is_ack_requested:  # the stanzas that it waits for may just have become durable
             self._drop_stored()
             if not self._pending:
                 self._is_ack_requested, self._is_ack_due = False, True
@@ -110,21 +111,21 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         return self._build_ack()
 
     def handle_ack(self, h: int) -> None:
-        """Frees what the server has acknowledged, and tells whoever waits for it."""
+        """Remove the stanzas that the server has acknowledged, and call their handlers."""
         acknowledged = (h - self.last_ack) % _MODULUS  # type: ignore[has-type]  # slixmpp comes without types
         self.last_ack = h
-        is_heard = self.xmpp.event_handled("stanza_acked")  # raising it for nobody costs more than all the rest
+        has_handlers = self.xmpp.event_handled("stanza_acked")  # an event without handlers would cost more than all the rest
         queue = self.unacked_queue
         for _ in range(min(acknowledged, len(queue))):
             _, stanza = queue.popleft()
             if isinstance(stanza, OutboundStanza):
                 stanza.acknowledge()
-            if is_heard:
+            if has_handlers:
                 self.xmpp.event("stanza_acked", stanza)
 
     def _handle_enabled(self, enabled: Any) -> None:
-        # slixmpp begins anew only where a resumption has failed. After a session that could not be resumed at all, the count
-        # of the new one was compared with that of the old: it freed everything, or nothing where the two were the same.
+        # slixmpp resets the counts only if a resumption has failed. After a session that could not be resumed at all, it
+        # compared the new session's count with the old one's. It then removed every stanza, or none if the two were equal.
         self.last_ack = self._last_sent_count = 0
         self._pending.clear()
         self._is_ack_requested = False
@@ -134,15 +135,15 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         negotiated = self.xmpp.features
         if self.sm_id and "bind" not in negotiated and "stream_management" not in negotiated:
             transport = self.xmpp.transport
-            if waiting := [durable for _, durable in self._pending if not durable.done()]:
-                await asyncio.wait(waiting, timeout=self.timings.durable_s)
+            if unfinished := [stored for _, stored in self._pending if not stored.done()]:
+                await asyncio.wait(unfinished, timeout=self.timings.durable_s)
             if self.xmpp.transport is not transport:
-                return True  # cut again meanwhile: nothing of this stream goes on
+                return True  # the connection was cut again: this stream has ended
             self._count_stored()
         return await super()._handle_sm_feature(features)
 
     def _count_stored(self) -> None:
-        """Before a resumption, which acknowledges what is counted: what is not durable by then is delivered again."""
+        """Count only what is durable before a resumption, which acknowledges the count. The rest is delivered again."""
         while self._pending and self._is_stored(self._pending[0][1]):
             self._pending.popleft()
         self.handled = self._last_sent_count = self._acknowledgeable_count
@@ -150,17 +151,17 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         self._is_ack_requested = False
 
     def _handle_incoming(self, stanza: Any) -> Any:
-        # What slixmpp sees: presences and IQs.
+        # slixmpp sees presences and IQs only.
         if self.enabled_in and self._ack_timer is None:
             self._schedule_ack()
         return super()._handle_incoming(stanza)
 
     def _handle_ack(self, ack: Any) -> None:
-        # What slixmpp calls when a stream is resumed.
+        # slixmpp calls this when a stream is resumed.
         self.handle_ack(ack["h"])
 
     def count_sent(self, stanzas: list[str]) -> None:
-        """Counts stanzas that are written to the stream as text; in the order in which they are written."""
+        """Count stanzas that are written to the stream as text, in the order in which they are written."""
         if not self.enabled_out:
             return
         seq, queue = self.config["seq"], self.unacked_queue
@@ -170,19 +171,19 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         self.config["seq"] = seq
 
     def _on_stored(self, _: asyncio.Future[Any]) -> None:
-        # They become durable in the order in which they came, so everything before this one is too.
+        # Stanzas become durable in the order in which they came, so all before this one are durable too.
         if self._is_ack_requested:
             self._is_ack_requested = False
             self._emit_ack()
-            self._schedule_pending_ack()  # nobody has asked about what came since
+            self._schedule_pending_ack()  # no acknowledgement was requested for the stanzas received since
 
     def _drop_stored(self) -> None:
-        held = self._pending
-        while held and held[0][1].done():
-            if not self._is_stored(held[0][1]):
+        pending = self._pending
+        while pending and pending[0][1].done():
+            if not self._is_stored(pending[0][1]):
                 self.on_store_failed()
                 return
-            held.popleft()
+            pending.popleft()
 
     @staticmethod
     def _is_stored(stored: asyncio.Future[Any]) -> bool:

@@ -1,4 +1,4 @@
-"""How a stream is read: bytes come in, whole stanzas come out."""
+"""The parser of a stream: bytes in, complete stanzas out."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ _DTD = b"<!DOCTYPE"
 
 
 class StreamReader:
-    """Reads one stream. The parser, which is in C, says only which element ended last: a stanza costs no call of Python's."""
+    """The reader of one stream. The parser, written in C, reports only the last ended element: no Python call for a stanza."""
 
     def __init__(self) -> None:
         self.header: Element | None = None
-        """The stream's own element, as soon as it has come."""
+        """The stream's own element, as soon as it was received."""
         self.end_reason = ""
-        """Why nothing more will come; empty as long as something may."""
+        """The reason why the stream has ended; empty until then."""
         self.is_xml = True
-        """Until something was not, before its regular end."""
+        """False if the stream broke off with malformed XML, before its regular end."""
         self._first_bytes = b""
         self._builder = TreeBuilder()
         self._parser = XMLParser(target=self._builder, encoding="UTF-8")
         self._last_ended: deque[tuple[str, Element]] = deque(maxlen=1)
-        # What XMLPullParser is made of. Its own queue would be read in Python, element by element.
+        # XMLPullParser uses this method too, but reads its own queue in Python, element by element.
         self._parser._setevents(self._last_ended, ("end",))  # type: ignore[attr-defined]  # it has no public name
-        # From expat 2.6 on the parser waits, after a tag that was cut between two reads, until twice as much has come; a
-        # complete stanza would lie there until then.
+        # Since expat 2.6 the parser waits, after a tag that was cut between two reads, until twice as much data has come.
+        # A complete stanza would not be returned until then.
         self._flush = getattr(self._parser, "flush", lambda: None)
 
     def read(self, data: bytes) -> list[Element]:
-        """The stanzas that are complete with `data`."""
+        """Return the stanzas that are complete with `data`."""
         if self.header is None and self._has_dtd(data):
             self.end_reason = "its stream begins with a DTD, which XMPP does not know"
             return []
@@ -40,7 +40,7 @@ class StreamReader:
             self.end_reason = f"its stream is no XML: {error}"
             self.is_xml = False
         if self.header is None:
-            self.header = self._builder.close()  # closes nothing, and gives what is there
+            self.header = self._builder.close()  # this closes nothing, and returns the root element so far
             if self.header is None:
                 return []
         return self._pop_complete(self.header)
@@ -51,16 +51,17 @@ class StreamReader:
         if ended is header:
             self.end_reason, self.is_xml = "End of stream", True
         elif stanzas and stanzas[-1] is not ended:
-            stanzas.pop()  # the rest of it comes later
+            stanzas.pop()  # it is incomplete
         del header[: len(stanzas)]
         return stanzas
 
     def _has_dtd(self, data: bytes) -> bool:
-        """Whether a stream that has not begun brings a DTD (RFC 6120, 11.1): only there could it define entities, which grow.
+        """Return True if the start of a stream contains a DTD (RFC 6120, 11.1).
 
-        Parsers that can be told not to expand them are in Python, and take three times as long.
+        Only a DTD can define entities, which expand without limit. Parsers with an option not to expand them are written in
+        Python, and take three times as long.
         """
         self._first_bytes += data
-        found = _DTD in self._first_bytes or b"\0" in self._first_bytes  # in UTF-16, which 11.6 does not allow either
+        found = _DTD in self._first_bytes or b"\0" in self._first_bytes  # a null byte means UTF-16, forbidden by 11.6
         self._first_bytes = self._first_bytes[-len(_DTD) :]
         return found

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import socket
 
-# What a network that silently vanished may take until the connection counts as cut, milliseconds.
+# After this time without a response from the network the connection counts as cut.
 _USER_TIMEOUT_MS = 30_000
 
 
 def configure_socket(transport: asyncio.BaseTransport | None) -> None:
-    """Everything leaves at once, and an end that is gone is noticed."""
+    """Send data without delay (TCP_NODELAY), and detect a peer that is no longer reachable."""
     sock = _tcp_socket(transport)
     if sock is None:
         return
@@ -24,10 +24,10 @@ def configure_socket(transport: asyncio.BaseTransport | None) -> None:
 
 
 def enable_quick_ack(transport: asyncio.BaseTransport | None) -> None:
-    """What came in just now, to which nothing of ours goes back.
+    """Acknowledge received data at once. Call it after data to which no reply is sent.
 
-    The kernel would wait 40 ms with its acknowledgement; and until that came a server without TCP_NODELAY (Prosody) would
-    keep the next message.
+    Otherwise the kernel delays its acknowledgement by 40 ms. A server without TCP_NODELAY (Prosody) does not send the next
+    message until then.
     """
     sock = _tcp_socket(transport)
     if sock is not None and hasattr(socket, "TCP_QUICKACK"):
