@@ -1,4 +1,4 @@
-"""What the devices of the people who are online can show, as far as they let the agent see them (presence, XEP-0030)."""
+"""The features of people's devices that are online and visible to the agent (presence, XEP-0030)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ log = logging.getLogger(__name__)
 _RESPONSE_TIMEOUT_S = 10
 _MAX_PEOPLE = 10_000
 _MAX_DEVICES_PER_PERSON = 20
-# Profanity up to 0.13 knows a message by the id of its last correction only, and shows nothing of one that names the first.
+# Profanity up to 0.13 knows a message only by the id of its last correction. It ignores a correction that names the first id.
 _CHAINED_CORRECTION_CLIENTS = re.compile(r"Profanity 0\.(\d|1[0-3])(\.|$)")
 
 
 class _CorrectionSupport(Enum):
-    """What a device makes of corrections (XEP-0308)."""
+    """The support of a device for corrections (XEP-0308)."""
 
     NONE = 0
     ALL = 1
@@ -41,7 +41,7 @@ _UNKNOWN = _Device(_CorrectionSupport.NONE, False)
 
 
 class PeerFeatures:
-    """The devices of people, by bare JID and resource. Nobody is asked who is not admitted."""
+    """The devices of people, by bare JID and resource. Only admitted people's devices are queried."""
 
     def __init__(self, client: Any, is_allowed: Callable[[str], bool]) -> None:
         self._client = client
@@ -50,7 +50,10 @@ class PeerFeatures:
         self._queries: set[asyncio.Task[None]] = set()
 
     def has_corrections(self, person: str) -> bool:
-        """Whether every available device of a person (a bare JID) shows corrections (XEP-0308); False if none is known."""
+        """Return True if every available device of a person (a bare JID) shows corrections (XEP-0308).
+
+        False if no device is known.
+        """
         devices = self._devices.get(person)
         if not devices:
             return False
@@ -60,12 +63,12 @@ class PeerFeatures:
         )
 
     def has_replies(self, device: str) -> bool:
-        """Whether a device (a full JID) shows replies (XEP-0461)."""
+        """Return True if a device (a full JID) shows replies (XEP-0461)."""
         person, _, resource = device.partition("/")
         return self._devices.get(person, {}).get(resource, _UNKNOWN).has_replies
 
     def find_chained_device(self, person: str) -> str | None:
-        """The resource of a person's only device, where a correction has to name the version before it instead of the first."""
+        """Return the resource of a person's only device if corrections must name the version before them, not the first one."""
         match list(self._devices.get(person, {}).items()):
             case [(resource, _Device(_CorrectionSupport.LAST_VERSION_ONLY))]:
                 return resource
@@ -73,7 +76,7 @@ class PeerFeatures:
                 return None
 
     def handle_presence(self, presence: Presence) -> None:
-        """Takes a presence that came in."""
+        """Update the devices after a presence."""
         sender = presence["from"]
         person, resource, kind = sender.bare, sender.resource, presence.xml.get("type")
         if not resource or person == self._client.boundjid.bare:
@@ -88,11 +91,11 @@ class PeerFeatures:
             self._add_device(person, resource)
 
     def clear(self) -> None:
-        """After a new session: whoever is there says so again."""
+        """Delete all devices for a new session: those that are online send their presence again."""
         self._devices.clear()
 
     async def close(self) -> None:
-        """Asks nobody any more."""
+        """Cancel the queries in progress."""
         for task in self._queries:
             task.cancel()
         await asyncio.gather(*self._queries, return_exceptions=True)

@@ -1,1 +1,1 @@
-"""How an agent appears to others: presence, vCard, PEP, service discovery, roster, ad-hoc commands."""
+"""The agent as others see it: presence, vCard, PEP, service discovery, roster, ad-hoc commands."""

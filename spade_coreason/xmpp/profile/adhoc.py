@@ -1,4 +1,4 @@
-"""An agent's commands in the menus of clients (XEP-0050): what there is, and the answers to who runs them."""
+"""An agent's commands in the menus of clients (XEP-0050): the list of commands, and the replies to those who run them."""
 
 from __future__ import annotations
 
@@ -31,13 +31,16 @@ log = logging.getLogger(__name__)
 
 _DISCO_INFO = "http://jabber.org/protocol/disco#info"
 _DISCO_ITEMS = "http://jabber.org/protocol/disco#items"
-# What a stanza has besides its text, at most: addressee, id, node, session and title.
+# The most bytes that a stanza has besides its text: addressee, id, node, session and title.
 _ENVELOPE_BYTES = 16_384
 _MIN_TEXT_BYTES = 1024
 
 
 class AdHocCommands:
-    """Answers for one agent. Only whom `is_allowed` lets in sees or runs anything; who that is, their server has said."""
+    """The command menu of one agent. Only senders that `is_allowed` admits see and run commands.
+
+    The sender's server vouches for the address.
+    """
 
     def __init__(self, connection: Connection, runner: Runner, is_allowed: Callable[[str], bool]) -> None:
         self._connection = connection
@@ -48,17 +51,20 @@ class AdHocCommands:
         self._disco = connection.client.plugin["xep_0030"]
         if self.features:
             path = MatchXPath(f"{{jabber:client}}iq/{{{COMMANDS_NAMESPACE}}}command")
-            # slixmpp's own plugin lets whoever knows the id of a session go on with it, and keeps every session for ever.
+            # slixmpp's own plugin lets every sender who knows a session's id continue it, and never deletes a session.
             connection.client.register_handler(Callback("ad-hoc commands", path, self._on_call))
             self._disco.set_node_handler("get_items", handler=self._answer_items)
 
     @property
     def features(self) -> set[str]:
-        """What the agent announces."""
+        """The features that the agent announces: none if it has no commands."""
         return {COMMANDS_NAMESPACE} if self._runner.commands.all else set()
 
     def build_info(self, node: str, requester: str) -> Element | None:
-        """The answer to disco#info on the list, or on a command; None for another node, and for one that is not for them."""
+        """Build the reply to disco#info about the command list or a command.
+
+        None for another node, and for a command that the requester may not run.
+        """
         query = Element(f"{{{_DISCO_INFO}}}query", {"node": node})
         if node == COMMANDS_NAMESPACE:
             identity = {"category": "automation", "type": "command-list", "name": "Commands"}
@@ -75,7 +81,7 @@ class AdHocCommands:
         return query
 
     async def close(self) -> None:
-        """Ends what is under way."""
+        """Cancel the replies in progress and end the sessions."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -97,11 +103,11 @@ class AdHocCommands:
         call = read_call(iq.xml)
         if call is None:
             return
-        sender, ident = iq.xml.get("from", ""), iq.xml.get("id", "")
+        sender, iq_id = iq.xml.get("from", ""), iq.xml.get("id", "")
         if not self._is_allowed(sender):
             call = CommandProblem("forbidden", "I may not talk with you. Ask whoever runs me for access.")
         if isinstance(call, CommandProblem):
-            self._connection.send([problem_stanza(sender, ident, call)])
+            self._connection.send([problem_stanza(sender, iq_id, call)])
             return
         task = asyncio.create_task(self._answer(call))
         self._tasks.add(task)
@@ -109,20 +115,20 @@ class AdHocCommands:
 
     async def _answer(self, call: CommandCall) -> None:
         try:
-            said = await self._sessions.answer(call)
-        except Exception:  # a fault of ours; whoever asked is not left waiting
+            reply = await self._sessions.answer(call)
+        except Exception:  # an error in this program: the sender still gets a reply
             log.exception("%s: the command %s of %s failed", self._runner.jid, call.node, call.sender)
-            said = CommandProblem("internal-server-error", "Something went wrong on my side. Please try again later.")
-        if isinstance(said, CommandProblem):
-            self._connection.send([problem_stanza(call.sender, call.iq_id, said)])
+            reply = CommandProblem("internal-server-error", "Something went wrong on my side. Please try again later.")
+        if isinstance(reply, CommandProblem):
+            self._connection.send([problem_stanza(call.sender, call.iq_id, reply)])
         else:
-            self._send_stage(call, said)
+            self._send_stage(call, reply)
 
     def _send_stage(self, call: CommandCall, stage: CommandStage) -> None:
         limit = self._runner.policy.stanza_bytes
-        shown, rest = split_to_fit(stage.text, max(limit - _ENVELOPE_BYTES, _MIN_TEXT_BYTES))
+        text, rest = split_to_fit(stage.text, max(limit - _ENVELOPE_BYTES, _MIN_TEXT_BYTES))
         if rest:
-            shown += "\n…\nThe rest follows as a message."
-        self._connection.send([stage_stanza(call, stage._replace(text=shown), limit)])
+            text += "\n…\nThe rest follows as a message."
+        self._connection.send([stage_stanza(call, stage._replace(text=text), limit)])
         if rest:
             self._runner.send_command_result(bare_jid(call.sender), CommandResult(rest))

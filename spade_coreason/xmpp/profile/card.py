@@ -1,4 +1,4 @@
-"""What everybody who is admitted may know of an agent: the public part of its manifest."""
+"""The agent's card: the public part of its manifest, for everyone who is admitted."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from ...domain.avatar import Avatar, draw_avatar
 from ...domain.text import replace_lone_surrogates
 
 CARD_NAMESPACE = "urn:spade-coreason:card:0"
-"""The FORM_TYPE of the short card (XEP-0128), and the PEP node of the whole one."""
+"""The FORM_TYPE of the short card (XEP-0128), and the PEP node of the full card."""
 
 _MAX_SHORT_CHARACTERS = 300
 _MAX_LISTED_CAPABILITIES = 50
 _MAX_CHARACTERS = 1000
-"""So many characters of a text are shown, here and in an introduction."""
+"""The most characters of a text on a card; an introduction has five times as many."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentCard:
-    """Name, description, capabilities and picture; never configuration, prompts, dependencies, policy or custom metadata."""
+    """Name, description, capabilities and avatar of an agent.
+
+    A card never contains configuration, prompts, dependencies, policy or custom metadata.
+    """
 
     name: str
     version: str
@@ -34,8 +37,8 @@ class AgentCard:
 
     @classmethod
     def from_manifest(cls, manifest: AgentDefinition, avatar: Avatar | None = None) -> AgentCard:
-        """The profile of an agent; without a picture one is drawn."""
-        # Key by key: what is added to the manifest later is not public before somebody says so here.
+        """Build the card of an agent. Draw an avatar if none is given."""
+        # The keys are listed one by one, so that keys added to the manifest later do not become public by accident.
         capabilities = [
             {"name": _shorten(c.name), "description": _shorten(c.description), "inputs": c.inputs, "outputs": c.outputs}
             for c in manifest.capabilities
@@ -45,7 +48,7 @@ class AgentCard:
         return cls(name, manifest.metadata.version, str(description), capabilities, avatar or draw_avatar(name))
 
     def encode_json(self, max_bytes: int) -> str:
-        """The card as JSON. What makes it longer than so many bytes in a stanza is left out: schemas, then descriptions."""
+        """Return the card as JSON. If it exceeds `max_bytes` in a stanza, leave out the schemas, then also the descriptions."""
         text = ""
         for keys in (("name", "description", "inputs", "outputs"), ("name", "description"), ("name",)):
             capabilities = [{key: capability[key] for key in keys} for capability in self.capabilities]
@@ -57,7 +60,7 @@ class AgentCard:
 
     @property
     def form_fields(self) -> dict[str, list[str]]:
-        """The card in short: the fields of a form."""
+        """The short card, as the fields of a form."""
         return {
             "FORM_TYPE": [CARD_NAMESPACE],
             "name": [self.name],
@@ -68,10 +71,10 @@ class AgentCard:
 
     @property
     def introduction(self) -> str:
-        """What the agent says to somebody whom it does not know yet."""
+        """The text with which the agent introduces itself to a new contact."""
         lines = [f"Hello, I am {self.name}. {self.description}".strip()]
-        told = [c for c in self.capabilities if c["description"] and c["description"] != self.description]
-        if told:
+        others = [c for c in self.capabilities if c["description"] and c["description"] != self.description]
+        if others:
             lines.append("What I can do:")
             lines += [f"- {c['name']}: {c['description']}" for c in self.capabilities if c["description"]]
         return _shorten("\n".join(lines), 5 * _MAX_CHARACTERS)

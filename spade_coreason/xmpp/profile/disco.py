@@ -1,4 +1,4 @@
-"""What an agent answers to whoever asks what it is: identity, features, short card (XEP-0030, 0092, 0115, 0128)."""
+"""Service discovery: the agent's identity, features and short card (XEP-0030, 0092, 0115, 0128)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ CAPS = "http://jabber.org/protocol/caps"
 CAPS_NODE = "urn:spade-coreason:caps:0"
 DISCO_INFO = "http://jabber.org/protocol/disco#info"
 
-# What our own code does, and no plugin of slixmpp knows of.
+# Features of our own code, which no plugin of slixmpp announces.
 _OWN_FEATURES = {CAPS, CHAT_STATES_NAMESPACE, JSON_NAMESPACE, ORIGIN_ID_NAMESPACE, RECEIPTS_NAMESPACE, "vcard-temp"}
-# What slixmpp's plugins announce for whoever uses them as a client; that is a feature of servers.
+# Features that slixmpp's plugins announce for their users, but that belong to servers.
 _EXCLUDED_FEATURES = {"urn:xmpp:http:upload:0"}
 
 
 class Discovery:
-    """Answers disco#info. The short card is for those whom `is_allowed` lets in; the others hear of the identity alone."""
+    """The replies to disco#info. Requesters that `is_allowed` admits also get the short card."""
 
     def __init__(self, client: Any, agent_card: AgentCard, is_allowed: Callable[[str], bool], adhoc: AdHocCommands) -> None:
         self._adhoc = adhoc
@@ -38,18 +38,18 @@ class Discovery:
         client.plugin["xep_0030"].set_node_handler("get_info", handler=self._answer_info)
 
     def build_caps(self) -> Element:
-        """The element of a presence that stands for all of it (XEP-0115)."""
-        # By hand: slixmpp's plugin would ask every contact for theirs.
-        ver = compute_verification(self._agent_card.name, self._announced_features(), self._agent_card.form_fields)
-        return Element(f"{{{CAPS}}}c", {"hash": "sha-1", "node": CAPS_NODE, "ver": ver})
+        """Build the element of a presence that stands for identity, features and card (XEP-0115)."""
+        # slixmpp's plugin is not used, because it would query every contact for its features.
+        verification = compute_verification(self._agent_card.name, self._announced_features(), self._agent_card.form_fields)
+        return Element(f"{{{CAPS}}}c", {"hash": "sha-1", "node": CAPS_NODE, "ver": verification})
 
     def _announced_features(self) -> set[str]:
         static = self._client.plugin["xep_0030"].static.get_node(None)["info"]["features"]
         return (set(static) | _OWN_FEATURES | self._adhoc.features) - _EXCLUDED_FEATURES
 
     def _answer_info(self, jid: Any, node: str | None, requester: Any, data: Any) -> Any:
-        if node and (about := self._adhoc.build_info(node, str(requester or ""))) is not None:
-            return DiscoInfo(xml=about)
+        if node and (command_info := self._adhoc.build_info(node, str(requester or ""))) is not None:
+            return DiscoInfo(xml=command_info)
         if node and not node.startswith(f"{CAPS_NODE}#"):
             return self._client.plugin["xep_0030"].static.get_info(jid, node, requester, data)
         form = self._agent_card.form_fields if self._may_see_card(str(requester or "")) else None
@@ -57,12 +57,12 @@ class Discovery:
 
     def _may_see_card(self, requester: str) -> bool:
         own = self._client.boundjid.bare
-        # Our own server asks for the caps of our presence.
+        # Our own server queries the features behind the caps of our presence.
         return not requester or bare_jid(requester) == own or requester == jid_domain(own) or self._is_allowed(requester)
 
 
 def build_disco_info(name: str, features: Iterable[str], form: Mapping[str, list[str]] | None) -> Element:
-    """The answer to disco#info."""
+    """Build the reply to disco#info, with the short card if `form` is given."""
     query = Element(f"{{{DISCO_INFO}}}query")
     SubElement(query, f"{{{DISCO_INFO}}}identity", {"category": "client", "type": "bot", "name": name})
     for feature in sorted(features):
@@ -73,7 +73,7 @@ def build_disco_info(name: str, features: Iterable[str], form: Mapping[str, list
 
 
 def build_data_form(kind: str, fields: Mapping[str, Iterable[str]]) -> Element:
-    """A form that says something (XEP-0004, 3.4; XEP-0068). The field FORM_TYPE is hidden."""
+    """Build a form with values (XEP-0004, 3.4; XEP-0068). The field FORM_TYPE is hidden."""
     form = Element(f"{{{FORM_NAMESPACE}}}x", {"type": kind})
     for name, values in fields.items():
         hidden = {"type": "hidden"} if name == "FORM_TYPE" else {}
@@ -84,7 +84,7 @@ def build_data_form(kind: str, fields: Mapping[str, Iterable[str]]) -> Element:
 
 
 def compute_verification(name: str, features: Iterable[str], form: Mapping[str, list[str]]) -> str:
-    """The verification string of one client/bot with one form (XEP-0115, 5.1)."""
+    """Compute the verification string of one client/bot identity with one form (XEP-0115, 5.1)."""
     parts = [f"client/bot//{name}", *sorted(features), *form["FORM_TYPE"]]
     for field in sorted(set(form) - {"FORM_TYPE"}):
         parts += [field, *sorted(form[field])]

@@ -1,4 +1,4 @@
-"""What an agent's presence says: that it is there, how busy it is, and what it is about to do."""
+"""The presence of an agent: it shows that the agent is online, busy, paused, starting, stopping or failing."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from xml.etree.ElementTree import Element, SubElement
 XUPDATE = "vcard-temp:x:update"
 
 _UPDATE_DELAY_S = 0.5
-# Of its concurrency: from there on an agent is busy, and until there it stays so.
+# Shares of the concurrency: an agent becomes busy at the first, and available again below the second.
 _BUSY_FROM = 0.75
 _AVAILABLE_BELOW = 0.5
 _BUSY_SHOW = "dnd"
 
 
 class Availability(NamedTuple):
-    """The show and the status of a presence; None where it has none."""
+    """The show and the status of a presence; None if it has none."""
 
     show: str | None = None
     status: str | None = None
@@ -33,7 +33,10 @@ FAILING = Availability("away", "cannot store anything at the moment")
 def decide_availability(
     turns: int, concurrency: int, is_busy: bool, is_paused: bool = False, is_failing: bool = False
 ) -> Availability:
-    """What to say while `count_turns` of at most `concurrency` run or wait, and `is_busy` was said before."""
+    """Decide the presence while `turns` conversations run or wait and at most `concurrency` can run.
+
+    `is_busy` is True if the last presence was busy.
+    """
     if is_failing:
         return FAILING
     if is_paused:
@@ -44,10 +47,10 @@ def decide_availability(
 
 
 class PresencePublisher:
-    """Sends the presence of one agent, and again when it changes, at most once in `every_s`.
+    """The sender of one agent's presence: at the start, and after changes at most once in `interval_s` seconds.
 
-    `build_caps` makes the element that stands for its features; `count_turns` says how many conversations are at work, `is_paused`
-    whether no new one is, `is_failing` whether nothing can be stored.
+    `build_caps` builds the element that stands for its features. `count_turns` returns the number of conversations at work.
+    `is_paused` returns True if no new one may start, and `is_failing` if nothing can be stored.
     """
 
     def __init__(
@@ -59,7 +62,7 @@ class PresencePublisher:
         is_paused: Callable[[], bool] = lambda: False,
         is_failing: Callable[[], bool] = lambda: False,
         *,
-        every_s: float,
+        interval_s: float,
     ) -> None:
         self._client = client
         self._build_caps = build_caps
@@ -67,52 +70,52 @@ class PresencePublisher:
         self._concurrency = concurrency
         self._is_paused = is_paused
         self._is_failing = is_failing
-        self._every_s = every_s
+        self._interval_s = interval_s
         self._loop = asyncio.get_running_loop()
         self._last_sent = AVAILABLE
         self._last_sent_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._is_announced = False
         self.photo_hash: str | None = None
-        """The hash of the picture in the vCard (XEP-0153); None while the server has none."""
+        """The hash of the picture in the vCard (XEP-0153); None while the server has no vCard."""
 
     def announce(self) -> None:
-        """The agent is there. From here on its presence follows what it does."""
+        """Announce that the agent is online. From now on its presence follows its activity."""
         self._is_announced = True
         self._send(self._current_availability())
         self.on_activity()
 
     def send_starting(self, contacts: Iterable[str]) -> None:
-        """Says so to each of the contacts."""
-        # One by one: after a presence for all, the server would deliver the mail that came meanwhile, to nobody. And one for
-        # all with a negative priority would be the first one; Prosody delivers such mail after the first one only.
+        """Tell each of the contacts that the agent is starting."""
+        # One by one: after a presence for all, the server would deliver stored messages before the agent can receive them.
+        # A presence for all with a negative priority would be the first one, and Prosody delivers them only after the first.
         for contact in contacts:
             self._client.send_presence(pto=contact, pshow=STARTING.show, pstatus=STARTING.status)
 
     def send_stopping(self) -> None:
-        """Says so to everybody. With the negative priority new mail stays at the server."""
+        """Tell all contacts that the agent is stopping. With the negative priority new messages stay on the server."""
         self.stop()
         self._send(STOPPING, priority=-1)
 
     def send_unavailable(self) -> None:
-        """The agent is not there any more."""
+        """Announce that the agent is offline."""
         self.stop()
         self._client.send_presence(ptype="unavailable")
 
     def stop(self) -> None:
-        """Says nothing more by itself."""
+        """Stop the automatic updates."""
         self._is_announced = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def on_activity(self) -> None:
-        """Something came in: the presence may have to change soon. Costs next to nothing."""
+        """Schedule an update because a message came in. The call costs almost nothing."""
         if self._timer is None and self._is_announced:
             self._timer = self._loop.call_later(_UPDATE_DELAY_S, self._update)
 
     def update_now(self) -> None:
-        """It is paused or goes on, which a person did, or has a picture: said at once, unless the agent has left."""
+        """Send the presence at once, unless the agent is not announced: a person paused or resumed it, or it has an avatar."""
         if self._is_announced:
             self._send(self._current_availability())
             self.on_activity()
@@ -123,13 +126,13 @@ class PresencePublisher:
 
     def _update(self) -> None:
         self._timer = None
-        now = self._current_availability()
-        wait_s = self._last_sent_at + self._every_s - self._loop.time()
-        if now != self._last_sent and wait_s <= 0:
-            self._send(now)
-            wait_s = self._every_s
-        if self._last_sent != now or now not in (AVAILABLE, PAUSED):
-            # What ends is not noticed by itself; the end of a pause is.
+        availability = self._current_availability()
+        wait_s = self._last_sent_at + self._interval_s - self._loop.time()
+        if availability != self._last_sent and wait_s <= 0:
+            self._send(availability)
+            wait_s = self._interval_s
+        if self._last_sent != availability or availability not in (AVAILABLE, PAUSED):
+            # No event reports the end of other states, so they are polled; the end of a pause is reported.
             self._timer = self._loop.call_later(max(wait_s, _UPDATE_DELAY_S), self._update)
 
     def _send(self, availability: Availability, priority: int | None = None) -> None:
@@ -137,6 +140,6 @@ class PresencePublisher:
         presence = self._client.make_presence(pshow=availability.show, pstatus=availability.status, ppriority=priority)
         presence.xml.append(self._build_caps())
         update = SubElement(presence.xml, f"{{{XUPDATE}}}x")
-        if self.photo_hash is not None:  # without it: not known yet
+        if self.photo_hash is not None:  # without this element: not known yet (XEP-0153)
             SubElement(update, f"{{{XUPDATE}}}photo").text = self.photo_hash
         presence.send()

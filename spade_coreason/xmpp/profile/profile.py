@@ -1,4 +1,4 @@
-"""An agent as its contacts see it: identity, presence and contacts, over all sessions of its connection."""
+"""An agent as its contacts see it: identity, presence and roster, across all sessions of its connection."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from .roster import Roster
 
 log = logging.getLogger(__name__)
 
-# An agent that is ready sooner does not say that it is starting.
+# An agent that is ready sooner does not send the presence "starting".
 _STARTING_AFTER_S = 1.0
 
 
 class AgentProfile:
-    """What `HostedAgent` tells of its life becomes presence, vCard and answers to subscriptions here.
+    """The presence, the vCard and the replies to subscriptions of one agent, updated when `HostedAgent` changes its state.
 
-    Nothing of this goes to the embedded server: next to all of it would end the session there.
+    Nothing of this goes to the embedded server: almost any of these stanzas would end the session there.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class AgentProfile:
             concurrency,
             lambda: runner.is_paused,
             lambda: runner.store.is_failing,
-            every_s=timings.presence_s,
+            interval_s=timings.presence_s,
         )
         runner.on_pause(self._presence.update_now)
         self.on_activity = self._presence.on_activity
-        """To be called when a message came in."""
+        """Schedule an update of the presence. Call it when a message came in."""
         self._roster: Roster | None = None
         self._access = access
         self._access_requests = access_requests
@@ -74,7 +74,7 @@ class AgentProfile:
         return f"{text}\n/help shows what you may ask the platform." if self._runner.policy.commands else text
 
     async def prepare_session(self) -> None:
-        """Connected, and not ready yet."""
+        """Prepare a session that is connected and not ready yet: load the roster, and announce the start if it takes long."""
         if not self._client.is_full_server:
             return
         if self._roster is None:
@@ -91,7 +91,7 @@ class AgentProfile:
         self._starting_timer = loop.call_later(_STARTING_AFTER_S, self._presence.send_starting, contacts)
 
     def announce(self) -> None:
-        """Ready: the agent shows itself, and publishes what it is."""
+        """Send the presence and publish the profile when the agent is ready."""
         self._cancel_starting()
         if not self._client.is_full_server:
             self._client.send_presence()
@@ -102,11 +102,11 @@ class AgentProfile:
             self._spawn(self._publish())
 
     def announce_new_session(self, on_announced: Callable[[], None]) -> None:
-        """In a new session, of which the server knows nothing; `on_announced` is called when the agent has shown itself."""
+        """Announce the agent in a new session, about which the server knows nothing. Then call `on_announced`."""
         self._spawn(self._prepare_new_session(on_announced))
 
     def announce_stopping(self) -> None:
-        """The agent takes nothing new; `announce_stopped` comes after what it still works on."""
+        """Announce that the agent accepts no new requests. `announce_stopped` follows after its running turns."""
         if self._connection.state != "online":
             self._presence.stop()
         elif self._client.is_full_server and self._runner.turns_in_flight:
@@ -116,13 +116,13 @@ class AgentProfile:
             self._presence.send_unavailable()
 
     def announce_stopped(self) -> None:
-        """The agent has finished."""
+        """Announce that the agent is offline, if `announce_stopping` has not done so."""
         if self._is_stopping and self._connection.state == "online":
             self._presence.send_unavailable()
         self._is_stopping = False
 
     async def close(self) -> None:
-        """Ends everything that is under way here."""
+        """Cancel the timers and tasks of the profile."""
         self._cancel_starting()
         self._presence.stop()
         await self._adhoc.close()
@@ -157,5 +157,5 @@ class AgentProfile:
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            # A picture that cannot be published is no reason to fall silent.
+            # An error here, for example at a picture, must not stop the agent.
             log.error("%s: does not show itself as it should", self._client.boundjid.bare, exc_info=error)

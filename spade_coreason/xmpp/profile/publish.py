@@ -1,4 +1,4 @@
-"""What an agent leaves with its server for its contacts: vCards, nickname, picture, card (XEP-0054, 0292, 0172, 0084, 0163)."""
+"""The profile that an agent stores on its server: vCards, nickname, avatar, card (XEP-0054, 0292, 0172, 0084, 0163)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 VCARD = "vcard-temp"
 VCARD4 = "urn:ietf:params:xml:ns:vcard-4.0"
-# slixmpp's plugin takes the namespace for the name of the node; XEP-0292 and the clients have this one.
+# slixmpp's plugin uses the namespace as the name of the node. XEP-0292 and the clients use this name.
 VCARD4_NODE = "urn:xmpp:vcard4"
 NICK = "http://jabber.org/protocol/nick"
 AVATAR_DATA = "urn:xmpp:avatar:data"
@@ -28,9 +28,9 @@ PUBSUB = "http://jabber.org/protocol/pubsub"
 
 _TIMEOUT_S = 10.0
 _ENVELOPE_BYTES = 1000
-"""The stanza around a card."""
+"""The size of the stanza around a card."""
 _CURRENT_ITEM = "current"
-# The card is for those who may see the presence, which are those whom the access policy admits.
+# Only contacts who may see the presence may see the card: these are the ones whom the access policy admits.
 _CONTACTS_ONLY_OPTIONS = {
     "FORM_TYPE": [f"{PUBSUB}#publish-options"],
     "pubsub#access_model": ["presence"],
@@ -39,18 +39,18 @@ _CONTACTS_ONLY_OPTIONS = {
 
 
 class _TooLongError(Exception):
-    """More than a stanza takes: the server would end the stream, and after the next login the next one."""
+    """A stanza is too long. The server would end the stream, and end it again after each login."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Account:
-    """Our own account at the server."""
+    """Requests to our own account on the server."""
 
     client: Any
     stanza_bytes: int
 
     async def request(self, kind: str, payload: Element) -> Element | None:
-        """None where something that was to be got is not there."""
+        """Send a request and return its result. None if the object of a "get" does not exist."""
         iq = self.client.make_iq_get() if kind == "get" else self.client.make_iq_set()
         iq.xml.append(payload)
         if len(str(iq).encode()) > self.stanza_bytes:
@@ -65,17 +65,17 @@ class _Account:
 
 
 async def publish(client: Any, agent_card: AgentCard, stanza_bytes: int) -> bool:
-    """Publishes what is not there yet; whether the server has the vCard. What is not published is said in one line.
+    """Publish everything that the server does not have yet. Return True if it has the vCard.
 
-    No stanza has more than `stanza_bytes`.
+    One log line names the parts that were not published. No stanza is longer than `stanza_bytes`.
     """
     account = _Account(client, stanza_bytes)
-    picture = agent_card.avatar
+    avatar = agent_card.avatar
     data = Element(f"{{{AVATAR_DATA}}}data")
-    data.text = b64encode(picture.data).decode()
+    data.text = b64encode(avatar.data).decode()
     metadata = Element(f"{{{AVATAR_METADATA}}}metadata")
-    facts = {"bytes": str(len(picture.data)), "id": picture.hash, "type": picture.media_type}
-    SubElement(metadata, f"{{{AVATAR_METADATA}}}info", facts)
+    info = {"bytes": str(len(avatar.data)), "id": avatar.hash, "type": avatar.media_type}
+    SubElement(metadata, f"{{{AVATAR_METADATA}}}info", info)
     nick = Element(f"{{{NICK}}}nick")
     nick.text = agent_card.name
     card = Element(f"{{{JSON_NAMESPACE}}}json")
@@ -84,9 +84,9 @@ async def publish(client: Any, agent_card: AgentCard, stanza_bytes: int) -> bool
     has_vcard = await _try_publish(_publish_vcard(account, _build_vcard(agent_card)), "vCard", refused)
     await _try_publish(_publish_item(account, VCARD4_NODE, _CURRENT_ITEM, _build_vcard4(client, agent_card)), "vCard4", refused)
     await _try_publish(_publish_item(account, NICK, _CURRENT_ITEM, nick), "nickname", refused)
-    # Whoever hears of the metadata fetches the data.
-    if await _try_publish(_publish_item(account, AVATAR_DATA, picture.hash, data), "picture", refused):
-        await _try_publish(_publish_item(account, AVATAR_METADATA, picture.hash, metadata), "picture", refused)
+    # The data comes first: clients fetch it as soon as they receive the metadata.
+    if await _try_publish(_publish_item(account, AVATAR_DATA, avatar.hash, data), "picture", refused):
+        await _try_publish(_publish_item(account, AVATAR_METADATA, avatar.hash, metadata), "picture", refused)
     await _try_publish(_publish_item(account, CARD_NAMESPACE, _CURRENT_ITEM, card, _CONTACTS_ONLY_OPTIONS), "card", refused)
     if refused:
         log.info("%s: not published: %s", client.boundjid.bare, ", ".join(refused))
@@ -118,25 +118,25 @@ def _build_vcard(agent_card: AgentCard) -> Element:
 
 def _build_vcard4(client: Any, agent_card: AgentCard) -> Element:
     vcard = Element(f"{{{VCARD4}}}vcard")
-    facts = (
+    properties = (
         ("kind", "text", "application"),
         ("fn", "text", agent_card.name),
         ("nickname", "text", agent_card.name),
         ("note", "text", agent_card.description),
         ("impp", "uri", f"xmpp:{quote(client.boundjid.bare, safe='@')}"),
     )
-    for name, kind, value in facts:
+    for name, kind, value in properties:
         if value:
             SubElement(SubElement(vcard, f"{{{VCARD4}}}{name}"), f"{{{VCARD4}}}{kind}").text = value
     return vcard
 
 
 async def _publish_vcard(account: _Account, vcard: Element) -> None:
-    found = await account.request("get", Element(f"{{{VCARD}}}vCard"))
-    there = found.find(vcard.tag) if found is not None else None
-    for note in there.iter(f"{{{VCARD}}}NOTE") if there is not None else ():
-        note.tag = f"{{{VCARD}}}DESC"  # Prosody keeps a vCard4, and gives this back for that
-    if _content_of(vcard) <= _content_of(there):
+    result = await account.request("get", Element(f"{{{VCARD}}}vCard"))
+    published = result.find(vcard.tag) if result is not None else None
+    for note in published.iter(f"{{{VCARD}}}NOTE") if published is not None else ():
+        note.tag = f"{{{VCARD}}}DESC"  # Prosody stores a vCard4, and returns DESC as NOTE
+    if _content_of(vcard) <= _content_of(published):
         return
     await account.request("set", vcard)
 
@@ -144,24 +144,24 @@ async def _publish_vcard(account: _Account, vcard: Element) -> None:
 async def _publish_item(
     account: _Account, node: str, item_id: str, payload: Element, options: dict[str, list[str]] | None = None
 ) -> None:
-    """Every publishing tells every contact: the same thing is not published again after each start."""
-    asked = Element(f"{{{PUBSUB}}}pubsub")
-    items = SubElement(asked, f"{{{PUBSUB}}}items", {"node": node})
+    """Publish an item if it has changed. Each publication notifies every contact, so the same item is not published again."""
+    query = Element(f"{{{PUBSUB}}}pubsub")
+    items = SubElement(query, f"{{{PUBSUB}}}items", {"node": node})
     SubElement(items, f"{{{PUBSUB}}}item", {"id": item_id})
-    found = await account.request("get", asked)
-    there = found.find(f".//{payload.tag}") if found is not None else None
-    if there is not None and _content_of(payload) == _content_of(there):
+    result = await account.request("get", query)
+    published = result.find(f".//{payload.tag}") if result is not None else None
+    if published is not None and _content_of(payload) == _content_of(published):
         return
     pubsub = Element(f"{{{PUBSUB}}}pubsub")
-    publishing = SubElement(pubsub, f"{{{PUBSUB}}}publish", {"node": node})
-    SubElement(publishing, f"{{{PUBSUB}}}item", {"id": item_id}).append(payload)
+    publish_element = SubElement(pubsub, f"{{{PUBSUB}}}publish", {"node": node})
+    SubElement(publish_element, f"{{{PUBSUB}}}item", {"id": item_id}).append(payload)
     if options is not None:
         SubElement(pubsub, f"{{{PUBSUB}}}publish-options").append(build_data_form("submit", options))
     await account.request("set", pubsub)
 
 
 def _content_of(element: Element | None) -> set[tuple[str, str, tuple[tuple[str, str], ...]]]:
-    """What an element says, each part with its name and attributes; however it is wrapped."""
+    """Return the tag, text and attributes of each part of an element that has any, regardless of nesting."""
     if element is None:
         return set()
     parts = ((part.tag, "".join((part.text or "").split()), tuple(sorted(part.items()))) for part in element.iter())

@@ -1,4 +1,4 @@
-"""Who sees an agent: subscriptions answered by its access policy, and a word of introduction for each new person."""
+"""The roster of an agent: its access policy decides on subscriptions, and it introduces itself to each new person."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ from ..connection.connection import Connection
 log = logging.getLogger(__name__)
 
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], object]
-"""Runs a coroutine in a task that has an owner."""
+"""A function that runs a coroutine in a task that has an owner."""
 
 INTRODUCED_VARIABLE = "spade_coreason.introduced"
-"""The variable of a person to whom the agent has introduced itself."""
+"""The variable that marks a person to whom the agent has introduced itself."""
 
 _ROSTER_TIMEOUT_S = 5.0
 _DISCO_TIMEOUT_S = 5.0
-# So long may the presence of a new contact take; a person may have to be asked first, and should not wait.
+# The wait for the presence of a new contact. It is short: the person's client may ask first, and the introduction should
+# not be late.
 _PRESENCE_TIMEOUT_S = 1.0
 
 
 class Roster:
-    """Answers who wants to see the presence of an agent. `access` says who may; `introduction` is what the new ones hear."""
+    """The replies to subscription requests. `access` decides who may see the presence; new people get `introduction`."""
 
     def __init__(
         self,
@@ -61,18 +62,18 @@ class Roster:
         self._client.add_filter("out", _add_marker)
 
     async def revoke_subscriptions(self) -> list[str]:
-        """Ends the subscriptions of those who are not admitted any more; gives those who see the presence (bare JIDs)."""
+        """End the subscriptions of contacts who are no longer admitted. Return the bare JIDs that still see the presence."""
         try:
             await self._client.get_roster(timeout=_ROSTER_TIMEOUT_S)
         except XMPPError as error:
             log.info("%s: has no roster (%s)", self._client.boundjid.bare, error.condition)
         roster = self._client.client_roster
-        seeing = [jid for jid in list(roster.keys()) if roster[jid]["from"]]
-        for jid in seeing:
+        subscribers = [jid for jid in list(roster.keys()) if roster[jid]["from"]]
+        for jid in subscribers:
             if not self._access.is_allowed(jid):
                 log.info("%s: %s does not see it any more (access.allow)", self._client.boundjid.bare, jid)
                 self._client.send_presence(pto=jid, ptype="unsubscribed")
-        return [jid for jid in seeing if self._access.is_allowed(jid)]
+        return [jid for jid in subscribers if self._access.is_allowed(jid)]
 
     def _on_subscribe(self, presence: Any) -> None:
         person = presence["from"].bare
@@ -80,7 +81,7 @@ class Roster:
             is_person = bool(presence["from"].user) and presence.xml.find(ANSWER_MARKER) is None
             self._accept_subscription(person, is_person)
         elif self._access_requests.ask_operators(person):
-            self._undecided.add(person)  # who is not answered yet sees nothing; at the next login the server asks again
+            self._undecided.add(person)  # no presence until then; at the next login the server sends the request again
         else:
             self._client.send_presence(pto=person, ptype="unsubscribed")
 
@@ -90,23 +91,23 @@ class Roster:
         self._client.send_presence(pto=person, ptype="subscribed")
         if not item["to"] and not item["pending_out"]:
             self._client.send_presence(pto=person, ptype="subscribe")
-        # Of a bare domain it is a server; with the marker, another agent of ours.
+        # A bare domain is a server, and a request with the marker comes from another agent of ours.
         if is_new and is_person and person not in self._pending_introductions:
             self._pending_introductions[person] = asyncio.get_running_loop().create_future()
             self._spawn(self._introduce(person))
 
     def _on_decided(self, person: str, is_admitted: bool) -> None:
-        """What an operator has said about somebody."""
-        is_asking = person in self._undecided
+        """Answer a subscription request after an operator's decision."""
+        has_requested = person in self._undecided
         self._undecided.discard(person)
         if not is_admitted and not self._access.is_allowed(person):
             self._client.send_presence(pto=person, ptype="unsubscribed")
-        elif is_admitted and is_asking:
+        elif is_admitted and has_requested:
             self._accept_subscription(person, is_person=True)
 
     def _on_roster_update(self, iq: Any) -> None:
-        """Keeps who is in the roster. slixmpp's own has everybody in it who ever sent a presence."""
-        # Anybody may send what looks like a push (RFC 6121, 2.1.6); the answer to our own question slixmpp has checked.
+        """Store the contacts of the roster. slixmpp's own roster contains everyone who ever sent a presence."""
+        # Anyone can send a forged roster push (RFC 6121, 2.1.6). slixmpp has checked the reply to our own request.
         if iq["type"] == "set" and iq["from"].bare not in ("", self._client.boundjid.bare):
             return
         for jid, item in iq["roster"]["items"].items():
@@ -115,11 +116,11 @@ class Roster:
             )
 
     def _on_available(self, presence: Any) -> None:
-        seen = self._pending_introductions.get(presence["from"].bare)
-        if seen is not None and not seen.done():
-            seen.set_result(presence["from"].full)
+        client = self._pending_introductions.get(presence["from"].bare)
+        if client is not None and not client.done():
+            client.set_result(presence["from"].full)
 
-    # Introducing itself
+    # Introductions
 
     async def _introduce(self, person: str) -> None:
         try:
@@ -133,7 +134,7 @@ class Roster:
             del self._pending_introductions[person]
 
     async def _is_bot(self, person: str) -> bool:
-        """Whether the client of `person`, as soon as it shows itself, says that nobody sits before it."""
+        """Return True if the client of `person` announces that it is a bot, once its presence has come."""
         try:
             async with asyncio.timeout(_PRESENCE_TIMEOUT_S):
                 client = await self._pending_introductions[person]
@@ -144,7 +145,10 @@ class Roster:
 
 
 def _add_marker(stanza: Any) -> Any:
-    """Other agents of ours are to know at once that no person asks, also when a SPADE behaviour subscribes."""
+    """Mark a subscription request, so that other agents of ours know that no person sent it.
+
+    Requests of SPADE behaviours are marked too.
+    """
     if isinstance(stanza, Presence) and stanza["type"] == "subscribe" and stanza.xml.find(ANSWER_MARKER) is None:
         stanza.xml.append(Element(ANSWER_MARKER))
     return stanza
