@@ -1,4 +1,4 @@
-"""What becomes of an agent's place in a chat room (XEP-0045): pure decisions, as tables where the standard has one."""
+"""An agent's membership in a chat room (XEP-0045): pure decisions, as tables where the standard has one."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _BACK_OFF_S = (1.0, 5.0, 30.0, 120.0, 600.0)
 
 
 class RoomState(StrEnum):
-    """Where an agent stands with a room."""
+    """The state of an agent's membership in a room."""
 
     JOINING = "joining"
     JOINED = "joined"
     AWAY = "away"
-    """It comes again after a while."""
+    """The agent is not in the room, and tries again later."""
     KICKED = "kicked"
     BANNED = "banned"
     DESTROYED = "destroyed"
@@ -40,14 +40,14 @@ FINAL_STATES = frozenset(RoomState) - {RoomState.JOINING, RoomState.JOINED, Room
 
 
 class JoinDecision(NamedTuple):
-    """What comes then: a state, and after which time the agent tries again (None: it does not)."""
+    """The next state, and the delay until the agent tries to join again (None: it does not)."""
 
     state: RoomState
     retry_after_s: float | None = None
 
 
-# What no second attempt would change, by the condition of the error. Everything else may pass: a room that is full, locked
-# until its owner has configured it (item-not-found), or on a server that is not there.
+# The permanent refusals, by the condition of the error: a second attempt would not help. All others may be temporary: a room
+# that is full, locked until its owner has configured it (item-not-found), or on a server that is unreachable.
 _STATE_BY_FINAL_CONDITION = {
     "not-authorized": RoomState.WRONG_PASSWORD,
     "forbidden": RoomState.BANNED,
@@ -60,23 +60,23 @@ _STATE_BY_FINAL_CONDITION = {
 
 
 def numbered_nick(nick: str, number: int) -> str:
-    """The nickname, then those for when somebody has it already."""
+    """Return the nickname for attempt `number`: the plain one first, then variants for when it is taken."""
     return nick if number == 1 else f"{nick}-{number}"
 
 
 def retry_later(attempt: int) -> JoinDecision:
-    """Away, and back after a while that grows with each attempt in vain."""
+    """Decide to join again after a delay that grows with each failed attempt."""
     return JoinDecision(RoomState.AWAY, _BACK_OFF_S[min(attempt, len(_BACK_OFF_S) - 1)])
 
 
 def decide_after_refusal(condition: str, attempt: int) -> JoinDecision:
-    """After the room has refused to let the agent in."""
+    """Decide after the room has refused a join."""
     state = _STATE_BY_FINAL_CONDITION.get(condition)
     return retry_later(attempt) if state is None else JoinDecision(state)
 
 
-# What says nothing about the place, in answer to a self-ping (XEP-0410): the agent is there and its own client does not
-# answer, or whoever would have to say cannot be reached.
+# The errors of a self-ping (XEP-0410) that say nothing about the membership: the agent is an occupant but its own client does
+# not answer, or the room's server cannot be reached.
 _INCONCLUSIVE_CONDITIONS = frozenset(
     {
         "service-unavailable",
@@ -90,12 +90,12 @@ _INCONCLUSIVE_CONDITIONS = frozenset(
 
 
 def is_membership_lost(condition: str) -> bool:
-    """Whether an agent is no occupant any more, by the condition of the error that its self-ping got."""
+    """Return True if the error of a self-ping, given by its condition, means that the agent is no longer an occupant."""
     return condition not in _INCONCLUSIVE_CONDITIONS
 
 
 def decide_after_leaving(presence: RoomPresence, *, was_kicked: bool, kick_pause_s: float, attempt: int) -> JoinDecision:
-    """After the room has said that the agent is not in it any more."""
+    """Decide after the room has announced that the agent is no longer in it."""
     statuses = presence.statuses
     if presence.is_destroyed:
         return JoinDecision(RoomState.DESTROYED)
@@ -103,7 +103,7 @@ def decide_after_leaving(presence: RoomPresence, *, was_kicked: bool, kick_pause
         return JoinDecision(RoomState.BANNED)
     if statuses & {STATUS_AFFILIATION_LOST, STATUS_MEMBERS_ONLY}:
         return JoinDecision(RoomState.MEMBERS_ONLY)
-    # Of a fault and of a shutdown servers say 307 as well.
+    # Servers send 307 also for a technical failure and for a shutdown.
     if STATUS_KICKED in statuses and not statuses & {STATUS_SHUTDOWN, STATUS_TECHNICAL_FAILURE}:
         return JoinDecision(RoomState.KICKED, None if was_kicked else kick_pause_s)
     return retry_later(attempt)

@@ -1,4 +1,4 @@
-"""Whether the agent still is in its rooms, which can lose it without a word: they are asked (XEP-0410)."""
+"""Self-pings (XEP-0410): they check that the agent is still in its rooms, because a room can lose it without notice."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from .membership import RoomState, is_membership_lost
 from .room import Room
 
 RESPONSE_TIMEOUT_S = 30.0
-"""In which a room has to answer."""
+"""The time in which a room must answer."""
 _SILENCE_S = 600.0
 
 
 class RoomPing:
-    """Asks each room of which nothing is heard for `silence_s`; `on_lost` hears of one that the agent is not in, and why."""
+    """The self-pings of one agent. They go to each room from which nothing came for `silence_s` seconds.
+
+    `on_lost` is called with a room that the agent is not in, and the reason.
+    """
 
     def __init__(self, connection: Connection, rooms: Mapping[str, Room], on_lost: Callable[[Room, str], None]) -> None:
         self.silence_s = _SILENCE_S
@@ -29,22 +32,22 @@ class RoomPing:
         self._pings: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Watches from now on; begun again, with the `silence_s` of now."""
+        """Start the checks, or restart them with the current `silence_s`."""
         self._cancel_timer()
         self._timer = asyncio.get_running_loop().call_later(self.silence_s / 2, self._check_silent_rooms)
 
     async def stop(self) -> None:
-        """Watches no more."""
+        """Stop the checks."""
         self._cancel_timer()
         for ping in self._pings:
             ping.cancel()
         await asyncio.gather(*self._pings, return_exceptions=True)
 
     def check(self, silent_s: float = 0.0) -> None:
-        """Asks the rooms of which nothing was heard for so long whether the agent is in them."""
-        before = asyncio.get_running_loop().time() - silent_s
+        """Ping the rooms from which nothing came for `silent_s` seconds."""
+        deadline = asyncio.get_running_loop().time() - silent_s
         for room in self._rooms.values():
-            if room.state is RoomState.JOINED and room.last_received_at <= before:
+            if room.state is RoomState.JOINED and room.last_received_at <= deadline:
                 ping = asyncio.create_task(self._ping(room, room.joined_at))
                 self._pings.add(ping)
                 ping.add_done_callback(self._pings.discard)

@@ -1,4 +1,4 @@
-"""One chat room as an agent sees it: its place there, who is in it, and what of what is said there is for it."""
+"""A chat room as an agent sees it: its membership, the occupants, and the messages that are meant for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RoomAnswers = Literal["mention", "command", "all"]
 
 @dataclass(frozen=True, slots=True)
 class RoomConfig:
-    """A room to join, and what to answer there; the configuration's keys of the same names say more."""
+    """A room to join, and the messages to answer there. The configuration describes the keys of the same names."""
 
     jid: str
     nick: str
@@ -28,11 +28,11 @@ class RoomConfig:
     answers: RoomAnswers = "mention"
     agent_turns: int = 6
     is_invited: bool = False
-    """Whether nobody has configured it."""
+    """True if the room comes from an invitation, not from the configuration."""
 
 
 class Occupant(NamedTuple):
-    """Somebody in a room. `jid` and `occupant_id` are what stands in their presence; a visit lasts as long as that."""
+    """An occupant of a room. `jid` and `occupant_id` come from the presence; a visit lasts as long as the presence."""
 
     nick: str
     jid: str | None
@@ -41,16 +41,16 @@ class Occupant(NamedTuple):
 
 
 class OccupantIdentity(NamedTuple):
-    """Whose a private conversation is, and the address of it, which stays when the nickname goes to somebody else."""
+    """The owner of a private conversation, and its address, which does not change if another occupant takes the nickname."""
 
     owner: str
     address: str
     is_ephemeral: bool
-    """Whether nobody will know them again when they have left."""
+    """True if the occupant cannot be recognised after leaving."""
 
 
 class Room:
-    """The state of one room; `Rooms` changes it."""
+    """The state of one room. Only `Rooms` changes it."""
 
     def __init__(self, config: RoomConfig) -> None:
         self.config = config
@@ -59,17 +59,17 @@ class Room:
         self.state = RoomState.JOINING
         self.tried_nick_count = 1
         self.failed_attempts = 0
-        """How often in a row it was in vain; a stay that ends soon is no success."""
+        """The number of failures in a row. A stay that ends soon counts as a failure too."""
         self.joined_at = 0.0
         self.last_received_at = 0.0
-        """When something came from the room last."""
+        """The time of the last stanza from the room, by the clock of the event loop."""
         self.was_kicked = False
         self.timer: asyncio.TimerHandle | None = None
         self.task: asyncio.Task[None] | None = None
         self.has_occupant_ids = False
-        """Whether the room makes the ids itself (XEP-0421); else anybody could wear another's."""
+        """True if the room sets the ids itself (XEP-0421). Otherwise any occupant could use another's id."""
         self.is_trusted = False
-        """Whether the room is believed about who its occupants are."""
+        """True if the room is trusted about the JIDs of its occupants."""
         self.occupants: dict[str, Occupant] = {}
         self.queued_stanzas: list[str] = []
         self._nick_by_address: dict[str, str] = {}
@@ -79,53 +79,59 @@ class Room:
         self._consecutive_agent_turns = 0
 
     def reset_occupants(self) -> list[OccupantIdentity]:
-        """Forgets who was there: the room is about to say who is. The seats that are free for ever by it."""
-        seats = [self._identify(self.occupants[nick]) for nick in self._nick_by_address.values() if nick in self.occupants]
+        """Clear the occupants, because the room is about to send the current ones.
+
+        Return the ephemeral identities that had private conversations: they will never be recognised again.
+        """
+        identities = [self._identify(self.occupants[nick]) for nick in self._nick_by_address.values() if nick in self.occupants]
         self.occupants.clear()
         self._nick_by_address.clear()
         self._is_current = False
-        return [seat for seat in seats if seat.is_ephemeral]
+        return [identity for identity in identities if identity.is_ephemeral]
 
-    # Who is there
+    # The occupants
 
     def handle_presence(self, presence: RoomPresence) -> OccupantIdentity | None:
-        """Takes the presence of another; the seat that is free for ever by it, if there is one."""
-        before = self.occupants.get(presence.nick)
+        """Update the occupants after another occupant's presence.
+
+        Return the occupant's identity if it is ephemeral, had a private conversation, and will never be recognised again.
+        """
+        previous = self.occupants.get(presence.nick)
         if presence.kind == "available":
-            visit = before.visit_id if before is not None else secrets.token_hex(16)
-            self.occupants[presence.nick] = Occupant(presence.nick, presence.jid, presence.occupant_id, visit)
+            visit_id = previous.visit_id if previous is not None else secrets.token_hex(16)
+            self.occupants[presence.nick] = Occupant(presence.nick, presence.jid, presence.occupant_id, visit_id)
             return None
-        if before is None:
+        if previous is None:
             return None
         del self.occupants[presence.nick]
         if STATUS_RENAMED in presence.statuses and presence.new_nick:
-            self.occupants[presence.new_nick] = before._replace(nick=presence.new_nick)
+            self.occupants[presence.new_nick] = previous._replace(nick=presence.new_nick)
             for address, nick in self._nick_by_address.items():
                 if nick == presence.nick:
                     self._nick_by_address[address] = presence.new_nick
             return None
-        gone = [address for address, nick in self._nick_by_address.items() if nick == presence.nick]
-        for address in gone:
+        addresses = [address for address, nick in self._nick_by_address.items() if nick == presence.nick]
+        for address in addresses:
             del self._nick_by_address[address]
-        seat = self._identify(before)
-        return seat if gone and seat.is_ephemeral else None
+        identity = self._identify(previous)
+        return identity if addresses and identity.is_ephemeral else None
 
     def jid_of(self, nick: str) -> str | None:
-        """The bare JID of an occupant, where the room shows it and is believed."""
+        """Return the bare JID of an occupant if the room shows it and is trusted."""
         occupant = self.occupants.get(nick)
         return bare_jid(occupant.jid) if occupant is not None and occupant.jid and self.is_trusted else None
 
     def register_private_sender(self, nick: str) -> OccupantIdentity | None:
-        """Whose a private message is that `nick` sends now; an answer finds them as long as they stay."""
+        """Return the identity of the sender of a private message, and record it, so that a reply reaches the same occupant."""
         occupant = self.occupants.get(nick)
         if occupant is None:
             return None
-        seat = self._identify(occupant)
-        self._nick_by_address[seat.address] = nick
-        return seat
+        identity = self._identify(occupant)
+        self._nick_by_address[identity.address] = nick
+        return identity
 
     def find_nick(self, address: str) -> str | None:
-        """Under which nickname whoever had a seat is to be found, also after both were away."""
+        """Return the current nickname of the occupant with a conversation address, also after both have rejoined."""
         nick = self._nick_by_address.get(address)
         if nick is None and not is_ephemeral_owner(address):
             nick = next((o.nick for o in self.occupants.values() if self._identify(o).address == address), None)
@@ -133,7 +139,7 @@ class Room:
 
     def _identify(self, occupant: Occupant) -> OccupantIdentity:
         if (jid := self.jid_of(occupant.nick)) is None and occupant.jid and self.is_trusted:
-            jid = bare_jid(occupant.jid)  # who has just left
+            jid = bare_jid(occupant.jid)  # the occupant has just left
         if jid is not None:
             return OccupantIdentity(jid, f"{self.jid}/jid-{_digest(jid)}", False)
         if occupant.occupant_id and self.has_occupant_ids:
@@ -142,42 +148,45 @@ class Room:
         address = f"{self.jid}/visit-{occupant.visit_id}"
         return OccupantIdentity(address, address, True)
 
-    # What is said
+    # The messages
 
     def mark_current(self) -> None:
-        """The subject has come, and with it the end of the history."""
+        """Record the end of the history, which the room's subject marks."""
         self._is_current = True
 
-    def is_history(self, stamped_by: str | None) -> bool:
-        """Whether it was said before the agent came. A stamp of somebody else is the delay of a resumed session."""
-        if stamped_by is None:
+    def is_history(self, delay_source: str | None) -> bool:
+        """Return True if a message was sent before the agent joined.
+
+        `delay_source` is the sender of its delay stamp. Other senders' stamps come from the delay of a resumed session.
+        """
+        if delay_source is None:
             return False
-        return not self._is_current or stamped_by in ("", self.jid, jid_domain(self.jid))
+        return not self._is_current or delay_source in ("", self.jid, jid_domain(self.jid))
 
     def find_own_id(self, message_id: str) -> str:
-        """The agent's own id of what it said here, by that or by the room's; empty where nothing is known of it."""
+        """Return the agent's own id of a message that it sent here, by that id or by the room's; empty if it is unknown."""
         return self._own_ids.get(message_id, "")
 
     def record_question(self, message: RoomMessage) -> None:
-        """Keeps whose question it is: only they may take it back, or correct it."""
+        """Record the sender of a question: only this occupant may retract or correct it."""
         occupant = self.occupants.get(message.nick)
         if occupant is None:
             return
-        for ident in filter(None, (message.stanza_id, message.room_id)):
-            self._question_ids[self._identify(occupant).address, ident] = message.room_id or message.stanza_id
+        for message_id in filter(None, (message.stanza_id, message.room_id)):
+            self._question_ids[self._identify(occupant).address, message_id] = message.room_id or message.stanza_id
         while len(self._question_ids) > _MAX_QUESTION_IDS:
             del self._question_ids[next(iter(self._question_ids))]
 
     def find_question_id(self, nick: str, message_id: str) -> str | None:
-        """How a question is called that whoever is `nick` now has asked, by its own id or by the room's."""
+        """Return the id under which a question of the occupant `nick` is stored, by its own id or by the room's."""
         occupant = self.occupants.get(nick)
         return self._question_ids.get((self._identify(occupant).address, message_id)) if occupant is not None else None
 
     def extract_question(self, message: RoomMessage) -> str | None:
-        """What an utterance asks of the agent, None for nothing. Counts who speaks."""
+        """Return the question that a message asks the agent, or None. Count consecutive questions from other agents."""
         if message.nick == self.nick:
-            for ident in filter(None, (message.stanza_id, message.room_id)):
-                self._own_ids[ident] = message.stanza_id
+            for message_id in filter(None, (message.stanza_id, message.room_id)):
+                self._own_ids[message_id] = message.stanza_id
             while len(self._own_ids) > _MAX_OWN_IDS:
                 del self._own_ids[next(iter(self._own_ids))]
             return None
@@ -200,7 +209,7 @@ class Room:
 
 
 def is_ephemeral_owner(owner: str) -> bool:
-    """Whether an owner is an occupant who is known as long as they stay, and no longer."""
+    """Return True if an owner is an occupant who cannot be recognised after leaving."""
     return owner.partition("/")[2].startswith("visit-")
 
 

@@ -1,4 +1,4 @@
-"""The chat rooms of an agent (XEP-0045): it joins them, comes again after a cut, follows invitations, and is heard there."""
+"""The chat rooms of an agent (XEP-0045): it joins them, rejoins after a cut, accepts invitations, and exchanges messages."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ _STABLE_STAY_S = 60.0
 _MAX_INVITED_ROOMS = 100
 
 INVITED_ROOMS_KEY = "rooms"
-"""Under which name the rooms are kept into which the agent was invited."""
+"""The key of the stored list of rooms to which the agent was invited."""
 
 
 class Rooms:
-    """All rooms of one agent. `on_occupant_left` hears who has left and will never be known again."""
+    """All rooms of one agent. `on_occupant_left` is called with the owner of an ephemeral identity that has left."""
 
     def __init__(
         self,
@@ -69,11 +69,11 @@ class Rooms:
         on_occupant_left: Callable[[str], None] = lambda owner: None,
     ) -> None:
         self._connection = connection
-        self._rooms = {plan.jid: Room(plan) for plan in configs}
+        self._rooms = {config.jid: Room(config) for config in configs}
         self._on_occupant_left = on_occupant_left
         self._send_queue = RoomSendQueue(self._rooms)
         self.route = self._send_queue.route
-        """What may leave now of stanzas: those to rooms that the agent is not in yet wait, private ones find their seat."""
+        """Return the stanzas that may leave now: queue those to rooms not joined yet, and address private replies."""
         self._agent_jid = bare_jid(connection.jid)
         self._is_closed = False
         self.access = AccessPolicy(self._agent_jid)
@@ -84,29 +84,29 @@ class Rooms:
 
     @property
     def states(self) -> dict[str, RoomState]:
-        """How it stands with each room."""
+        """The state of each room, by its JID."""
         return {jid: room.state for jid, room in self._rooms.items()}
 
     @property
     def may_join_any(self) -> bool:
-        """Whether the agent may be in a room at all."""
+        """True if the agent has rooms or may accept invitations."""
         return bool(self._rooms) or self.access.accepts_invitations
 
     @property
     def is_in_any(self) -> bool:
-        """Whether the agent is in a room now."""
+        """True if the agent is in a room now."""
         return any(room.state is RoomState.JOINED for room in self._rooms.values())
 
     def nick_in(self, room: str) -> str:
-        """What the agent is called in a room."""
+        """Return the agent's nickname in a room."""
         return self._rooms[room].nick
 
-    # Coming and going
+    # Joining and leaving
 
     def restore_invited(self, rooms: list[list[str | None]], store: Callable[[list[list[str | None]]], None]) -> None:
-        """Takes up the rooms into which the agent was invited, and tells `store` when there are others: JID and password each.
+        """Restore the rooms to which the agent was invited, each with JID and password. Call `store` when they change.
 
-        Those that may not invite it any more are forgotten.
+        Rooms that may no longer invite the agent are dropped.
         """
         self._store_rooms, self._stored_rooms = store, rooms
         for jid, password in rooms:
@@ -115,27 +115,27 @@ class Rooms:
         self._store_invited()
 
     def _store_invited(self) -> None:
-        stays = (RoomState.JOINING, RoomState.JOINED, RoomState.AWAY)
-        invited = [room for room in self._rooms.values() if room.config.is_invited and room.state in stays]
-        now: list[list[str | None]] = [[room.jid, room.config.password] for room in invited]
-        if now != self._stored_rooms and not self._is_closed:
-            self._stored_rooms = now
-            self._store_rooms(now)
+        lasting_states = (RoomState.JOINING, RoomState.JOINED, RoomState.AWAY)
+        invited = [room for room in self._rooms.values() if room.config.is_invited and room.state in lasting_states]
+        rooms: list[list[str | None]] = [[room.jid, room.config.password] for room in invited]
+        if rooms != self._stored_rooms and not self._is_closed:
+            self._stored_rooms = rooms
+            self._store_rooms(rooms)
 
     def _invited_room(self, jid: str, password: str | None) -> Room:
         return Room(RoomConfig(jid, local_part(self._agent_jid), password, is_invited=True))
 
     def join_all(self) -> None:
-        """With a new session: joins every room that it has not lost for good."""
+        """Join every room in a new session, except those that are lost permanently."""
         self.ping.start()
-        held = self._connection.withdraw_unsent(RoomStanza)
+        unsent = self._connection.withdraw_unsent(RoomStanza)
         for room in self._rooms.values():
             if room.state not in FINAL_STATES:
                 self._join(room)
-        self._connection.send(self.route([s.original for s in held if s.original is not None]))
+        self._connection.send(self.route([s.original for s in unsent if s.original is not None]))
 
     async def close(self) -> None:
-        """Says goodbye to all of them."""
+        """Leave all rooms and end their tasks."""
         self._is_closed = True
         for room in self._rooms.values():
             if room.state is RoomState.JOINED:
@@ -157,7 +157,7 @@ class Rooms:
         self._request_join(room)
 
     async def _probe_features(self, room: Room) -> None:
-        """Whether the ids of its occupants are of its own making."""
+        """Find out if the room sets the ids of its occupants itself (XEP-0421)."""
         try:
             plugin = self._connection.client.plugin["xep_0030"]
             info = await plugin.get_info(room.jid, timeout=min(10.0, RESPONSE_TIMEOUT_S))
@@ -176,14 +176,14 @@ class Rooms:
         self._apply_decision(room, retry_later(room.failed_attempts), reason)
 
     def _apply_decision(self, room: Room, decision: JoinDecision, reason: str) -> None:
-        """What becomes of a place that the agent has not got, or has lost. One line in the log for each."""
-        again = (
+        """Apply the decision about a room that the agent could not join, or has lost. Log one line."""
+        outlook = (
             "it does not come again" if decision.retry_after_s is None else f"it tries again in {decision.retry_after_s:g} s"
         )
         if room.state is RoomState.JOINED and asyncio.get_running_loop().time() - room.joined_at > _STABLE_STAY_S:
             room.failed_attempts = 0
         level = logging.INFO if room.failed_attempts and decision.retry_after_s is not None else logging.WARNING
-        log.log(level, "%s: not in the room %s: %s (%s); %s", self._agent_jid, room.jid, decision.state, reason, again)
+        log.log(level, "%s: not in the room %s: %s (%s); %s", self._agent_jid, room.jid, decision.state, reason, outlook)
         self._cancel_pending(room)
         self._reset_occupants(room)
         room.state = decision.state
@@ -195,21 +195,21 @@ class Rooms:
         self._store_invited()
 
     def _reset_occupants(self, room: Room) -> None:
-        for seat in room.reset_occupants():
-            self._on_occupant_left(seat.owner)
+        for identity in room.reset_occupants():
+            self._on_occupant_left(identity.owner)
 
     def _set_timer(self, room: Room, after_s: float, action: Callable[[Room], None]) -> None:
-        def ring() -> None:
+        def on_timer() -> None:
             room.timer = None
             if self._is_closed:
                 return
             if self._connection.state == "online":
                 action(room)
             else:
-                room.state = RoomState.AWAY  # the next session joins
+                room.state = RoomState.AWAY  # the agent joins again in the next session
 
         self._stop_timer(room)
-        room.timer = asyncio.get_running_loop().call_later(after_s, ring)
+        room.timer = asyncio.get_running_loop().call_later(after_s, on_timer)
 
     def _stop_timer(self, room: Room) -> None:
         if room.timer is not None:
@@ -221,29 +221,29 @@ class Rooms:
         if room.task is not None and room.task is not asyncio.current_task():
             room.task.cancel()
 
-    # What the room says
+    # Presences of a room
 
-    def handle_presence(self, presence: Element) -> bool:
-        """Takes a presence; whether it is of a room."""
-        room = self._rooms.get(bare_jid(presence.get("from", "")))
+    def handle_presence(self, stanza: Element) -> bool:
+        """Handle a presence. Return True if it comes from a room."""
+        room = self._rooms.get(bare_jid(stanza.get("from", "")))
         if room is None:
             return False
         room.last_received_at = asyncio.get_running_loop().time()
-        seen = read_presence(presence)
-        if seen is None or self._is_closed:
+        presence = read_presence(stanza)
+        if presence is None or self._is_closed:
             return True
-        is_own = seen.nick == room.nick or STATUS_SELF in seen.statuses
-        if seen.kind == "error":
+        is_own = presence.nick == room.nick or STATUS_SELF in presence.statuses
+        if presence.kind == "error":
             if room.state is RoomState.JOINING:
-                self._on_join_refused(room, seen.condition)
+                self._on_join_refused(room, presence.condition)
         elif not is_own:
-            gone = room.handle_presence(seen)
-            if gone is not None:
-                self._on_occupant_left(gone.owner)
-        elif seen.kind == "unavailable":
-            self._on_left(room, seen)
+            departed = room.handle_presence(presence)
+            if departed is not None:
+                self._on_occupant_left(departed.owner)
+        elif presence.kind == "unavailable":
+            self._on_left(room, presence)
         elif room.state is RoomState.JOINING:
-            self._on_join_accepted(room, seen)
+            self._on_join_accepted(room, presence)
         return True
 
     def _on_join_refused(self, room: Room, condition: str) -> None:
@@ -270,7 +270,7 @@ class Rooms:
             await iq.send(timeout=RESPONSE_TIMEOUT_S)
         except (IqError, IqTimeout) as error:
             log.warning("%s: the room %s, which is new, stays locked: %s", self._agent_jid, room.jid, type(error).__name__)
-        await self._probe_features(room)  # before, there was nothing to look at
+        await self._probe_features(room)  # earlier the room did not exist
         if room.state is RoomState.JOINING:
             self._mark_joined(room)
 
@@ -278,8 +278,8 @@ class Rooms:
         room.state, room.joined_at = RoomState.JOINED, asyncio.get_running_loop().time()
         log.info("%s: in the room %s as %s", self._agent_jid, room.jid, room.nick)
         self._store_invited()
-        held, room.queued_stanzas = room.queued_stanzas, []
-        self._connection.send(self.route(held))
+        queued, room.queued_stanzas = room.queued_stanzas, []
+        self._connection.send(self.route(queued))
 
     def _on_left(self, room: Room, presence: RoomPresence) -> None:
         if room.state is not RoomState.JOINED:
@@ -287,17 +287,17 @@ class Rooms:
         if STATUS_RENAMED in presence.statuses and presence.new_nick:
             room.nick = presence.new_nick
             return
-        then = decide_after_leaving(
+        decision = decide_after_leaving(
             presence, was_kicked=room.was_kicked, kick_pause_s=self.kick_pause_s, attempt=room.failed_attempts
         )
-        room.was_kicked = room.was_kicked or then.state is RoomState.KICKED
+        room.was_kicked = room.was_kicked or decision.state is RoomState.KICKED
         statuses = ", ".join(map(str, sorted(presence.statuses - {STATUS_SELF})))
-        self._apply_decision(room, then, f"status {statuses}" if statuses else "it is not an occupant any more")
+        self._apply_decision(room, decision, f"status {statuses}" if statuses else "it is not an occupant any more")
 
-    # What is said there
+    # Messages of a room
 
     def is_room_message(self, message: Element) -> bool:
-        """Whether a message is one of a room, or about one."""
+        """Return True if a message comes from a room or invites to one."""
         room = self._rooms.get(bare_jid(message.get("from", ""))) if self._rooms else None
         if message.get("type") == "error":
             if room is not None and room.state is RoomState.JOINED and _is_not_acceptable(message):
@@ -309,12 +309,15 @@ class Rooms:
         return read_invitation(message) is not None
 
     def read_message(self, message: Element) -> InboundRequest | Retraction | Reaction | None:
-        """What a message of a room asks, or says about another; the sender of the latter is whose conversation it concerns."""
+        """Return the request in a room's message, or its reference to another message.
+
+        The `sender` of a reference is the owner of the conversation that it belongs to.
+        """
         invitation = read_invitation(message)
         if invitation is not None:
-            is_of_room = message.find(f".//{MUC_INVITE}") is not None
-            if is_of_room or self.access.is_allowed(invitation.sender):
-                self._follow_invitation(invitation.room, invitation.password)
+            is_from_room = message.find(f".//{MUC_INVITE}") is not None
+            if is_from_room or self.access.is_allowed(invitation.sender):
+                self._accept_invitation(invitation.room, invitation.password)
             return None
         room = self._rooms[bare_jid(message.get("from", ""))]
         if room.state is not RoomState.JOINED:
@@ -326,54 +329,58 @@ class Rooms:
             return None
         if (reference := read_room_reference(message)) is not None:
             return self._resolve_reference(room, reference)
-        said = read_room_message(message)
-        question = room.extract_question(said) if said is not None else None
-        if said is None or question is None or not self._is_allowed(room, said.nick):
+        room_message = read_room_message(message)
+        question = room.extract_question(room_message) if room_message is not None else None
+        if room_message is None or question is None or not self._is_allowed(room, room_message.nick):
             return None
-        replaces = room.find_question_id(said.nick, said.replaces)
-        room.record_question(said)
-        jid = room.jid_of(said.nick)
-        return room_request(room.jid, said, question, jid, reply_to_id=room.find_own_id(said.reply_to_id), replaces=replaces)
+        replaces = room.find_question_id(room_message.nick, room_message.replaces)
+        room.record_question(room_message)
+        jid, reply_to_id = room.jid_of(room_message.nick), room.find_own_id(room_message.reply_to_id)
+        return room_request(room.jid, room_message, question, jid, reply_to_id=reply_to_id, replaces=replaces)
 
-    def _resolve_reference(self, room: Room, reference: RoomReference) -> Retraction | Reaction | None:
-        """What somebody says about a message in a room: everybody about the agent's, and else only about their own."""
-        said, nick = reference.reference, reference.nick
-        if room.is_history(reference.delay_source) or nick == room.nick or not self._is_allowed(room, nick):
+    def _resolve_reference(self, room: Room, room_reference: RoomReference) -> Retraction | Reaction | None:
+        """Return the reference with the ids that the agent knows. None if the sender may not refer to that message.
+
+        Every occupant may refer to the agent's messages, and otherwise only to their own.
+        """
+        reference, nick = room_reference.reference, room_reference.nick
+        if room.is_history(room_reference.delay_source) or nick == room.nick or not self._is_allowed(room, nick):
             return None
-        if isinstance(said, Reaction):
-            return said._replace(sender=room.jid, stanza_id=room.find_own_id(said.stanza_id), nickname=nick) if nick else None
-        question = room.find_question_id(nick, said.stanza_id) if nick else said.stanza_id
-        return said._replace(sender=room.jid, stanza_id=question) if question else None
+        if isinstance(reference, Reaction):
+            own_id = room.find_own_id(reference.stanza_id)
+            return reference._replace(sender=room.jid, stanza_id=own_id, nickname=nick) if nick else None
+        question_id = room.find_question_id(nick, reference.stanza_id) if nick else reference.stanza_id
+        return reference._replace(sender=room.jid, stanza_id=question_id) if question_id else None
 
     def _read_private(self, room: Room, message: Element) -> InboundRequest | Retraction | Reaction | None:
-        said = decode(message, in_room=True)
+        decoded = decode(message, in_room=True)
         nick = message.get("from", "").partition("/")[2]
         if (
-            not isinstance(said, InboundRequest | Retraction | Reaction)
+            not isinstance(decoded, InboundRequest | Retraction | Reaction)
             or nick == room.nick
             or not self._is_allowed(room, nick)
         ):
             return None
-        if isinstance(said, InboundRequest) and said.channel != "person":
+        if isinstance(decoded, InboundRequest) and decoded.channel != "person":
             return None
-        seat = room.register_private_sender(nick)
-        if seat is None:
+        identity = room.register_private_sender(nick)
+        if identity is None:
             return None
-        if isinstance(said, InboundRequest):
-            return private_request(said, seat.owner, seat.address, room.jid_of(nick))
-        return said._replace(sender=seat.owner)
+        if isinstance(decoded, InboundRequest):
+            return private_request(decoded, identity.owner, identity.address, room.jid_of(nick))
+        return decoded._replace(sender=identity.owner)
 
     def _is_allowed(self, room: Room, nick: str) -> bool:
         jid = room.jid_of(nick)
         return jid is None or (jid != self._agent_jid and self.access.is_allowed(jid))
 
-    def _follow_invitation(self, jid: str, password: str | None) -> None:
+    def _accept_invitation(self, jid: str, password: str | None) -> None:
         room = self._rooms.get(jid)
         if room is None:
             if "@" not in jid or not self.access.is_room_allowed(jid):
                 log.info("%s: does not follow an invitation into %s (access.rooms)", self._agent_jid, jid)
                 return
-            if sum(known.config.is_invited for known in self._rooms.values()) >= _MAX_INVITED_ROOMS:
+            if sum(room.config.is_invited for room in self._rooms.values()) >= _MAX_INVITED_ROOMS:
                 log.warning(
                     "%s: does not follow an invitation into %s: it is in %d rooms", self._agent_jid, jid, _MAX_INVITED_ROOMS
                 )
@@ -385,7 +392,7 @@ class Rooms:
             self._join(room)
         self._store_invited()
 
-    # What the agent says there
+    # Stanzas to a room
 
     def _send(self, stanza: str) -> None:
         self._connection.send([RoomStanza.wrap(stanza)])

@@ -1,4 +1,4 @@
-"""What an agent says in its chat rooms, on its way: it waits until the agent is there, and finds whoever asked in private."""
+"""The queue of stanzas to chat rooms: they wait until the agent has joined, and private replies get the current nickname."""
 
 from __future__ import annotations
 
@@ -19,36 +19,39 @@ _TO = re.compile("<message to='([^']*)'")
 
 
 class RoomStanza(OutboundStanza):
-    """A stanza to a room, with what it was made of: with a new session that is sent again, once the agent is there again."""
+    """A stanza to a room, with the original that it was built from.
+
+    In a new session the original is routed again, after the agent has rejoined the room.
+    """
 
     original: str | None = None
 
     @classmethod
     def wrap(cls, text: str, original: str | None = None) -> RoomStanza:
-        """`text`, which leaves for `original`; that is acknowledged with it."""
-        made = cls(text)
-        made.original = original
+        """Build a stanza from `text`. The acknowledgement of it acknowledges `original` too."""
+        stanza = cls(text)
+        stanza.original = original
         if isinstance(original, OutboundStanza):
-            made.on_acknowledged = original.acknowledge
-        return made
+            stanza.on_acknowledged = original.acknowledge
+        return stanza
 
 
 class RoomSendQueue:
-    """What leaves for `rooms`."""
+    """The outgoing stanzas to `rooms`."""
 
     def __init__(self, rooms: Mapping[str, Room]) -> None:
         self._rooms = rooms
 
     def route(self, stanzas: list[str]) -> list[str]:
-        """What may leave now. Stanzas to others than the rooms go through as they are."""
+        """Return the stanzas that may leave now, and queue the others. Stanzas to other addresses do not change."""
         if not self._rooms:
             return stanzas
         return [ready for stanza in stanzas if (ready := self._route_stanza(stanza)) is not None]
 
     def discard_queued(self, room: Room) -> None:
-        """What waits for a room into which the agent does not come any more will never be said."""
-        held, room.queued_stanzas = room.queued_stanzas, []
-        for stanza in held:
+        """Discard the stanzas that wait for a room which the agent will not join again."""
+        queued, room.queued_stanzas = room.queued_stanzas, []
+        for stanza in queued:
             _discard(stanza)
 
     def _route_stanza(self, stanza: str) -> str | None:
@@ -79,6 +82,6 @@ class RoomSendQueue:
 
 
 def _discard(stanza: str) -> None:
-    """Nobody will ever get it; it is not to be tried again."""
+    """Acknowledge a stanza that cannot be delivered, so that it is not sent again."""
     if isinstance(stanza, OutboundStanza):
         stanza.acknowledge()
