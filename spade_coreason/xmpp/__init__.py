@@ -1,4 +1,4 @@
-"""Everything that knows SPADE and slixmpp: hosted agents, clients, connections, rooms, profiles, local servers."""
+"""The XMPP layer, the only package that uses SPADE and slixmpp: agents, clients, connections, rooms, profiles, servers."""
 
 import lazy_loader
 

@@ -1,6 +1,7 @@
-"""Catching up from the server's archive (XEP-0313): what was sent to an agent while it was away and did not wait for it.
+"""Messages from the server's archive (XEP-0313): sent to an agent while it was offline, and not delivered as offline messages.
 
-The agent's place in the archive is kept, and never ahead of what is durable in the inbox, which knows what came another way.
+The agent's position in the archive is stored. It is never ahead of the messages that are durable in the inbox. The inbox
+recognises messages that were received before in another way.
 """
 
 from __future__ import annotations
@@ -28,35 +29,35 @@ from .timings import ConnectionTimings
 log = logging.getLogger(__name__)
 
 ReceiveArchived: TypeAlias = Callable[[Element], Awaitable[asyncio.Future[bool] | None]]
-"""Takes a message in; the future, where there is one, is done when it is durable."""
+"""A function that receives a message. The future that it returns, if any, is done when the message is durable."""
 
 POSITION_KEY = "archive"
-"""Under which name the agent's place is kept."""
+"""The key of the agent's stored position."""
 
 _PAGE_SIZE = 50
 _RESPONSE_TIMEOUT_S = 30.0
 _RETRY_DELAYS_S = (5.0, 30.0, 120.0, 600.0)
-# The inbox knows duplicates so long; and two clocks may differ.
+# The inbox recognises duplicates for this time. The tolerance is for two clocks that differ.
 _MAX_AGE = timedelta(days=DUPLICATE_DAYS)
 _CLOCK_TOLERANCE = timedelta(hours=1)
 _NO_ARCHIVE_CONDITIONS = frozenset({"service-unavailable", "feature-not-implemented", "not-allowed", "forbidden"})
 
 
 class ArchivePosition(NamedTuple):
-    """Up to where an agent has read: the archive's id of the last message ("": the beginning), and when that was."""
+    """The archive's id of the last message that an agent has read ("": the beginning), and the time of reading."""
 
     archive_id: str
     read_at: datetime
 
 
 class Archive:
-    """Reads on in the archive with each new session. `receive` takes a message in, as if it came now."""
+    """The archive of one agent, read further in each new session. `receive` gets each message as if it came now."""
 
     def __init__(self, connection: Connection, receive: ReceiveArchived, timings: ConnectionTimings) -> None:
         self._connection = connection
         self._receive = receive
         self._own_jid = bare_jid(connection.jid)
-        self._keep_s = timings.archive_place_s
+        self._position_interval_s = timings.archive_place_s
         self._repository: AgentRepository | None = None
         self._position: ArchivePosition | None = None
         self._task: asyncio.Task[None] | None = None
@@ -67,23 +68,23 @@ class Archive:
         self._timer: asyncio.TimerHandle | None = None
         self.page_size = _PAGE_SIZE
         self.received_count = 0
-        """How many messages came from the archive, those included that had come another way before."""
+        """The number of messages from the archive, including those that were received before in another way."""
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether everything was read that was there when the session began."""
+        """True if all messages were read that were in the archive when the session began."""
         return self._is_caught_up
 
     def start(self, repository: AgentRepository) -> None:
-        """With a new session, after the first presence: what waits at the server comes by itself, and first."""
-        # Prosody withholds what waits (mod_offline) from a session that has asked the archive before its first presence, also
-        # what the archive does not hold: requests of programs, which have no body.
+        """Start to read in a new session, after the first presence. Offline messages come by themselves, and first."""
+        # Prosody withholds offline messages (mod_offline) from a session that queries the archive before its first presence.
+        # It also withholds those that the archive does not contain: requests of programs, which have no body.
         self._repository = repository
         self._stop()
         self._task = asyncio.create_task(self._catch_up(repository))
 
     async def close(self) -> None:
-        """Keeps the place where the agent is."""
+        """Stop reading and store the position."""
         task = self._task
         if task is not None:
             task.cancel()
@@ -92,7 +93,7 @@ class Archive:
         self._stop()
 
     def collect(self, message: Element) -> bool:
-        """Takes an answer of the archive; whether a message is one, or pretends to be."""
+        """Collect a message if it is a result of the current query, or pretends to be one. Return True if it is."""
         if not self._query_id:
             return False
         archived = read_archived(message, self._own_jid, self._query_id)
@@ -101,30 +102,30 @@ class Archive:
         return archived is not None
 
     def record_received(self, message: Element, stored: asyncio.Future[Any] | None) -> None:
-        """A message came from the server itself; done is `stored` when it need not come again (None: at once)."""
+        """Record a message that came directly. `stored` is done when it need not be delivered again (None: at once)."""
         if not self._is_caught_up:
             return
-        ident = archive_id(message, self._own_jid)
-        if ident:
-            self._received.append((ident, stored))
+        message_id = archive_id(message, self._own_jid)
+        if message_id:
+            self._received.append((message_id, stored))
             if self._timer is None:
-                self._timer = asyncio.get_running_loop().call_later(self._keep_s, self._store_reached_position)
+                self._timer = asyncio.get_running_loop().call_later(self._position_interval_s, self._store_reached_position)
 
-    # The place
+    # The position
 
     def _store_reached_position(self) -> None:
         self._timer = None
-        reached = ""
-        while self._received and ((durable := self._received[0][1]) is None or durable.done()):
-            if durable is not None and (durable.cancelled() or durable.exception() is not None):
-                self._is_caught_up = False  # it comes again with a new session, or from the archive
+        last_id = ""
+        while self._received and ((stored := self._received[0][1]) is None or stored.done()):
+            if stored is not None and (stored.cancelled() or stored.exception() is not None):
+                self._is_caught_up = False  # the message comes again in a new session, or from the archive
                 self._received.clear()
                 break
-            reached = self._received.popleft()[0]
-        if reached:
-            self._store_position(ArchivePosition(reached, utc_now()))
+            last_id = self._received.popleft()[0]
+        if last_id:
+            self._store_position(ArchivePosition(last_id, utc_now()))
         if self._received:
-            self._timer = asyncio.get_running_loop().call_later(self._keep_s, self._store_reached_position)
+            self._timer = asyncio.get_running_loop().call_later(self._position_interval_s, self._store_reached_position)
 
     def _store_position(self, position: ArchivePosition) -> None:
         self._position = position
@@ -150,14 +151,14 @@ class Archive:
             self._task.cancel()
             self._task = None
 
-    # Reading on
+    # Reading
 
     async def _catch_up(self, repository: AgentRepository) -> None:
-        for then_s in itertools.chain(_RETRY_DELAYS_S, itertools.repeat(_RETRY_DELAYS_S[-1])):
-            wait_s = then_s
+        for delay_s in itertools.chain(_RETRY_DELAYS_S, itertools.repeat(_RETRY_DELAYS_S[-1])):
+            wait_s = delay_s
             try:
-                if self._position is None and (kept := await repository.load_agent_value(POSITION_KEY)) is not None:
-                    self._position = ArchivePosition(kept[0], datetime.fromisoformat(kept[1]))
+                if self._position is None and (value := await repository.load_agent_value(POSITION_KEY)) is not None:
+                    self._position = ArchivePosition(value[0], datetime.fromisoformat(value[1]))
                 if self._position is None:
                     await self._start_at_newest()
                 else:
@@ -177,21 +178,21 @@ class Archive:
             await asyncio.sleep(wait_s)
 
     async def _start_at_newest(self) -> None:
-        """An agent that is new on its account answers nothing that was said before."""
+        """Store the newest position, because an agent that is new on its account does not answer older messages."""
         page = await self._request_page(newest_query)
         self._page.clear()
         self._store_position(ArchivePosition(page.last, utc_now()))
 
     async def _read_pages(self, position: ArchivePosition) -> None:
         oldest = utc_now() - _MAX_AGE + _CLOCK_TOLERANCE
-        came = self.received_count
+        count_before = self.received_count
         while True:
             try:
                 page = await self._request_page(archive_query, after=position.archive_id, since=oldest, max_messages=self.page_size)
             except IqError as error:
                 if error.condition != "item-not-found" or not position.archive_id:
                     raise
-                # The archive does not keep that message any more.
+                # The archive no longer contains that message.
                 oldest = max(oldest, position.read_at - _CLOCK_TOLERANCE)
                 position = ArchivePosition("", position.read_at)
                 continue
@@ -201,22 +202,22 @@ class Archive:
                 self._store_position(position)
             if page.is_complete or not page.last:
                 break
-        if self.received_count > came:
-            log.info("%s: %d messages of its archive are taken in, or known", self._own_jid, self.received_count - came)
+        if (count := self.received_count - count_before) > 0:
+            log.info("%s: %d messages of its archive are taken in, or known", self._own_jid, count)
 
     async def _receive_page(self, page: list[ArchivedMessage]) -> None:
-        """Returns when all of it is durable."""
-        stored = []
+        """Receive the messages of a page, and wait until all of them are durable."""
+        pending = []
         for archived in page:
             if is_sent_to(self._own_jid, archived.message):
                 self.received_count += 1
-                if (future := await self._receive(archived.message)) is not None:
-                    stored.append(future)
+                if (stored := await self._receive(archived.message)) is not None:
+                    pending.append(stored)
         page.clear()
-        if stored:
-            await asyncio.wait(stored)  # a `gather` that is cancelled would cancel what the turns wait for
-        for future in stored:
-            future.result()
+        if pending:
+            await asyncio.wait(pending)  # a cancelled `gather` would cancel the futures that the turns wait for
+        for stored in pending:
+            stored.result()
 
     async def _request_page(self, build_query: Callable[..., Element], **arguments: Any) -> ArchivePage:
         self._query_id = secrets.token_hex(8)

@@ -1,4 +1,4 @@
-"""Calling agents from any Python program, over XMPP."""
+"""A client to call agents over XMPP from any Python program."""
 
 from __future__ import annotations
 
@@ -32,11 +32,24 @@ from .connection.endpoint import ServerEndpoint
 
 
 class AgentClient:
-    """An account that asks agents: `async with AgentClient("me@example.org", password) as client: await client.ask(…)`.
+    """An account that sends requests to agents and receives their replies.
 
-    Without a thread all that one account asks an agent is one conversation. Entering connects, and raises ConnectError or
-    LoginError within `timeout_s`; a cut connection comes back by itself. Where nobody changed it, a server takes 262,144 bytes
-    at once; a request of more than `stanza_bytes` is refused here.
+    Use it as a context manager: `async with AgentClient("me@example.org", password) as client: await client.ask(…)`.
+    Entering connects and logs in. It raises ConnectError or LoginError if that fails; each of the `attempts` takes at most
+    `timeout_s` seconds. A lost connection is restored automatically. Requests without a thread from one account to one agent
+    belong to one conversation.
+
+    Parameters:
+        jid: the account. With a resource the client binds it, otherwise one of its own.
+        password: the account's password.
+        host: the server's host. By default it is found through the JID's domain (SRV records, RFC 6120).
+        port: the server's port, 5222 by default.
+        ca_file: a PEM file with the authority that signed the server's certificate.
+        verify: verify the server's certificate. Disable it only for the embedded server.
+        timeout_s: the time for each attempt to connect, in seconds.
+        attempts: the number of attempts to connect. A refused login is not tried again.
+        register: register the account in-band first (XEP-0077).
+        stanza_bytes: the longest request. Longer ones raise RequestTooLongError; servers accept 262,144 bytes by default.
     """
 
     def __init__(
@@ -63,32 +76,35 @@ class AgentClient:
 
     @classmethod
     def guest(cls, data_dir: str | os.PathLike[str] = "data") -> AgentClient:
-        """The guest account of the platform that runs on this data directory with a local server; ServerError if none does."""
-        running = read_run_file(Path(data_dir))
-        if running is None:
+        """Return a client for the guest account of the platform that runs on `data_dir` with a local server.
+
+        Raise ServerError if no platform runs there, or if its server has no guest account.
+        """
+        platform = read_run_file(Path(data_dir))
+        if platform is None:
             raise ServerError(f"no platform is running on {data_dir}; start one (`spade-coreason up`)")
-        if running.guest is None:
-            raise ServerError(f"the platform on {data_dir} uses {running.domain}, which has no guest account; use your own")
+        if platform.guest is None:
+            raise ServerError(f"the platform on {data_dir} uses {platform.domain}, which has no guest account; use your own")
         return cls(
-            running.guest["jid"],
-            running.guest["password"],
-            host=running.host,
-            port=running.port,
-            ca_file=Path(running.ca_file) if running.ca_file else None,
-            verify=running.verify,
-            attempts=5 if running.mode == "embedded" else 1,
+            platform.guest["jid"],
+            platform.guest["password"],
+            host=platform.host,
+            port=platform.port,
+            ca_file=Path(platform.ca_file) if platform.ca_file else None,
+            verify=platform.verify,
+            attempts=5 if platform.mode == "embedded" else 1,
         )
 
     @property
     def is_online(self) -> bool:
-        """Whether it has a session now; what is asked without one waits until there is one again."""
+        """True while the client has a session. Requests sent without a session wait for the next one."""
         return self._connection is not None and self._connection.state == "online"
 
     async def __aenter__(self) -> AgentClient:
-        # Answers are for the resource that asked: it has to be the same after a cut.
-        own = self.jid if "/" in self.jid else f"{self.jid}/client-{secrets.token_hex(4)}"
+        # Replies go to the resource that sent the request, so it must be the same after a reconnection.
+        full_jid = self.jid if "/" in self.jid else f"{self.jid}/client-{secrets.token_hex(4)}"
         self._connection = Connection(
-            own,
+            full_jid,
             self._password,
             self._endpoint,
             name=self.jid,
@@ -117,9 +133,13 @@ class AgentClient:
         thread: str | None = None,
         timeout: float = 30.0,
     ) -> PeerAnswer:
-        """Asks the agent `jid` and waits for its whole answer, `timeout` seconds at most.
+        """Send a request to the agent `jid` and return its complete reply.
 
-        Raises PeerTimeout, PeerUnavailable, PeerRefused, PeerFailed or RequestTooLong, each naming the agent.
+        `request` is a text, a payload (a mapping) or an `AgentRequest`. A text becomes the payload's `query`. `thread` selects
+        the conversation. Wait at most `timeout` seconds. Several requests may run at once.
+
+        Raise PeerTimeoutError, PeerUnavailableError, PeerRefusedError, PeerFailedError or RequestTooLongError. Each names
+        the agent.
         """
         return collect(jid, [event async for event in self.stream(jid, request, thread=thread, timeout=timeout)])
 
@@ -131,28 +151,32 @@ class AgentClient:
         thread: str | None = None,
         timeout: float = 30.0,
     ) -> AsyncIterator[PeerEvent]:
-        """Asks, and gives the events of the answer as they come. Raises as `ask` does."""
+        """Send a request and yield the events of the reply as they come. Parameters and errors are those of `ask`."""
         connection = self._connection
         if connection is None:
             raise RuntimeError("use the client in `async with`")
-        asked = as_request(request)
-        stanza = encode_request(bare_jid(self.jid), jid, asked, thread, self._stanza_bytes)
-        async for event in self._requests.events(jid, str(asked.request_id), timeout, lambda: connection.send([stanza])):
+        agent_request = as_request(request)
+        stanza = encode_request(bare_jid(self.jid), jid, agent_request, thread, self._stanza_bytes)
+        request_id = str(agent_request.request_id)
+        async for event in self._requests.events(jid, request_id, timeout, lambda: connection.send([stanza])):
             yield event
 
     def cancel(self, jid: str, request: AgentRequest) -> None:
-        """Takes back what was asked (XEP-0424): while it waits or is worked on it is dropped, and nothing of it is kept."""
+        """Retract a request (XEP-0424). The agent drops it if it still waits or runs, and stores nothing of it."""
         if self._connection is None:
             raise RuntimeError("use the client in `async with`")
         self._connection.send([retraction_stanza(jid, str(request.request_id))])
 
     def run_command(self, jid: str, command: str, *, timeout: float = 30.0) -> AsyncIterator[PeerEvent]:
-        """Says a command of an agent or its platform, as people write it: `/history 50`. As `stream`."""
+        """Run a command of an agent or its platform, in the form that people type: `/history 50`.
+
+        Yield the events of the reply, as `stream` does.
+        """
         return self.stream(jid, command_request(command), timeout=timeout)
 
     def _on_session(self, is_new: bool) -> None:
         if is_new and self._connection is not None:
-            self._connection.client.send_presence()  # what came meanwhile is handed over to those who are there
+            self._connection.client.send_presence()  # the server delivers stored messages after the first presence
 
     def _on_message(self, stanza: Element) -> asyncio.Future[Any] | None:
         message = decode(stanza)

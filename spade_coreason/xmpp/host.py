@@ -1,4 +1,4 @@
-"""An agent on an XMPP server: a SPADE agent whose messages go through our door."""
+"""An agent on an XMPP server: a SPADE agent whose messages go through our gateway."""
 
 from __future__ import annotations
 
@@ -40,57 +40,71 @@ log = logging.getLogger(__name__)
 
 DEFAULT_RESOURCE = "agent"
 _PRESENCE_TIMEOUT_S = 2.0
-_MAX_CLAIMS = 1000  # messages that behaviours had, claimed or not, and do not get again from the archive
+_MAX_CLAIMS = 1000  # messages that were offered to behaviours, claimed or not, and are not offered again from the archive
 
 
 class NoTraces:
-    """SPADE keeps the last 1,000 whole messages of every agent; we keep none."""
+    """An empty trace store. SPADE's own stores the last 1,000 complete messages of every agent."""
 
     def reset(self) -> None:
-        """Nothing to reset."""
+        """Do nothing: the store is always empty."""
 
     def append(self, event: Any, category: str | None = None) -> None:
-        """Keeps nothing."""
+        """Discard an event."""
 
     def len(self) -> int:
-        """Always 0."""
+        """Return 0."""
         return 0
 
     def all(self, limit: int | None = None) -> list[Any]:
-        """Nothing."""
+        """Return an empty list."""
         return []
 
     def received(self, limit: int | None = None) -> list[Any]:
-        """Nothing."""
+        """Return an empty list."""
         return []
 
     def filter(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Nothing."""
+        """Return an empty list."""
         return []
 
 
 def _remove_upload_directory() -> None:
-    """Remove the directory for uploads that pyjabber, which SPADE imports, makes at its import and leaves behind."""
+    """Remove the directory for uploads that pyjabber, which SPADE imports, creates at its import and does not delete."""
     if (uploads := sys.modules.get("pyjabber.plugins.xep_0363.upload_server")) is not None:
         with suppress(OSError):
             os.rmdir(uploads.TEMP_DIR)
 
 
 def _prepare_container() -> None:
-    """SPADE's container is a singleton that keeps its first event loop, and sets uvloop's policy for the whole process."""
+    """Reset SPADE's container for the running event loop, and restore the event loop policy.
+
+    The container is a singleton that keeps its first event loop. It sets uvloop's policy for the whole process.
+    """
     policy = asyncio.get_event_loop_policy()
     container = Container()
     if container.loop is not asyncio.get_running_loop():
         container.reset()
-    # With uvloop's policy and a loop of another kind, Python 3.11 can start no child process.
+    # With uvloop's policy and a loop of another kind, Python 3.11 cannot start a child process.
     asyncio.set_event_loop_policy(policy)
 
 
 class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
-    """A `spade.agent.Agent`: SPADE behaviours and templates can be added as to any other.
+    """A `spade.agent.Agent` on an XMPP server. SPADE behaviours and templates can be added to it in the usual way.
 
-    A message that matches the template of a behaviour goes to that behaviour; a behaviour without a template hears every
-    message beside the agent; everything else goes through the door to `assist`.
+    A message that matches the template of a behaviour goes to that behaviour, and not to `assist`. A behaviour without a
+    template receives every message in addition to the agent. All other messages go through the gateway to `assist`.
+
+    Create it inside the running event loop, call `serve`, then `start`.
+
+    Parameters:
+        jid: the agent's account. Without a resource the agent binds `agent`.
+        password: the account's password.
+        endpoint: the server. Share one object between all agents.
+        register: register the account in-band first (XEP-0077).
+        avatar: the agent's picture. By default one is drawn from its name.
+        rooms: the chat rooms to join.
+        timings: timeouts and intervals of the connection.
     """
 
     def __init__(
@@ -107,10 +121,10 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         _remove_upload_directory()
         _prepare_container()
         if not JID(jid).resource:
-            # Always the same one: after a kill -9 the server has unacknowledged mail for this resource only.
+            # Always the same resource: after a kill -9 the server delivers unacknowledged messages to this resource only.
             jid = f"{jid}/{DEFAULT_RESOURCE}"
         super().__init__(jid, password, endpoint.port or 5222, endpoint.verify)
-        # SPADE agents of this process would hand us their messages past the door.
+        # Otherwise SPADE agents of this process would deliver their messages directly, past the gateway.
         self.container.unregister(jid)
         self.traces = NoTraces()
         self._endpoint = endpoint
@@ -132,7 +146,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             is_visible_to=self._is_visible_to,
             timings=timings,
         )
-        self.connection.client.register_plugin("xep_0363")  # what SPADE's behaviours upload goes through it
+        self.connection.client.register_plugin("xep_0363")  # uploads of SPADE behaviours use it
         self.archive = Archive(self.connection, self._receive_archived, timings)
         self.offline_messages = OfflineMessages(self.connection)
         self.uploads = Uploads(self.connection.client, endpoint.context)
@@ -145,11 +159,11 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         )
 
     def send(self, stanzas: list[str]) -> None:
-        """Sends stanzas; while the connection is cut, or the agent not in the room, they wait."""
+        """Send stanzas in order. They wait while the connection is lost, or while the agent is not in the room."""
         self.connection.send(self.rooms.route(stanzas))
 
     def serve(self, runner: Runner, gateway: InboundGateway) -> None:
-        """Says who answers; before `start`."""
+        """Set the runner and the gateway that handle the agent's requests. Call it once, before `start`."""
         self._runner, self._gateway = runner, gateway
         self._profile = AgentProfile(
             self.connection,
@@ -163,7 +177,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self.rooms.access = gateway.access
 
     async def _async_start(self, auto_register: bool = True) -> None:
-        """Connects, opens the runner, and only then announces the agent. ConnectError or LoginError if it cannot."""
+        """Connect, open the runner, and only then announce the agent. Raise ConnectError or LoginError if that fails."""
         if self._runner is None or self._profile is None or self._gateway is None:
             raise RuntimeError("serve(runner, door) comes before start()")
         await self._hook_plugin_before_connection()
@@ -196,12 +210,12 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self._runner.send_unsent()
         self._profile.announce()
         self.rooms.join_all()
-        # Who hears that the agent is online may write to it at once; ejabberd would keep that for its next login.
+        # Contacts may write as soon as they see the agent online. ejabberd would store such a message until the next login.
         await self.connection.wait_until_acknowledged(_PRESENCE_TIMEOUT_S)
         self._catch_up()
 
     async def _async_stop(self, grace_s: float = 10.0) -> None:
-        """Says goodbye, lets running turns finish within `grace_s`, and disconnects."""
+        """Announce the stop, let running turns finish within `grace_s` seconds, and disconnect."""
         if self._runner is None or self._profile is None or self.client is None:
             return
         self._is_stopping = True
@@ -212,9 +226,8 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             behaviour.kill()
         await self._runner.drain(grace_s)
         if self.rooms.is_in_any:
-            await self.connection.wait_until_acknowledged(
-                2.0
-            )  # what was said there goes first: who is unavailable is in no room any more
+            # Messages to rooms must leave before the agent is unavailable: then it is no longer in any room.
+            await self.connection.wait_until_acknowledged(2.0)
         await self.rooms.close()
         await asyncio.gather(*self._deletions, return_exceptions=True)
         self._profile.announce_stopped()
@@ -228,25 +241,25 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         self._alive.clear()
 
     async def stop(self, grace_s: float = 10.0) -> None:
-        """As `_async_stop`."""
+        """Announce the stop, let running turns finish within `grace_s` seconds, and disconnect."""
         await self._async_stop(grace_s)
 
     def is_alive(self) -> bool:
-        """Whether the agent is started and its connection stands."""
+        """Return True if the agent is started and its connection is online."""
         return bool(self._alive.is_set() and self.connection.state == "online")
 
     async def _restore_invited_rooms(self, repository: AgentRepository) -> None:
-        def kept(done: asyncio.Future[bool]) -> None:
+        def on_stored(done: asyncio.Future[bool]) -> None:
             if not done.cancelled() and (error := done.exception()) is not None:
                 log.warning("%s: the rooms it was invited to are not stored: %s", self.jid, error)
 
         self.rooms.restore_invited(
             await repository.load_agent_value(INVITED_ROOMS_KEY) or [],
-            lambda rooms: repository.save_agent_value(INVITED_ROOMS_KEY, rooms).add_done_callback(kept),
+            lambda rooms: repository.save_agent_value(INVITED_ROOMS_KEY, rooms).add_done_callback(on_stored),
         )
 
     async def status(self) -> AgentStatus:
-        """How the agent is at this moment."""
+        """Return the agent's current status. The numbers of conversations are None if they cannot be read."""
         connection, runner = self.connection, self._runner
         state: AgentCondition = connection.state
         if self._is_stopping:
@@ -255,15 +268,15 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             state = "reconnecting"
         elif state == "online" and not self._alive.is_set():
             state = "starting"
-        active: int | None = 0
-        kept: int | None = 0
+        active_count: int | None = 0
+        stored_count: int | None = 0
         failure = None
         if runner is not None:
             failure = runner.store.failure
             try:
-                active, kept = await runner.store.count_conversations()
+                active_count, stored_count = await runner.store.count_conversations()
             except StoreError as error:
-                active, kept, failure = None, None, error
+                active_count, stored_count, failure = None, None, error
         return AgentStatus(
             jid=bare_jid(connection.jid),
             state=state,
@@ -272,8 +285,8 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             cannot_store=str(failure) if failure is not None else None,
             resumed=connection.resumption_count,
             sessions=connection.session_count,
-            conversations=active,
-            conversations_kept=kept,
+            conversations=active_count,
+            conversations_kept=stored_count,
             in_flight=runner.turns_in_flight if runner is not None else 0,
             is_paused=runner is not None and runner.is_paused,
             rooms={jid: str(room) for jid, room in self.rooms.states.items()},
@@ -281,22 +294,28 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         )
 
     def _is_visible_to(self, requester: str) -> bool:
-        """Whether whoever asks (by IQ) may know that the agent is online: servers, its own account, its rooms, the admitted."""
-        own = self.connection.client.boundjid.bare
-        is_known = "@" not in bare_jid(requester) or bare_jid(requester) == own or bare_jid(requester) in self.rooms.states
+        """Return True if the sender of an IQ may know that the agent is online.
+
+        Servers, the agent's own account, its rooms and admitted senders may know it.
+        """
+        own_jid = self.connection.client.boundjid.bare
+        is_known = "@" not in bare_jid(requester) or bare_jid(requester) == own_jid or bare_jid(requester) in self.rooms.states
         return is_known or (self._gateway is not None and self._gateway.admits(requester))
 
     def _may_run_commands(self, jid: str) -> bool:
-        """Whether whoever is `jid` may run ad-hoc commands. No occupant of a room may: the room's own data would be theirs."""
-        is_other = bare_jid(jid) not in self.rooms.states and bare_jid(jid) != self.connection.client.boundjid.bare
-        return is_other and self._gateway is not None and self._gateway.admits(jid)
+        """Return True if a sender may run ad-hoc commands.
+
+        Occupants of a room may not: a command would act on the data of the room itself.
+        """
+        is_eligible = bare_jid(jid) not in self.rooms.states and bare_jid(jid) != self.connection.client.boundjid.bare
+        return is_eligible and self._gateway is not None and self._gateway.admits(jid)
 
     def _on_presence(self, presence: Presence) -> bool:
         for show in presence.xml.findall(SHOW):
             if show.text not in SHOWS:
                 presence.xml.remove(show)  # SPADE's reader fails at it
         if self.rooms.handle_presence(presence.xml):
-            return True  # slixmpp would keep a roster of each room
+            return True  # otherwise slixmpp would store a roster for each room
         self.peer_features.handle_presence(presence)
         return False
 
@@ -321,16 +340,16 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             return None
         self._profile.on_activity()
         if self.rooms.is_room_message(stanza):
-            said = self.rooms.read_message(stanza)
-            if isinstance(said, InboundRequest):
-                return self._gateway.receive(said)
-            if said is not None:
-                self._gateway.receive_reference(said.sender, said)
+            message = self.rooms.read_message(stanza)
+            if isinstance(message, InboundRequest):
+                return self._gateway.receive(message)
+            if message is not None:
+                self._gateway.receive_reference(message.sender, message)
             return None
-        durable = self._gateway.receive_stanza(stanza)
-        self.archive.record_received(stanza, durable)
-        self.offline_messages.record_received(durable)
-        return durable
+        stored = self._gateway.receive_stanza(stanza)
+        self.archive.record_received(stanza, stored)
+        self.offline_messages.record_received(stored)
+        return stored
 
     def _catch_up(self) -> None:
         if self._runner is not None and self.client.is_full_server:
@@ -338,7 +357,10 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             self.offline_messages.start()
 
     async def _receive_archived(self, stanza: Element) -> asyncio.Future[bool] | None:
-        """Takes a message of the archive in. What is said in rooms is not there, and whoever is gone from one waits no more."""
+        """Receive a message from the archive.
+
+        Messages of a room are ignored: public ones are not in this archive, and the senders of private ones may have left.
+        """
         if self._gateway is None or self.rooms.is_room_message(stanza):
             return None
         is_claimed = self._claims.get(archive_id(stanza, bare_jid(self.connection.jid)))
@@ -354,14 +376,14 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         is_claimed = self._offer_to_behaviours(stanza)
         if is_claimed:
             self.archive.record_received(stanza, None)
-        if ident := archive_id(stanza, bare_jid(self.connection.jid)):
-            self._claims[ident] = is_claimed
+        if message_id := archive_id(stanza, bare_jid(self.connection.jid)):
+            self._claims[message_id] = is_claimed
             if len(self._claims) > _MAX_CLAIMS:
                 del self._claims[next(iter(self._claims))]
         return is_claimed
 
     def _offer_to_behaviours(self, stanza: Element) -> bool:
-        """Gives a message to SPADE's behaviours; True where one claims it by its template."""
+        """Offer a message to SPADE's behaviours. Return True if one claims it by its template."""
         if not self.behaviours or stanza.get("type") in ("error", "headline", "groupchat"):
             return False
         is_claimed = False

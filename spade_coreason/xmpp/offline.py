@@ -1,7 +1,7 @@
-"""Mail that the server still keeps for an agent that is there (XEP-0013).
+"""Offline messages that the server still stores for an agent that is online (XEP-0013).
 
-A server hands over what waits with the first presence. What ejabberd is just storing in that moment stays with it until the
-next login: that is asked for here.
+A server delivers offline messages after the first presence. A message that ejabberd is storing at that moment would stay on
+the server until the next login, so it is fetched here.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ log = logging.getLogger(__name__)
 OFFLINE = "http://jabber.org/protocol/offline"
 
 _FETCH_DELAYS_S = (2.0, 30.0)
-"""So long after the first presence it is asked for: a busy server may take a while to store something."""
+"""The times after the first presence when messages are fetched. A busy server may need a while to store one."""
 _RESPONSE_TIMEOUT_S = 10.0
 _BATCH_SIZE = 100
 
 
 class OfflineMessages:
-    """Asks, with each new session, for what the server still keeps. It comes as any message does, in its order."""
+    """The offline messages of one agent, fetched in each new session. They arrive like all other messages, in their order."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -38,48 +38,48 @@ class OfflineMessages:
         self.batch_size = _BATCH_SIZE
 
     def start(self) -> None:
-        """With a new session, after the first presence."""
+        """Start to fetch in a new session, after the first presence."""
         if self._task is not None:
             self._task.cancel()
         self._task = asyncio.create_task(self._fetch_later())
 
     async def close(self) -> None:
-        """Asks for nothing more."""
+        """Stop fetching."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     def record_received(self, stored: asyncio.Future[Any] | None) -> None:
-        """A message came in; `stored` is done when it need not come again (None: at once)."""
+        """Record a received message. `stored` is done when the server may delete it (None: at once)."""
         if self._arriving is not None and stored is not None:
             self._arriving.append(stored)
 
     async def fetch(self) -> int:
-        """Has the server hand over what it keeps; it keeps that no longer, once all of it is durable. How many messages.
+        """Fetch the messages, and delete each batch on the server when all of it is durable. Return the number of messages.
 
-        IqError where the server has no such thing, IqTimeout where it does not answer.
+        Raise IqError if the server does not support this, IqTimeout if it does not answer.
         """
         seen: set[str] = set()
         while nodes := [node for node in await self._list_nodes() if node not in seen][: self.batch_size]:
-            coming: list[asyncio.Future[Any]] = []
-            self._arriving = coming
+            arriving: list[asyncio.Future[Any]] = []
+            self._arriving = arriving
             try:
-                await self._send_request("get", "view", nodes)  # they come before the answer
+                await self._send_request("get", "view", nodes)  # the messages come before the reply
             finally:
                 self._arriving = None
-            if coming:
-                await asyncio.wait(coming)
-            if any(one.cancelled() or one.exception() is not None for one in coming):
-                break  # what could not be stored stays there
+            if arriving:
+                await asyncio.wait(arriving)
+            if any(stored.cancelled() or stored.exception() is not None for stored in arriving):
+                break  # messages that could not be stored stay on the server
             await self._send_request("set", "remove", nodes)
             seen.update(nodes)
         return len(seen)
 
     async def _list_nodes(self) -> list[str]:
-        """The server's names of the messages, the oldest first."""
+        """Return the server's names of the messages, oldest first."""
         disco = self._connection.client.plugin["xep_0030"]
-        found = await disco.get_items(jid=self._own_jid, node=OFFLINE, local=False, timeout=_RESPONSE_TIMEOUT_S)
-        return [node for item in found["disco_items"].xml if (node := item.get("node"))]
+        reply = await disco.get_items(jid=self._own_jid, node=OFFLINE, local=False, timeout=_RESPONSE_TIMEOUT_S)
+        return [node for item in reply["disco_items"].xml if (node := item.get("node"))]
 
     async def _send_request(self, kind: str, action: str, nodes: Sequence[str]) -> None:
         iq = self._connection.client.make_iq(itype=kind)
@@ -98,6 +98,6 @@ class OfflineMessages:
                     log.info("%s: its server still kept %d messages for it", self._own_jid, count)
             except IqTimeout:
                 log.debug("%s: its server does not say what it keeps", self._own_jid)
-            except IqError as error:  # most servers know nothing of it, and keep nothing back
+            except IqError as error:  # most servers do not support XEP-0013, and have no messages left
                 log.debug("%s: its server does not say what it keeps: %s", self._own_jid, error.condition)
                 return

@@ -1,4 +1,4 @@
-"""How long one XMPP connection waits, and when it tries again."""
+"""The timeouts and intervals of an XMPP connection."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ConnectionTimings:
-    """Waits that no configuration sets, all in seconds; the defaults are right in production, and tests shorten them."""
+    """Timeouts and intervals in seconds. No configuration sets them: the defaults suit production, and tests shorten them."""
 
     pulse_s: float = 60.0
-    """An idle server is asked for a sign of life at this interval."""
+    """The interval at which a silent server is asked for an acknowledgement."""
     silence_s: float = 30.0
-    """A server that was asked and says nothing for this long is given up."""
+    """The wait for a reply from a server that was asked. Then the connection is cut."""
     renew_s: float = 5.0
-    """After something that came in could not be stored, a new session begins."""
+    """The delay before a new session after a received message could not be stored."""
     steady_s: float = 10.0
-    """A session that ends sooner makes the next wait longer."""
+    """A session that ends sooner makes the next delay before a reconnection longer."""
     durable_s: float = 3.0
-    """A resumption waits this long for what is being stored; what takes longer comes again, and is known by its id."""
+    """The wait of a resumption for messages that are being stored. The rest is delivered again, and recognised by its ids."""
     archive_place_s: float = 5.0
-    """The place in the archive is stored at this interval at most."""
+    """The shortest interval between two writes of the position in the archive."""
     presence_s: float = 5.0
-    """The presence changes by itself at this interval at most."""
+    """The shortest interval between two automatic changes of the presence."""
 
 
 USUAL = ConnectionTimings()

@@ -1,4 +1,4 @@
-"""Files that the agent's own server keeps for it, under a link that anybody may fetch (XEP-0363)."""
+"""Uploads of files to the agent's own server, under a link that is open to everyone who knows it (XEP-0363)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RESPONSE_TIMEOUT_S = 10.0
 _UPLOAD_TIMEOUT_S = 600.0
 _CHUNK_BYTES = 65_536
 _MAX_SERVICES = 50
-# All that a server may ask us to send along; what else it names is not passed on (XEP-0363, 4).
+# The only headers that a server may add to the upload; all others are ignored (XEP-0363, 4).
 _ALLOWED_HEADERS = {"authorization", "cookie", "expires"}
 
 
@@ -38,7 +38,7 @@ class _UploadSlot(NamedTuple):
 
 
 class Uploads:
-    """Uploads through one session. `context` is how the server is trusted, over HTTP as over XMPP."""
+    """Uploads through one session. `context` verifies the server's certificate, over HTTP as over XMPP."""
 
     def __init__(self, client: Any, context: ssl.SSLContext) -> None:
         self._client = client
@@ -46,57 +46,57 @@ class Uploads:
         self._service: _UploadService | None = None
 
     async def upload(self, name: str, data: bytes, type: str, progress: Progress | None = None) -> str:
-        """Keeps `data` as a file and returns its link. UploadError if there is no such service, or it refuses."""
+        """Upload `data` as a file and return its link. Raise UploadError if there is no upload service, or if it refuses."""
         try:
             service = self._service = self._service or await self._find_service(name)
             if service.max_bytes is not None and len(data) > service.max_bytes:
                 raise _too_large_error(name, len(data), service.max_bytes)
             slot = await self._request_slot(name, len(data), type, service)
         except BaseException:
-            self._service = None  # next time it may be another one, or take more
+            self._service = None  # next time the service may be another one, or accept more
             raise
         await self._send_file(name, data, type, slot, progress)
         return slot.get_url
 
     async def _find_service(self, name: str) -> _UploadService:
-        """The service that the server names (XEP-0030)."""
+        """Find the upload service among the server's items (XEP-0030)."""
         disco, domain = self._client.plugin["xep_0030"], str(self._client.boundjid.domain)
         if not self._client.is_full_server:
             raise UploadError(name, f"{domain} has no service for files; the embedded server has none")
 
-        def info(jid: str) -> Any:
+        def get_info(jid: str) -> Any:
             return disco.get_info(jid, timeout=_DISCO_TIMEOUT_S)
 
-        asked = (disco.get_items(domain, timeout=_DISCO_TIMEOUT_S), info(domain))
-        answers: Any = await asyncio.gather(*asked, return_exceptions=True)
-        items, own = answers
-        if isinstance(own, IqTimeout):
-            raise UploadError(name, f"{domain} does not say whether it has a service for files") from own
-        named = [] if isinstance(items, BaseException) else items["disco_items"]["items"]
-        others = sorted(str(jid) for jid, node, _ in named if not node)[:_MAX_SERVICES]
-        for found in (own, *await asyncio.gather(*map(info, others), return_exceptions=True)):
-            if not isinstance(found, BaseException) and _NAMESPACE in found["disco_info"]["features"]:
-                return _UploadService(str(found["from"]), _parse_max_bytes(found.xml))
+        queries = (disco.get_items(domain, timeout=_DISCO_TIMEOUT_S), get_info(domain))
+        replies: Any = await asyncio.gather(*queries, return_exceptions=True)
+        items_reply, domain_info = replies
+        if isinstance(domain_info, IqTimeout):
+            raise UploadError(name, f"{domain} does not say whether it has a service for files") from domain_info
+        items = [] if isinstance(items_reply, BaseException) else items_reply["disco_items"]["items"]
+        services = sorted(str(jid) for jid, node, _ in items if not node)[:_MAX_SERVICES]
+        for info in (domain_info, *await asyncio.gather(*map(get_info, services), return_exceptions=True)):
+            if not isinstance(info, BaseException) and _NAMESPACE in info["disco_info"]["features"]:
+                return _UploadService(str(info["from"]), _parse_max_bytes(info.xml))
         problem = (
             f"{domain} has no service for files (XEP-0363); Prosody has it as http_file_share, ejabberd as mod_http_upload"
         )
         raise UploadError(name, problem)
 
     async def _request_slot(self, name: str, size: int, type: str, service: _UploadService) -> _UploadSlot:
-        """Where the file may be put."""
+        """Request the URLs for one file: one to upload it to, and one to fetch it from."""
         iq = self._client.make_iq_get(ito=service.jid)
         iq.append(Element(f"{_TAG}request", {"filename": name, "size": str(size), "content-type": type}))
         try:
-            answer = await iq.send(timeout=_RESPONSE_TIMEOUT_S)
+            reply = await iq.send(timeout=_RESPONSE_TIMEOUT_S)
         except IqTimeout as error:
             raise UploadError(name, f"{service.jid} does not answer within {_RESPONSE_TIMEOUT_S:g} s") from error
         except IqError as error:
-            if (refused := error.iq.xml.find(f".//{_TAG}file-too-large")) is not None:
-                raise _too_large_error(name, size, _parse_number(refused.findtext(f"{_TAG}max-file-size"))) from error
-            said = error.iq["error"]
-            text = f" ({said['text']})" if said["text"] else ""
-            raise UploadError(name, f"{service.jid} refuses: {said['condition']}{text}") from error
-        slot = _parse_slot(answer.xml)
+            if (too_large := error.iq.xml.find(f".//{_TAG}file-too-large")) is not None:
+                raise _too_large_error(name, size, _parse_number(too_large.findtext(f"{_TAG}max-file-size"))) from error
+            refusal = error.iq["error"]
+            text = f" ({refusal['text']})" if refusal["text"] else ""
+            raise UploadError(name, f"{service.jid} refuses: {refusal['condition']}{text}") from error
+        slot = _parse_slot(reply.xml)
         if slot is None:
             raise UploadError(name, f"{service.jid} gives no usable link")
         return slot
@@ -127,8 +127,8 @@ class Uploads:
             raise UploadError(name, describe_connection_error(error)) from error
 
 
-def _parse_slot(answer: Element) -> _UploadSlot | None:
-    put, get = answer.find(f"{_TAG}slot/{_TAG}put"), answer.find(f"{_TAG}slot/{_TAG}get")
+def _parse_slot(reply: Element) -> _UploadSlot | None:
+    put, get = reply.find(f"{_TAG}slot/{_TAG}put"), reply.find(f"{_TAG}slot/{_TAG}get")
     if put is None or get is None or not is_link(put.get("url", "")) or not is_link(get.get("url", "")):
         return None
     headers = {header.get("name", ""): (header.text or "").strip() for header in put.iterfind(f"{_TAG}header")}
