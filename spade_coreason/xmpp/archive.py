@@ -57,7 +57,7 @@ class Archive:
         self._connection = connection
         self._receive = receive
         self._own_jid = bare_jid(connection.jid)
-        self._position_interval_s = timings.archive_place_s
+        self._position_interval_s = timings.archive_position_interval_s
         self._repository: AgentRepository | None = None
         self._position: ArchivePosition | None = None
         self._task: asyncio.Task[None] | None = None

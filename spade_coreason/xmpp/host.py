@@ -33,7 +33,7 @@ from .muc.rooms import INVITED_ROOMS_KEY, Rooms
 from .offline import OfflineMessages
 from .peer_features import PeerFeatures
 from .profile.profile import AgentProfile
-from .timings import USUAL, ConnectionTimings
+from .timings import DEFAULT_TIMINGS, ConnectionTimings
 from .uploads import Uploads
 
 log = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
         register: bool = False,
         avatar: Avatar | None = None,
         rooms: Iterable[RoomConfig] = (),
-        timings: ConnectionTimings = USUAL,
+        timings: ConnectionTimings = DEFAULT_TIMINGS,
     ) -> None:
         _remove_upload_directory()
         _prepare_container()

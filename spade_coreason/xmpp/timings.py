@@ -9,20 +9,20 @@ from dataclasses import dataclass
 class ConnectionTimings:
     """Timeouts and intervals in seconds. No configuration sets them: the defaults suit production, and tests shorten them."""
 
-    pulse_s: float = 60.0
+    keepalive_interval_s: float = 60.0
     """The interval at which a silent server is asked for an acknowledgement."""
-    silence_s: float = 30.0
+    response_timeout_s: float = 30.0
     """The wait for a reply from a server that was asked. Then the connection is cut."""
-    renew_s: float = 5.0
+    renewal_delay_s: float = 5.0
     """The delay before a new session after a received message could not be stored."""
-    steady_s: float = 10.0
+    stable_session_s: float = 10.0
     """A session that ends sooner makes the next delay before a reconnection longer."""
-    durable_s: float = 3.0
+    resumption_wait_s: float = 3.0
     """The wait of a resumption for messages that are being stored. The rest is delivered again, and recognised by its ids."""
-    archive_place_s: float = 5.0
+    archive_position_interval_s: float = 5.0
     """The shortest interval between two writes of the position in the archive."""
-    presence_s: float = 5.0
+    presence_interval_s: float = 5.0
     """The shortest interval between two automatic changes of the presence."""
 
 
-USUAL = ConnectionTimings()
+DEFAULT_TIMINGS = ConnectionTimings()

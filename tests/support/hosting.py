@@ -40,7 +40,7 @@ from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
 from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.muc.room import RoomConfig
-from spade_coreason.xmpp.timings import USUAL, ConnectionTimings
+from spade_coreason.xmpp.timings import DEFAULT_TIMINGS, ConnectionTimings
 
 from .errors import check_errors, errors_in
 from .records import query_of
@@ -94,7 +94,7 @@ class Hosted:
     admission: Mapping[str, Any] = field(default_factory=dict)
     clock: Callable[[], datetime] = utc_now
     agent: Any = None
-    timings: ConnectionTimings = USUAL
+    timings: ConnectionTimings = DEFAULT_TIMINGS
     store_timings: StoreTimings = USUAL_OF_STORES
     avatar: Avatar | None = None
 
@@ -189,7 +189,7 @@ async def hosted(
     rooms: Sequence[RoomConfig] = (),
     invited_by: Sequence[str] = (),
     admission: Mapping[str, Any] | None = None,
-    timings: ConnectionTimings = USUAL,
+    timings: ConnectionTimings = DEFAULT_TIMINGS,
     store_timings: StoreTimings = USUAL_OF_STORES,
     avatar: Avatar | None = None,
     clock: Callable[[], datetime] = utc_now,

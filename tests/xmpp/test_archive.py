@@ -261,7 +261,7 @@ async def test_what_is_older_than_the_inbox_remembers_is_left_alone(pool: Pool, 
 
 
 async def test_its_place_is_never_ahead_of_the_disk(both: XmppServer, tmp_path: Path) -> None:
-    timings = ConnectionTimings(archive_place_s=0.05)
+    timings = ConnectionTimings(archive_position_interval_s=0.05)
     async with alice_on(both) as alice, hosted(Echo(), both, tmp_path, timings=timings) as agent:
         await current(agent)
         archive = agent.host.archive

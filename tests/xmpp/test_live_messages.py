@@ -175,7 +175,7 @@ async def test_cut_ten_times_while_ten_answers_grow_each_ends_with_its_one_whole
 
     async with AsyncExitStack() as stack:
         tunnel = await stack.enter_async_context(Tunnel(real_server))
-        steady = ConnectionTimings(steady_s=0)  # ten cuts in a row would let it wait longer each time
+        steady = ConnectionTimings(stable_session_s=0)  # ten cuts in a row would let it wait longer each time
         agent = await stack.enter_async_context(hosted(By(assist), real_server, tmp_path, port=tunnel.port, timings=steady))
         people = []
         for _ in range(10):

@@ -15,7 +15,7 @@ from ...codec import LANGUAGE, MESSAGE
 from ...contracts.base import utc_now
 from ...domain.jid import bare_jid
 from ...exceptions import ConnectError, LoginError
-from ..timings import USUAL, ConnectionTimings
+from ..timings import DEFAULT_TIMINGS, ConnectionTimings
 from .client import XMPPClient
 from .endpoint import ServerEndpoint
 from .errors import CONNECTION_CLOSED, NO_ADDRESS, describe_problem, describe_refused_login, suggest_remedy
@@ -51,7 +51,7 @@ class Connection:
         on_presence: Callable[[Presence], bool] = lambda presence: False,
         intercept: Callable[[Element], bool] = lambda message: False,
         is_visible_to: Callable[[str], bool] = lambda asker: True,
-        timings: ConnectionTimings = USUAL,
+        timings: ConnectionTimings = DEFAULT_TIMINGS,
     ) -> None:
         self.client = XMPPClient(jid, password, endpoint, register, timings)
         self.jid = name or jid
@@ -64,7 +64,7 @@ class Connection:
         self.resumption_count = 0
         self.session_count = 0
         self._endpoint = endpoint
-        self._renew_s = timings.renew_s
+        self._renewal_delay_s = timings.renewal_delay_s
         self._on_message = on_message
         self._on_session = on_session
         self._on_presence = on_presence
@@ -87,7 +87,7 @@ class Connection:
         client.stream_management.on_store_failed = self._schedule_renewal
         self._renewal: asyncio.TimerHandle | None = None
         self._end_reason = ""
-        self._back_off = BackOff(timings.steady_s)
+        self._back_off = BackOff(timings.stable_session_s)
         self._keepalive = Keepalive(client, self._abort_session, timings)
         self._send_queue = SendQueue(client, self._keepalive)
         self.send = self._send_queue.send
@@ -190,9 +190,9 @@ class Connection:
             log.error(
                 "%s: what came in cannot be stored; it is not acknowledged, and comes again with a new session in %g s",
                 self.jid,
-                self._renew_s,
+                self._renewal_delay_s,
             )
-            self._renewal = self._loop.call_later(self._renew_s, self._renew)
+            self._renewal = self._loop.call_later(self._renewal_delay_s, self._renew)
 
     def _renew(self) -> None:
         """End the session. Only a new session gets the unacknowledged stanzas again; a resumed one continues behind them."""

@@ -20,11 +20,11 @@ _DELAYS_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 class BackOff:
     """The delays before the attempts to reconnect. Times are seconds by the clock of the event loop.
 
-    A session that ends within `steady_s` does not count as a success: the next delay is longer.
+    A session that ends within `stable_session_s` does not count as a success: the next delay is longer.
     """
 
-    def __init__(self, steady_s: float = 10.0) -> None:
-        self._steady_s = steady_s
+    def __init__(self, stable_session_s: float = 10.0) -> None:
+        self._stable_session_s = stable_session_s
         self._session_started_at = 0.0
         self._short_session_count = 0
         self._min_step = 0
@@ -43,7 +43,7 @@ class BackOff:
 
     def delays_s(self, now: float) -> Iterator[float]:
         """Return the delays before each attempt after a session has ended, an endless series."""
-        if now - self._session_started_at > self._steady_s:
+        if now - self._session_started_at > self._stable_session_s:
             self._short_session_count = 0
         first = max(self._short_session_count, self._min_step)
         self._short_session_count += 1
@@ -60,8 +60,8 @@ class Keepalive:
     def __init__(self, client: XMPPClient, on_silence: Callable[[str], None], timings: ConnectionTimings) -> None:
         self._client = client
         self._on_silence = on_silence
-        self._pulse_s = timings.pulse_s
-        self._silence_s = timings.silence_s
+        self._keepalive_interval_s = timings.keepalive_interval_s
+        self._response_timeout_s = timings.response_timeout_s
         self._loop = asyncio.get_running_loop()
         self._idle_timer: asyncio.TimerHandle | None = None
         self._response_timer: asyncio.TimerHandle | None = None
@@ -69,7 +69,7 @@ class Keepalive:
     def start(self) -> None:
         """Start the checks. Call it with every session, new or resumed."""
         self.stop()
-        self._idle_timer = self._loop.call_later(self._pulse_s, self._check_idle)
+        self._idle_timer = self._loop.call_later(self._keepalive_interval_s, self._check_idle)
 
     def stop(self) -> None:
         """Stop the checks because the session has ended."""
@@ -81,15 +81,18 @@ class Keepalive:
     def expect_response(self) -> None:
         """Start the response timer because an acknowledgement was requested just now."""
         if self._response_timer is None:
-            self._response_timer = self._loop.call_later(self._silence_s, self._check_response, self._loop.time())
+            self._response_timer = self._loop.call_later(self._response_timeout_s, self._check_response, self._loop.time())
 
     def _check_idle(self) -> None:
-        self._idle_timer = self._loop.call_later(self._pulse_s, self._check_idle)
-        if self._client.stream_management.enabled_out and self._loop.time() - self._client.last_received_at >= self._pulse_s:
+        self._idle_timer = self._loop.call_later(self._keepalive_interval_s, self._check_idle)
+        if (
+            self._client.stream_management.enabled_out
+            and self._loop.time() - self._client.last_received_at >= self._keepalive_interval_s
+        ):
             self._client.send_raw(REQUEST_ACK)
             self.expect_response()
 
     def _check_response(self, since: float) -> None:
         self._response_timer = None
         if self._client.last_received_at < since:
-            self._on_silence(f"the server said nothing for {self._silence_s:g} s")
+            self._on_silence(f"the server said nothing for {self._response_timeout_s:g} s")

@@ -136,7 +136,7 @@ class DurableStreamManagement(XEP_0198):  # type: ignore[misc]  # slixmpp comes 
         if self.sm_id and "bind" not in negotiated and "stream_management" not in negotiated:
             transport = self.xmpp.transport
             if unfinished := [stored for _, stored in self._pending if not stored.done()]:
-                await asyncio.wait(unfinished, timeout=self.timings.durable_s)
+                await asyncio.wait(unfinished, timeout=self.timings.resumption_wait_s)
             if self.xmpp.transport is not transport:
                 return True  # the connection was cut again: this stream has ended
             self._count_stored()

@@ -59,7 +59,7 @@ class AgentProfile:
             concurrency,
             lambda: runner.is_paused,
             lambda: runner.store.is_failing,
-            interval_s=timings.presence_s,
+            interval_s=timings.presence_interval_s,
         )
         runner.on_pause(self._presence.update_now)
         self.on_activity = self._presence.on_activity

@@ -303,7 +303,7 @@ async def test_a_cut_connection_comes_back_and_meanwhile_says_so(real_server: Xm
 async def test_a_connection_that_carries_nothing_is_given_up_and_made_again(
     real_server: XmppServer, tmp_path: Path, direction: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    timings = ConnectionTimings(pulse_s=0.3, silence_s=0.3)
+    timings = ConnectionTimings(keepalive_interval_s=0.3, response_timeout_s=0.3)
     async with (
         Tunnel(real_server) as tunnel,
         hosted(Echo(), real_server, tmp_path, port=tunnel.port, timings=timings) as echo,

@@ -146,7 +146,7 @@ async def test_what_is_durable_beside_what_is_not_yet(seldom: XmppServer, tmp_pa
 async def test_a_resumption_acknowledges_nothing_that_is_not_durable(each_server: XmppServer, tmp_path: Path) -> None:
     async with (
         Tunnel(each_server) as tunnel,
-        hosted(Echo(), each_server, tmp_path, port=tunnel.port, timings=ConnectionTimings(durable_s=0.1)) as agent,
+        hosted(Echo(), each_server, tmp_path, port=tunnel.port, timings=ConnectionTimings(resumption_wait_s=0.1)) as agent,
         StockClient(*await each_server.account(), each_server) as alice,
     ):
         assert await alice.ask("before", agent.jid) == "before"
@@ -175,7 +175,9 @@ async def resumes(agent: Hosted) -> None:
 async def test_a_resumption_waits_for_what_is_being_stored(each_server: XmppServer, tmp_path: Path, cuts: int) -> None:
     async with (
         Tunnel(each_server) as tunnel,
-        hosted(Echo(), each_server, tmp_path, port=tunnel.port, timings=ConnectionTimings(durable_s=PATIENCE_S)) as agent,
+        hosted(
+            Echo(), each_server, tmp_path, port=tunnel.port, timings=ConnectionTimings(resumption_wait_s=PATIENCE_S)
+        ) as agent,
         StockClient(*await each_server.account(), each_server) as alice,
     ):
         assert await alice.ask("before", agent.jid) == "before"

@@ -372,7 +372,7 @@ async def test_what_is_too_long_for_a_stanza_is_cut_or_left_out(real_server: Xmp
 
 async def test_its_presence_says_how_busy_it_is(real_server: XmppServer, tmp_path: Path) -> None:
     # Once at its real pace.
-    timings = ConnectionTimings(presence_s=0.1) if real_server.kind == "ejabberd" else ConnectionTimings()
+    timings = ConnectionTimings(presence_interval_s=0.1) if real_server.kind == "ejabberd" else ConnectionTimings()
     held = Held()
     held.may_start.set()
     policy = Policy(rules=Rules(max_interactions=0), concurrency=4)
@@ -405,7 +405,7 @@ async def test_its_presence_says_that_nothing_can_be_stored(
     prosody: XmppServer, tmp_path: Path, expected_errors: ExpectedErrors
 ) -> None:
     expected_errors("is gone (No such file or directory)", "what came in cannot be stored; it is not acknowledged")
-    timings, store_timings = ConnectionTimings(presence_s=0.1), StoreTimings(retry_s=0.1)
+    timings, store_timings = ConnectionTimings(presence_interval_s=0.1), StoreTimings(retry_s=0.1)
     async with (
         hosted(Weather(), prosody, tmp_path, timings=timings, store_timings=store_timings) as agent,
         person(prosody) as alice,
