@@ -82,7 +82,7 @@ class SendQueue:
         self._ack_progress.set()
 
     def notify_acknowledged(self) -> None:
-        """Wake up those who wait for an acknowledgement, because one has come."""
+        """Wake up the tasks in `wait_until_acknowledged`, because an acknowledgement has come."""
         self._ack_progress.set()
 
     async def wait_until_acknowledged(self, timeout_s: float) -> bool:

@@ -1,4 +1,4 @@
-"""An agent's commands in the menus of clients (XEP-0050): the list of commands, and the replies to those who run them."""
+"""An agent's commands in the menus of clients (XEP-0050): the list of commands, and the replies to their users."""
 
 from __future__ import annotations
 

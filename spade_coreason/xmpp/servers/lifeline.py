@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
 def _die_with_parent() -> Callable[[], None] | None:
     """Return a function for the server's process: it requests SIGTERM for when this program ends (prctl(2), PR_SET_PDEATHSIG).
 
-    None where the system has no such call. The function runs before the server's program.
+    None if the system has no such call. The function runs before the server's program.
     """
     try:
         prctl = ctypes.CDLL(None).prctl

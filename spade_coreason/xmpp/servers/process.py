@@ -171,7 +171,7 @@ async def _stop(process: asyncio.subprocess.Process, pid: int) -> None:
 
 
 def _rotate_log(log: Path) -> None:
-    """Move a long log away. Only one old log is kept, so that many runs do not fill the disk."""
+    """Copy a long log to a second file and empty it. Only one old log is stored, so that many runs do not fill the disk."""
     if log.exists() and log.stat().st_size > MAX_LOG_BYTES:
         shutil.copyfile(log, log.with_name(log.name + ".old"))
         os.truncate(log, 0)  # the file itself must stay: it is the lock too

@@ -106,10 +106,10 @@ async def run_prosody_server(
     program: str | None = None,
     timeout_s: float = START_TIMEOUT_S,
 ) -> AsyncIterator[ProsodyServer]:
-    """Runs a private Prosody while the block runs. Its data, certificate, configuration and log are in `directory`.
+    """Run a private Prosody while the block runs. Its data, certificate, configuration and log are in `directory`.
 
-    Without a `port` it keeps that of the last time, if it is still free. Raises ServerError with the reason where it does
-    not start, within `timeout_s` for each attempt.
+    Without a `port` it uses the port of the last run, if that is still free. Raise ServerError with the reason if it does not
+    start. Each attempt takes at most `timeout_s` seconds.
     """
     program = program or find_prosody()
     if program is None:
