@@ -38,9 +38,9 @@ def command(agent: str, timeout: float, **account_values: Any) -> int:
 
 
 async def _chat(account: Account, agent: str, timeout_s: float) -> int:
+    from ..banner import print_agents, print_guest
     from ..chat.chat import Chat, chat_by_lines, is_terminal
     from ..chat.roster import ChatRoster
-    from ..serve import print_agents, print_guest
 
     jid = account.resolve_jid(agent)
     async with account.build_client() as client:

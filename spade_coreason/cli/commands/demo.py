@@ -58,10 +58,10 @@ async def _demo(settings: Settings) -> int:
 
 async def _chat(settings: Settings, model_line: str) -> None:
     from ...app import Platform
+    from ..banner import print_guest, print_model, print_platform
     from ..chat.chat import Chat
     from ..chat.roster import ChatRoster
     from ..demo.script import build_guest_client
-    from ..serve import print_guest, print_model, print_platform
 
     async with Platform(settings) as platform, build_guest_client(platform) as client:
         agents = platform.agent_descriptions

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..banner import print_platform
 from ..console import warn
 from ..context import define_command as define, run_async
-from ..serve import print_platform, serve
+from ..serve import serve
 from ..settings import config_option, load_platform_settings
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from ...exceptions import ConfigError, PeerError
 from ...runtime import PeerEvent, collect
 from .. import errors
 from ..answers import AnswerText, parse_steps
+from ..banner import print_model, print_platform
 from ..console import paint, write
-from ..serve import print_model, print_platform
 
 if TYPE_CHECKING:
     from ...app import Platform
