@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...exceptions import ConfigError
+from ..agent_storage import open_storage, storage_options
 from ..console import encode_json, format_time, print_table, strip_control_characters, verdict_sign
 from ..context import CLIGroup, run_async
-from ..stored import open_storage, storage_options
 
 if TYPE_CHECKING:
     from ...storage import AuditRecord, AuditVerification

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from ...contracts import ConversationState
+from ..agent_storage import open_storage, storage_options
 from ..console import encode_json, format_time, print_table
 from ..context import define_command as define, run_async
-from ..stored import open_storage, storage_options
 
 
 @define("conversations")

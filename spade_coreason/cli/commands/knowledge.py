@@ -12,12 +12,12 @@ import click
 
 from ...exceptions import ConfigError, KnowledgeError
 from ..account import data_option
-from ..completion import complete_agents as known_agents
+from ..agent_storage import confirm, open_storage
+from ..completion import complete_agents
 from ..console import encode_json, format_time, one_line, print_table, progress_bar, strip_control_characters
 from ..context import CLIGroup, run_async
 from ..errors import print_error
 from ..settings import config_option, load_storage_settings
-from ..stored import confirm, open_storage
 
 _PATH = click.Path(path_type=Path)
 
@@ -35,7 +35,7 @@ def _knowledge_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-_agent_argument = click.argument("agent", shell_complete=known_agents)
+_agent_argument = click.argument("agent", shell_complete=complete_agents)
 
 
 @click.group("knowledge", cls=CLIGroup)

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from ...exceptions import ConfigError
+from ..agent_storage import confirm, open_storage, storage_options
 from ..console import encode_json, one_line, print_table, strip_control_characters
 from ..context import CLIGroup, run_async
-from ..stored import confirm, open_storage, storage_options
 
 
 @click.group("memory", cls=CLIGroup)

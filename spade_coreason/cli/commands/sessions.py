@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...exceptions import ConfigError
+from ..agent_storage import ALL_AGENTS, AgentStorage, confirm, open_storage, storage_options
 from ..completion import complete_conversations
 from ..console import encode_json, format_time, one_line, paint, print_table, strip_control_characters
 from ..context import CLIGroup, run_async
-from ..stored import ALL_AGENTS, Storage, confirm, open_storage, storage_options
 
 if TYPE_CHECKING:
     from ...contracts import Interaction
@@ -144,7 +144,7 @@ def _output_text(turn: Interaction) -> str:
     return "\n".join(said) or "(nothing)"
 
 
-async def _find_conversation(storage: Storage, conversation: str) -> tuple[str, StoredConversation]:
+async def _find_conversation(storage: AgentStorage, conversation: str) -> tuple[str, StoredConversation]:
     found = []
     for jid in storage.agents:
         store = storage.repository(jid)

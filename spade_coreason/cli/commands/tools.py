@@ -11,7 +11,7 @@ from ...domain.jid import bare_jid
 from ...exceptions import ConfigError
 from .. import errors
 from ..account import describe_agents
-from ..completion import complete_agents as known_agents
+from ..completion import complete_agents
 from ..console import encode_json, print_table
 from ..context import define_command as define, run_async
 from ..settings import config_option, load_platform_settings
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @define("tools")
-@click.argument("agent", required=False, shell_complete=known_agents)
+@click.argument("agent", required=False, shell_complete=complete_agents)
 @config_option("config/platform.yaml")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list of records.")
 def command(agent: str | None, file: Path | None, as_json: bool) -> int:

@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from ..domain.jid import bare_jid
 from ..exceptions import ConfigError, DatabaseEmptyError
 from .account import data_option, describe_agents
-from .completion import complete_agents as known_agents, read_local_accounts
+from .completion import complete_agents, read_local_accounts
 from .settings import config_option, load_storage_settings, sqlite_file
 
 if TYPE_CHECKING:
@@ -31,14 +31,14 @@ def storage_options(function: Callable[..., Any]) -> Callable[..., Any]:
     agent = click.option(
         "--agent",
         metavar="JID",
-        shell_complete=known_agents,
+        shell_complete=complete_agents,
         help="The agent; a name alone is enough.  [default: all, or the only one where it must be one]",
     )
     return config_option("config/platform.yaml, if there is one")(data_option(agent(function)))
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
+class AgentStorage:
     """The stores of the agents that a command is about."""
 
     settings: Settings
@@ -70,7 +70,7 @@ class Storage:
 @asynccontextmanager
 async def open_storage(
     file: Path | None, data: Path | None, agent: str | None, *, is_exclusive: bool = False, creates_directory: bool = False
-) -> AsyncIterator[Storage]:
+) -> AsyncIterator[AgentStorage]:
     """Opens what is stored; `is_exclusive`: as the only process, or DataDirectoryInUse.
 
     Unless it `creates_directory` one, no directory is made that is not there.
@@ -89,7 +89,7 @@ async def open_storage(
                 stack.enter_context(lock_database(settings.storage.url))
         database = await _open_database(settings, is_exclusive)
         try:
-            yield Storage(settings, await _select_agents(settings, agent, database), database)
+            yield AgentStorage(settings, await _select_agents(settings, agent, database), database)
         finally:
             if database is not None:
                 await database.close()
