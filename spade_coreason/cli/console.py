@@ -13,9 +13,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from ..exceptions import ConfigError
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+STANDARD_INPUT = "standard input"
 
 _STYLE_CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "blue": 34, "cyan": 36}
 
@@ -104,6 +107,27 @@ def replace_unencodable(stream: IO[str]) -> None:
     """What the stream cannot encode is written as "?", if nobody chose otherwise (PYTHONIOENCODING)."""
     if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
         stream.reconfigure(errors="replace")
+
+
+def check_encoding(text: str, place: str) -> str:
+    """An argument; ConfigError if what was typed is not in the encoding of the terminal."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # Python keeps such bytes as surrogates
+        raise _encoding_error(place, sys.getfilesystemencoding()) from error
+    return text
+
+
+def decode_input(raw: bytes, place: str = STANDARD_INPUT) -> str:
+    """What was read from standard input, without white space around it; ConfigError if it is not in its encoding."""
+    try:
+        return raw.decode(sys.stdin.encoding).strip()
+    except UnicodeDecodeError as error:
+        raise _encoding_error(place, sys.stdin.encoding) from error
+
+
+def _encoding_error(place: str, encoding: str) -> ConfigError:
+    return ConfigError(place, f"is not {encoding.upper()}; convert it before (iconv -t {encoding.upper()})")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

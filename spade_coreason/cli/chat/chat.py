@@ -14,8 +14,7 @@ from ...exceptions import ConfigError, PeerError, PeerRefusedError
 from ...runtime import as_request, collect, command_request
 from .. import errors
 from ..answers import AnswerText, parse_choices, parse_steps, parse_thought
-from ..console import paint, status_line, terminal_width, write
-from ..input import decode_input
+from ..console import decode_input, paint, status_line, terminal_width, write
 from ..wrapping import IncrementalWrapper, truncate
 from .commands import INDENT, is_chat_command, is_command, is_quit_command, parse_commands, run_command, wrap_notice
 from .prompt import Prompt, disable_echo

@@ -13,9 +13,8 @@ from ...exceptions import ConfigError
 from ..account import Account, account_options, resolve_account
 from ..answers import AnswerText
 from ..completion import complete_agents
-from ..console import encode_json, paint, strip_control_characters, write
+from ..console import check_encoding, decode_input, encode_json, paint, strip_control_characters, write
 from ..context import define_command as define, run_async
-from ..input import check_encoding, decode_input
 
 
 @define("ask", context_settings={"allow_extra_args": True})
