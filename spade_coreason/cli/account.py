@@ -1,4 +1,4 @@
-"""Where an agent is, and as whom to ask it: what a running platform says about itself, or what the options say."""
+"""The address of an agent and the account that asks it, from a running platform or from options."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 def data_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--data DIR`"""
+    """Add the option `--data DIR`."""
     return click.option(
         "--data",
         type=click.Path(file_okay=False, path_type=Path),
@@ -37,7 +37,7 @@ def data_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def account_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of the commands that ask agents."""
+    """Add the options of commands that ask agents."""
     for option in reversed(
         (
             click.option("--jid", "own_jid", metavar="JID", help="Your own account.  [default: the guest of the platform]"),
@@ -59,7 +59,10 @@ def account_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """An account on a server. `agents` are those that are known there, and what they do; `is_complete` if there are no others."""
+    """An account on a server.
+
+    `agents` maps the JIDs of the known agents there to their descriptions. `is_complete` is True if there are no others.
+    """
 
     jid: str
     password: str = field(repr=False)
@@ -72,10 +75,10 @@ class Account:
     is_complete: bool = False
 
     def build_client(self, timeout_s: float = 10.0) -> AgentClient:
-        """A client with this account, to be used in `async with`; it connects within that time."""
+        """Build a client with this account, for use in `async with`; it connects within that time."""
         from ..xmpp import AgentClient
 
-        # About one connection in fifty to the embedded server hangs in its beginning.
+        # About one connection in fifty to the embedded server hangs at its start.
         limit_s, attempts = (min(3.0, timeout_s), 5) if self.is_embedded else (min(10.0, timeout_s), 1)
         return AgentClient(
             self.jid,
@@ -89,9 +92,9 @@ class Account:
         )
 
     def resolve_jid(self, agent: str) -> str:
-        """The JID of an agent; a name alone is one of the account's own domain.
+        """Return the JID of an agent; a name alone is on the account's own domain.
 
-        PeerUnavailable at once where it is known that no such agent is there.
+        Raise PeerUnavailableError at once if it is known that there is no such agent.
         """
         from ..domain.jid import parse_jid
 
@@ -105,7 +108,7 @@ class Account:
 
 
 def describe_agents(agents: Sequence[str]) -> str:
-    """The half of a sentence that lists agents."""
+    """Return half a sentence that lists agents."""
     if len(agents) == 1:
         return f"there is only {agents[0]}"
     return f"there are {', '.join(agents) or 'no agents'}"
@@ -121,20 +124,20 @@ def resolve_account(
     no_verify: bool,
     password_file: Path | None,
 ) -> Account:
-    """The account that the options name; without `--jid` the guest of the platform that runs on the data directory."""
+    """Return the account that the options name; without `--jid`, the guest of the platform that uses the data directory."""
     directory = find_running_directory(file, data)
     running = read_run_file(directory)
     if own_jid is None:
-        given = {
+        values = {
             "--host": host,
             "--port": port,
             "--ca-file": ca_file,
             "--no-verify": no_verify,
             "--password-file": password_file,
         }
-        if vain := [option for option, value in given.items() if value]:
+        if ineffective := [option for option, value in values.items() if value]:
             raise ConfigError(
-                vain[0], "needs --jid JID, an account of your own; without it you are the guest of the platform here"
+                ineffective[0], "needs --jid JID, an account of your own; without it you are the guest of the platform here"
             )
         return _guest_account(running, directory)
     from ..domain.jid import parse_jid
@@ -153,7 +156,7 @@ def resolve_account(
 
 
 def find_running_directory(file: Path | None, data: Path | None) -> Path:
-    """The data directory of the platform that runs; where none does, the first on which one might."""
+    """Return the data directory of the running platform; if none runs, the first one that a platform might use."""
     directories = find_data_directories(current_options().project, file, data)
     return next(filter(is_platform_running, directories), directories[0])
 
@@ -183,7 +186,7 @@ def _guest_account(running: RunFile | None, directory: Path) -> Account:
 
 
 def no_platform_error(directory: Path, remedy: str) -> ServerError:
-    """That none runs on a data directory, or that this user cannot know."""
+    """Build the error that no platform runs on a data directory, or that this user cannot know."""
     shown = format_path(directory)
     if not directory.is_dir():
         return ServerError(f"no platform is running on {shown} (there is no directory {directory.absolute()}); {remedy}")
@@ -197,7 +200,7 @@ def _agent_descriptions(running: RunFile) -> dict[str, str]:
 
 
 def read_password(jid: str, password_file: Path | None) -> str:
-    """A password from a file, the environment, or the person at the terminal."""
+    """Read a password from a file, from the environment, or from the person at the terminal."""
     if password_file is not None:
         return read_password_file(password_file, "--password-file")
     if password := os.environ.get(PASSWORD_VARIABLE):
@@ -208,7 +211,7 @@ def read_password(jid: str, password_file: Path | None) -> str:
 
 
 def read_password_file(file: Path, place: str) -> str:
-    """The password that stands alone in a file."""
+    """Read a password from a file that holds nothing else. Raise ConfigError otherwise."""
     try:
         password = file.read_text("utf-8").strip("\r\n")
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""The text of an answer, piece by piece as its events come: no I/O."""
+"""The text of a reply, piece by piece as its events arrive: no I/O."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
 
 
 class AnswerText:
-    """What to write for each event. One stream at a time is written as it grows; others wait until it is complete."""
+    """Turn events into the text to write. One stream at a time is written as it grows; others are queued until it ends."""
 
     def __init__(self, *, shows_choices: bool = True) -> None:
         self._shows_choices = shows_choices
         self._current: str | None = None
-        self._waiting: dict[str, list[str]] = {}
+        self._queued: dict[str, list[str]] = {}
         self._ended_streams: set[str] = set()
         self._queued_part_count = 0
         self._has_text = False
         self._is_at_part_start = True
-        # White space that is written only if text comes behind it.
+        # White space that is written only if text follows.
         self._pending_whitespace = ""
 
     @property
     def has_text(self) -> bool:
-        """Whether anything was written yet."""
+        """True after the first visible text."""
         return self._has_text
 
     def feed(self, event: PeerEvent) -> str:
-        """The text that an event adds, blank lines between the parts of an answer included; often empty."""
+        """Return the text that an event adds, with blank lines between the parts of a reply; often empty."""
         data = event.data
         stream = str(data.get("stream_id", ""))
         match event.type:
@@ -57,7 +57,7 @@ class AnswerText:
         if self._current is not None:
             self._queued_part_count += 1
             name = f"part {self._queued_part_count}"
-            self._waiting[name] = [text]
+            self._queued[name] = [text]
             self._ended_streams.add(name)
             return ""
         self._start_part()
@@ -68,16 +68,16 @@ class AnswerText:
             self._current = stream
             self._start_part()
         elif stream != self._current:
-            self._waiting.setdefault(stream, []).append(text)
+            self._queued.setdefault(stream, []).append(text)
             return ""
         return self._clean(text)
 
     def _abort_stream(self, stream: str, reason: object, replacement: object) -> str:
         if replacement is None:
             return self._write_chunk(stream, f"… (interrupted: {reason})") + self._end_stream(stream)
-        if stream == self._current:  # what is written stays; what takes its place comes behind it
+        if stream == self._current:  # the written text stays; its replacement follows it
             return self._write_chunk(stream, f"… ({reason})") + self._end_stream(stream) + self._write_part(str(replacement))
-        self._waiting.pop(stream, None)
+        self._queued.pop(stream, None)
         return self._write_chunk(stream, str(replacement)) + self._end_stream(stream)
 
     def _end_stream(self, stream: str) -> str:
@@ -86,9 +86,9 @@ class AnswerText:
             return ""
         self._current = None
         written = ""
-        for name in list(self._waiting):
+        for name in list(self._queued):
             self._start_part()
-            written += self._clean("".join(self._waiting.pop(name)))
+            written += self._clean("".join(self._queued.pop(name)))
             if name not in self._ended_streams:
                 self._current = name
                 break
@@ -105,30 +105,30 @@ class AnswerText:
         self._pending_whitespace = ""
 
     def _clean(self, text: str) -> str:
-        """Without control characters, and without white space at the beginning and the end of a part."""
+        """Remove control characters, and white space at the beginning and the end of a part."""
         text = self._pending_whitespace + strip_control_characters(text)
         if self._is_at_part_start:
             text = text.lstrip()
-        said = text.rstrip()
-        if not said:
+        visible = text.rstrip()
+        if not visible:
             self._pending_whitespace = text
             return ""
-        self._pending_whitespace = text[len(said) :]
-        between = "\n\n" if self._is_at_part_start and self._has_text else ""
+        self._pending_whitespace = text[len(visible) :]
+        separator = "\n\n" if self._is_at_part_start and self._has_text else ""
         self._is_at_part_start = False
         self._has_text = True
-        return between + said
+        return separator + visible
 
 
 def parse_steps(event: PeerEvent) -> list[str]:
-    """The lines of an event that says what an agent uses just now, such as a tool; none of any other."""
+    """Return the lines of an event that reports what an agent uses now, such as a tool; [] for any other event."""
     if event.type != "block.thought" or event.data.get("title") != STEP_TITLE:
         return []
     return strip_control_characters(str(event.data.get("content", ""))).splitlines()
 
 
 def parse_thought(event: PeerEvent) -> str:
-    """The first line of a thought, printable; "" for anything else."""
+    """Return the first line of a thought, printable; "" for any other event."""
     if event.type != "block.thought" or parse_steps(event):
         return ""
     first, *_ = strip_control_characters(str(event.data.get("content", ""))).strip().splitlines() or [""]
@@ -136,16 +136,16 @@ def parse_thought(event: PeerEvent) -> str:
 
 
 def parse_choices(event: PeerEvent) -> list[str]:
-    """What an event offers as answers, printable; nothing of those that would not be said as they are shown."""
-    offered = event.data.get("choices")
-    values = [one.get("value") for one in offered if isinstance(one, dict)] if isinstance(offered, list) else []
+    """Return the choices that an event offers, except those that would be sent otherwise than they are shown."""
+    choices = event.data.get("choices")
+    values = [choice.get("value") for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
     return [
         value for value in values if isinstance(value, str) and value == strip_control_characters(value) and "\n" not in value
     ]
 
 
 def _strip_choices(text: str, event: PeerEvent) -> str:
-    """The text without the list of what it offers at its end, for whoever shows that otherwise."""
+    """Remove the list of choices at the end of the text, for a chat that shows them separately."""
     listed = "\n".join(f"- {choice}" for choice in parse_choices(event))
     return text.removesuffix(listed) if listed else text
 

@@ -1,4 +1,4 @@
-"""The command `spade-coreason` itself: its options, its subcommands, and what becomes of their errors."""
+"""The root command `spade-coreason`: its options, its subcommands and the handling of their errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .console import replace_unencodable
 from .context import PROGRAM, CLIGroup, GlobalOptions
 from .logging import configure_logging
 
-# What `--help` lists, so that it need not import them. A test holds the sentences to those of the commands.
+# `--help` lists these sentences, so that it need not import the commands. A test compares them with the commands' own help.
 COMMANDS = {
     "demo": "Talk to the ready-made agents on a server of their own.",
     "up": "Run every agent of a configuration until it is stopped.",
@@ -40,7 +40,7 @@ COMMANDS = {
 
 
 class RootGroup(CLIGroup):
-    """The group of all commands; its errors are one line each, and never a traceback without -vv."""
+    """The group of all commands. An error is printed as one line; only -vv adds a traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -56,12 +56,12 @@ class RootGroup(CLIGroup):
             formatter.write_dl(list(COMMANDS.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command; a reader of its output that has gone ends it quietly."""
+        """Run the command; end quietly if the reader of its output is gone."""
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
-        except BrokenPipeError:  # before click, which makes an exit code 1 of it
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python would complain when it flushes at its end
+        except BrokenPipeError:  # caught here, because click would turn it into exit code 1
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # otherwise Python complains when it flushes at exit
             return errors.EXIT_PIPE_CLOSED
         return result
 
@@ -79,7 +79,7 @@ class RootGroup(CLIGroup):
             code = errors.EXIT_INTERRUPTED
         except (click.ClickException, CoReasonError, OSError) as error:
             code = errors.report_error(error)
-        except Exception as error:  # noqa: BLE001 - the last place that can turn it into a line
+        except Exception as error:  # noqa: BLE001 - the last place that can report it in one line
             code = errors.report_error(error)
         sys.exit(code if isinstance(code, int) else 0)
 
@@ -105,6 +105,6 @@ def cli(ctx: click.Context, project: Path | None, verbose: int) -> None:
 
 
 def main() -> NoReturn:
-    """The entry point of the program."""
+    """Run the program; its entry point."""
     replace_unencodable(sys.stdout)
     cli.main()

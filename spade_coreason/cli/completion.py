@@ -1,4 +1,4 @@
-"""What a shell can complete: the agents and conversations of a data directory, or of a database server."""
+"""Shell completion for the agents and conversations of a data directory or a database server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..config import Settings
 
 MAX_COMPLETIONS = 100
-_GUEST_USER = "guest"  # the account for people on a local server; no agent
+_GUEST_USER = "guest"  # the account for people on a local server, not an agent
 _NEWEST_QUERY = (
     "SELECT conversation_id FROM conversations WHERE substr(conversation_id, 1, ?) = ?"
     " GROUP BY conversation_id ORDER BY max(last_interaction) DESC LIMIT ?"
@@ -26,7 +26,7 @@ _NEWEST_QUERY = (
 
 
 def read_local_accounts(data_dir: Path) -> list[str]:
-    """The agents that a platform with a local server ever had on this data directory (`run`, `demo`)."""
+    """List all agents that a platform with a local server ever had on this data directory (`run`, `demo`)."""
     try:
         accounts = json.loads((data_dir / "accounts.json").read_text("utf-8"))
     except (FileNotFoundError, ValueError):
@@ -35,7 +35,7 @@ def read_local_accounts(data_dir: Path) -> list[str]:
 
 
 def complete_agents(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Agents whose JIDs begin so: those of the platform that runs, and those that had an account there."""
+    """Complete the JIDs of agents: those of the running platform, and those that had an account there."""
     found: dict[str, None] = {}
     with suppress(OSError, CoReasonError):
         for directory in find_data_directories(_project(ctx), ctx.params.get("file"), ctx.params.get("data")):
@@ -46,7 +46,7 @@ def complete_agents(ctx: click.Context, _parameter: click.Parameter, incomplete:
 
 
 def complete_conversations(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Ids of conversations that begin so, the newest first; none where the configuration, or the server, has a fault."""
+    """Complete ids of conversations, the newest first. Return [] if the configuration or the server has a fault."""
     with suppress(CoReasonError):
         settings = load_storage_settings_quietly(_project(ctx), ctx.params.get("file"), ctx.params.get("data"))
         if (file := sqlite_file(settings)) is not None:
@@ -60,7 +60,8 @@ def complete_conversations(ctx: click.Context, _parameter: click.Parameter, inco
 def _find_in_file(database: Path, incomplete: str) -> list[str]:
     import sqlite3
 
-    # The stores are not opened. Where no log is, nobody writes; SQLite would make one even to read, and leave it behind.
+    # Opened without the repositories. Without a log (WAL) there is no writer; SQLite would create one even to read, and leave
+    # it behind.
     mode = "mode=ro" if database.with_name(f"{database.name}-wal").exists() else "mode=ro&immutable=1"
     with suppress(sqlite3.Error), closing(sqlite3.connect(f"{database.as_uri()}?{mode}", uri=True, timeout=0.5)) as reader:
         return [name for (name,) in reader.execute(_NEWEST_QUERY, (len(incomplete), incomplete, MAX_COMPLETIONS))]
@@ -72,15 +73,19 @@ async def _find_on_server(settings: Settings, incomplete: str) -> list[str]:
 
     database = await open_database(settings.storage.url, reads_only=True)
     try:
-        stores = [AgentRepository(database, bare_jid(agent.jid)) for agent in settings.agents]
-        found = [row for store in stores for row in await store.list_conversations(id_prefix=incomplete, limit=MAX_COMPLETIONS)]
+        repositories = [AgentRepository(database, bare_jid(agent.jid)) for agent in settings.agents]
+        found = [
+            record
+            for repository in repositories
+            for record in await repository.list_conversations(id_prefix=incomplete, limit=MAX_COMPLETIONS)
+        ]
     finally:
         await database.close()
-    found.sort(key=lambda row: row.status.last_interaction, reverse=True)
-    return list(dict.fromkeys(row.conversation_id for row in found))[:MAX_COMPLETIONS]
+    found.sort(key=lambda record: record.status.last_interaction, reverse=True)
+    return list(dict.fromkeys(record.conversation_id for record in found))[:MAX_COMPLETIONS]
 
 
 def _project(ctx: click.Context) -> Path:
-    # While a shell completes, no command runs that would have made `GlobalOptions` of it.
+    # During completion no command runs, so there are no `GlobalOptions`.
     project: Path = ctx.find_root().params.get("project") or Path.cwd()
     return project

@@ -1,4 +1,4 @@
-"""What commands print: plain text, tables, and colours where a terminal shows them and NO_COLOR does not forbid it."""
+"""Standard input and output of commands: text, tables, progress, and colours if the terminal and NO_COLOR allow them."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ STANDARD_INPUT = "standard input"
 
 _STYLE_CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "blue": 34, "cyan": 36}
 
-# Of what comes from others, a terminal gets no control characters (C0 and C1): they could do anything to it.
+# Text from others reaches a terminal without control characters (C0 and C1): they could do anything to it.
 _CONTROL_CHARACTERS = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
 
-# What is good, worth a note, or bad, and the same where standard output has no such signs.
+# For each verdict: its sign, the sign if standard output cannot encode that one, and its colour.
 _MARKS = {"good": ("✓", "+", "green"), "note": ("•", "-", "yellow"), "bad": ("✗", "x", "red")}
 
 
 def verdict_sign(verdict: str) -> str:
-    """The sign of a verdict (good, note, bad) for standard output."""
+    """Return the sign of a verdict (good, note, bad) for standard output."""
     sign, plain, colour = _MARKS[verdict]
     return paint(sign if _is_unicode() else plain, colour)
 
 
 def has_colours(stream: IO[str]) -> bool:
-    """Whether a stream is a terminal with colours (no-color.org)."""
+    """Return True if the stream is a terminal with colours (no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def paint(text: str, style: str, stream: IO[str] | None = None) -> str:
-    """The text in a style, for a stream (standard output) that shows it."""
+    """Return the text in a style, if the stream (by default standard output) shows colours."""
     return f"\x1b[{_STYLE_CODES[style]}m{text}\x1b[0m" if has_colours(stream or sys.stdout) else text
 
 
 def terminal_width() -> int | None:
-    """The columns of the terminal that standard output is now; None if it is none."""
+    """Return the current number of columns of standard output; None if it is not a terminal."""
     try:
         return os.get_terminal_size(sys.stdout.fileno()).columns or None
     except (OSError, ValueError):
@@ -54,24 +54,24 @@ def terminal_width() -> int | None:
 
 
 def strip_control_characters(text: str) -> str:
-    """The text without control characters, line breaks and tabs excepted."""
+    """Remove the control characters of a text, except line breaks and tabs."""
     return text.translate(_CONTROL_CHARACTERS)
 
 
 def one_line(text: str, width: int = 60) -> str:
-    """The beginning of a text, in one line."""
+    """Shorten a text to one line of at most `width` characters."""
     line = " ".join(strip_control_characters(text).split())
     return line if len(line) <= width else f"{line[: width - 1]}…"
 
 
 def format_path(path: Path) -> str:
-    """A path as people would write it: from where they are, unless that goes upwards."""
+    """Format a path for people: relative if it is below the current directory, else absolute."""
     absolute, here = path.absolute(), Path.cwd()
     return str(absolute.relative_to(here) if absolute.is_relative_to(here) else absolute)
 
 
 def warn(text: str) -> None:
-    """One line on standard error."""
+    """Print a warning, one line on standard error."""
     print(paint("warning:", "yellow", sys.stderr), text, file=sys.stderr, flush=True)
 
 
@@ -81,7 +81,7 @@ _last_written = ""
 
 
 def write(text: str) -> None:
-    """Writes to standard output at once."""
+    """Write to standard output and flush it."""
     global _last_written
     sys.stdout.write(text)
     sys.stdout.flush()
@@ -89,13 +89,13 @@ def write(text: str) -> None:
 
 
 def end_line() -> None:
-    """On a terminal ends the line that `write` has begun, before others write."""
+    """End the line that `write` began on a terminal, before other code writes."""
     if sys.stdout.isatty() and _last_written and not _last_written.endswith(("\n", CLEAR_LINE)):
         write("\n")
 
 
 def encode_json(value: Any, indent: int | None = None) -> str:
-    """JSON, with escapes for what standard output cannot show."""
+    """Encode a value as JSON, with escapes for characters that standard output cannot show."""
     return json.dumps(value, indent=indent, ensure_ascii=not _is_unicode(), default=str)
 
 
@@ -104,22 +104,22 @@ def _is_unicode() -> bool:
 
 
 def replace_unencodable(stream: IO[str]) -> None:
-    """What the stream cannot encode is written as "?", if nobody chose otherwise (PYTHONIOENCODING)."""
+    """Write characters that the stream cannot encode as "?", unless PYTHONIOENCODING chose another way."""
     if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
         stream.reconfigure(errors="replace")
 
 
 def check_encoding(text: str, place: str) -> str:
-    """An argument; ConfigError if what was typed is not in the encoding of the terminal."""
+    """Return an argument; raise ConfigError if it is not in the encoding of the terminal."""
     try:
         text.encode()
-    except UnicodeEncodeError as error:  # Python keeps such bytes as surrogates
+    except UnicodeEncodeError as error:  # Python represents such bytes as surrogates
         raise _encoding_error(place, sys.getfilesystemencoding()) from error
     return text
 
 
 def decode_input(raw: bytes, place: str = STANDARD_INPUT) -> str:
-    """What was read from standard input, without white space around it; ConfigError if it is not in its encoding."""
+    """Decode and strip the bytes read from standard input; raise ConfigError if they are not in its encoding."""
     try:
         return raw.decode(sys.stdin.encoding).strip()
     except UnicodeDecodeError as error:
@@ -131,30 +131,30 @@ def _encoding_error(place: str, encoding: str) -> ConfigError:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A table. Every row is one whole line, also where a terminal is narrower: what is in it can be copied."""
+    """Print a table. Every row is one whole line, even on a narrower terminal, so that its cells can be copied."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in columns:
-        shown.add_column(column.upper(), no_wrap=True)
+        table.add_column(column.upper(), no_wrap=True)
     for row in rows:
-        shown.add_row(*(Text(one_line(str(cell), 10_000)) for cell in row))
-    # Without a height rich takes a dumb terminal's width to be 80.
+        table.add_row(*(Text(one_line(str(cell), 10_000)) for cell in row))
+    # Without a height, rich assumes that a dumb terminal is 80 columns wide.
     console = Console(file=sys.stdout, width=100_000, height=25, highlight=False)
     with console.capture() as lines:
-        console.print(shown)
+        console.print(table)
     print("\n".join(line.rstrip() for line in lines.get().splitlines()))
 
 
 def format_time(moment: Any) -> str:
-    """A time of day for people, in their own time zone."""
+    """Format a date and time for people, in their own time zone."""
     return str(moment.astimezone().strftime("%Y-%m-%d %H:%M"))
 
 
 def format_milliseconds(milliseconds: float | None) -> str:
-    """A duration for people, to two digits; a dash for none."""
+    """Format a duration for people, to two digits; None is a dash."""
     if milliseconds is None:
         return "-"
     rounded = float(f"{milliseconds:.2g}")
@@ -162,7 +162,7 @@ def format_milliseconds(milliseconds: float | None) -> str:
 
 
 def format_timedelta(time: timedelta) -> str:
-    """How long something lasts, for people, in whole units: two of them from an hour on."""
+    """Format a duration for people in whole units, two of them from one hour on."""
     minutes, seconds = divmod(max(0, int(time.total_seconds())), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -172,20 +172,20 @@ def format_timedelta(time: timedelta) -> str:
 
 
 class StatusLine:
-    """At most one line, where the cursor is. Whoever writes anything else clears it, or writes `suspend`."""
+    """One temporary line at the cursor. Other code that writes calls `clear` first, or writes inside `suspend`."""
 
     def __init__(self) -> None:
         self._text = ""
 
     def show(self, text: str) -> None:
-        """Shows the line, instead of the one before."""
+        """Show this line in place of the previous one."""
         if text != self._text:
             self.clear()
             self._text = text
             write(text)
 
     def clear(self) -> None:
-        """Takes the line away, if there is one."""
+        """Remove the line, if one is shown."""
         if self._text:
             self._text = ""
             with contextlib.suppress(BrokenPipeError):
@@ -193,7 +193,7 @@ class StatusLine:
 
     @contextlib.contextmanager
     def suspend(self) -> Iterator[None]:
-        """Whole lines may be written in the block; they stand above."""
+        """Remove the line during the block, so that whole lines can be written; then show it again below them."""
         text = self._text
         self.clear()
         with contextlib.suppress(BrokenPipeError):
@@ -206,12 +206,11 @@ class StatusLine:
 
 
 status_line = StatusLine()
-
-"""That of standard output."""
+"""The status line of standard output."""
 
 
 class ProgressBar:
-    """So many pieces of work, one after the other; `update_item` says how far the present one is."""
+    """The progress of several items, one after the other; `update_item` reports the progress of the current one."""
 
     def __init__(self, progress: Progress, task: TaskID) -> None:
         self._progress = progress
@@ -219,22 +218,22 @@ class ProgressBar:
         self._done_count = 0
 
     def start_item(self, name: str) -> None:
-        """The next piece."""
+        """Start the next item."""
         self._progress.update(self._task, description=one_line(name, 40))
 
     def update_item(self, done: int, total: int) -> None:
-        """How much of it is done."""
+        """Report that `done` of `total` units of the current item are finished."""
         self._progress.update(self._task, completed=self._done_count + done / max(total, 1))
 
     def finish_item(self) -> None:
-        """It is done."""
+        """Finish the current item."""
         self._done_count += 1
         self._progress.update(self._task, completed=self._done_count)
 
 
 @contextmanager
 def progress_bar(total: int) -> Iterator[ProgressBar]:
-    """A bar for so many pieces; it is gone at the end."""
+    """Show a progress bar for `total` items on standard error; it disappears at the end."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 

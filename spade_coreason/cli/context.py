@@ -1,4 +1,4 @@
-"""What all commands share: the project, the verbosity, and the kind of click command that takes both anywhere."""
+"""The project and the verbosity that all commands share, and click commands that accept both anywhere."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ PROGRAM = "spade-coreason"
 
 @dataclass(frozen=True, slots=True)
 class GlobalOptions:
-    """The options that stand before the command. `project` is absolute."""
+    """The options before the command. `project` is absolute."""
 
     project: Path
     verbosity: int = 0
 
 
 def current_options() -> GlobalOptions:
-    """Those of the running command."""
+    """Return the global options of the running command."""
     found: GlobalOptions = click.get_current_context().find_object(GlobalOptions) or GlobalOptions(Path.cwd())
     return found
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """Runs a command's work in an event loop. A signal that cancels it is an interruption."""
+    """Run the coroutine of a command in an event loop. If a signal cancels it, raise `click.Abort`."""
     import asyncio
 
     try:
@@ -43,7 +43,7 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
 
 
 class CLICommand(click.Command):
-    """A command that knows -v and --project also behind its name, and keeps the layout of its examples."""
+    """A command that accepts -v and --project after its name too."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
@@ -60,28 +60,28 @@ class CLICommand(click.Command):
 
 
 class CLIGroup(click.Group):
-    """A group of such commands."""
+    """A group of `CLICommand`s."""
 
     command_class = CLICommand
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Shows the help where no command is named."""
+        """Show the help if no command is named."""
         if not args and not ctx.resilient_parsing:  # click before 8.2 would call this a success
             click.echo(ctx.get_help(), err=True)
             ctx.exit(errors.EXIT_USAGE)
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that is named; UsageError, with the one that may be meant, if there is no such."""
+        """Return the named command. Raise UsageError, with a similar name as a hint, if there is no such command."""
         name, known = args[0], self.list_commands(ctx)
         if name in known or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f'did you mean "{near[0]}"?' if near else f"there are {', '.join(known)}."
+        matches = difflib.get_close_matches(name, known, 1)
+        hint = f'did you mean "{matches[0]}"?' if matches else f"there are {', '.join(known)}."
         raise click.UsageError(f'There is no command "{name}"; {hint}', ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Lists the commands, each with the whole first sentence of its help."""
+        """List the commands, each with the whole first sentence of its help."""
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl([(name, found.get_short_help_str(200)) for name, found in commands if found is not None])
@@ -101,5 +101,5 @@ def _on_project(ctx: click.Context, _parameter: click.Parameter, value: Path | N
 
 
 def define_command(name: str, **keywords: Any) -> Callable[[Callable[..., Any]], click.Command]:
-    """A `click.define_command` of our kind."""
+    """Decorate a function as a `CLICommand`; the parameters are those of `click.command`."""
     return click.command(name, cls=CLICommand, **keywords)

@@ -1,4 +1,4 @@
-"""What an error is at the end of a command: one line on standard error, and an exit code.
+"""Errors at the end of a command: one line on standard error and an exit code.
 
 0 all is well   1 an agent or the store reports an error   2 usage or configuration   3 no answer in time
 4 cannot connect or log in   130 interrupted
@@ -23,7 +23,7 @@ _EXIT_CODES: dict[type[Exception], int] = {PeerTimeoutError: 3, PeerUnavailableE
 
 
 def exit_code(error: BaseException) -> int:
-    """The exit code that an error ends a command with."""
+    """Return the exit code of a command that ends with this error."""
     for kind, code in _EXIT_CODES.items():
         if isinstance(error, kind):
             return code
@@ -33,7 +33,7 @@ def exit_code(error: BaseException) -> int:
 
 
 def format_error(error: BaseException) -> str:
-    """An error in one line."""
+    """Describe an error in one line."""
     if isinstance(error, click.UsageError) and error.ctx is not None:
         problem = error.format_message().strip()
         text = f"{problem}{'' if problem.endswith(('.', '?', '!')) else '.'} See {error.ctx.command_path} --help"
@@ -49,13 +49,13 @@ def format_error(error: BaseException) -> str:
 
 
 def print_error(error: BaseException) -> None:
-    """Writes the line of an error, and those of what else is wrong."""
-    for one in (error, *(error.others if isinstance(error, ConfigError) else ())):
-        print(paint("error:", "red", sys.stderr), format_error(one), file=sys.stderr, flush=True)
+    """Print an error in one line, then the other problems of a ConfigError, a line each."""
+    for problem in (error, *(error.others if isinstance(error, ConfigError) else ())):
+        print(paint("error:", "red", sys.stderr), format_error(problem), file=sys.stderr, flush=True)
 
 
 def report_error(error: BaseException) -> int:
-    """Writes the line of the error that ends a command, with -vv its traceback before, and gives the exit code."""
+    """Print the error that ends a command, with -vv after its traceback, and return the exit code."""
     import logging
 
     if logging.getLogger(__package__).isEnabledFor(logging.DEBUG):

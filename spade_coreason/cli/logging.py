@@ -1,4 +1,4 @@
-"""What the program says on standard error beside its results: one line a record, and nothing that people wrote."""
+"""Log records on standard error, one line each, without any text that people wrote."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LIBRARY_PREFIXES = (*(f"{place}{os.sep}" for place in _LIBRARY_DIRECTORIES), "<
 
 
 class _StandardErrorHandler(logging.StreamHandler[TextIO]):
-    """Writes to what standard error is at the moment: a prompt puts itself before it."""
+    """Write to the current `sys.stderr`, because a prompt replaces it."""
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)
@@ -34,9 +34,9 @@ class _StandardErrorHandler(logging.StreamHandler[TextIO]):
 
 
 class OneLineFormatter(logging.Formatter):
-    """A record in one line. Of somebody's own exception, or another agent's, its kind and its place.
+    """Format a record in one line. For an exception of an agent's own code, or of another agent, show its type and place.
 
-    Its text may quote what a person wrote, and is shown where it `quotes_errors`.
+    The text of such an exception may quote a person, so it is shown only if `quotes_errors` is set.
     """
 
     def __init__(self, quotes_errors: bool = False) -> None:
@@ -48,12 +48,12 @@ class OneLineFormatter(logging.Formatter):
         error = record.exc_info[1] if record.exc_info else None
         if error is None:
             return line
-        kind, said = type(error).__name__, describe_for_log(error)
-        if self.quotes_errors and said == kind and str(error):
-            said = f"{kind}: {error}"
+        kind, description = type(error).__name__, describe_for_log(error)
+        if self.quotes_errors and description == kind and str(error):
+            description = f"{kind}: {error}"
         elif isinstance(error, PeerFailedError) and not self.quotes_errors:
-            said = f"{kind} of {error.jid}"
-        return f"{line}: {_join_lines(said)}{_error_location(error)}; -vv shows more"
+            description = f"{kind} of {error.jid}"
+        return f"{line}: {_join_lines(description)}{_error_location(error)}; -vv shows more"
 
 
 def _join_lines(text: str) -> str:
@@ -61,7 +61,7 @@ def _join_lines(text: str) -> str:
 
 
 def _error_location(error: BaseException) -> str:
-    """Where somebody's own code was last on the way to an error; else where it is from."""
+    """Return the last place in the user's own code on the way to an error; else the place that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(_LIBRARY_PREFIXES)]
     for frame in (own or frames)[-1:]:
@@ -70,23 +70,23 @@ def _error_location(error: BaseException) -> str:
 
 
 def configure_logging(verbosity: int) -> None:
-    """0 shows warnings, 1 also what happens, 2 and more also why, with times and tracebacks.
+    """Configure logging: 0 shows warnings, 1 also INFO, 2 and more also DEBUG, with times and tracebacks.
 
-    Libraries never say more than INFO: slixmpp's DEBUG shows whole stanzas, passwords among them.
+    Libraries log at most INFO: slixmpp's DEBUG shows whole stanzas, passwords among them.
     """
     handler = _StandardErrorHandler()
     if verbosity >= 2:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     else:
         handler.setFormatter(OneLineFormatter())
-    others = [logging.CRITICAL, logging.WARNING, logging.INFO]
-    logging.basicConfig(level=others[min(verbosity, 2)], handlers=[handler], force=True)
-    ours = [logging.WARNING, logging.INFO, logging.DEBUG]
-    logging.getLogger(_PACKAGE).setLevel(ours[min(verbosity, 2)])
+    library_levels = [logging.CRITICAL, logging.WARNING, logging.INFO]
+    logging.basicConfig(level=library_levels[min(verbosity, 2)], handlers=[handler], force=True)
+    package_levels = [logging.WARNING, logging.INFO, logging.DEBUG]
+    logging.getLogger(_PACKAGE).setLevel(package_levels[min(verbosity, 2)])
 
 
 def quote_errors() -> None:
-    """Shows the texts of exceptions: for whoever writes the agent that raises them, and talks with it."""
+    """Show the texts of exceptions, for a developer who runs and talks with their own agent."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler.formatter, OneLineFormatter):
             handler.formatter.quotes_errors = True

@@ -1,4 +1,4 @@
-"""Running a platform in the foreground, until a signal ends it."""
+"""A platform that runs in the foreground until a signal stops it."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ _LEFTOVER_GRACE_S = 5.0
 
 
 async def serve(settings: Settings, on_online: Callable[[Platform], None]) -> None:
-    """Runs the platform until SIGINT or SIGTERM, and stops it cleanly; a second SIGINT ends the process at once.
+    """Run the platform until SIGINT or SIGTERM, then stop it cleanly. A second SIGINT ends the process at once.
 
-    `on_online` is called when all agents are.
+    `on_online` is called when all agents are online.
     """
     from ..app import Platform, tune_gc
 
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
-    asked_to_end = False
+    is_end_requested = False
 
     def end() -> None:
-        nonlocal asked_to_end
-        asked_to_end = True
+        nonlocal is_end_requested
+        is_end_requested = True
         if task is not None:
             task.cancel()
 
-    # Until the platform waits for signals itself, also the start can be ended.
+    # The platform waits for signals itself later; this handler can already end its start.
     loop.add_signal_handler(signal.SIGTERM, end)
     try:
         async with Platform(settings) as platform:
@@ -46,13 +46,13 @@ async def serve(settings: Settings, on_online: Callable[[Platform], None]) -> No
             tune_gc()
             on_online(platform)
             await platform.wait()
-            # From here on the answers in flight are finished, which may take `limits.grace_s`.
+            # From here on, replies in progress are finished, which may take `limits.grace_s`.
             loop.add_signal_handler(signal.SIGINT, _exit_now)
             print("Stopping: answers in flight are finished. Ctrl-C again stops at once.", flush=True)
             loop.add_signal_handler(signal.SIGTERM, lambda: None)
         _exit_after_grace()
     except asyncio.CancelledError:
-        if not asked_to_end:
+        if not is_end_requested:
             raise
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -60,7 +60,7 @@ async def serve(settings: Settings, on_online: Callable[[Platform], None]) -> No
 
 
 def _exit_after_grace() -> None:
-    """Everything is closed. A thread that an agent left behind would keep the process for as long as it likes."""
+    """End the process after a grace period: everything is closed, but a thread left by an agent could run on without end."""
 
     def end() -> None:
         print("Stopped; something that an agent began still ran.", file=sys.stderr, flush=True)
@@ -72,6 +72,6 @@ def _exit_after_grace() -> None:
 
 
 def _exit_now() -> None:
-    # What was not finished is on disk; a local server ends with this process.
+    # Unfinished requests are on disk; a local server ends with this process.
     print("Stopped at once; what is unanswered is taken up at the next start.", file=sys.stderr, flush=True)
     os._exit(EXIT_INTERRUPTED)

@@ -1,4 +1,4 @@
-"""Settings for a command: from the file that it names, from one that is there by default, or from options alone."""
+"""Settings for a command: from the file that it names, from a default file, or from options alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PLATFORM_FILE = Path("config/platform.yaml")
 DEMO_FILE = Path("config/demo.yaml")
-# What config/demo.yaml says, for a project that has none.
+# The content of config/demo.yaml, for a project without that file.
 DEMO_SECTIONS: dict[str, Any] = {
     "agents": [
         {"jid": "echo@localhost", "agent": "spade_coreason.agents.echo:EchoAgent"},
@@ -36,7 +36,7 @@ DEMO_SECTIONS: dict[str, Any] = {
 
 
 def config_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`-c FILE`"""
+    """Return a decorator that adds the option `-c FILE`; `default` is shown in its help."""
     return click.option(
         "-c",
         "--config",
@@ -48,7 +48,7 @@ def config_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., 
 
 
 def load_platform_settings(file: Path | None) -> Settings:
-    """The settings of `-c FILE`, else of config/platform.yaml."""
+    """Load the settings of `-c FILE`, else of config/platform.yaml. Raise ConfigError if there is neither."""
     project = current_options().project
     if file is None and not (project / PLATFORM_FILE).is_file():
         remedy = "name one with -c FILE, go to your project (--project DIR), or make one: spade-coreason init DIR"
@@ -57,7 +57,7 @@ def load_platform_settings(file: Path | None) -> Settings:
 
 
 def load_demo_settings(file: Path | None, data: Path | None) -> Settings:
-    """The settings of `-c FILE`, else of config/demo.yaml, else the same without a file."""
+    """Load the settings of `-c FILE`, else of config/demo.yaml, else the built-in `DEMO_SECTIONS`."""
     environ = _environ_with_data_dir(os.environ, data)
     if file is None and (current_options().project / DEMO_FILE).is_file():
         file = DEMO_FILE
@@ -65,12 +65,12 @@ def load_demo_settings(file: Path | None, data: Path | None) -> Settings:
 
 
 def load_storage_settings(file: Path | None, data: Path | None) -> Settings:
-    """Where a command finds what is stored: `-c FILE`, or `--data DIR`, else config/platform.yaml, else data/."""
+    """Load the settings that locate the stored data: `-c FILE` or `--data DIR`, else config/platform.yaml, else data/."""
     return _print_warnings(load_storage_settings_quietly(current_options().project, file, data))
 
 
 def load_storage_settings_quietly(project: Path, file: Path | None, data: Path | None) -> Settings:
-    """The same without warnings."""
+    """Load the same settings as `load_storage_settings`, without printing their warnings."""
     from ..config import load_settings
 
     if file is None and data is None and (project / PLATFORM_FILE).is_file():
@@ -79,45 +79,48 @@ def load_storage_settings_quietly(project: Path, file: Path | None, data: Path |
 
 
 def find_data_directories(project: Path, file: Path | None, data: Path | None) -> list[Path]:
-    """Where a platform may keep its data: what is named, else what config/platform.yaml says, and `data`."""
-    usual = project / "data"
+    """List the directories where a platform may store its data.
+
+    These are the named one, else the one in config/platform.yaml and `data`.
+    """
+    default = project / "data"
     if file is None and (data is not None or not (project / PLATFORM_FILE).is_file()):
-        return [project / data if data is not None else usual]
+        return [project / data if data is not None else default]
     configured = _read_data_dir(project, file or PLATFORM_FILE)
     if data is not None:
         return [project / data]
-    return [configured] if file is not None else list(dict.fromkeys([configured, usual]))
+    return [configured] if file is not None else list(dict.fromkeys([configured, default]))
 
 
 def _read_data_dir(project: Path, file: Path) -> Path:
-    """What else a configuration says, and the secrets that it needs, concern only whoever runs it."""
+    """Read only `data_dir`: the rest of a configuration, and its secrets, concern only the user who runs it."""
     from ..config import expand_references, read_file
 
-    named = {"data_dir": read_file(project / file, str(file)).get("data_dir") or "data"}
-    return project / Path(str(expand_references(named, os.environ, str(file))["data_dir"])).expanduser()
+    section = {"data_dir": read_file(project / file, str(file)).get("data_dir") or "data"}
+    return project / Path(str(expand_references(section, os.environ, str(file))["data_dir"])).expanduser()
 
 
 def sqlite_file(settings: Settings) -> Path | None:
-    """The file of the sessions; None where they are on a database server."""
+    """Return the database file; None if the sessions are on a database server."""
     scheme, _, rest = settings.storage.url.partition(":///")
     return Path(rest.partition("?")[0]) if scheme.startswith("sqlite") else None
 
 
 def build_settings(values: Mapping[str, Any], option_by_key: Mapping[str, str], data: Path | None) -> Settings:
-    """The settings that options make; the environment gives the rest.
+    """Build settings from options; the environment provides the rest.
 
-    `sections` are whole sections; `option_by_key` tells which option a key came from, for errors.
+    `values` are whole sections. `option_by_key` names the option that a key came from, for errors.
     """
     try:
         return _load(None, _environ_with_sections(_environ_with_data_dir(os.environ, data), values))
     except ConfigError as error:
-        for one in (error, *error.others):
-            place_at_option(one, option_by_key)
+        for problem in (error, *error.others):
+            place_at_option(problem, option_by_key)
         raise
 
 
 def place_at_option(error: CoReasonError, option_by_key: Mapping[str, str]) -> None:
-    """Places an error at the option that its key came from."""
+    """Set the place of an error to the option that its key came from."""
     key = re.sub(r"^SPADE_COREASON_\w+(: )?", "", error.place)
     if key.startswith("agents[0].options."):
         error.place = f"--option {key.removeprefix('agents[0].options.')}"
@@ -126,13 +129,19 @@ def place_at_option(error: CoReasonError, option_by_key: Mapping[str, str]) -> N
 
 
 def _environ_with_sections(environ: Mapping[str, str], sections: Mapping[str, Any]) -> dict[str, str]:
-    """The environment as if it gave these sections, and nothing else about them.
+    """Return the environment with these sections in place of its own values for them.
 
-    `load_settings` reads a section in one variable as well as in a file; so all of its checks hold for options too.
+    `load_settings` reads a section from one variable as well as from a file. So all of its checks apply to options too.
     """
-    ours = {f"SPADE_COREASON_{section.upper()}": json.dumps(value, default=str) for section, value in sections.items()}
-    others = {name: text for name, text in environ.items() if not name.upper().startswith(tuple(f"{own}__" for own in ours))}
-    return {**others, **ours}
+    section_variables = {
+        f"SPADE_COREASON_{section.upper()}": json.dumps(value, default=str) for section, value in sections.items()
+    }
+    others = {
+        name: text
+        for name, text in environ.items()
+        if not name.upper().startswith(tuple(f"{variable}__" for variable in section_variables))
+    }
+    return {**others, **section_variables}
 
 
 def _environ_with_data_dir(environ: Mapping[str, str], data: Path | None) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Text as wide as a terminal, broken between words: no I/O."""
+"""Text wrapped between words to the width of a terminal: no I/O."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Callable
 from prompt_toolkit.utils import get_cwidth
 
 _TAB_COLUMNS = 8
-# A word that is not yet complete waits to be written if it stands this near to the end of the line.
+# A word that may still grow is not written yet if it ends this close to the end of the line.
 _LOOKAHEAD_COLUMNS = 16
-# Beside less room than this for its text, a column is not worth keeping.
+# With less room than this for its text, `wrap_hanging` does not indent.
 _MIN_TEXT_COLUMNS = 20
 _PIECE = re.compile(r"\n|[ \t]+|[^ \t\n]+")
 
 
 def truncate(line: str, columns: int) -> str:
-    """As much of a line as so many columns of a terminal hold."""
+    """Shorten a line to this number of terminal columns."""
     if get_cwidth(line) <= columns:
         return line
     line = line[:columns]
@@ -26,11 +26,11 @@ def truncate(line: str, columns: int) -> str:
 
 
 class IncrementalWrapper:
-    """A text that comes in pieces: what to write for each, so that lines fit in `width()` and begin with `indent`.
+    """Wrap a text that arrives in pieces, so that lines fit in `width()` and begin with `indent`.
 
-    Breaks are inserted and nothing is taken away. `width` is asked at every piece, for a terminal changes it; None wraps
-    nothing. A word goes to the next line if it does not fit; one that would not fit there either, or of which something was
-    written before, is cut. `end` gives what still waits.
+    Line breaks are inserted and nothing is removed. `width` is called for every piece, because a terminal can be resized;
+    None disables wrapping. A word moves to the next line if it does not fit. It is cut if it would not fit there either, or
+    if a part of it is written already. `end` returns the text that is still pending.
     """
 
     def __init__(self, width: Callable[[], int | None], indent: str = "  ") -> None:
@@ -41,18 +41,18 @@ class IncrementalWrapper:
         self._is_in_word = False
 
     def feed(self, text: str) -> str:
-        """What to write for the next piece of the text."""
+        """Return the text to write for the next piece."""
         return self._write(text, is_end=False)
 
     def end(self) -> str:
-        """The rest."""
+        """Return the pending rest of the text."""
         return self._write("", is_end=True)
 
     def _write(self, text: str, is_end: bool) -> str:
         pieces = _PIECE.findall(self._pending_word + text)
         self._pending_word = ""
         width = self._width()
-        # The last column stays free for the blank behind a word: many terminals go on in the next line once it is written.
+        # The last column stays free for the blank after a word: many terminals start a new line once it is written.
         limit = None if width is None else max(width - 1, get_cwidth(self._indent) + 2)
         written = ""
         for number, piece in enumerate(pieces):
@@ -88,11 +88,11 @@ class IncrementalWrapper:
         return f"\n{self._start_line()}{self._break_text(word, limit)}"
 
     def _break_text(self, text: str, limit: int | None) -> str:
-        """The text, cut where a line ends."""
+        """Insert a line break wherever the text reaches the end of a line."""
         written = ""
         for character in text:
             column = self._column or 0
-            if character == "\t":  # goes no further than to the last column
+            if character == "\t":  # at most to the last column
                 stop = (column // _TAB_COLUMNS + 1) * _TAB_COLUMNS
                 self._column = stop if limit is None else min(stop, limit)
             else:
@@ -105,7 +105,7 @@ class IncrementalWrapper:
 
 
 def wrap_hanging(head: str, text: str, width: int | None) -> str:
-    """A text beside its head; its further lines begin below its first."""
+    """Put a text beside its head, and align its further lines with its first."""
     indent = get_cwidth(head)
     if width is None or width < indent + _MIN_TEXT_COLUMNS:
         return (head + text).rstrip()
