@@ -1,4 +1,4 @@
-"""What is stored in a data directory, for the commands that show and delete it."""
+"""The stored data of agents, for the commands that show and delete it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ALL_AGENTS = "*"
 
 
 def storage_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`-c FILE`, `--data DIR` and `--agent JID`"""
+    """Add the options `-c FILE`, `--data DIR` and `--agent JID`."""
     agent = click.option(
         "--agent",
         metavar="JID",
@@ -39,20 +39,20 @@ def storage_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True, slots=True)
 class AgentStorage:
-    """The stores of the agents that a command is about."""
+    """The repositories and memories of the agents that a command is about."""
 
     settings: Settings
     agents: tuple[str, ...]
     database: Database | None
 
     def repository(self, agent: str) -> AgentRepository | None:
-        """The sessions of an agent; None where nothing was ever stored."""
+        """Return the repository of an agent; None if nothing was ever stored."""
         from ..storage import AgentRepository
 
         return AgentRepository(self.database, agent) if self.database is not None else None
 
     def memory(self, agent: str) -> AgentInteractionMemory:
-        """The interaction memory of an agent."""
+        """Build the interaction memory of an agent."""
         from ..app import build_memory_limits
         from ..memory import AgentInteractionMemory
 
@@ -60,7 +60,7 @@ class AgentStorage:
 
     @property
     def only_agent(self) -> str:
-        """The agent, where the command can be about one only."""
+        """The agent of a command that needs exactly one; ConfigError if there are others or none."""
         if len(self.agents) == 1:
             return self.agents[0]
         known = ", ".join(self.agents)
@@ -71,9 +71,9 @@ class AgentStorage:
 async def open_storage(
     file: Path | None, data: Path | None, agent: str | None, *, is_exclusive: bool = False, creates_directory: bool = False
 ) -> AsyncIterator[AgentStorage]:
-    """Opens what is stored; `is_exclusive`: as the only process, or DataDirectoryInUse.
+    """Open the stored data. `is_exclusive` opens it as the only process, or raises DataDirectoryInUseError.
 
-    Unless it `creates_directory` one, no directory is made that is not there.
+    A missing data directory is created only if `creates_directory` is set.
     """
     settings = load_storage_settings(file, data)
     if creates_directory:
@@ -85,7 +85,7 @@ async def open_storage(
             from ..storage import lock_database, lock_directory
 
             stack.enter_context(lock_directory(settings.data_dir))
-            if (stored := sqlite_file(settings)) is not None and stored.is_file():
+            if (database_file := sqlite_file(settings)) is not None and database_file.is_file():
                 stack.enter_context(lock_database(settings.storage.url))
         database = await _open_database(settings, is_exclusive)
         try:
@@ -119,7 +119,7 @@ def _is_given_on_command_line(option: str) -> bool:
 async def _select_agents(settings: Settings, name: str | None, database: Database | None) -> tuple[str, ...]:
     from ..storage import list_stored_agents
 
-    # What a backup brought here, or a configuration names no longer, is in the database alone.
+    # An agent that a backup restored here, or that was removed from the configuration, is known to the database only.
     stored = await list_stored_agents(database) if database is not None else []
     configured = (bare_jid(agent.jid) for agent in settings.agents)
     known = tuple(dict.fromkeys([*configured, *read_local_accounts(settings.data_dir), *stored]))
@@ -127,16 +127,18 @@ async def _select_agents(settings: Settings, name: str | None, database: Databas
         return known
     found = [jid for jid in known if name in (jid, jid.partition("@")[0])]
     if not found and "@" in name:
-        # Of an agent that is configured no longer, what it stored may still be there.
+        # An agent that is no longer configured may still have stored data.
         return (bare_jid(name).lower(),)
     if len(found) != 1:
-        is_argument = any(one.name == "agent" and one.param_type_name == "argument" for one in _command_parameters())
+        is_argument = any(
+            parameter.name == "agent" and parameter.param_type_name == "argument" for parameter in _command_parameters()
+        )
         raise ConfigError("AGENT" if is_argument else "--agent", f'there is no agent "{name}"; {describe_agents(known)}')
     return tuple(found)
 
 
 def confirm(action: str, is_confirmed: bool) -> None:
-    """Asks the person at the terminal whether to do it; without one, `--yes` has to be given."""
+    """Ask the person at the terminal to confirm the action. Without a terminal, require `--yes`."""
     if is_confirmed:
         return
     if not sys.stdin.isatty():

@@ -1,4 +1,4 @@
-"""What `check` looks at, each thing for itself: settings, installation, agents, accounts, and what the server can do."""
+"""Checks of the command `check`: settings, installation, storage, agents, accounts and the features of the server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..config import AgentSettings, Settings
     from ..xmpp import ServerEndpoint
 
-# What an agent on a server profits from (XEP: what it is good for).
+# Server features that agents use: namespace and its name in the report.
 FEATURE_NAMES = {
     "urn:xmpp:carbons:2": "carbons",
     "urn:xmpp:mam:2": "archive",
@@ -46,7 +46,7 @@ FEATURE_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report. `exit_code` is what a bad one ends the command with."""
+    """One line of the report. `exit_code` is the exit code of the command if the verdict is bad."""
 
     subject: str
     verdict: Literal["good", "note", "bad"]
@@ -55,18 +55,18 @@ class Finding:
 
 
 def error_finding(subject: str, error: CoReasonError) -> Finding:
-    """The finding that an error is."""
+    """Convert an error to a finding."""
     return Finding(subject, "bad", _error_text(error), errors.exit_code(error))
 
 
 def _error_text(error: CoReasonError) -> str:
-    """The line of an error, without the account that the finding names already."""
+    """Describe an error in one line, without the account that the finding names already."""
     text = errors.format_error(error)
     return text.removeprefix(f"{error.jid}: ") if isinstance(error, ConnectError) else text
 
 
 async def check_settings(settings: Settings) -> list[Finding]:
-    """Everything, in the order in which it would go wrong at a start."""
+    """Check everything, in the order in which it would fail at a start."""
     configured = Finding("configuration", "good" if settings.agents else "note", _describe_settings(settings))
     findings = [configured, *_check_installation(), *[found async for found in _check_storage(settings)]]
     findings += [found async for found in _check_agents(settings)]
@@ -84,7 +84,10 @@ def _describe_settings(settings: Settings) -> str:
 
 
 def _check_installation() -> Iterator[Finding]:
-    """SPADE's build of slixmpp and the distribution `slixmpp` are the same package: the one unpacked last has won."""
+    """Check SPADE and slixmpp.
+
+    SPADE's build of slixmpp and the distribution `slixmpp` install the same package: the one unpacked last wins.
+    """
     spade = installed_version("spade")
     yield Finding(
         "spade", "good" if spade else "bad", spade or "is not installed; pip install spade-coreason", 0 if spade else 2
@@ -99,7 +102,7 @@ def _check_installation() -> Iterator[Finding]:
 
 
 def installed_version(distribution: str) -> str | None:
-    """The version of an installed distribution."""
+    """Return the version of a distribution; None if it is not installed."""
     try:
         return version(distribution)
     except PackageNotFoundError:
@@ -107,14 +110,15 @@ def installed_version(distribution: str) -> str | None:
 
 
 def slixmpp_problem(plain_version: str | None, multiplatform_version: str | None) -> str | None:
-    """What is wrong with these versions of `slixmpp` and `slixmpp-multiplatform`, and how to mend it; None if nothing."""
+    """Describe what is wrong with these versions of `slixmpp` and `slixmpp-multiplatform`, and the remedy; None if nothing."""
     if plain_version is None and multiplatform_version is not None:
         return None
     wanted = f"slixmpp-multiplatform=={multiplatform_version}" if multiplatform_version else "slixmpp-multiplatform"
-    mend = f"pip uninstall -y slixmpp slixmpp-multiplatform && pip install --force-reinstall --no-deps {wanted}"
+    remedy = f"pip uninstall -y slixmpp slixmpp-multiplatform && pip install --force-reinstall --no-deps {wanted}"
     if multiplatform_version is None:
-        return f"slixmpp-multiplatform, which SPADE needs, is not installed; mend it: {mend}"
-    return f"slixmpp {plain_version} and slixmpp-multiplatform {multiplatform_version} have overwritten each other's files; mend it: {mend}"
+        return f"slixmpp-multiplatform, which SPADE needs, is not installed; mend it: {remedy}"
+    versions = f"slixmpp {plain_version} and slixmpp-multiplatform {multiplatform_version}"
+    return f"{versions} have overwritten each other's files; mend it: {remedy}"
 
 
 async def _check_storage(settings: Settings) -> AsyncIterator[Finding]:
@@ -149,9 +153,9 @@ async def _check_storage(settings: Settings) -> AsyncIterator[Finding]:
 
 
 def _is_writable(directory: Path) -> bool:
-    """Whether it can be written, or made."""
-    there = next(one for one in (directory, *directory.absolute().parents) if one.exists())
-    return there.is_dir() and os.access(there, os.R_OK | os.W_OK | os.X_OK)
+    """Return True if the directory can be written, or created."""
+    existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    return existing.is_dir() and os.access(existing, os.R_OK | os.W_OK | os.X_OK)
 
 
 def _file_exists(file: Path) -> bool:
@@ -164,21 +168,21 @@ async def _check_agents(settings: Settings) -> AsyncIterator[Finding]:
     for number, agent in enumerate(settings.agents):
         jid = bare_jid(agent.jid)
         try:
-            found = build_unstarted_agent(settings, number)
+            built = build_unstarted_agent(settings, number)
             place = settings.place(f"agents[{number}]")
             build_token_counter(settings.memory_of(agent), settings.project, f"{place}.memory.tokenizer")
         except CoReasonError as error:
             yield error_finding(jid, error)
             continue
-        metadata = found.manifest.metadata
+        metadata = built.manifest.metadata
         yield Finding(jid, "good", f"{agent.agent} ({metadata.name} {metadata.version})")
-        if isinstance(found, HasModels):
-            for problem in await found.examine_models():
-                # A server that is away, or a name that it does not list, may be right when somebody asks.
+        if isinstance(built, HasModels):
+            for problem in await built.examine_models():
+                # A server that is offline now, or a model that it does not list, may work when a person asks.
                 is_certain = not (isinstance(problem, ModelError) and problem.is_transient)
                 yield error_finding(jid, problem) if is_certain else Finding(jid, "note", str(problem))
-        if isinstance(found, HasMCPServers):
-            _, problems = await found.examine_mcp_servers()
+        if isinstance(built, HasMCPServers):
+            _, problems = await built.examine_mcp_servers()
             for problem in problems:
                 yield error_finding(jid, problem) if isinstance(problem, ConfigError) else Finding(jid, "note", str(problem))
 
@@ -193,7 +197,7 @@ def _check_local_server(settings: Settings) -> Iterator[Finding]:
         key = "server.mode"
         choice = select_server(mode)
         key = "server.port"
-        if port is not None and read_run_file(settings.data_dir) is None:  # else it is that platform which has it
+        if port is not None and read_run_file(settings.data_dir) is None:  # else the running platform uses it
             require_free_port(port)
     except ServerError as error:
         error.place = settings.place(key)
@@ -203,7 +207,7 @@ def _check_local_server(settings: Settings) -> Iterator[Finding]:
 
 
 async def _check_accounts(settings: Settings) -> AsyncIterator[Finding]:
-    """Logs in with each account."""
+    """Log in with each account."""
     from ..xmpp import ServerEndpoint
 
     server = settings.server
@@ -216,11 +220,11 @@ async def _check_accounts(settings: Settings) -> AsyncIterator[Finding]:
             if not agent.register_account:
                 yield error_finding(bare_jid(agent.jid), error)
                 continue
-            refused = "refuses the login; if there is no such account, it is made at the start (register: true)"
-            yield Finding(bare_jid(agent.jid), "note", f"{error.address} {refused}")
+            text = "refuses the login; if there is no such account, it is made at the start (register: true)"
+            yield Finding(bare_jid(agent.jid), "note", f"{error.address} {text}")
         except CoReasonError as error:
             yield error_finding(bare_jid(agent.jid), error)
-            return  # the others would wait in vain as long
+            return  # the other accounts would time out too
         else:
             yield Finding(bare_jid(agent.jid), "good", "logs in")
             if not is_described:

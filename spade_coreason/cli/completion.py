@@ -60,8 +60,8 @@ def complete_conversations(ctx: click.Context, _parameter: click.Parameter, inco
 def _find_in_file(database: Path, incomplete: str) -> list[str]:
     import sqlite3
 
-    # Opened without the repositories. Without a log (WAL) there is no writer; SQLite would create one even to read, and leave
-    # it behind.
+    # The file is read without the repositories. If it has no log (WAL), there is no writer. SQLite would create a log even to
+    # read, and leave it behind.
     mode = "mode=ro" if database.with_name(f"{database.name}-wal").exists() else "mode=ro&immutable=1"
     with suppress(sqlite3.Error), closing(sqlite3.connect(f"{database.as_uri()}?{mode}", uri=True, timeout=0.5)) as reader:
         return [name for (name,) in reader.execute(_NEWEST_QUERY, (len(incomplete), incomplete, MAX_COMPLETIONS))]

@@ -1,4 +1,4 @@
-"""Agents as they are configured, made and never started, for commands that look at them."""
+"""Configured agents that are built and never started, for commands that examine them."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class HasMCPServers(Protocol):
-    """An agent that uses MCP servers: what they offer, and what is wrong with them."""
+    """An agent that can examine its MCP servers: their tools and their problems."""
 
     async def examine_mcp_servers(self) -> tuple[Sequence[Offer], Sequence[CoReasonError]]: ...
 
 
 @runtime_checkable
 class HasModels(Protocol):
-    """An agent with language models: what is wrong with them."""
+    """An agent that can examine its language models for problems."""
 
     async def examine_models(self) -> Sequence[CoReasonError]: ...
 
 
 def build_unstarted_agent(settings: Settings, number: int) -> AgentInterface:
-    """The agent that is configured, made and never started. ConfigError as for `load_agent`."""
+    """Build a configured agent without starting it. Raise ConfigError as `load_agent` does."""
     from ..memory import AgentInteractionMemory
     from ..runtime import Injectables, load_agent
 
     agent = settings.agents[number]
     jid = bare_jid(agent.jid)
-    parts = Injectables(
+    injectables = Injectables(
         manifest_file=agent.manifest,
         peers=lambda: _offline_peers(jid),
         memory=lambda: AgentInteractionMemory(jid, settings.storage.memory_dir),
@@ -47,11 +47,11 @@ def build_unstarted_agent(settings: Settings, number: int) -> AgentInterface:
         usage=lambda: _offline_usage(jid),
     )
     place = settings.place(f"agents[{number}]")
-    return load_agent(agent.agent, place=place, project=settings.project, injectables=parts, options=agent.options)
+    return load_agent(agent.agent, place=place, project=settings.project, injectables=injectables, options=agent.options)
 
 
 def _offline_peers(jid: str) -> Peers:
-    """An agent's way to others, for an agent that is never started."""
+    """Build the access to other agents, for an agent that is never started."""
     from ..runtime import OpenRequests, Peers
 
     def send(stanzas: list[str]) -> None:
@@ -61,7 +61,7 @@ def _offline_peers(jid: str) -> Peers:
 
 
 def _offline_knowledge(jid: str) -> Knowledge:
-    """An agent's knowledge, for an agent that is never started."""
+    """Build the knowledge of an agent that is never started."""
     from ..memory import Knowledge
     from ..storage import KnowledgeRepository
 
@@ -69,7 +69,7 @@ def _offline_knowledge(jid: str) -> Knowledge:
 
 
 def _offline_usage(jid: str) -> Usage:
-    """What an agent's models used, for an agent that is never started."""
+    """Build the model usage of an agent that is never started."""
     from ..memory import Usage
     from ..storage import AgentRepository
 
@@ -85,7 +85,7 @@ def _unavailable_database(jid: str) -> Database:
 
 
 def _offline_files(jid: str) -> Files:
-    """An agent's way to files, for an agent that is never started."""
+    """Build the access to files, for an agent that is never started."""
     from ..runtime import Files
 
     async def put(name: str, *_: object) -> str:

@@ -156,7 +156,7 @@ QUESTION, MODEL_QUESTION = "Berlin", "How is the weather in Berlin?"
 
 
 def build_files(name: str, *, uses_model: bool = False) -> dict[str, str]:
-    """The text of every file of a project whose agent has this name, by its path; one that thinks has a language model."""
+    """Return the text of every project file by its path, for an agent of this name; `uses_model` adds a language model."""
     class_name = "".join(part.capitalize() for part in name.split("_")) or name
     values = {
         "name": name,

@@ -1,4 +1,4 @@
-"""Talking with agents: one line at a time from standard input, or in a terminal with a prompt."""
+"""The chat with agents: one line at a time from standard input, or in a terminal with a prompt."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _MIN_THOUGHT_COLUMNS = 15
 
 
 def is_terminal() -> bool:
-    """Whether a person sits there: both standard input and output are terminals."""
+    """Return True if a person uses the program: both standard input and output are terminals."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 async def chat_by_lines(client: AgentClient, jid: str, timeout_s: float) -> int:
-    """Asks every line of standard input, one after the other. The exit code of the first that had no good answer, else 0."""
+    """Send every line of standard input, one after the other. Return the exit code of the first one that failed, else 0."""
     code = 0
     while line := await asyncio.to_thread(sys.stdin.buffer.readline):
         try:
@@ -61,7 +61,7 @@ async def chat_by_lines(client: AgentClient, jid: str, timeout_s: float) -> int:
 
 
 class Chat:
-    """A chat in the terminal with one agent of the company at a time. Answers appear as they grow."""
+    """A chat in the terminal with one agent of the roster at a time. Replies appear as they grow."""
 
     def __init__(self, client: AgentClient, roster: ChatRoster, timeout_s: float = 120.0) -> None:
         self._client = client
@@ -69,19 +69,19 @@ class Chat:
         self._timeout_s = timeout_s
 
     async def run(self) -> None:
-        """Until /quit or Ctrl-D."""
-        learning = asyncio.create_task(self._load_commands())
-        # The prompt reads Ctrl-C as a key. One that is pressed again before the next prompt is there interrupts nothing.
+        """Chat until /quit or Ctrl-D."""
+        loading = asyncio.create_task(self._load_commands())
+        # The prompt reads Ctrl-C as a key. Ctrl-C pressed again before the next prompt appears interrupts nothing.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             await self._run_prompt()
         finally:
             signal.signal(signal.SIGINT, before)
-            learning.cancel()
-            await asyncio.gather(learning, return_exceptions=True)
+            loading.cancel()
+            await asyncio.gather(loading, return_exceptions=True)
 
     async def _load_commands(self) -> None:
-        """Asks the agents what commands they know; whoever does not say has none that Tab completes."""
+        """Ask the agents for their commands. Tab completes none for an agent that does not answer."""
         for jid in self._roster.jids_without_commands:
             with contextlib.suppress(PeerError):
                 events = [event async for event in self._client.run_command(jid, "/help", timeout=self._timeout_s)]
@@ -93,7 +93,7 @@ class Chat:
         while True:
             try:
                 text = await prompt.read_line()
-            except KeyboardInterrupt:  # as in a shell: the line is dropped
+            except KeyboardInterrupt:  # as in a shell, the line is discarded
                 if hint and not prompt.typed_text:
                     _print_notice(hint)
                     hint = ""
@@ -104,8 +104,8 @@ class Chat:
                 return
             text = self._roster.resolve_choice(text)
             if is_command(text) and is_chat_command(text):
-                if said := run_command(text, self._roster, terminal_width()):
-                    print(said)
+                if output := run_command(text, self._roster, terminal_width()):
+                    print(output)
             elif text:
                 with disable_echo():
                     await self._ask(text)
@@ -127,39 +127,39 @@ class Chat:
                 await asyncio.gather(task, return_exceptions=True)
 
     async def _show_answer(self, text: str) -> None:
-        jid, asked = self._roster.jid, _build_request(text)
-        answer, wrapped = AnswerText(shows_choices=False), IncrementalWrapper(terminal_width, INDENT)
-        waiting = _WaitingLine(self._client, local_part(jid))
+        jid, request = self._roster.jid, _build_request(text)
+        answer, wrapper = AnswerText(shows_choices=False), IncrementalWrapper(terminal_width, INDENT)
+        waiting_line = _WaitingLine(self._client, local_part(jid))
         problem, is_silent = "", True
-        offered: list[str] = []
+        choices: list[str] = []
         try:
-            async for event in self._client.stream(jid, asked, timeout=self._timeout_s):
-                offered += parse_choices(event)
+            async for event in self._client.stream(jid, request, timeout=self._timeout_s):
+                choices += parse_choices(event)
                 if steps := parse_steps(event):
                     is_silent = False
-                    waiting.stop()
-                    write(_render_steps(steps, wrapped, answer.has_text))
-                    waiting = waiting if answer.has_text else _WaitingLine(self._client, local_part(jid))
+                    waiting_line.stop()
+                    write(_render_steps(steps, wrapper, answer.has_text))
+                    waiting_line = waiting_line if answer.has_text else _WaitingLine(self._client, local_part(jid))
                 if thought := parse_thought(event):
-                    waiting.set_thought(thought)
-                if new := wrapped.feed(answer.feed(event)):
-                    waiting.stop()
-                    write(new)
+                    waiting_line.set_thought(thought)
+                if piece := wrapper.feed(answer.feed(event)):
+                    waiting_line.stop()
+                    write(piece)
         except PeerError as error:
             problem = errors.format_error(error)
             if isinstance(error, PeerRefusedError) and error.retry_after_s is not None:
-                offered = ["/new"]
+                choices = ["/new"]
         except asyncio.CancelledError:
-            self._client.cancel(jid, asked)
+            self._client.cancel(jid, request)
             raise
         finally:
-            waiting.stop()
-            write(f"{wrapped.end()}\n" if answer.has_text else "")
+            waiting_line.stop()
+            write(f"{wrapper.end()}\n" if answer.has_text else "")
             if problem:
                 _print_notice(problem, "red")
-        self._roster.set_choices(jid, offered)
-        if offered:
-            _print_notice(", ".join(f"{number} {choice}" for number, choice in enumerate(offered, start=1)))
+        self._roster.set_choices(jid, choices)
+        if choices:
+            _print_notice(", ".join(f"{number} {choice}" for number, choice in enumerate(choices, start=1)))
         if is_silent and not (answer.has_text or problem):
             _print_notice(f"({local_part(jid)} has nothing to say)")
 
@@ -169,7 +169,7 @@ def _build_request(text: str) -> AgentRequest:
 
 
 def _render_steps(steps: list[str], wrapper: IncrementalWrapper, has_text: bool) -> str:
-    """Lines of their own above the answer, or below what was said of it so far."""
+    """Render steps as lines of their own, above the reply or below the part of it that is written."""
     lines = "\n".join(paint(wrap_notice(step, terminal_width()), "dim") for step in steps)
     return f"{wrapper.end()}\n{lines}" if has_text else f"{lines}\n"
 
@@ -179,7 +179,7 @@ def _print_notice(text: str, style: str = "dim") -> None:
 
 
 class _WaitingLine:
-    """The line that says for whom one waits, shown when an answer takes a moment, until it begins."""
+    """The line that names the agent or server being waited for, shown from a short delay until the reply begins."""
 
     def __init__(self, client: AgentClient, name: str) -> None:
         self._client = client
@@ -188,16 +188,16 @@ class _WaitingLine:
         self._timer = asyncio.get_running_loop().call_later(WAITING_LINE_AFTER_S, self._show)
 
     def set_thought(self, thought: str) -> None:
-        """What the agent thinks just now."""
+        """Set the current thought of the agent."""
         self._thought = thought
 
     def _show(self) -> None:
-        # Of an agent that is away nobody tells; only that the server is.
-        whom = self._name if self._client.is_online else "the server"
-        room = (terminal_width() or 80) - len(INDENT) - len(_CANCEL_HINT) - 1
-        is_shown = self._client.is_online and room >= _MIN_THOUGHT_COLUMNS
-        thought = truncate(self._thought, room) if is_shown else ""
-        status_line.show(paint(f"{INDENT}{thought or f'waiting for {whom}…'}{_CANCEL_HINT}", "dim"))
+        # An agent that is offline cannot be detected; only a lost connection to the server can.
+        awaited = self._name if self._client.is_online else "the server"
+        columns = (terminal_width() or 80) - len(INDENT) - len(_CANCEL_HINT) - 1
+        is_shown = self._client.is_online and columns >= _MIN_THOUGHT_COLUMNS
+        thought = truncate(self._thought, columns) if is_shown else ""
+        status_line.show(paint(f"{INDENT}{thought or f'waiting for {awaited}…'}{_CANCEL_HINT}", "dim"))
         self._timer = asyncio.get_running_loop().call_later(_REFRESH_EVERY_S, self._show)
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""The line that a person types: its prompt, its keys, its history."""
+"""The input line of a chat: its prompt, its keys, its history."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .roster import ChatRoster
 
 
 class Prompt:
-    """Asks for lines. Tab changes the agent, and completes where the line is a command."""
+    """A prompt that reads lines. Tab changes the agent; in a command, Tab completes."""
 
     def __init__(self, roster: ChatRoster) -> None:
         self._roster = roster
@@ -40,12 +40,12 @@ class Prompt:
 
     @property
     def typed_text(self) -> str:
-        """What was typed last, also if it was not sent."""
+        """The text that was typed last, sent or not."""
         return self._session.default_buffer.text
 
     async def read_line(self) -> str:
-        """The next line, without white space around it; KeyboardInterrupt for Ctrl-C, EOFError for Ctrl-D."""
-        with patch_stdout(raw=True):  # what is logged meanwhile stands above the line, which is drawn again
+        """Read the next line and strip it. Raise KeyboardInterrupt for Ctrl-C, EOFError for Ctrl-D."""
+        with patch_stdout(raw=True):  # log lines appear above the prompt, which is then drawn again
             return (await self._session.prompt_async()).strip()
 
     def _render_prompt(self) -> FormattedText:
@@ -54,7 +54,7 @@ class Prompt:
 
     def _build_key_bindings(self) -> KeyBindings:
         keys = KeyBindings()
-        # Where it is one, Tab keeps the meaning that prompt_toolkit gives it.
+        # In a command, Tab keeps its prompt_toolkit meaning: completion.
         is_text = Condition(lambda: not is_command(self.typed_text))
 
         @keys.add("tab", filter=is_text)
@@ -76,10 +76,10 @@ class Prompt:
 
 @contextmanager
 def disable_echo() -> Iterator[None]:
-    """While an answer is shown, what is typed ahead waits for the next prompt, and is not shown amid the answer."""
+    """Hide typing while a reply is shown; the next prompt receives what was typed ahead."""
     before = termios.tcgetattr(sys.stdin)
     changed = termios.tcgetattr(sys.stdin)
-    changed[3] &= ~(termios.ECHO | termios.ICANON)  # a terminal that reads lines would drop Ctrl-D
+    changed[3] &= ~(termios.ECHO | termios.ICANON)  # in line mode the terminal would discard Ctrl-D
     termios.tcsetattr(sys.stdin, termios.TCSANOW, changed)
     try:
         yield
@@ -88,7 +88,7 @@ def disable_echo() -> Iterator[None]:
 
 
 class _History(InMemoryHistory):
-    """Without blank lines."""
+    """A history without blank lines."""
 
     def append_string(self, string: str) -> None:
         if string.strip():
@@ -96,7 +96,7 @@ class _History(InMemoryHistory):
 
 
 class _CommandCompleter(Completer):
-    """Completes commands, and the names of agents behind one."""
+    """A completer of commands, and of agent names after a command."""
 
     def __init__(self, roster: ChatRoster) -> None:
         self._roster = roster

@@ -1,4 +1,4 @@
-"""`spade-coreason ask`"""
+"""The command `spade-coreason ask`."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ async def _ask(account: Account, agent: str, question: str, thread: str | None, 
 
     jid = account.resolve_jid(agent)
     shows_thoughts = sys.stderr.isatty() and sys.stdout.isatty()
-    asked, answer = as_request(question), AnswerText()
+    request, answer = as_request(question), AnswerText()
     async with account.build_client(timeout_s) as client:
         try:
-            async for event in client.stream(jid, asked, thread=thread, timeout=timeout_s):
+            async for event in client.stream(jid, request, thread=thread, timeout=timeout_s):
                 if as_json:
                     write(encode_json({"type": event.type, "data": dict(event.data)}) + "\n")
                     continue
@@ -71,8 +71,8 @@ async def _ask(account: Account, agent: str, question: str, thread: str | None, 
                     print(
                         paint(strip_control_characters(str(event.data.get("content", ""))), "dim", sys.stderr), file=sys.stderr
                     )
-        except asyncio.CancelledError:  # Ctrl-C: nobody reads the rest
-            client.cancel(jid, asked)
+        except asyncio.CancelledError:  # Ctrl-C: the rest has no reader
+            client.cancel(jid, request)
             raise
         finally:
             if answer.has_text:

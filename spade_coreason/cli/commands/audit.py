@@ -1,4 +1,4 @@
-"""`spade-coreason audit`"""
+"""The command `spade-coreason audit`."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ async def _list(file: Path | None, data: Path | None, agent: str | None, limit: 
     async with open_storage(file, data, agent) as storage:
         found: list[tuple[str, AuditRecord]] = []
         for jid in storage.agents:
-            store = storage.repository(jid)
-            found += [(jid, row) for row in await store.audit_trail.load_newest(limit)] if store else []
+            repository = storage.repository(jid)
+            found += [(jid, record) for record in await repository.audit_trail.load_newest(limit)] if repository else []
     if as_json:
-        print(encode_json([_entry_record(jid, row) for jid, row in found], indent=2))
+        print(encode_json([_entry_record(jid, record) for jid, record in found], indent=2))
     elif not found:
         print("There are none.")
     else:
@@ -62,17 +62,17 @@ async def _list(file: Path | None, data: Path | None, agent: str | None, limit: 
         )
 
 
-def _entry_record(jid: str, row: AuditRecord) -> dict[str, Any]:
-    place = {"agent": jid, "number": row.number, "person": row.person, "integrity_hash": row.integrity_hash}
-    return {**place, "forgotten": True} if row.entry is None else {**row.entry, **place}
+def _entry_record(jid: str, record: AuditRecord) -> dict[str, Any]:
+    place = {"agent": jid, "number": record.number, "person": record.person, "integrity_hash": record.integrity_hash}
+    return {**place, "forgotten": True} if record.entry is None else {**record.entry, **place}
 
 
-def _entry_row(jid: str, row: AuditRecord) -> tuple[object, ...]:
-    entry = row.entry
+def _entry_row(jid: str, record: AuditRecord) -> tuple[object, ...]:
+    entry = record.entry
     if entry is None:
-        return jid, row.number, "forgotten", "", "", "", "", ""
-    said = (str(entry.get(name, "")) for name in ("actor", "action", "resource", "outcome"))
-    return jid, row.number, _format_timestamp(str(entry.get("timestamp", ""))), *said, row.person
+        return jid, record.number, "forgotten", "", "", "", "", ""
+    columns = (str(entry.get(name, "")) for name in ("actor", "action", "resource", "outcome"))
+    return jid, record.number, _format_timestamp(str(entry.get("timestamp", ""))), *columns, record.person
 
 
 def _format_timestamp(text: str) -> str:
@@ -105,17 +105,17 @@ async def _verify(file: Path | None, data: Path | None, agent: str | None, throu
             raise ConfigError("--agent", f"is missing: --through is about one of {', '.join(storage.agents)}")
         found: dict[str, AuditVerification] = {}
         for jid in storage.agents:
-            store = storage.repository(jid)
-            if store is not None:
-                found[jid] = await store.audit_trail.verify(through)
+            repository = storage.repository(jid)
+            if repository is not None:
+                found[jid] = await repository.audit_trail.verify(through)
     if as_json:
-        print(encode_json({jid: {"ok": not one.problems, **one._asdict()} for jid, one in found.items()}, indent=2))
+        print(encode_json({jid: {"ok": not verdict.problems, **verdict._asdict()} for jid, verdict in found.items()}, indent=2))
     else:
-        for jid, one in found.items():
-            _print_verdict(jid, one)
+        for jid, verdict in found.items():
+            _print_verdict(jid, verdict)
         if not found:
             print("There are none.")
-    return int(any(one.problems for one in found.values()))
+    return int(any(verdict.problems for verdict in found.values()))
 
 
 def _print_verdict(jid: str, verdict: AuditVerification) -> None:

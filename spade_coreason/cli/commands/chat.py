@@ -1,4 +1,4 @@
-"""`spade-coreason chat`"""
+"""The command `spade-coreason chat`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def _chat(account: Account, agent: str, timeout_s: float) -> int:
     async with account.build_client() as client:
         if not is_terminal():
             return await chat_by_lines(client, jid, timeout_s)
-        # The one that was named first, as it was named: perhaps with a resource.
+        # The named agent comes first, as it was named: perhaps with a resource.
         agents = [
             (jid, account.agents.get(bare_jid(jid), "")),
             *(known for known in account.agents.items() if known[0] != bare_jid(jid)),

@@ -1,4 +1,4 @@
-"""`spade-coreason check`"""
+"""The command `spade-coreason check`."""
 
 from __future__ import annotations
 

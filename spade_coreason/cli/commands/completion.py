@@ -1,4 +1,4 @@
-"""`spade-coreason completion`"""
+"""The command `spade-coreason completion`."""
 
 from __future__ import annotations
 

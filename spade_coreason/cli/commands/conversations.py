@@ -1,4 +1,4 @@
-"""`spade-coreason conversations`"""
+"""The command `spade-coreason conversations`."""
 
 from __future__ import annotations
 
@@ -39,17 +39,21 @@ async def _list(
     async with open_storage(file, data, agent) as storage:
         found = []
         for jid in storage.agents:
-            store = storage.repository(jid)
-            found += [(jid, row) for row in await store.list_conversations(state=state, limit=limit)] if store else []
+            repository = storage.repository(jid)
+            found += (
+                [(jid, conversation) for conversation in await repository.list_conversations(state=state, limit=limit)]
+                if repository
+                else []
+            )
     if as_json:
-        print(encode_json([row.contract_record.dump() for _, row in found], indent=2))
+        print(encode_json([conversation.contract_record.dump() for _, conversation in found], indent=2))
     elif not found:
         print("There are none.")
     else:
         columns = ("agent", "conversation", "state", "interactions", "of", "begun", "last")
         rows = []
-        for jid, row in found:
-            record = row.contract_record
+        for jid, conversation in found:
+            record = conversation.contract_record
             limit_shown = record.max_interactions or "-"
             times = format_time(record.created_at), format_time(record.last_interaction)
             rows.append((jid, record.conversation_id, record.state, record.interaction_count, limit_shown, *times))

@@ -1,4 +1,4 @@
-"""`spade-coreason demo`"""
+"""The command `spade-coreason demo`."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def _chat(settings: Settings, model_line: str) -> None:
 
 
 async def _run_while_server_lives(platform: Platform, work: Coroutine[Any, Any, None]) -> None:
-    """Waits for the chat; ServerError if the server under it ends before."""
+    """Wait for the chat to end; raise ServerError if its server ends first."""
     chat = asyncio.create_task(work)
     tasks: list[asyncio.Task[Any]] = [chat]
     if platform.server is not None:

@@ -1,4 +1,4 @@
-"""`spade-coreason init`"""
+"""The command `spade-coreason init`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ..scaffold import MODEL_QUESTION, MODEL_SETUP, QUESTION, build_files
 @define("init")
 @click.argument("directory", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--name", default="weather", show_default=True, help="The name of its agent.")
-@click.option("--llm", "thinks", is_flag=True, help="An agent with a language model.")
-def command(directory: Path, name: str, thinks: bool) -> None:
+@click.option("--llm", "uses_model", is_flag=True, help="An agent with a language model.")
+def command(directory: Path, name: str, uses_model: bool) -> None:
     """Make a new project with an agent, its configuration and its test.
 
     DIR must be empty, or not there. What is made runs as it is.
@@ -35,12 +35,12 @@ def command(directory: Path, name: str, thinks: bool) -> None:
     target = current_options().project / directory
     if target.exists() and any(target.iterdir()):
         raise ConfigError(str(directory), "is not empty; name a new directory")
-    for path, text in build_files(name, uses_model=thinks).items():
+    for path, text in build_files(name, uses_model=uses_model).items():
         file = target / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
     shown = format_path(target)
     print(f"{shown} has the agent {name}@localhost in {name}.py. Try it:")
-    first = MODEL_SETUP if thinks else ""
-    question = f'"{MODEL_QUESTION}"' if thinks else QUESTION
+    first = MODEL_SETUP if uses_model else ""
+    question = f'"{MODEL_QUESTION}"' if uses_model else QUESTION
     print(f"  cd {shown}{first}\n  {PROGRAM} up\nand in another terminal there:\n  {PROGRAM} ask {name}@localhost {question}")

@@ -1,4 +1,4 @@
-"""`spade-coreason knowledge`"""
+"""The command `spade-coreason knowledge`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PATH = click.Path(path_type=Path)
 
 
 def _knowledge_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`-c FILE`, `--data DIR`, `--json`, and whose knowledge it is."""
+    """Add the options `-c FILE`, `--data DIR`, `--person`, `--conversation` and `--json`."""
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
         click.option("--conversation", metavar="ID", help="What belongs to this conversation."),
@@ -83,26 +83,26 @@ async def _add(
     files = list(find_files(paths, load_storage_settings(file, data).data_dir))
     if not files:
         raise KnowledgeError(f"{', '.join(map(str, paths))}: there are no text, Markdown or PDF files below it")
-    done: list[dict[str, str]] = []
+    records: list[dict[str, str]] = []
     async with _open_knowledge(file, data, agent, creates_directory=True) as knowledge:
         with progress_bar(len(files)) as progress:
             for path in files:
                 progress.start_item(path.name)
                 try:
                     outcome = await knowledge.add_file(path, **owner, progress=progress.update_item)
-                except KnowledgeError as error:  # the others are added all the same
+                except KnowledgeError as error:  # the other files are still added
                     print_error(error)
                     outcome = "failed"
-                done.append({"document": str(path.absolute()), "outcome": outcome})
+                records.append({"document": str(path.absolute()), "outcome": outcome})
                 progress.finish_item()
         jid = knowledge.repository.agent
     if as_json:
-        print(encode_json(done, indent=2))
+        print(encode_json(records, indent=2))
     else:
-        counts = Counter(one["outcome"] for one in done)
+        counts = Counter(record["outcome"] for record in records)
         parts = [f"{counts[kind]} {kind}" for kind in ("new", "changed", "same", "failed") if counts[kind]]
-        print(f"{jid}: {len(done)} document{'' if len(done) == 1 else 's'}: {', '.join(parts)}.")
-    return int(any(one["outcome"] == "failed" for one in done))
+        print(f"{jid}: {len(records)} document{'' if len(records) == 1 else 's'}: {', '.join(parts)}.")
+    return int(any(record["outcome"] == "failed" for record in records))
 
 
 @command.command("list")
@@ -303,14 +303,14 @@ def _owner_arguments(person: str | None, conversation: str | None) -> dict[str, 
 async def _open_knowledge(
     file: Path | None, data: Path | None, agent: str, *, is_read_only: bool = False, creates_directory: bool = False
 ) -> AsyncIterator[Any]:
-    """The knowledge of an agent; None where nothing was ever stored. Where a platform runs, that one changes it."""
+    """Open the knowledge of an agent; yield None if nothing was ever stored. A running platform makes the changes itself."""
     from ...app import KNOWLEDGE_SOCKET
     from ...config import is_platform_running
 
     data_dir = load_storage_settings(file, data).data_dir
-    is_changed_there = not is_read_only and is_platform_running(data_dir) and (data_dir / KNOWLEDGE_SOCKET).exists()
+    is_remote = not is_read_only and is_platform_running(data_dir) and (data_dir / KNOWLEDGE_SOCKET).exists()
     async with open_storage(
-        file, data, agent, is_exclusive=not (is_read_only or is_changed_there), creates_directory=creates_directory
+        file, data, agent, is_exclusive=not (is_read_only or is_remote), creates_directory=creates_directory
     ) as storage:
         if storage.database is None:
             yield None
@@ -320,7 +320,7 @@ async def _open_knowledge(
         from ...storage import KnowledgeRepository
 
         store, embedder = KnowledgeRepository(storage.database, storage.only_agent), build_embedder(storage.settings)
-        knowledge = RemoteKnowledge(store, embedder, data_dir) if is_changed_there else Knowledge(store, embedder)
+        knowledge = RemoteKnowledge(store, embedder, data_dir) if is_remote else Knowledge(store, embedder)
         try:
             yield knowledge
         finally:

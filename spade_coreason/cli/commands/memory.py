@@ -1,4 +1,4 @@
-"""`spade-coreason memory`"""
+"""The command `spade-coreason memory`."""
 
 from __future__ import annotations
 
@@ -136,8 +136,8 @@ async def _compact(file: Path | None, data: Path | None, agent: str | None) -> N
         for jid in storage.agents:
             memory = storage.memory(jid)
             await memory.aflush()
-            there = await memory.aget_all_conversations()
-            print(f"{jid}: {memory.path} is complete." if there else f"{jid}: there is nothing.")
+            conversations = await memory.aget_all_conversations()
+            print(f"{jid}: {memory.path} is complete." if conversations else f"{jid}: there is nothing.")
 
 
 @command.command("import")

@@ -1,4 +1,4 @@
-"""`spade-coreason run`"""
+"""The command `spade-coreason run`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import yaml
 
 from ...exceptions import ConfigError, CoReasonError
 from ..account import PASSWORD_VARIABLE, data_option, read_password
-from ..context import PROGRAM, define_command as define, run_async as run_work
+from ..context import PROGRAM, define_command as define, run_async
 from ..logging import quote_errors
 from ..serve import serve
 from ..settings import build_settings, place_at_option
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _OPTION_BY_KEY = {
-    "agents[0]": "",  # the text names the account
+    "agents[0]": "",  # the message names the account
     "agents[0].agent": "MODULE:ATTRIBUTE",
     "agents[0].jid": "--jid",
     "agents[0].manifest": "--manifest",
@@ -66,9 +66,11 @@ def command(agent: str, pairs: tuple[str, ...], jid: str | None, data: Path | No
     quote_errors()
     settings = _build_settings(agent, pairs, jid, data, values)
     options = ["--host", "--port", "--ca-file"]
-    there = [f" {option} {shlex.quote(str(value))}" for option in options if (value := values[option[2:].replace("-", "_")])]
+    server_options = [
+        f" {option} {shlex.quote(str(value))}" for option in options if (value := values[option[2:].replace("-", "_")])
+    ]
     try:
-        run_work(serve(settings, lambda platform: _print_started(platform, data, "".join(there))))
+        run_async(serve(settings, lambda platform: _print_started(platform, data, "".join(server_options))))
     except CoReasonError as error:
         place_at_option(error, _OPTION_BY_KEY)
         raise
@@ -102,7 +104,7 @@ def _build_settings(agent: str, pairs: tuple[str, ...], jid: str | None, data: P
 
 
 def default_agent_name(spec: str) -> str:
-    """The name of an agent by its class or its variable: "echo" for `agents.echo:EchoAgent`."""
+    """Derive the name of an agent from its class or variable: "echo" from `agents.echo:EchoAgent`."""
     name = spec.rpartition(":")[2].rpartition(".")[2]
     short = re.sub(r"_?agent$", "", name, flags=re.IGNORECASE) or name
     return short.lower()
@@ -130,7 +132,7 @@ def _read_password(jid: str, values: dict[str, Any]) -> str:
 
 
 def _print_started(platform: Platform, data: Path | None, server_options: str) -> None:
-    """`server_options` are the options that say where an external server is."""
+    """Print that the agent is online, and a command that asks it. `server_options` are the options of an external server."""
     [(jid, _)] = platform.agent_descriptions
     where = platform.server_line
     if platform.server is not None:

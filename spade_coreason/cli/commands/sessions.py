@@ -1,4 +1,4 @@
-"""`spade-coreason sessions`"""
+"""The command `spade-coreason sessions`."""
 
 from __future__ import annotations
 
@@ -51,28 +51,35 @@ async def _list(file: Path | None, data: Path | None, agent: str | None, person:
     async with open_storage(file, data, agent) as storage:
         found = []
         for jid in storage.agents:
-            store = storage.repository(jid)
-            found += [(jid, row) for row in await store.list_conversations(owner=person, limit=limit)] if store else []
+            repository = storage.repository(jid)
+            found += (
+                [(jid, record) for record in await repository.list_conversations(owner=person, limit=limit)]
+                if repository
+                else []
+            )
     if as_json:
-        print(encode_json([_session_record(jid, row) for jid, row in found], indent=2))
+        print(encode_json([_session_record(jid, record) for jid, record in found], indent=2))
     elif not found:
         print("There are none.")
     else:
-        rows = [(j, row.owner, row.conversation_id, row.turns, format_time(row.status.last_interaction)) for j, row in found]
+        rows = [
+            (j, record.owner, record.conversation_id, record.turns, format_time(record.status.last_interaction))
+            for j, record in found
+        ]
         print_table(("agent", "person", "conversation", "turns", "last"), rows)
 
 
-def _session_record(agent: str, row: StoredConversation) -> dict[str, Any]:
+def _session_record(agent: str, conversation: StoredConversation) -> dict[str, Any]:
     from ...contracts.base import format_rfc3339
 
     return {
-        "session_id": row.session_id,
+        "session_id": conversation.session_id,
         "agent_id": agent,
-        "user_id": row.owner,
-        "conversation_id": row.conversation_id,
-        "turns": row.turns,
-        "created_at": format_rfc3339(row.status.created_at),
-        "last_interaction": format_rfc3339(row.status.last_interaction),
+        "user_id": conversation.owner,
+        "conversation_id": conversation.conversation_id,
+        "turns": conversation.turns,
+        "created_at": format_rfc3339(conversation.status.created_at),
+        "last_interaction": format_rfc3339(conversation.status.last_interaction),
     }
 
 
@@ -93,28 +100,29 @@ def show(file: Path | None, data: Path | None, agent: str | None, conversation: 
 
 
 async def _show(file: Path | None, data: Path | None, agent: str | None, conversation: str, limit: int, as_json: bool) -> None:
-    from ...domain.history import parse_interactions as turns_of
+    from ...domain.history import parse_interactions
 
     async with open_storage(file, data, agent) as storage:
-        jid, row = await _find_conversation(storage, conversation)
-        store = storage.repository(jid)
-        if store is None:
+        jid, record = await _find_conversation(storage, conversation)
+        repository = storage.repository(jid)
+        if repository is None:
             raise ConfigError("CONVERSATION", "nothing is stored here")
-        turns = turns_of(await store.load_history(row.id, limit))
-        own = {name: json.loads(value) for name, value in (await store.load_variables("conversation", conversation)).items()}
-        person = {name: json.loads(value) for name, value in (await store.load_variables("person", row.owner)).items()}
+        turns = parse_interactions(await repository.load_history(record.id, limit))
+        own = {
+            name: json.loads(value) for name, value in (await repository.load_variables("conversation", conversation)).items()
+        }
+        person = {name: json.loads(value) for name, value in (await repository.load_variables("person", record.owner)).items()}
     if as_json:
         whole = {
-            **_session_record(jid, row),
+            **_session_record(jid, record),
             "variables": own,
             "person_variables": person,
             "history": [turn.dump() for turn in turns],
         }
         print(encode_json(whole, indent=2))
         return
-    print(
-        f"{paint(conversation, 'bold')}   {row.owner} with {jid}, {row.status.state}, {row.turns} turns, session {row.session_id}"
-    )
+    about = f"{record.owner} with {jid}, {record.status.state}, {record.turns} turns, session {record.session_id}"
+    print(f"{paint(conversation, 'bold')}   {about}")
     for turn in turns:
         print(
             f"\n{paint(format_time(turn.timestamp), 'dim')}  {paint('▸', 'cyan')} {strip_control_characters(_input_text(turn))}"
@@ -128,28 +136,28 @@ async def _show(file: Path | None, data: Path | None, agent: str | None, convers
 
 
 def _input_text(turn: Interaction) -> str:
-    asked = turn.input
-    if isinstance(asked, dict) and isinstance(asked.get("query"), str):
-        return str(asked["query"])
+    request = turn.input
+    if isinstance(request, dict) and isinstance(request.get("query"), str):
+        return str(request["query"])
     return encode_json(turn.dump().get("input"))
 
 
 def _output_text(turn: Interaction) -> str:
     output = turn.output
-    said = [str(output["text"])] if output.get("text") else []
+    parts = [str(output["text"])] if output.get("text") else []
     if output.get("data"):
-        said.append(encode_json(output["data"]))
+        parts.append(encode_json(output["data"]))
     if isinstance(problem := output.get("error"), dict):
-        said.append(f"✗ {problem.get('user_message')}")
-    return "\n".join(said) or "(nothing)"
+        parts.append(f"✗ {problem.get('user_message')}")
+    return "\n".join(parts) or "(nothing)"
 
 
 async def _find_conversation(storage: AgentStorage, conversation: str) -> tuple[str, StoredConversation]:
     found = []
     for jid in storage.agents:
-        store = storage.repository(jid)
-        rows = await store.find_conversations([conversation]) if store is not None else {}
-        found += [(jid, row) for row in rows.values()]
+        repository = storage.repository(jid)
+        conversations = await repository.find_conversations([conversation]) if repository is not None else {}
+        found += [(jid, record) for record in conversations.values()]
     if not found:
         raise ConfigError("CONVERSATION", f'there is no "{conversation}"; `sessions list` shows what there is')
     if len(found) > 1:
@@ -195,26 +203,26 @@ async def _clear(
 ) -> None:
     from ...memory import ErasureReport, forget_conversation, forget_everybody, forget_person
 
-    who = _parse_person(person) if person else None
+    owner = _parse_person(person) if person else None
     async with open_storage(file, data, agent, is_exclusive=True) as storage:
         if conversation is not None:
-            jid, row = await _find_conversation(storage, conversation)
-            confirm(f"delete the conversation {conversation} of {row.owner} with {jid}", yes)
-            store = storage.repository(jid)
-            if store is not None:
-                _print_erasure(jid, await forget_conversation(store, storage.memory(jid), row))
+            jid, record = await _find_conversation(storage, conversation)
+            confirm(f"delete the conversation {conversation} of {record.owner} with {jid}", yes)
+            repository = storage.repository(jid)
+            if repository is not None:
+                _print_erasure(jid, await forget_conversation(repository, storage.memory(jid), record))
             return
         agents = storage.agents if agent == ALL_AGENTS else (storage.only_agent,)
-        whose = f"of {who}" if who else "of everybody"
-        confirm(f"delete everything {whose} with {', '.join(agents)}", yes)
+        scope = f"of {owner}" if owner else "of everybody"
+        confirm(f"delete everything {scope} with {', '.join(agents)}", yes)
         for jid in agents:
-            store = storage.repository(jid)
-            if store is None:
+            repository = storage.repository(jid)
+            if repository is None:
                 _print_erasure(jid, ErasureReport())
-            elif who:
-                _print_erasure(jid, await forget_person(store, storage.memory(jid), who))
+            elif owner:
+                _print_erasure(jid, await forget_person(repository, storage.memory(jid), owner))
             else:
-                _print_erasure(jid, await forget_everybody(store, storage.memory(jid)))
+                _print_erasure(jid, await forget_everybody(repository, storage.memory(jid)))
 
 
 def _parse_person(person: str) -> str:

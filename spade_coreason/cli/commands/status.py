@@ -1,4 +1,4 @@
-"""`spade-coreason status`"""
+"""The command `spade-coreason status`."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
     for agent in found.agents:
         for room, state in agent.rooms.items():
             print(strip_control_characters(f"{agent.jid} in the room {room}: {state}"))
-    for why, whose in _jids_by_problem(found.agents).items():
-        print(paint(strip_control_characters(f"{', '.join(whose)}: {why}"), "red"))
+    for problem, jids in _jids_by_problem(found.agents).items():
+        print(paint(strip_control_characters(f"{', '.join(jids)}: {problem}"), "red"))
     for problem in dict.fromkeys(agent.cannot_store for agent in found.agents if agent.cannot_store):
         print(paint(strip_control_characters(problem), "red"))
     online = sum(agent.state == "online" for agent in found.agents)
@@ -63,12 +63,12 @@ def command(file: Path | None, data: Path | None, as_json: bool) -> int:
 
 
 def _jids_by_problem(agents: Sequence[AgentStatus]) -> dict[str, list[str]]:
-    """What keeps agents from their server, and whom; a hundred may miss the same one."""
+    """Group the agents that are offline by their problem; a hundred may miss the same server."""
     found: dict[str, list[str]] = {}
     for agent in agents:
         if agent.why:
-            account, _, why = agent.why.partition(": ")
-            found.setdefault(why if account.startswith(agent.jid) else agent.why, []).append(agent.jid)
+            account, _, problem = agent.why.partition(": ")
+            found.setdefault(problem if account.startswith(agent.jid) else agent.why, []).append(agent.jid)
     return found
 
 
@@ -85,5 +85,5 @@ def _agent_row(agent: AgentStatus) -> tuple[object, ...]:
     conversations = "?" if agent.conversations is None else f"{agent.conversations_kept:,} ({agent.conversations:,} active)"
     recent = agent.recent
     errors = f"{recent.errors:,} (last: {recent.last_error})" if recent.last_error is not None else "0"
-    took = format_milliseconds(recent.p50_ms), format_milliseconds(recent.p99_ms)
-    return agent.jid, state, conversations, agent.in_flight, f"{recent.answers:,}", *took, errors
+    durations = format_milliseconds(recent.p50_ms), format_milliseconds(recent.p99_ms)
+    return agent.jid, state, conversations, agent.in_flight, f"{recent.answers:,}", *durations, errors

@@ -1,4 +1,4 @@
-"""`spade-coreason storage`"""
+"""The command `spade-coreason storage`."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ async def _check(settings: Settings, as_json: bool) -> int:
         print(encode_json({"ok": not health.problems, **asdict(health)}, indent=2))
         return int(bool(health.problems))
     print(f"{health.database}: schema {health.schema}; {_counts_text(health.rows)}")
-    waiting = f"{health.received:,} to be answered, {health.answered:,} answered and not acknowledged"
-    print(f"requests that are not closed: {waiting}")
+    counts = f"{health.received:,} to be answered, {health.answered:,} answered and not acknowledged"
+    print(f"requests that are not closed: {counts}")
     for problem in health.problems:
         print(f"{verdict_sign('bad')} {strip_control_characters(problem)}")
     if health.problems:
@@ -161,7 +161,7 @@ def _counts_text(rows: dict[str, int]) -> str:
 
 @asynccontextmanager
 async def _open_exclusively(settings: Settings) -> AsyncIterator[Database]:
-    """The database, made or migrated, and nobody else's; DataDirectoryInUse while a platform runs."""
+    """Open the database, created or migrated, for this process alone. DataDirectoryInUseError while a platform runs."""
     from ...storage import lock_database, lock_directory, open_database
 
     with lock_directory(settings.data_dir), lock_database(settings.storage.url):
@@ -174,7 +174,7 @@ async def _open_exclusively(settings: Settings) -> AsyncIterator[Database]:
 
 @asynccontextmanager
 async def _open_read_only(settings: Settings) -> AsyncIterator[Database]:
-    """The database to read, whoever writes to it."""
+    """Open the database for reading, beside any writer."""
     from ...storage import open_database
 
     try:
@@ -190,7 +190,7 @@ async def _open_read_only(settings: Settings) -> AsyncIterator[Database]:
 
 @contextmanager
 def _progress_bar(label: str) -> Iterator[ProgressCallback]:
-    """A progress bar on a terminal, and nothing elsewhere."""
+    """Show a progress bar on a terminal, and nothing elsewhere."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return

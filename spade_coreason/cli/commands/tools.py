@@ -1,4 +1,4 @@
-"""`spade-coreason tools`"""
+"""The command `spade-coreason tools`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`spade-coreason up`"""
+"""The command `spade-coreason up`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The demonstration: its script and its scripted language model."""
+"""The demo: its script and its language model."""

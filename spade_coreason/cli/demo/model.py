@@ -1,4 +1,4 @@
-"""The language model of the demo's assistant: the one that the environment names, else a script."""
+"""The language model of the demo's assistant: the one in the environment, else a script."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _MODEL_VARIABLES = ("OPENAI_BASE_URL", "OPENAI_API_KEY")
 
 @asynccontextmanager
 async def provide_model(settings: Settings) -> AsyncIterator[tuple[Settings, str]]:
-    """The settings with a model for the agent "assistant", or without that agent, and a line that says which."""
+    """Yield the settings with a model for the agent "assistant", or without that agent, and a line that describes the model."""
     agents = settings.agents
-    asked = [agent for agent in agents if is_assistant(agent)]
-    if not asked:
+    assistants = [agent for agent in agents if is_assistant(agent)]
+    if not assistants:
         yield settings, ""
     elif find_spec("openai") is None:
         line = "none: assistant is left out, it needs the package openai (pip install 'spade-coreason[llm]')"
-        yield _replace_agents(settings, (agent for agent in agents if agent not in asked)), line
-    elif "endpoint" in asked[0].options or any(map(os.environ.get, _MODEL_VARIABLES)):
-        name = asked[0].options.get("model") or os.environ.get("OPENAI_MODEL") or "that of its manifest"
+        yield _replace_agents(settings, (agent for agent in agents if agent not in assistants)), line
+    elif "endpoint" in assistants[0].options or any(map(os.environ.get, _MODEL_VARIABLES)):
+        name = assistants[0].options.get("model") or os.environ.get("OPENAI_MODEL") or "that of its manifest"
         yield settings, f"{name}, asked by assistant"
     else:
         from ...llm import MODEL_NAME, REMEDY, ScriptedModel
 
         async with ScriptedModel() as model:
-            given = {"model": MODEL_NAME, "endpoint": {"url": model.url}}
-            scripted = (_add_options(agent, given) if agent in asked else agent for agent in agents)
+            options = {"model": MODEL_NAME, "endpoint": {"url": model.url}}
+            scripted = (_add_options(agent, options) if agent in assistants else agent for agent in agents)
             yield _replace_agents(settings, scripted), f"none: a script plays it for assistant. {REMEDY}"
 
 

@@ -1,4 +1,4 @@
-"""The demo without a terminal: a conversation with the ready-made agents that checks every answer, over a restart."""
+"""The demo without a terminal: a conversation with the ready-made agents that checks every answer, across a restart."""
 
 from __future__ import annotations
 
@@ -31,97 +31,99 @@ AnswerCheck = Callable[[str, list[PeerEvent]], bool]
 
 
 def build_guest_client(platform: Platform) -> AgentClient:
-    """A client with the platform's guest account."""
+    """Build a client with the platform's guest account."""
     from ...xmpp import AgentClient
 
     if platform.guest is None:
         raise ConfigError("server.mode", "only a local server has a guest account; use `chat` with --jid instead")
     jid, password = platform.guest
-    at = platform.endpoint
+    endpoint = platform.endpoint
     return AgentClient(
         jid,
         password,
-        host=at.host,
-        port=at.port,
-        ca_file=at.ca_file,
-        verify=at.verify,
-        timeout_s=at.timeout_s,
-        attempts=at.attempts,
+        host=endpoint.host,
+        port=endpoint.port,
+        ca_file=endpoint.ca_file,
+        verify=endpoint.verify,
+        timeout_s=endpoint.timeout_s,
+        attempts=endpoint.attempts,
     )
 
 
 def expect_texts(*texts: str) -> AnswerCheck:
-    """Right is an answer with all of these texts in it."""
+    """Build a check that the answer contains all of these texts."""
     return lambda answer, events: all(text in answer for text in texts)
 
 
 def expect_stream(sentence: str) -> AnswerCheck:
-    """Right is an answer that is the sentence, and came in pieces."""
+    """Build a check that the answer is the sentence and arrived in pieces."""
     return lambda answer, events: answer == sentence and sum(event.type == "stream.chunk" for event in events) > 1
 
 
 def expect_tool(tool: str, text: str) -> AnswerCheck:
-    """Right is an answer with this text in it, after a use of the tool."""
+    """Build a check that the answer contains the text and the tool was used."""
     return lambda answer, events: text in answer and any(tool in step for event in events for step in parse_steps(event))
 
 
 def is_assistant(agent: AgentSettings) -> bool:
-    """Whether it is the ready-made assistant, and no other agent of that name."""
+    """Return True for the ready-made assistant, False for another agent of that name."""
     return local_part(agent.jid) == ASSISTANT and agent.agent.endswith(".assistant:AssistantAgent")
 
 
 async def play_demo(settings: Settings, model_line: str = "") -> int:
-    """Holds the conversation and prints it; 0 if every answer was right, else 1."""
+    """Hold the conversation and print it. Return 0 if every answer was right, else 1."""
     from ...app import Platform
 
-    here = {local_part(agent.jid): agent.jid for agent in settings.agents}
+    jid_by_name = {local_part(agent.jid): agent.jid for agent in settings.agents}
     for name in AGENTS:
-        if name not in here:
+        if name not in jid_by_name:
             raise ConfigError(settings.place("agents"), f'the demo by itself needs an agent "{name}"; run it in a terminal')
     has_assistant = any(map(is_assistant, settings.agents))
-    # A thread of this run's own: what somebody told the agents before changes no answer.
-    scene = _Transcript(here, f"demo-{uuid4()}")
+    # Each run has a thread of its own, so earlier conversations change no answer.
+    transcript = _Transcript(jid_by_name, f"demo-{uuid4()}")
     async with Platform(settings) as platform, build_guest_client(platform) as client:
         print_platform(platform)
         print_model(model_line)
-        scene.print_title("Streaming: an answer comes word by word")
-        await scene.ask(client, "echo", _ECHO_SENTENCE, expect_stream(_ECHO_SENTENCE))
-        scene.print_title("Memory: what it was told, it knows")
-        await scene.ask(client, "notes", "my plane leaves on Friday at 7", expect_texts("plane leaves on Friday at 7"))
-        await scene.ask(
+        transcript.print_title("Streaming: an answer comes word by word")
+        await transcript.ask(client, "echo", _ECHO_SENTENCE, expect_stream(_ECHO_SENTENCE))
+        transcript.print_title("Memory: what it was told, it knows")
+        await transcript.ask(client, "notes", "my plane leaves on Friday at 7", expect_texts("plane leaves on Friday at 7"))
+        await transcript.ask(
             client, "notes", "when does my plane leave?", expect_texts("You told me", "plane leaves on Friday at 7")
         )
-        scene.print_title("Agents among themselves: relay asks echo and notes")
-        await scene.ask(client, "relay", "my train leaves at noon", expect_texts("echo: my train leaves at noon", "notes: ✓"))
+        transcript.print_title("Agents among themselves: relay asks echo and notes")
+        await transcript.ask(
+            client, "relay", "my train leaves at noon", expect_texts("echo: my train leaves at noon", "notes: ✓")
+        )
         if has_assistant:
-            scene.print_title("A language model: it remembers by a tool")
+            transcript.print_title("A language model: it remembers by a tool")
             remembers = expect_tool("remember_interaction_info", "noon")
-            await scene.ask(client, ASSISTANT, "Please remember: my train leaves at noon.", remembers)
-    scene.print_title("A restart: the server and all agents are stopped and started again")
+            await transcript.ask(client, ASSISTANT, "Please remember: my train leaves at noon.", remembers)
+    transcript.print_title("A restart: the server and all agents are stopped and started again")
     async with Platform(settings) as platform, build_guest_client(platform) as client:
-        await scene.ask(
+        await transcript.ask(
             client, "notes", "when does my plane leave?", expect_texts("You told me", "plane leaves on Friday at 7")
         )
-        await scene.ask(
+        await transcript.ask(
             client,
             "relay",
             "when does my train leave?",
             expect_texts("echo: when does my train leave?", "notes: You told me", "train leaves at noon"),
         )
         if has_assistant:
-            await scene.ask(client, ASSISTANT, "When does my train leave?", expect_texts("noon"))
+            await transcript.ask(client, ASSISTANT, "When does my train leave?", expect_texts("noon"))
     print()
-    good = scene.asked_count - scene.wrong_count
+    right_count = transcript.asked_count - transcript.wrong_count
     print(
-        f"{good} of {scene.asked_count} answers were right."
-        if scene.wrong_count
-        else f"All {scene.asked_count} answers were right."
+        f"{right_count} of {transcript.asked_count} answers were right."
+        if transcript.wrong_count
+        else f"All {transcript.asked_count} answers were right."
     )
-    return 1 if scene.wrong_count else 0
+    return 1 if transcript.wrong_count else 0
 
 
 class _Transcript:
-    """The transcript, and the count of what was wrong."""
+    """The printed conversation, with the counts of asked questions and wrong answers."""
 
     def __init__(self, agents: dict[str, str], thread: str) -> None:
         self._agents = agents
@@ -133,7 +135,7 @@ class _Transcript:
         print(f"\n{paint(text, 'bold')}", flush=True)
 
     async def ask(self, client: AgentClient, name: str, question: str, is_right: AnswerCheck) -> None:
-        """Asks, prints the answer as it comes, and judges it."""
+        """Ask a question, print the answer as it arrives, and check it."""
         self.asked_count += 1
         write(f"{name} ▸ {question}\n  ")
         limit_s = ASSISTANT_TIMEOUT_S if name == ASSISTANT else TIMEOUT_S
@@ -146,12 +148,12 @@ class _Transcript:
                 write(re.sub(r"\n(?=[^\n])", "\n  ", text.feed(event)))
         except PeerError as error:
             write(errors.format_error(error))
-            self._print_judgement(False, 0)
+            self._print_verdict(False, 0)
             return
         pieces = sum(event.type == "stream.chunk" for event in events)
-        self._print_judgement(is_right(collect(jid, events).text, events), pieces)
+        self._print_verdict(is_right(collect(jid, events).text, events), pieces)
 
-    def _print_judgement(self, is_right: bool, pieces: int) -> None:
+    def _print_verdict(self, is_right: bool, pieces: int) -> None:
         self.wrong_count += not is_right
-        came = f", in {pieces} pieces" if pieces else ""
-        write(f"\n{paint('✓ right', 'green') if is_right else paint('✗ wrong', 'red')}{came}\n")
+        count_text = f", in {pieces} pieces" if pieces else ""
+        write(f"\n{paint('✓ right', 'green') if is_right else paint('✗ wrong', 'red')}{count_text}\n")
