@@ -16,7 +16,7 @@ from typing import Any
 from spade_coreason.app.gc import tune_gc
 from spade_coreason.domain.conversation import Rules
 from spade_coreason.runtime.policy import Policy
-from tests.support.hosting import By, Hosted, hosted
+from tests.support.hosting import FunctionAgent, OnlineAgent, run_agent
 from tests.support.servers.clients import StockClient
 from tests.support.servers.server import XmppServer
 from tests.support.wait import eventually
@@ -108,11 +108,11 @@ async def _first_words(person: StockClient, written: dict[str, float]) -> list[f
 @asynccontextmanager
 async def busy(
     assist: Any, server: XmppServer, directory: Path, *plugins: str
-) -> AsyncIterator[tuple[Hosted, list[StockClient]]]:
-    """Host an agent with this `assist`, with enough concurrency for all conversations, and people who are online."""
+) -> AsyncIterator[tuple[OnlineAgent, list[StockClient]]]:
+    """An agent that does what `assist` does, in as many conversations at once as are wanted, and people who are online."""
     accounts = await asyncio.gather(*(server.account() for _ in range(PEOPLE)))
     people = [StockClient(*account, server, plugins=plugins) for account in accounts]
-    async with hosted(By(assist), server, directory, policy=ROOMY) as agent:
+    async with run_agent(FunctionAgent(assist), server, directory, policy=ROOMY) as agent:
         try:
             await asyncio.gather(*(person.connect() for person in people))
             tune_gc()  # as `up` does

@@ -1,4 +1,4 @@
-"""Fixtures of the whole suite: real XMPP servers, each started once a session, and the rule for those that are missing."""
+"""Fixtures of the whole suite: real XMPP servers, each started once a session, and the rule for missing ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from spade_coreason.storage import AgentRepository, Database
 
-from .support.databases import SQLITE, opened
+from .support.databases import SQLITE, open_without_sync
 from .support.errors import ExpectedErrors
 from .support.records import AGENT
 from .support.servers import (
@@ -29,14 +29,14 @@ from .support.servers.server import XmppServer
 
 RAISED_STANZA_BYTES = 4 * 1024 * 1024
 
-# In the background of a shell it is ignored, here and by every program that is started from here.
+# A shell makes its background processes ignore SIGINT, and every program started from here would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
 def expected_errors() -> Iterator[ExpectedErrors]:
-    """Announces errors that this test makes the platform log: `expected_errors("text of the message")`. Any other fails it."""
+    """Announce errors that this test makes the platform log: `expected_errors("text of the message")`. Any other fails it."""
     log, errors = logging.getLogger("spade_coreason"), ExpectedErrors()
     log.addHandler(errors)
     yield errors
@@ -54,7 +54,7 @@ def prosody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[XmppServer]:
 
 @pytest.fixture(scope="session")
 def prosody_large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[XmppServer]:
-    """Prosody that takes stanzas of 4 MiB."""
+    """Prosody that accepts stanzas of 4 MiB."""
     require("Prosody", prosody_server.installed())
     directory = tmp_path_factory.mktemp("prosody-large")
     with prosody_server.prosody(directory, stanza_bytes=RAISED_STANZA_BYTES) as server:
@@ -79,14 +79,14 @@ def ejabberd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[XmppServer]:
 
 @pytest.fixture(scope="session")
 def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[XmppServer]:
-    """The embedded server (pyjabber). A test that may end it starts one of its own, by `start_server`."""
+    """The embedded server (pyjabber). A test that may stop it starts its own with `start_server`."""
     with embedded_server.embedded(tmp_path_factory.mktemp("embedded")) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    """A PostgreSQL without fsync; each `postgres.url()` is a new schema. A test that ends it starts one of its own."""
+    """A PostgreSQL without fsync; each `postgres.url()` is a new schema. A test that stops it uses `own_postgres`."""
     require("PostgreSQL", postgres_server.installed())
     with postgres_server.postgres() as server:
         yield server
@@ -94,7 +94,7 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture
 def own_postgres() -> Iterator[Postgres]:
-    """One that the test may end, with fsync."""
+    """A PostgreSQL with fsync that the test may stop."""
     require("PostgreSQL", postgres_server.installed())
     with postgres_server.postgres(durable=True) as server:
         yield server
@@ -102,7 +102,7 @@ def own_postgres() -> Iterator[Postgres]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The test runs on SQLite and on PostgreSQL, on an empty database."""
+    """The URL of an empty database; the test runs on SQLite and on PostgreSQL."""
     if request.param == "sqlite":
         return f"{SQLITE}{tmp_path}/platform.db"
     server = request.getfixturevalue("postgres")
@@ -112,8 +112,8 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
-    """What is at `database_url`, without syncs."""
-    database = await opened(database_url)
+    """The database at `database_url`, without syncs."""
+    database = await open_without_sync(database_url)
     yield database
     await database.close()
 
@@ -126,7 +126,7 @@ def store(database: Database) -> AgentRepository:
 
 @pytest.fixture(params=["prosody", "ejabberd"])
 def real_server(request: pytest.FixtureRequest) -> XmppServer:
-    """The test runs on Prosody and on ejabberd."""
+    """A server; the test runs on Prosody and on ejabberd."""
     server = request.getfixturevalue(request.param)
     assert isinstance(server, XmppServer)
     return server
@@ -134,7 +134,7 @@ def real_server(request: pytest.FixtureRequest) -> XmppServer:
 
 @pytest.fixture(params=["prosody", "embedded"])
 def our_server(request: pytest.FixtureRequest) -> XmppServer:
-    """The test runs on Prosody and on the embedded server."""
+    """A server; the test runs on Prosody and on the embedded server."""
     server = request.getfixturevalue(request.param)
     assert isinstance(server, XmppServer)
     return server
@@ -142,7 +142,7 @@ def our_server(request: pytest.FixtureRequest) -> XmppServer:
 
 @pytest.fixture(params=["prosody", "ejabberd", "embedded"])
 def any_server(request: pytest.FixtureRequest) -> XmppServer:
-    """The test runs on all three."""
+    """A server; the test runs on Prosody, on ejabberd and on the embedded server."""
     server = request.getfixturevalue(request.param)
     assert isinstance(server, XmppServer)
     return server
@@ -150,7 +150,7 @@ def any_server(request: pytest.FixtureRequest) -> XmppServer:
 
 @pytest.fixture
 def start_server(tmp_path: Path) -> Iterator[Callable[[XmppServer], XmppServer]]:
-    """Starts servers of this test's own, to stop, kill and start again: `start_server(prosody(tmp_path / "a", queue=5))`."""
+    """Start servers for this test alone, to stop, kill and restart: `start_server(prosody(tmp_path / "a", queue=5))`."""
     with ExitStack() as stack:
         yield stack.enter_context
 
@@ -171,5 +171,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Most tests wait more than they compute."""
+    """Run one worker more than there are processors: most tests wait more than they compute."""
     return (os.cpu_count() or 1) + 1

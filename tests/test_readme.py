@@ -21,7 +21,7 @@ from spade_coreason.runtime.commands.parser import find_command
 from spade_coreason.storage import open_database
 from spade_coreason.storage.repository import AgentRepository
 
-from .support.records import AGENT, conversation, turn
+from .support.records import AGENT, new_conversation, store_turn
 from .support.servers import prosody as prosody_server
 from .support.servers.clients import StockClient
 from .support.servers.requirements import require
@@ -94,7 +94,7 @@ def test_the_commands_for_the_storage_work_one_after_the_other(tmp_path: Path) -
     async def fill() -> None:
         database = await open_database(f"sqlite+aiosqlite:///{tmp_path}/data/platform.db")
         store = AgentRepository(database, AGENT)
-        await turn(store, conversation(store))
+        await store_turn(store, new_conversation(store))
         await database.close()
 
     asyncio.run(fill())

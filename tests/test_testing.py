@@ -35,7 +35,7 @@ from spade_coreason import (
 
 from .support.clock import Clock, LoopClock
 from .support.errors import ExpectedErrors
-from .support.work import calls
+from .support.work import count_calls
 
 
 @agent(description="Knows the weather")
@@ -382,7 +382,7 @@ async def test_an_agent_that_cannot_start_leaves_nothing_behind() -> None:
 
 
 async def test_a_lone_tester_starts_quickly() -> None:
-    with LoopClock(), calls() as made:  # it waits for no time to pass
+    with LoopClock(), count_calls() as made:  # it waits for no time to pass
         async with AgentTester(echo):
             pass
     assert made.total() < 100_000  # some 12,000, and 20,000 the first time; with migrations more than a million

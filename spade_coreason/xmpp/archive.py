@@ -188,7 +188,9 @@ class Archive:
         count_before = self.received_count
         while True:
             try:
-                page = await self._request_page(archive_query, after=position.archive_id, since=oldest, max_messages=self.page_size)
+                page = await self._request_page(
+                    archive_query, after=position.archive_id, since=oldest, max_messages=self.page_size
+                )
             except IqError as error:
                 if error.condition != "item-not-found" or not position.archive_id:
                     raise

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from spade_coreason import AgentDefinition, AgentRequest, Platform, ResponseHandler, SessionHandle, load_settings
 
-from ..support.databases import rows
+from ..support.databases import read_rows
 from ..support.servers.clients import StockClient
 from ..support.servers.postgres import Postgres
 from ..support.servers.server import XmppServer
@@ -41,5 +41,5 @@ async def test_a_conversation_goes_on_after_a_restart(prosody: XmppServer, postg
             async with Platform(settings):
                 answers += [await alice.ask("count", jid) for _ in range(2)]
     assert answers == ["1 0", "2 1", "3 2", "4 3"]
-    assert [row["state"] for row in rows(url, "inbox")] == [2] * 4
+    assert [row["state"] for row in read_rows(url, "inbox")] == [2] * 4
     assert not (tmp_path / "data" / "platform.db").exists()

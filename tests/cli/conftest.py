@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from spade_coreason.cli.app import cli
 
-from ..support.program import Running, running, write_project
+from ..support.program import RunningCommand, run_in_background, write_project
 from ..support.servers import prosody as prosody_server
 from ..support.servers.requirements import require
 
@@ -20,7 +20,7 @@ Invoke = Callable[..., Result]
 
 @pytest.fixture
 def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Invoke]:
-    """Runs a command in this process, in an empty project: `invoke("check", "-c", "some.yaml")`."""
+    """Run a command in this process, in an empty project: `invoke("check", "-c", "some.yaml")`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NO_COLOR", "1")
     root, ours = logging.getLogger(), logging.getLogger("spade_coreason")
@@ -32,18 +32,18 @@ def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Invoke]:
 
 
 @pytest.fixture
-def beside(platform: Running, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> Invoke:
-    """Runs a command in this process, in the directory of a running platform."""
+def invoke_beside_platform(platform: RunningCommand, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> Invoke:
+    """Run a command in this process, in the directory of a running platform."""
     monkeypatch.chdir(platform.cwd)
     return invoke
 
 
 @pytest.fixture(scope="session", params=["prosody", "embedded"])
-def platform(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def platform(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCommand]:
     """`spade-coreason up` with three agents, on a managed Prosody and on the embedded server."""
     if request.param == "prosody":
         require("Prosody", prosody_server.installed())
     project = write_project(tmp_path_factory.mktemp(f"up-{request.param}") / "project", request.param)
-    raised = "moody@localhost: incident"  # some tests ask for it
-    with running("up", cwd=project, until=r"^Ready", may_log=[raised]) as up:
+    raised = "moody@localhost: incident"  # some tests make it raise
+    with run_in_background("up", cwd=project, until=r"^Ready", may_log=[raised]) as up:
         yield up

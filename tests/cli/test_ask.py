@@ -16,28 +16,28 @@ from spade_coreason.cli.account import Account
 from spade_coreason.exceptions import PeerUnavailableError
 from spade_coreason.storage.lock import lock_directory
 
-from ..support.program import COMMAND, MOODY, TIMEOUT_S, Running, call, environment, running
+from ..support.program import COMMAND, MOODY, TIMEOUT_S, RunningCommand, clean_environment, run_command, run_in_background
 from ..support.wait import PATIENCE_S
 from .conftest import Invoke
 
 EMBEDDED = {"SPADE_COREASON_SERVER__MODE": "embedded"}
 
 
-def test_ask_prints_the_answer_and_nothing_else(platform: Running) -> None:
-    done = call("ask", "echo@localhost", "hello there", cwd=platform.cwd)
+def test_ask_prints_the_answer_and_nothing_else(platform: RunningCommand) -> None:
+    done = run_command("ask", "echo@localhost", "hello there", cwd=platform.cwd)
     assert (done.returncode, done.stdout, done.stderr) == (0, "hello there\n", "")
 
 
-def test_a_name_alone_is_enough_and_a_dash_reads_standard_input(beside: Invoke) -> None:
-    done = beside("ask", "echo", "-", stdin="from a pipe\n")
+def test_a_name_alone_is_enough_and_a_dash_reads_standard_input(invoke_beside_platform: Invoke) -> None:
+    done = invoke_beside_platform("ask", "echo", "-", stdin="from a pipe\n")
     assert (done.exit_code, done.stdout, done.stderr) == (0, "from a pipe\n", "")
 
 
-def test_nothing_can_be_asked_but_not_by_mistake(beside: Invoke) -> None:
-    done = beside("ask", "moody", "", "--thread", uuid.uuid4().hex)
+def test_nothing_can_be_asked_but_not_by_mistake(invoke_beside_platform: Invoke) -> None:
+    done = invoke_beside_platform("ask", "moody", "", "--thread", uuid.uuid4().hex)
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.startswith("You said  (")  # and what anybody asked before as this guest
-    done = beside("ask", "moody", "-", stdin="\n")
+    done = invoke_beside_platform("ask", "moody", "-", stdin="\n")
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr == 'error: TEXT: standard input is empty; write a question, or "" to ask nothing\n'
 
@@ -46,24 +46,24 @@ def test_a_question_that_is_not_utf_8_is_one_line_and_2(invoke: Invoke, tmp_path
     line = "error: TEXT: is not UTF-8; convert it before (iconv -t UTF-8)\n"
     piped = invoke("ask", "echo", "-", stdin="grün".encode("latin-1"))
     assert (piped.exit_code, piped.stderr) == (2, line)
-    typed = call("ask", "echo", os.fsdecode("grün".encode("latin-1")), cwd=tmp_path, env={"PYTHONUTF8": "1"})
+    typed = run_command("ask", "echo", os.fsdecode("grün".encode("latin-1")), cwd=tmp_path, env={"PYTHONUTF8": "1"})
     assert (typed.returncode, typed.stderr) == (2, line)
 
 
-def test_chat_leaves_out_a_line_that_is_not_utf_8(beside: Invoke) -> None:
-    done = beside("chat", "echo", stdin=b"before\n\xff\nafter\n")
+def test_chat_leaves_out_a_line_that_is_not_utf_8(invoke_beside_platform: Invoke) -> None:
+    done = invoke_beside_platform("chat", "echo", stdin=b"before\n\xff\nafter\n")
     assert (done.exit_code, done.stdout) == (2, "before\nafter\n")
     assert done.stderr == "error: standard input: is not UTF-8; convert it before (iconv -t UTF-8)\n"
 
 
 @pytest.mark.parametrize("platform", ["prosody"], indirect=True)
 @pytest.mark.parametrize(("encoding", "shown"), [("ascii", "? gr?n ?"), ("latin-1", "? grün ?")])
-def test_what_standard_output_cannot_show_is_replaced(platform: Running, encoding: str, shown: str) -> None:
+def test_what_standard_output_cannot_show_is_replaced(platform: RunningCommand, encoding: str, shown: str) -> None:
     def out(*arguments: str) -> str:
         done = subprocess.run(
             [*COMMAND, *arguments],
             cwd=platform.cwd,
-            env=environment({"PYTHONIOENCODING": encoding}),
+            env=clean_environment({"PYTHONIOENCODING": encoding}),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=PATIENCE_S,
@@ -79,71 +79,71 @@ def test_what_standard_output_cannot_show_is_replaced(platform: Running, encodin
     assert json.loads(out("sessions", "show", thread, "--json"))["history"][0]["input"]["query"] == "☀ grün ☀"
 
 
-def test_json_is_a_line_for_every_event(beside: Invoke) -> None:
-    done = beside("ask", "echo", "one two", "--json")
+def test_json_is_a_line_for_every_event(invoke_beside_platform: Invoke) -> None:
+    done = invoke_beside_platform("ask", "echo", "one two", "--json")
     events = [json.loads(line) for line in done.stdout.splitlines()]
     kinds = [event["type"] for event in events]
     assert kinds == ["block.thought", "stream.start", "stream.chunk", "stream.chunk", "stream.end", "request.completed"]
     assert "".join(event["data"].get("chunk", "") for event in events) == "one two"
 
 
-def test_without_a_thread_it_is_one_conversation_and_with_one_another(beside: Invoke) -> None:
+def test_without_a_thread_it_is_one_conversation_and_with_one_another(invoke_beside_platform: Invoke) -> None:
     first, thread = uuid.uuid4().hex, uuid.uuid4().hex
-    beside("ask", "moody", first)
-    assert f"({first} before)" in beside("ask", "moody", "again").stdout
-    done = beside("ask", "moody", "table", "--thread", thread)
+    invoke_beside_platform("ask", "moody", first)
+    assert f"({first} before)" in invoke_beside_platform("ask", "moody", "again").stdout
+    done = invoke_beside_platform("ask", "moody", "table", "--thread", thread)
     assert done.stdout == "*Weather*\n```\ncity    sun\nBerlin  yes\n```\n"
-    listed = beside("conversations", "--agent", "moody", "--json")
+    listed = invoke_beside_platform("conversations", "--agent", "moody", "--json")
     assert thread in [record["conversation_id"] for record in json.loads(listed.stdout)]
 
 
-def test_an_error_of_the_agent_is_1_and_one_line(beside: Invoke) -> None:
-    done = beside("ask", "moody", "fail")
+def test_an_error_of_the_agent_is_1_and_one_line(invoke_beside_platform: Invoke) -> None:
+    done = invoke_beside_platform("ask", "moody", "fail")
     assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr == "error: moody@localhost reports: I am in a bad mood\n"
 
 
-def test_no_answer_in_time_is_3(beside: Invoke) -> None:
-    done = beside("ask", "moody", "sleep", "--timeout", "0.7", "--thread", uuid.uuid4().hex)
+def test_no_answer_in_time_is_3(invoke_beside_platform: Invoke) -> None:
+    done = invoke_beside_platform("ask", "moody", "sleep", "--timeout", "0.7", "--thread", uuid.uuid4().hex)
     assert (done.exit_code, done.stdout) == (3, "")
     assert done.stderr == "error: moody@localhost did not answer in 0.7 s\n"
 
 
-def test_an_agent_that_is_not_there_is_4_at_once(beside: Invoke) -> None:
-    done = beside("ask", "nobody", "hi")
+def test_an_agent_that_is_not_there_is_4_at_once(invoke_beside_platform: Invoke) -> None:
+    done = invoke_beside_platform("ask", "nobody", "hi")
     assert done.exit_code == 4
     assert done.stderr.startswith("error: nobody@localhost is not there; there are echo@localhost")
 
 
-def test_chat_without_a_terminal_asks_line_by_line(beside: Invoke) -> None:
-    done = beside("chat", "moody", stdin="two\n\nfail\nescape\n/quit\nnever asked\n")
+def test_chat_without_a_terminal_asks_line_by_line(invoke_beside_platform: Invoke) -> None:
+    done = invoke_beside_platform("chat", "moody", stdin="two\n\nfail\nescape\n/quit\nnever asked\n")
     assert done.stdout == "one\n\ntwo three\n[31mred[0m and 5m blinking\n"
     assert done.exit_code == 1
     assert done.stderr == "error: moody@localhost reports: I am in a bad mood\n"
 
 
-def test_what_is_stored_is_shown_beside_the_platform_and_deleted_only_without_it(beside: Invoke) -> None:
-    beside("ask", "notes", "my plane leaves on Friday")
-    shown = beside("sessions", "show", "guest@localhost_notes@localhost")
+def test_what_is_stored_is_shown_beside_the_platform_and_deleted_only_without_it(invoke_beside_platform: Invoke) -> None:
+    invoke_beside_platform("ask", "notes", "my plane leaves on Friday")
+    shown = invoke_beside_platform("sessions", "show", "guest@localhost_notes@localhost")
     assert "▸ my plane leaves on Friday" in shown.stdout
-    remembered = beside("memory", "show", "guest@localhost_notes@localhost")
+    remembered = invoke_beside_platform("memory", "show", "guest@localhost_notes@localhost")
     assert "- my plane leaves on Friday\n" in remembered.stdout
     for what in ("sessions", "memory"):
-        refused = beside(what, "clear", "--agent", "notes", "--all", "--yes")
+        refused = invoke_beside_platform(what, "clear", "--agent", "notes", "--all", "--yes")
         assert refused.exit_code == 2
         assert "stop it first" in refused.stderr
 
 
-def test_a_second_owner_of_the_data_directory_is_told_so(platform: Running, beside: Invoke) -> None:
-    done = beside("up")
+def test_a_second_owner_of_the_data_directory_is_told_so(platform: RunningCommand, invoke_beside_platform: Invoke) -> None:
+    done = invoke_beside_platform("up")
     assert done.exit_code == 2
     owner = f"in use by process {platform.process.pid}; stop it first, or name another data directory"
     assert done.stderr == f"error: config/platform.yaml: data_dir: {platform.cwd / 'data'}: {owner}\n"
 
 
-def test_a_reader_that_goes_away_is_no_error(platform: Running) -> None:
+def test_a_reader_that_goes_away_is_no_error(platform: RunningCommand) -> None:
     with Popen(
-        [*COMMAND, "ask", "echo", "-"], cwd=platform.cwd, env=environment(), stdin=PIPE, stdout=PIPE, stderr=PIPE
+        [*COMMAND, "ask", "echo", "-"], cwd=platform.cwd, env=clean_environment(), stdin=PIPE, stdout=PIPE, stderr=PIPE
     ) as asking:
         assert asking.stdin is not None
         assert asking.stdout is not None
@@ -155,16 +155,16 @@ def test_a_reader_that_goes_away_is_no_error(platform: Running) -> None:
         assert asking.wait(20) == 141
 
 
-def test_what_an_agent_raises_shows_no_traceback_and_nothing_personal(beside: Invoke) -> None:
-    done = beside("ask", "moody", "raise")
+def test_what_an_agent_raises_shows_no_traceback_and_nothing_personal(invoke_beside_platform: Invoke) -> None:
+    done = invoke_beside_platform("ask", "moody", "raise")
     assert done.exit_code == 1
     assert "incident" in done.stderr
     assert "Traceback" not in done.stderr
     assert "a secret of the person" not in done.stderr
 
 
-def test_another_account_is_asked_for_its_password(beside: Invoke) -> None:
-    done = beside("ask", "echo", "hi", "--jid", "alice@localhost")
+def test_another_account_is_asked_for_its_password(invoke_beside_platform: Invoke) -> None:
+    done = invoke_beside_platform("ask", "echo", "hi", "--jid", "alice@localhost")
     assert done.exit_code == 2
     assert "SPADE_COREASON_PASSWORD" in done.stderr
 
@@ -191,8 +191,8 @@ def test_an_agent_that_is_not_there_is_told_from_those_that_are(agents: tuple[st
         Account("guest@localhost", "x", agents=dict.fromkeys(agents, ""), is_complete=True).resolve_jid("nobody")
 
 
-def test_without_a_platform_it_says_how_to_start_one(beside: Invoke) -> None:
-    done = beside("ask", "echo", "hi", "--data", "elsewhere")
+def test_without_a_platform_it_says_how_to_start_one(invoke_beside_platform: Invoke) -> None:
+    done = invoke_beside_platform("ask", "echo", "hi", "--data", "elsewhere")
     assert done.exit_code == 4
     assert "elsewhere); start one (`spade-coreason up`)" in done.stderr
     assert done.stderr.startswith("error: no platform is running on elsewhere (there is no directory ")
@@ -205,18 +205,24 @@ def test_while_a_platform_starts_it_says_so(invoke: Invoke, tmp_path: Path) -> N
     assert (done.exit_code, done.stderr) == (4, said)
 
 
-def test_an_interrupted_ask_takes_its_question_back(platform: Running, beside: Invoke) -> None:
+def test_an_interrupted_ask_takes_its_question_back(platform: RunningCommand, invoke_beside_platform: Invoke) -> None:
     thread = uuid.uuid4().hex
     asking = Popen(
-        [*COMMAND, "ask", "moody", "yawn", "--thread", thread], cwd=platform.cwd, env=environment(), stdout=PIPE, stderr=PIPE
+        [*COMMAND, "ask", "moody", "yawn", "--thread", thread],
+        cwd=platform.cwd,
+        env=clean_environment(),
+        stdout=PIPE,
+        stderr=PIPE,
     )
     assert asking.stdout is not None
     assert asking.stdout.read(5) == b"Well,"
     asking.send_signal(signal.SIGINT)
     assert asking.communicate(timeout=TIMEOUT_S)[1].strip() == b""
     assert asking.returncode == 130
-    assert beside("ask", "moody", "two", "--thread", thread).stdout == "one\n\ntwo three\n"  # it would sleep for an hour
-    assert "yawn" not in beside("sessions", "show", thread).stdout
+    assert (
+        invoke_beside_platform("ask", "moody", "two", "--thread", thread).stdout == "one\n\ntwo three\n"
+    )  # it would sleep for an hour
+    assert "yawn" not in invoke_beside_platform("sessions", "show", thread).stdout
 
 
 def test_the_data_directory_of_the_configuration_is_found_and_that_of_run(tmp_path: Path) -> None:
@@ -225,18 +231,18 @@ def test_the_data_directory_of_the_configuration_is_found_and_that_of_run(tmp_pa
     agents = [{"jid": "echo@localhost", "agent": "spade_coreason.agents.echo:EchoAgent"}]
     configured = json.dumps({"server": {"mode": "embedded"}, "data_dir": "kept", "agents": agents})
     (tmp_path / "config" / "platform.yaml").write_text(configured)
-    with running("up", cwd=tmp_path, until="Ready") as up:
+    with run_in_background("up", cwd=tmp_path, until="Ready") as up:
         assert (tmp_path / "kept" / "run.json").exists()
         assert up.ask("ask", "echo", "hello").stdout == "hello\n"
         assert up.ask("chat", "echo", stdin="hello\n").stdout.endswith("hello\n")
         up.stop()
-    with running("run", "moody:MoodyAgent", cwd=tmp_path, env=EMBEDDED, until="spade-coreason ask") as run:
+    with run_in_background("run", "moody:MoodyAgent", cwd=tmp_path, env=EMBEDDED, until="spade-coreason ask") as run:
         assert "You said hello" in run.ask("ask", "moody", "hello").stdout
         named = run.ask("ask", "-c", "config/platform.yaml", "moody", "hello")
         assert (named.returncode, named.stdout) == (4, "")
         assert named.stderr.startswith("error: no platform is running on kept; ")
         assert "moody@localhost" in run.ask("status").stdout
-    both = call("ask", "-c", "config/nothing.yaml", "--data", "data", "moody", "hello", cwd=tmp_path)
+    both = run_command("ask", "-c", "config/nothing.yaml", "--data", "data", "moody", "hello", cwd=tmp_path)
     assert (both.returncode, both.stderr.count("\n")) == (2, 1)
     assert both.stderr.startswith("error: config/nothing.yaml: there is no such file")
 

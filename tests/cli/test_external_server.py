@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ..support.program import call, running
+from ..support.program import run_command, run_in_background
 from ..support.servers.clients import StockClient
 from ..support.servers.server import XmppServer
 
@@ -34,8 +34,8 @@ async def answer_to(text: str, agent: str, server: XmppServer) -> str:
 @pytest.mark.parametrize("by", ["--password-file", "--password-env", "SPADE_COREASON_PASSWORD"])
 def test_an_agent_runs_on_another_server_and_answers_a_stock_client(prosody: XmppServer, tmp_path: Path, by: str) -> None:
     jid, options, env = login(prosody, tmp_path, by)
-    with running("run", ECHO, *options, cwd=tmp_path, env=env, until="spade-coreason ask") as run:
-        assert run.said.startswith(f"{jid} is online (")
+    with run_in_background("run", ECHO, *options, cwd=tmp_path, env=env, until="spade-coreason ask") as run:
+        assert run.output.startswith(f"{jid} is online (")
         assert asyncio.run(answer_to("hello there", jid, prosody)) == "hello there"
         code, _, err = run.stop()
         assert (code, err.strip()) == (0, "")
@@ -44,7 +44,7 @@ def test_an_agent_runs_on_another_server_and_answers_a_stock_client(prosody: Xmp
 @pytest.mark.parametrize("by", ["--password-file", "SPADE_COREASON_PASSWORD"])
 def test_an_agent_on_another_server_is_asked(prosody: XmppServer, tmp_path: Path, by: str) -> None:
     agent, options, env = login(prosody, tmp_path, "SPADE_COREASON_PASSWORD")
-    with running("run", ECHO, *options, cwd=tmp_path, env=env, until="spade-coreason ask"):
+    with run_in_background("run", ECHO, *options, cwd=tmp_path, env=env, until="spade-coreason ask"):
         _, options, env = login(prosody, tmp_path, by)
-        done = call("ask", agent, "hello there", *options, cwd=tmp_path, env=env)
+        done = run_command("ask", agent, "hello there", *options, cwd=tmp_path, env=env)
         assert (done.returncode, done.stdout, done.stderr) == (0, "hello there\n", "")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ..support.program import environment, running
+from ..support.program import clean_environment, run_in_background
 from ..support.wait import PATIENCE_S
 from .conftest import Invoke
 
@@ -40,7 +40,7 @@ def test_its_test_passes(project: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q"],
         cwd=project,
-        env=environment(),
+        env=clean_environment(),
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -50,8 +50,8 @@ def test_its_test_passes(project: Path) -> None:
 
 
 def test_it_comes_up_and_answers(project: Path) -> None:
-    with running("up", cwd=project, env={"SPADE_COREASON_SERVER__MODE": "embedded"}, until="^Ready") as up:
-        assert "climate@localhost   Knows the weather" in up.said
+    with run_in_background("up", cwd=project, env={"SPADE_COREASON_SERVER__MODE": "embedded"}, until="^Ready") as up:
+        assert "climate@localhost   Knows the weather" in up.output
         assert up.ask("ask", "climate", "Berlin").stdout == "It is sunny in **Berlin**.\n"
         assert up.stop()[0] == 0
 
@@ -68,7 +68,7 @@ def test_with_llm_its_agent_has_a_language_model_and_its_test_needs_none(
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q"],
         cwd="town",
-        env=environment(),
+        env=clean_environment(),
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,

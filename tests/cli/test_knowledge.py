@@ -17,7 +17,7 @@ import pytest
 from spade_coreason.storage.lock import lock_directory
 
 from ..support.model_server import ModelServer
-from ..support.program import COMMAND, environment, running
+from ..support.program import COMMAND, clean_environment, run_in_background
 from .conftest import Invoke
 
 AGENT = "notes@localhost"
@@ -195,7 +195,7 @@ def test_an_agent_that_asks_for_its_knowledge_is_checked_and_runs(invoke: Invoke
     checked = invoke("check", "-c", "platform.yaml")
     assert checked.exit_code == 0, checked.output
     assert "librarian:Librarian" in checked.stdout
-    with running("up", "-c", "platform.yaml", cwd=Path.cwd(), until=r"^Ready"):
+    with run_in_background("up", "-c", "platform.yaml", cwd=Path.cwd(), until=r"^Ready"):
         asked = invoke("ask", "a@localhost", "where is it?")
         assert asked.stdout == "['the key is under the mat']\n", asked.output
         assert [record["document"] for record in json.loads(invoke("knowledge", "list", "a", "--json").stdout)] == ["key"]
@@ -220,7 +220,7 @@ def test_a_platform_that_runs_takes_documents_in_and_gives_them_back(invoke: Inv
         return invoke("ask", "a@localhost", "When is money reimbursed?", "--thread", str(next(threads))).stdout
 
     errors = ["what was asked of what agents know could not be done: TypeError"]  # by the command of another version
-    with running("up", cwd=Path.cwd(), until=r"^Ready", errors=errors) as platform:
+    with run_in_background("up", cwd=Path.cwd(), until=r"^Ready", errors=errors) as platform:
         assert "Subscriptions" not in recalled()
         done = invoke("knowledge", "add", "a", "docs")
         assert (done.exit_code, done.stdout) == (1, "a@localhost: 4 documents: 3 new, 1 failed.\n")
@@ -254,7 +254,7 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(invoke: Invoke, docs: Path
     Path("p.yaml").write_text(f"agents: [{{jid: {AGENT}, agent: 'a:B'}}]\n{knowledge}\n")
     good = json.dumps({"data": [{"index": 0, "embedding": [1.0] * server.dimension}]})
     server.failures = [good, None]  # the second one is never answered
-    adding = subprocess.Popen([*COMMAND, "knowledge", "add", AGENT, "docs", "-c", "p.yaml"], env=environment())
+    adding = subprocess.Popen([*COMMAND, "knowledge", "add", AGENT, "docs", "-c", "p.yaml"], env=clean_environment())
     try:
         while len(server.asked) < 2:
             assert adding.poll() is None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ..support.program import MOODY, TIMEOUT_S, call, environment, running, write_project
+from ..support.program import MOODY, TIMEOUT_S, clean_environment, run_command, run_in_background, write_project
 from ..support.servers import prosody as prosody_server
 from ..support.servers.requirements import require
 from ..support.terminal import Terminal
@@ -37,10 +37,10 @@ def mode(request: pytest.FixtureRequest) -> dict[str, str]:
 
 def test_run_says_how_to_ask_and_stops_with_0(tmp_path: Path, mode: dict[str, str]) -> None:
     (tmp_path / "weather.py").write_text(WEATHER)
-    with running("run", "weather:weather", cwd=tmp_path, env=mode, until=r'"Hello"\n') as run:
+    with run_in_background("run", "weather:weather", cwd=tmp_path, env=mode, until=r'"Hello"\n') as run:
         kind = mode["SPADE_COREASON_SERVER__MODE"]
         said = rf"weather@localhost is online \({kind} server, 127\.0\.0\.1:\d+\)\.\nAsk it from another terminal:\n  "
-        assert re.match(said + 'spade-coreason ask weather@localhost "Hello"\n', run.said)
+        assert re.match(said + 'spade-coreason ask weather@localhost "Hello"\n', run.output)
         assert run.ask("ask", "weather@localhost", "Berlin").stdout == "It is sunny in **Berlin**.\n"
         code, out, err = run.stop()
         assert (code, out.lstrip()) == (0, STOPPED)
@@ -50,7 +50,9 @@ def test_run_says_how_to_ask_and_stops_with_0(tmp_path: Path, mode: dict[str, st
 def test_run_shows_what_an_exception_says(tmp_path: Path) -> None:
     (tmp_path / "moody.py").write_text(MOODY)
     env = {"SPADE_COREASON_SERVER__MODE": "embedded"}
-    with running("run", "moody:MoodyAgent", cwd=tmp_path, env=env, until="Hello", errors=["ValueError: a secret"]) as run:
+    with run_in_background(
+        "run", "moody:MoodyAgent", cwd=tmp_path, env=env, until="Hello", errors=["ValueError: a secret"]
+    ) as run:
         assert run.ask("ask", "moody@localhost", "raise").returncode == 1
         _, _, err = run.stop()
         [line] = [line for line in err.splitlines() if "incident" in line]
@@ -63,9 +65,9 @@ def test_sigterm_stops_with_0_too_and_the_run_file_is_gone(tmp_path: Path) -> No
     command = ("run", "moody:MoodyAgent", "--option", "patience_s=0.5", "--jid", "grump@localhost", "--data", "d")
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "run.json.part").touch(0o644)  # a crash may leave one, and others may have touched it
-    with running(*command, cwd=tmp_path, env=env, until="spade-coreason ask") as run:
+    with run_in_background(*command, cwd=tmp_path, env=env, until="spade-coreason ask") as run:
         assert (tmp_path / "d" / "run.json").stat().st_mode & 0o777 == 0o600
-        assert run.said.splitlines()[-1].endswith("--data d")
+        assert run.output.splitlines()[-1].endswith("--data d")
         code, out, _ = run.stop(signal.SIGTERM)
         assert (code, out.lstrip()) == (0, STOPPED)
     assert not (tmp_path / "d" / "run.json").exists()
@@ -90,7 +92,7 @@ class Clingy:
 """
     )
     errors = ["shutdown() of Clingy failed"]
-    with running("run", "clingy:Clingy", cwd=tmp_path, until="is online", errors=errors) as run:
+    with run_in_background("run", "clingy:Clingy", cwd=tmp_path, until="is online", errors=errors) as run:
         assert run.ask("ask", "clingy", "hi").stdout == "begun\n"
         code, _, said = run.stop(signal.SIGTERM)
     assert code == 0
@@ -101,7 +103,7 @@ class Clingy:
 def test_a_second_interrupt_stops_at_once(tmp_path: Path) -> None:
     (tmp_path / "moody.py").write_text(MOODY)
     env = {"SPADE_COREASON_SERVER__MODE": "embedded", "SPADE_COREASON_LIMITS__GRACE_S": "60"}
-    with running("run", "moody:MoodyAgent", cwd=tmp_path, env=env, until="spade-coreason ask") as run:
+    with run_in_background("run", "moody:MoodyAgent", cwd=tmp_path, env=env, until="spade-coreason ask") as run:
         assert run.ask("ask", "moody", "sleep", "--timeout", "0.5").returncode == 3  # it sleeps for an hour
         run.process.send_signal(signal.SIGINT)
         run.wait_for("Stopping")
@@ -111,7 +113,7 @@ def test_a_second_interrupt_stops_at_once(tmp_path: Path) -> None:
 
 
 def test_the_demo_by_itself_streams_remembers_relays_and_restarts(tmp_path: Path, mode: dict[str, str]) -> None:
-    done = call("demo", cwd=tmp_path, env=mode, timeout_s=90)
+    done = run_command("demo", cwd=tmp_path, env=mode, timeout_s=90)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("✓ right") == 8
     assert "in 8 pieces" in done.stdout
@@ -124,7 +126,7 @@ def test_the_demo_by_itself_streams_remembers_relays_and_restarts(tmp_path: Path
 
 def test_the_demo_leaves_the_assistant_out_where_openai_is_not_installed(tmp_path: Path) -> None:
     program = "import sys; sys.modules['openai'] = None; from spade_coreason.cli import main; main()"
-    env = environment({"SPADE_COREASON_SERVER__MODE": "embedded"})
+    env = clean_environment({"SPADE_COREASON_SERVER__MODE": "embedded"})
     done = subprocess.run(
         [sys.executable, "-c", program, "demo"],
         cwd=tmp_path,
@@ -159,7 +161,7 @@ def test_the_demo_uses_the_language_model_of_the_environment(tmp_path: Path) -> 
 
 
 def test_sigterm_ends_the_demo_without_a_traceback(tmp_path: Path) -> None:
-    with running("demo", cwd=tmp_path, env={"SPADE_COREASON_SERVER__MODE": "embedded"}, until="echo ▸ ") as demo:
+    with run_in_background("demo", cwd=tmp_path, env={"SPADE_COREASON_SERVER__MODE": "embedded"}, until="echo ▸ ") as demo:
         code, _, err = demo.stop(signal.SIGTERM)
     assert (code, err) == (130, "")
     assert not (tmp_path / "data" / "run.json").exists()
@@ -172,7 +174,7 @@ def test_the_demo_ends_with_1_if_an_answer_is_wrong(tmp_path: Path) -> None:
         for name in ("echo", "notes", "relay", "assistant")
     ]
     (tmp_path / "config" / "demo.yaml").write_text("server: {mode: embedded}\nagents:\n" + "\n".join(agents))
-    done = call("demo", cwd=tmp_path, timeout_s=90)
+    done = run_command("demo", cwd=tmp_path, timeout_s=90)
     assert done.returncode == 1
     assert "✗ wrong" in done.stdout
     assert "of 6 answers were right" in done.stdout  # another agent of the name assistant is none with a language model
@@ -210,7 +212,7 @@ def test_without_a_server_it_is_the_server_that_one_waits_for(tmp_path: Path) ->
     require("Prosody", prosody_server.installed())
     project = write_project(tmp_path / "project", "prosody")
     with (
-        running("up", cwd=project, until=r"^Ready") as up,
+        run_in_background("up", cwd=project, until=r"^Ready") as up,
         closing(Terminal("chat", "echo", cwd=project)) as terminal,
     ):
         terminal.until("echo ▸")

@@ -23,15 +23,15 @@ from spade_coreason.storage.lock import lock_directory
 
 from ..support.errors import ExpectedErrors
 from ..support.hosting import PROJECT, Tunnel
-from ..support.program import MOODY, Running, running
+from ..support.program import MOODY, RunningCommand, run_in_background
 from ..support.servers.clients import StockClient
 from ..support.servers.server import XmppServer
 from ..support.wait import PATIENCE_S, eventually
 from .conftest import Invoke
 
 
-def test_it_shows_every_agent_of_a_running_platform(platform: Running, beside: Invoke) -> None:
-    shown = beside("status")
+def test_it_shows_every_agent_of_a_running_platform(platform: RunningCommand, invoke_beside_platform: Invoke) -> None:
+    shown = invoke_beside_platform("status")
     lines = shown.stdout.splitlines()
     assert shown.exit_code == 0
     assert lines[0].startswith("XMPP server   ")
@@ -41,15 +41,15 @@ def test_it_shows_every_agent_of_a_running_platform(platform: Running, beside: I
         [f"{name}@localhost", "online"] for name in ("echo", "moody", "notes")
     ]
     assert lines[5] == f"3 of 3 agents online, process {platform.process.pid}"
-    before = _echo(beside)["conversations"]  # the platform is that of other tests too
-    answers = _echo(beside)["recent"]["answers"]
-    beside("ask", "echo", "hello", "--thread", "one more")
-    echo = _echo(beside)
+    before = _echo(invoke_beside_platform)["conversations"]  # the platform is that of other tests too
+    answers = _echo(invoke_beside_platform)["recent"]["answers"]
+    invoke_beside_platform("ask", "echo", "hello", "--thread", "one more")
+    echo = _echo(invoke_beside_platform)
     assert echo["conversations_kept"] >= echo["conversations"]
     assert echo["recent"]["answers"] == answers + 1
     assert 0 < echo["recent"]["p50_ms"] <= echo["recent"]["p99_ms"] < 60_000
     assert echo["recent"]["errors"] == 0
-    [row] = [line for line in beside("status").stdout.splitlines() if line.startswith("echo@localhost ")]
+    [row] = [line for line in invoke_beside_platform("status").stdout.splitlines() if line.startswith("echo@localhost ")]
     assert f" {echo['conversations_kept']} ({echo['conversations']} active) " in row
     assert row.split()[-1] == "0"
     assert (echo["state"], echo["conversations"], echo["in_flight"], echo["rooms"]) == ("online", before + 1, 0, {})
@@ -58,20 +58,20 @@ def test_it_shows_every_agent_of_a_running_platform(platform: Running, beside: I
     assert socket.stat().st_mode & 0o777 == 0o600
 
 
-def test_it_shows_what_failed_last(platform: Running, beside: Invoke) -> None:
+def test_it_shows_what_failed_last(platform: RunningCommand, invoke_beside_platform: Invoke) -> None:
     found = None
     for mood, told in (("fail", "it reported an error"), ("raise", r"ValueError \(incident ([0-9a-f]{8})\)")):
-        asked = beside("ask", "moody", mood)
+        asked = invoke_beside_platform("ask", "moody", mood)
         assert asked.exit_code == 1
-        [row] = [line for line in beside("status").stdout.splitlines() if line.startswith("moody@localhost ")]
+        [row] = [line for line in invoke_beside_platform("status").stdout.splitlines() if line.startswith("moody@localhost ")]
         found = re.search(rf" [1-9]\d* \(last: {told}\)$", row)
         assert found is not None, row
     assert found is not None
     assert found[1] in asked.stderr
 
 
-def _echo(beside: Invoke) -> dict[str, Any]:
-    agents: list[dict[str, Any]] = json.loads(beside("status", "--json").stdout)["agents"]
+def _echo(invoke_beside_platform: Invoke) -> dict[str, Any]:
+    agents: list[dict[str, Any]] = json.loads(invoke_beside_platform("status", "--json").stdout)["agents"]
     return next(agent for agent in agents if agent["jid"] == "echo@localhost")
 
 
@@ -101,7 +101,7 @@ def test_of_one_that_was_killed_it_says_that_none_runs(tmp_path: Path) -> None:
     (tmp_path / "moody.py").write_text(MOODY)
     command = ("run", "moody:MoodyAgent")
     env = {"SPADE_COREASON_SERVER__MODE": "embedded"}
-    with running(*command, cwd=tmp_path, env=env, until="spade-coreason ask") as run:
+    with run_in_background(*command, cwd=tmp_path, env=env, until="spade-coreason ask") as run:
         assert read_status(tmp_path / "data") is not None
         run.process.send_signal(signal.SIGSTOP)
         with pytest.raises(ServerError, match="something blocks its event loop"):
@@ -112,7 +112,7 @@ def test_of_one_that_was_killed_it_says_that_none_runs(tmp_path: Path) -> None:
         killed = run.ask("status")
         assert (killed.returncode, killed.stdout) == (4, "")
         assert killed.stderr.startswith("error: no platform is running on data;")
-    with running(*command, cwd=tmp_path, env=env, until="spade-coreason ask") as run:
+    with run_in_background(*command, cwd=tmp_path, env=env, until="spade-coreason ask") as run:
         assert read_status(tmp_path / "data") is not None
         assert run.stop(signal.SIGTERM)[0] == 0
     assert not (tmp_path / "data" / "status.sock").exists()

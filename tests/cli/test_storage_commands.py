@@ -10,8 +10,8 @@ from spade_coreason.storage import open_database, schema
 from spade_coreason.storage.lock import lock_directory
 from spade_coreason.storage.repository import AgentRepository
 
-from ..support.databases import SQLITE, downgrade, everything, execute
-from ..support.records import AGENT, conversation, received, turn
+from ..support.databases import SQLITE, downgrade, execute, read_all_tables
+from ..support.records import AGENT, new_conversation, receive_request, store_turn
 from ..support.servers.postgres import Postgres
 from .conftest import Invoke
 
@@ -20,9 +20,9 @@ def filled(url: str) -> None:
     async def fill() -> None:
         database = await open_database(url, "off")
         store = AgentRepository(database, AGENT)
-        row = await turn(store, conversation(store), answer='["<message/>"]')
-        await turn(store, row)
-        await received(store)
+        row = await store_turn(store, new_conversation(store), answer='["<message/>"]')
+        await store_turn(store, row)
+        await receive_request(store)
         await database.close()
 
     asyncio.run(fill())
@@ -55,13 +55,13 @@ def test_a_backup_is_made_beside_a_running_platform_and_restored_where_none_runs
     assert restored.exit_code == 0, restored.output
     rows = {table: count for table, count in json.loads(restored.stdout)["rows"].items() if count}
     assert rows == {"conversations": 1, "inbox": 3, "interactions": 2}
-    assert everything(f"{SQLITE}{new}/platform.db") == everything(url)
+    assert read_all_tables(f"{SQLITE}{new}/platform.db") == read_all_tables(url)
     # To another kind of database, by the configuration.
     elsewhere = postgres.url()
     (tmp_path / "p.yaml").write_text(f"data_dir: {tmp_path}/moved\nstorage: {{url: '{elsewhere}'}}")
     moved = invoke("storage", "restore", backup, "-c", str(tmp_path / "p.yaml"))
     assert moved.exit_code == 0, moved.output
-    assert everything(elsewhere) == everything(url)
+    assert read_all_tables(elsewhere) == read_all_tables(url)
     assert json.loads(invoke("conversations", "--json", "-c", str(tmp_path / "p.yaml"), "--agent", AGENT).stdout) == json.loads(
         invoke("conversations", "--json", "--data", str(data), "--agent", AGENT).stdout
     )

@@ -26,8 +26,8 @@ from spade_coreason.storage.lock import lock_directory
 from spade_coreason.storage.records import StoredConversation, TurnRecord, Variable
 from spade_coreason.storage.repository import AgentRepository
 
-from ..support.program import COMMAND, environment
-from ..support.records import conversation
+from ..support.program import COMMAND, clean_environment
+from ..support.records import new_conversation
 from ..support.servers.postgres import Postgres
 from ..support.wait import PATIENCE_S
 from .conftest import Invoke
@@ -115,7 +115,7 @@ def test_a_narrow_terminal_breaks_no_id(stored: Path, kind: str) -> None:
     main, side = pty.openpty()
     termios.tcsetwinsize(side, (24, 40))
     for arguments in (["sessions", "list"], ["memory", "list"], ["conversations"]):
-        env = environment({"TERM": kind})
+        env = clean_environment({"TERM": kind})
         subprocess.run([*COMMAND, *arguments], cwd=stored.parent, env=env, stdout=side, timeout=PATIENCE_S, check=True)
         lines = os.read(main, 65536).decode().splitlines()
         assert len(lines) == 4
@@ -253,7 +253,7 @@ def test_a_shell_completes_conversations_of_the_configuration(
         database = await open_database(url, "off")
         for name in ("holiday", "holi%", "work"):
             store = AgentRepository(database, AGENT)
-            await store.save_conversation(conversation(store, name))
+            await store.save_conversation(new_conversation(store, name))
         await database.close()
 
     asyncio.run(fill())

@@ -11,7 +11,7 @@ from click.testing import Result
 
 from spade_coreason.storage.lock import lock_database
 
-from ..support.program import call
+from ..support.program import run_command
 from ..support.servers import prosody as prosody_server
 from ..support.servers.requirements import require
 from ..support.servers.server import XmppServer
@@ -329,9 +329,9 @@ def test_a_literal_password_works_with_one_warning(invoke: Invoke, prosody: Xmpp
 
 
 def test_the_program_shows_no_traceback_and_with_vv_does(tmp_path: Path) -> None:
-    done = call("up", cwd=tmp_path)
+    done = run_command("up", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-    verbose = call("-vv", "up", cwd=tmp_path)
+    verbose = run_command("-vv", "up", cwd=tmp_path)
     assert verbose.returncode == 2
     assert "Traceback" in verbose.stderr

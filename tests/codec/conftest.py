@@ -1,4 +1,4 @@
-"""SPADE's own messages, to read ours with and to be read."""
+"""SPADE's message classes, to parse our stanzas and to build its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def spades() -> Any:
+def spade_classes() -> Any:
     """`Message` and `Template` of SPADE, and `Stanza`, the message of slixmpp under them."""
     from slixmpp import Message as Stanza
     from spade.message import Message

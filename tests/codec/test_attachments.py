@@ -7,7 +7,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 import pytest
 
-from ..support.foreign_stanzas import person
+from ..support.foreign_stanzas import person_request
 
 PICTURE = "https://example.org/f/a%20picture.png?token=1"
 
@@ -43,7 +43,7 @@ def sims(*urls: str, **said: str) -> str:
 
 def attached(*inner: str, text: str = "look") -> list[dict[str, Any]]:
     """What a person's message links to."""
-    found: list[dict[str, Any]] = person(text, inner="".join(inner)).payload.get("attachments", [])
+    found: list[dict[str, Any]] = person_request(text, inner="".join(inner)).payload.get("attachments", [])
     return found
 
 
@@ -72,13 +72,13 @@ def test_several_files_come_in_the_order_of_the_message_and_at_most_twenty() -> 
 
 
 def test_a_text_that_is_the_link_stays_the_query() -> None:
-    payload = person(PICTURE, inner=oob(PICTURE)).payload
+    payload = person_request(PICTURE, inner=oob(PICTURE)).payload
     assert payload["query"] == PICTURE
     assert payload["attachments"][0]["url"] == PICTURE
 
 
 def test_a_link_in_the_text_alone_is_no_file() -> None:
-    assert "attachments" not in person(f"see {PICTURE}").payload
+    assert "attachments" not in person_request(f"see {PICTURE}").payload
 
 
 def test_the_first_source_that_is_a_link_counts() -> None:
@@ -137,7 +137,7 @@ def test_an_encrypted_source_is_no_link() -> None:
     ],
 )
 def test_what_links_to_nothing_is_passed_over(inner: str) -> None:
-    assert person("hi", inner=inner).payload == {"query": "hi"}
+    assert person_request("hi", inner=inner).payload == {"query": "hi"}
 
 
 @pytest.mark.parametrize(

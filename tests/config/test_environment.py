@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ..support.configurations import ECHO, agents, load, mistake
+from ..support.configurations import ECHO, agents_section, config_error, load_config
 
 
 def test_variables_override_the_file(project: Path) -> None:
-    settings = load(
+    settings = load_config(
         project,
         "server: {port: 1, tls: {verify: true}}\nlimits: {queue: 2}",
         SPADE_COREASON_SERVER__PORT="5223",
@@ -29,10 +29,12 @@ def test_variables_override_the_file(project: Path) -> None:
 
 
 def test_variables_are_put_in_everywhere(project: Path) -> None:
-    settings = load(
+    settings = load_config(
         project,
         "server: {port: '${PORT}', mode: '${MODE:-prosody}'}\nlimits: {queue: '${EMPTY:-5}'}\n"
-        + agents(ECHO + ", options: {a: {b: ['${WORD} and ${WORD}', '$${WORD}', '$WORD', 'costs 5$']}, c: '${NONE:-}'}"),
+        + agents_section(
+            ECHO + ", options: {a: {b: ['${WORD} and ${WORD}', '$${WORD}', '$WORD', 'costs 5$']}, c: '${NONE:-}'}"
+        ),
         PORT="5300",
         WORD="tea",
         EMPTY="",
@@ -58,4 +60,4 @@ def test_variables_are_put_in_everywhere(project: Path) -> None:
     ],
 )
 def test_a_mistake_in_the_environment_names_the_variable(project: Path, variable: str, value: str, line: str) -> None:
-    assert mistake(project, "", **{f"SPADE_COREASON_{variable}": value}).startswith(line)
+    assert config_error(project, "", **{f"SPADE_COREASON_{variable}": value}).startswith(line)

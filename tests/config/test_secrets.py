@@ -9,11 +9,13 @@ import pytest
 from spade_coreason.config.loader import load_settings
 from spade_coreason.exceptions import ConfigError
 
-from ..support.configurations import ECHO, agents, load, mistake
+from ..support.configurations import ECHO, agents_section, config_error, load_config
 
 
 def test_the_password_of_the_database_is_in_no_text(project: Path) -> None:
-    settings = load(project, "storage: {url: 'postgresql+asyncpg://me:${DB_PASSWORD}@h:5433/d'}", DB_PASSWORD="s%2Fcr%40t")
+    settings = load_config(
+        project, "storage: {url: 'postgresql+asyncpg://me:${DB_PASSWORD}@h:5433/d'}", DB_PASSWORD="s%2Fcr%40t"
+    )
     assert settings.storage.url == "postgresql+asyncpg://me:s%2Fcr%40t@h:5433/d"
     for text in (repr(settings), str(settings), settings.model_dump_json()):
         assert "s%2Fcr" not in text
@@ -22,7 +24,7 @@ def test_the_password_of_the_database_is_in_no_text(project: Path) -> None:
 def test_a_literal_password_works_with_one_warning(project: Path) -> None:
     external = "server: {mode: external, domain: example.org}\n"
     one = "jid: a@example.org, agent: 'a:B', password: hunter2"
-    settings = load(project, external + agents(one, one.replace("a@", "b@")))
+    settings = load_config(project, external + agents_section(one, one.replace("a@", "b@")))
     assert settings.agents[1].password is not None
     assert settings.agents[1].password.get_secret_value() == "hunter2"
     (warning,) = settings.warnings
@@ -32,18 +34,18 @@ def test_a_literal_password_works_with_one_warning(project: Path) -> None:
 
 def test_a_password_file_is_read(project: Path) -> None:
     (project / "secret").write_text("hunter2\n")
-    settings = load(project, agents(ECHO + ", password_file: secret"))
+    settings = load_config(project, agents_section(ECHO + ", password_file: secret"))
     assert settings.agents[0].password is not None
     assert settings.agents[0].password.get_secret_value() == "hunter2"
     assert settings.warnings == ()
     for content in ("", "\n", "one\ntwo\n"):
         (project / "secret").write_text(content)
-        assert "must hold the password in one line" in mistake(project, agents(ECHO + ", password_file: secret"))
+        assert "must hold the password in one line" in config_error(project, agents_section(ECHO + ", password_file: secret"))
 
 
 def test_where_nobody_logs_in_no_secret_of_an_agent_is_needed(project: Path) -> None:
     external = "server: {mode: external, domain: example.org}\n"
-    text = external + agents(
+    text = external + agents_section(
         "jid: a@example.org, agent: 'a:B', password: '${NOT_SET}', options: {key: '${NEITHER}'}",
         "jid: b@example.org, agent: 'a:B', password_file: not-there",
         "jid: c@example.org, agent: 'a:B'",
@@ -57,8 +59,8 @@ def test_where_nobody_logs_in_no_secret_of_an_agent_is_needed(project: Path) -> 
 
 
 def test_no_secret_is_in_any_text_of_the_settings(project: Path) -> None:
-    text = agents(ECHO + ", password: '${SECRET}', options: {api_key: '${SECRET}', nested: {key: '${SECRET}'}}")
-    settings = load(project, text, SECRET="hunter2")
+    text = agents_section(ECHO + ", password: '${SECRET}', options: {api_key: '${SECRET}', nested: {key: '${SECRET}'}}")
+    settings = load_config(project, text, SECRET="hunter2")
     assert settings.agents[0].options["api_key"] == "hunter2"
     for shown in (repr(settings), str(settings), repr(settings.model_dump()), settings.model_dump_json()):
         assert "hunter2" not in shown
@@ -68,23 +70,23 @@ def test_no_secret_is_in_any_text_of_the_settings(project: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        agents(ECHO + ", password: {a: '${SECRET}'}"),
-        agents(ECHO + ", options: '${SECRET}'"),
+        agents_section(ECHO + ", password: {a: '${SECRET}'}"),
+        agents_section(ECHO + ", options: '${SECRET}'"),
         "server: {port: '${SECRET}'}",
         "server: {mode: '${SECRET}'}",
         "storage: {url: '${SECRET}'}",
     ],
 )
 def test_no_mistake_shows_what_a_variable_holds(project: Path, text: str) -> None:
-    assert "hunter2" not in mistake(project, text, SECRET="hunter2")
+    assert "hunter2" not in config_error(project, text, SECRET="hunter2")
 
 
 def test_unverified_certificates_are_a_warning(project: Path) -> None:
     text = "server: {mode: external, domain: example.org, tls: {verify: false}}"
-    (warning,) = load(project, text).warnings
+    (warning,) = load_config(project, text).warnings
     assert warning.startswith("config/platform.yaml: server.tls.verify: is off")
 
 
 def test_the_domain_of_an_external_server_is_that_of_its_agents(project: Path) -> None:
-    text = agents("jid: a@example.org, agent: 'a:B', password: '${P}'")
-    assert load(project, "server: {mode: external}\n" + text, P="x").server.domain == "example.org"
+    text = agents_section("jid: a@example.org, agent: 'a:B', password: '${P}'")
+    assert load_config(project, "server: {mode: external}\n" + text, P="x").server.domain == "example.org"

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from spade_coreason.config.loader import load_settings
 from spade_coreason.config.settings import AgentSettings, RoomSettings, Settings, keys_of, section_of
 
-from ..support.configurations import ECHO, agents, load, mistake
+from ..support.configurations import ECHO, agents_section, config_error, load_config
 
 ROOT = Path(__file__).parent.parent.parent
 CONFIG = ROOT / "config"
@@ -24,7 +24,7 @@ CONFIG = ROOT / "config"
 
 def test_the_documented_shape(project: Path) -> None:
     (project / "ca.pem").write_text("")
-    settings = load(
+    settings = load_config(
         project,
         """
         server: {mode: external, domain: example.org, host: 127.0.0.1, port: 5222, tls: {verify: true, ca_file: ca.pem}}
@@ -112,14 +112,16 @@ def test_demo_yaml_names_the_agents_of_the_demonstration() -> None:
 
 def test_an_empty_file_and_sections_without_content_are_defaults(project: Path) -> None:
     default = load_settings(None, project, {}).model_dump()
-    assert load(project, "").model_dump() == default
-    assert load(project, "# nothing\n").model_dump() == default
-    assert load(project, "server:\nlimits:\n  # all commented out\nconversation: {cooldown_s: }\n").model_dump() == default
+    assert load_config(project, "").model_dump() == default
+    assert load_config(project, "# nothing\n").model_dump() == default
+    assert (
+        load_config(project, "server:\nlimits:\n  # all commented out\nconversation: {cooldown_s: }\n").model_dump() == default
+    )
 
 
 def test_toml_says_the_same_as_yaml(project: Path) -> None:
-    by_yaml = load(project, f"server: {{mode: prosody, port: 5300}}\n{agents(ECHO + ', options: {delay_s: 1}')}")
-    by_toml = load(
+    by_yaml = load_config(project, f"server: {{mode: prosody, port: 5300}}\n{agents_section(ECHO + ', options: {delay_s: 1}')}")
+    by_toml = load_config(
         project,
         """
         [server]
@@ -136,7 +138,7 @@ def test_toml_says_the_same_as_yaml(project: Path) -> None:
 
 
 def test_settings_cannot_be_changed(project: Path) -> None:
-    settings = load(project, agents(ECHO))
+    settings = load_config(project, agents_section(ECHO))
     with pytest.raises(ValidationError, match="frozen"):
         settings.server.port = 1  # type: ignore[misc]  # the point of the test
     with pytest.raises(TypeError):
@@ -144,10 +146,10 @@ def test_settings_cannot_be_changed(project: Path) -> None:
 
 
 def test_an_agent_may_have_rules_of_its_own(project: Path) -> None:
-    settings = load(
+    settings = load_config(
         project,
         "conversation: {cooldown_s: 7, timeout_s: 8}\naccess: {allow: [example.org]}\n"
-        + agents(
+        + agents_section(
             ECHO + ", conversation: {timeout_s: 9, lifecycle: on_demand}, access: {allow: ['*']}",
             'jid: plain@localhost, agent: "a:B"',
         ),
@@ -169,31 +171,33 @@ def test_paths_count_from_the_project_wherever_the_file_lies(project: Path, tmp_
 
 
 def test_what_is_kept_is_in_the_data_directory_unless_it_is_named(project: Path) -> None:
-    settings = load(project, "data_dir: var\nstorage: {durability: normal}")
+    settings = load_config(project, "data_dir: var\nstorage: {durability: normal}")
     assert settings.storage.url == f"sqlite+aiosqlite:///{project}/var/platform.db"
     assert settings.storage.memory_dir == project / "var" / "memory"
-    settings = load(project, "storage: {memory_dir: m}", SPADE_COREASON_DATA_DIR="/srv/data")
+    settings = load_config(project, "storage: {memory_dir: m}", SPADE_COREASON_DATA_DIR="/srv/data")
     assert settings.data_dir == Path("/srv/data")
     assert settings.storage.url == "sqlite+aiosqlite:////srv/data/platform.db"
     assert settings.storage.memory_dir == project / "m"
 
 
 def test_a_file_is_shown_as_a_person_would_write_it(project: Path) -> None:
-    assert load(project, "").place("agents[0].agent") == "config/platform.yaml: agents[0].agent"
+    assert load_config(project, "").place("agents[0].agent") == "config/platform.yaml: agents[0].agent"
     assert load_settings(project / "config" / "platform.yaml", project, {}).place("x") == "config/platform.yaml: x"
     assert load_settings(None, project, {}).place("server.port") == "server.port"
 
 
 def test_an_agent_joins_the_rooms_of_its_configuration_and_is_invited_into_no_other(project: Path) -> None:
-    settings = load(project, agents(ECHO + ", rooms: [{jid: Room@Muc.localhost, nick: Echo}]"))
+    settings = load_config(project, agents_section(ECHO + ", rooms: [{jid: Room@Muc.localhost, nick: Echo}]"))
     room = settings.agents[0].rooms[0]
     assert (room.jid, room.nick, room.answers, room.agent_turns) == ("room@muc.localhost", "Echo", "mention", 6)
     assert settings.access_of(settings.agents[0]).rooms == ()
 
 
 def test_who_may_invite_is_set_beside_who_may_ask(project: Path) -> None:
-    text = "access: {allow: [example.org], rooms: [muc.localhost]}\n" + agents(ECHO + ", access: {rooms: [r@muc.localhost]}")
-    access = load(project, text)
+    text = "access: {allow: [example.org], rooms: [muc.localhost]}\n" + agents_section(
+        ECHO + ", access: {rooms: [r@muc.localhost]}"
+    )
+    access = load_config(project, text)
     own = access.access_of(access.agents[0])
     assert (own.allow, own.rooms) == (("example.org",), ("r@muc.localhost",))
 
@@ -208,12 +212,12 @@ def test_who_may_invite_is_set_beside_who_may_ask(project: Path) -> None:
     ],
 )
 def test_a_room_that_cannot_be_joined_is_a_mistake(project: Path, room: str, problem: str) -> None:
-    assert problem in mistake(project, agents(ECHO + f", rooms: [{{{room}}}]"))
+    assert problem in config_error(project, agents_section(ECHO + f", rooms: [{{{room}}}]"))
 
 
 def test_a_room_is_named_once(project: Path) -> None:
-    assert "agents[0].rooms[1].jid" in mistake(
-        project, agents(ECHO + ", rooms: [{jid: r@muc.localhost}, {jid: R@muc.localhost}]")
+    assert "agents[0].rooms[1].jid" in config_error(
+        project, agents_section(ECHO + ", rooms: [{jid: r@muc.localhost}, {jid: R@muc.localhost}]")
     )
 
 
@@ -223,7 +227,7 @@ def test_reading_settings_imports_neither_spade_nor_a_database() -> None:
 
 
 def test_warnings_and_origin_stay_with_a_copy(project: Path) -> None:
-    settings = load(project, agents(ECHO + ", password: literal"))
+    settings = load_config(project, agents_section(ECHO + ", password: literal"))
     copy = settings.model_copy(update={"agents": ()})
     assert copy.warnings == settings.warnings
     assert copy.place("x") == settings.place("x")

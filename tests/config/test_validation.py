@@ -9,21 +9,24 @@ import pytest
 from spade_coreason.config.loader import load_settings
 from spade_coreason.exceptions import ConfigError
 
-from ..support.configurations import ECHO, agents, load, mistake
+from ..support.configurations import ECHO, agents_section, config_error, load_config
 
 PREFIX = "config/platform.yaml: "
 MISTAKES = [
     (
-        agents(ECHO, 'jid: a@localhost, agent: "a:B"', 'jdi: b@localhost, agent: "a:B"'),
+        agents_section(ECHO, 'jid: a@localhost, agent: "a:B"', 'jdi: b@localhost, agent: "a:B"'),
         'agents[2].jdi: unknown key; did you mean "jid"?',
     ),
     ("sever: {port: 1}", 'sever: unknown key; did you mean "server"?'),
     ("port: 5222", 'port: unknown key here; did you mean "server.port"?'),
     (
-        agents(ECHO + ", max_interactions: 3"),
+        agents_section(ECHO + ", max_interactions: 3"),
         'agents[0].max_interactions: unknown key here; did you mean "conversation.max_interactions"?',
     ),
-    (agents(ECHO + ", conversation: {timeout: 3}"), 'agents[0].conversation.timeout: unknown key; did you mean "timeout_s"?'),
+    (
+        agents_section(ECHO + ", conversation: {timeout: 3}"),
+        'agents[0].conversation.timeout: unknown key; did you mean "timeout_s"?',
+    ),
     ("server: {tls: {zzz: 1}}", "server.tls.zzz: unknown key; there are verify, ca_file"),
     ("1: x", "[1]: keys must be texts; put it into quotes"),
     (
@@ -55,50 +58,56 @@ MISTAKES = [
     ("conversation: {max_interactions: many}", 'conversation.max_interactions: must be a whole number, not "many"'),
     ("limits: {concurrency: 0}", "limits.concurrency: must be at least 1, not 0"),
     ("access: {allow: example.org}", 'access.allow: must be a list, like [one, two], not "example.org"'),
-    ("access: {ask: true}\n" + agents(ECHO), "access.ask: nobody is there to ask; name the operators: "),
+    ("access: {ask: true}\n" + agents_section(ECHO), "access.ask: nobody is there to ask; name the operators: "),
     ("access: {ask: true, operators: [example.org]}", "access.operators[0]: 'example.org' is not a JID; "),
     ("access: {operators: [a@example.org/desk]}", 'access.operators[0]: "a@example.org/desk" names a device; '),
     ("access: {allow: [a@b@c]}", "access.allow[0]: 'a@b@c' is not a JID: "),
     ("agents: {echo: 1}", "agents: must be a list, like [one, two]"),
     ("agents: [echo]", 'agents[0]: must hold keys with values, like {key: value}, not "echo"'),
-    (agents("jid: echo@localhost"), "agents[0].agent: is missing; every agent needs it"),
-    (agents("jid: echo, agent: 'a:B'"), "agents[0].jid: 'echo' is not a JID; write it like name@example.org"),
+    (agents_section("jid: echo@localhost"), "agents[0].agent: is missing; every agent needs it"),
+    (agents_section("jid: echo, agent: 'a:B'"), "agents[0].jid: 'echo' is not a JID; write it like name@example.org"),
     (
-        agents("jid: 'a b@localhost', agent: 'a:B'"),
+        agents_section("jid: 'a b@localhost', agent: 'a:B'"),
         "agents[0].jid: 'a b@localhost' is not a JID: ' ' may not stand before the @",
     ),
     (
-        agents("jid: echo@localhost, agent: agents.echo.EchoAgent"),
+        agents_section("jid: echo@localhost, agent: agents.echo.EchoAgent"),
         "agents[0].agent: 'agents.echo.EchoAgent' does not name an agent; write",
     ),
     (
-        agents("jid: echo@localhost, agent: 'agents/echo.py:EchoAgent'"),
+        agents_section("jid: echo@localhost, agent: 'agents/echo.py:EchoAgent'"),
         "agents[0].agent: 'agents/echo.py:EchoAgent' does not name an agent; write it like \"agents.echo:EchoAgent\"",
     ),
-    (agents(ECHO, ECHO), "agents[1].jid: echo@localhost is agents[0] already; every agent needs a JID of its own"),
-    (agents(ECHO, ECHO.replace("echo@localhost", "ECHO@LocalHost/desk")), "agents[1].jid: echo@localhost is agents[0] already"),
+    (agents_section(ECHO, ECHO), "agents[1].jid: echo@localhost is agents[0] already; every agent needs a JID of its own"),
     (
-        agents("jid: echo@example.org, agent: 'a:B'"),
+        agents_section(ECHO, ECHO.replace("echo@localhost", "ECHO@LocalHost/desk")),
+        "agents[1].jid: echo@localhost is agents[0] already",
+    ),
+    (
+        agents_section("jid: echo@example.org, agent: 'a:B'"),
         "agents[0].jid: echo@example.org is not on the local server, which is localhost; write echo@l",
     ),
-    (agents(ECHO + ", password: 12345"), "agents[0].password: must be a text; put it into quotes"),
-    (agents(ECHO + ", password: ''"), "agents[0].password: is empty; "),
-    (agents(ECHO + ", password: a, password_file: b"), "agents[0].password_file: there is a password too; keep one of the two"),
-    (agents(ECHO + ", password_file: secrets/echo"), "agents[0].password_file: "),
-    (agents(ECHO + ", options: {1: 2}"), "agents[0].options[1]: must be a text; put it into quotes"),
-    (agents(ECHO + ", options: [1]"), "agents[0].options: must hold keys with values, like {key: value}"),
-    (agents(ECHO + ", manifest: none.yaml"), "agents[0].manifest: there is no file "),
+    (agents_section(ECHO + ", password: 12345"), "agents[0].password: must be a text; put it into quotes"),
+    (agents_section(ECHO + ", password: ''"), "agents[0].password: is empty; "),
     (
-        agents(ECHO + ", password: '${ECHO_PASSWORD}'"),
+        agents_section(ECHO + ", password: a, password_file: b"),
+        "agents[0].password_file: there is a password too; keep one of the two",
+    ),
+    (agents_section(ECHO + ", password_file: secrets/echo"), "agents[0].password_file: "),
+    (agents_section(ECHO + ", options: {1: 2}"), "agents[0].options[1]: must be a text; put it into quotes"),
+    (agents_section(ECHO + ", options: [1]"), "agents[0].options: must hold keys with values, like {key: value}"),
+    (agents_section(ECHO + ", manifest: none.yaml"), "agents[0].manifest: there is no file "),
+    (
+        agents_section(ECHO + ", password: '${ECHO_PASSWORD}'"),
         "agents[0].password: the environment variable ECHO_PASSWORD is not set; set it, or write ${ECHO_PASS",
     ),
     (
-        agents(ECHO + ", options: {a: ['${no name}']}"),
+        agents_section(ECHO + ", options: {a: ['${no name}']}"),
         "agents[0].options.a[0]: ${no name} names no variable; write ${VARIABLE} or ",
     ),
-    (agents(ECHO + ", options: {a: 'x${HOME'}"), 'agents[0].options.a: "${" is not closed; '),
+    (agents_section(ECHO + ", options: {a: 'x${HOME'}"), 'agents[0].options.a: "${" is not closed; '),
     (
-        "server: {mode: external}\n" + agents("jid: my-echo@example.org, agent: 'a:B'"),
+        "server: {mode: external}\n" + agents_section("jid: my-echo@example.org, agent: 'a:B'"),
         'agents[0].password: is missing, and an external server asks for it; write password: "${MY_ECHO_',
     ),
     ("agents: &a [*a]", "an anchor (&) contains itself"),
@@ -109,7 +118,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("text", "line"), MISTAKES, ids=[line.split(":")[0] for _, line in MISTAKES])
 def test_a_mistake_is_one_line_with_file_place_cause_and_remedy(project: Path, text: str, line: str) -> None:
-    assert mistake(project, text).startswith(PREFIX + line)
+    assert config_error(project, text).startswith(PREFIX + line)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +138,7 @@ def test_a_mistake_is_one_line_with_file_place_cause_and_remedy(project: Path, t
     ],
 )
 def test_a_file_that_cannot_be_read_says_where(project: Path, name: str, text: str, line: str) -> None:
-    assert mistake(project, text, name).startswith(line)
+    assert config_error(project, text, name).startswith(line)
 
 
 def test_a_file_that_is_not_there_or_no_file(project: Path) -> None:
@@ -147,7 +156,7 @@ def test_a_file_that_is_not_there_or_no_file(project: Path) -> None:
 
 
 def test_one_anchor_may_be_merged_into_several_agents(project: Path) -> None:
-    settings = load(
+    settings = load_config(
         project,
         """
         agents:
@@ -163,10 +172,10 @@ def test_one_anchor_may_be_merged_into_several_agents(project: Path) -> None:
 
 def test_all_mistakes_are_said_at_once(project: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        load(
+        load_config(
             project,
             "servr: {port: 1}\nconversation: {max_interactions: -3}\n"
-            + agents('jid: "a b@localhost", agent: "a:B"', ECHO + ", optons: {}", 'jdi: b@localhost, agent: "a:B"'),
+            + agents_section('jid: "a b@localhost", agent: "a:B"', ECHO + ", optons: {}", 'jdi: b@localhost, agent: "a:B"'),
         )
     first = caught.value
     assert [one.place.removeprefix(PREFIX) for one in (first, *first.others)] == [
@@ -181,18 +190,18 @@ def test_all_mistakes_are_said_at_once(project: Path) -> None:
 def test_so_are_those_of_keys_that_must_agree_and_of_variables(project: Path) -> None:
     external = "server: {mode: external, domain: example.org}\n"
     for text, said in {
-        external + agents("jid: a@example.org, agent: 'a:B'", "jid: a@example.org, agent: 'a:B', password: ''"): [
+        external + agents_section("jid: a@example.org, agent: 'a:B'", "jid: a@example.org, agent: 'a:B', password: ''"): [
             "agents[0].password: is missing",
             "agents[1].jid: a@example.org is agents[0] already",
             "agents[1].password: is empty",
         ],
-        external + agents(*(f"jid: {name}@example.org, agent: 'a:B', password: '${{{name}}}'" for name in "xy")): [
+        external + agents_section(*(f"jid: {name}@example.org, agent: 'a:B', password: '${{{name}}}'" for name in "xy")): [
             "agents[0].password: the environment variable x is not set",
             "agents[1].password: the environment variable y is not set",
         ],
     }.items():
         with pytest.raises(ConfigError) as caught:
-            load(project, text)
+            load_config(project, text)
         lines = [str(one) for one in (caught.value, *caught.value.others)]
         assert len(lines) == len(said)
         assert all(line.startswith(PREFIX + begins) for line, begins in zip(lines, said, strict=True)), lines

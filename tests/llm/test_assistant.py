@@ -13,8 +13,8 @@ from agents.assistant import AssistantAgent
 from spade_coreason import AgentTester, ConfigError, load_settings
 from spade_coreason.runtime.agent_factory import Injectables, load_agent
 
-from ..support.chat_completions import ChatServer, calls, contents, says
-from ..support.mcp_servers.servers import old
+from ..support.chat_completions import ChatServer, message_contents, text_answer, tool_call_answer
+from ..support.mcp_servers.servers import legacy_server
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,32 +22,32 @@ ROOT = Path(__file__).parents[2]
 async def test_the_assistant_knows_the_time_remembers_looks_into_documents_and_uses_servers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = calls(
+    wanted = tool_call_answer(
         ("current_time", {"timezone": "Europe/Madrid"}),
         ("current_time", {"timezone": "Nowhere"}),
         ("remember_interaction_info", {"information": "Lives in Valencia"}),
         ("recall", {"query": "office"}),
         ("files__say", {"text": "hello"}),
     )
-    async with ChatServer(wanted, says("It is late.")) as server:
+    async with ChatServer(wanted, text_answer("It is late.")) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_MODEL", "small")
-        async with AgentTester(AssistantAgent, options={"mcp": {"files": old(tmp_path / "log")}}) as t:
+        async with AgentTester(AssistantAgent, options={"mcp": {"files": legacy_server(tmp_path / "log")}}) as t:
             knowledge = t.runners[t.jid].knowledge
             assert knowledge is not None
             await knowledge.add("The office opens at nine.", "office.txt")
             assert (await t.ask("I live in Valencia; how late is it?")).text == "It is late."
             assert (await t.ask("When does the office open?")).text == "It is late."
     assert server.asked[0]["model"] == "small"
-    assert contents(server.asked[0], "system")[0] == AssistantAgent.default_prompt
+    assert message_contents(server.asked[0], "system")[0] == AssistantAgent.default_prompt
     madrid, nowhere, remembered, found, said = [one["content"] for one in server.asked[1]["messages"][-5:]]
     assert re.search(r"\d\d:\d\d \(CES?T\)", madrid)
     assert "no time zone 'Nowhere'" in nowhere
     assert remembered == "Remembered: Lives in Valencia"
     assert "The office opens at nine." in found
     assert said == "say hello"
-    assert contents(server.asked[2], "system")[-1] == "Previous interactions:\n- Lives in Valencia"
-    assert any("The office opens at nine." in text for text in contents(server.asked[2], "user"))
+    assert message_contents(server.asked[2], "system")[-1] == "Previous interactions:\n- Lives in Valencia"
+    assert any("The office opens at nine." in text for text in message_contents(server.asked[2], "user"))
 
 
 def opening_hours(day: str) -> str:
@@ -97,7 +97,7 @@ async def test_the_bakery_of_the_readme_answers(tmp_path: Path, monkeypatch: pyt
     [text] = re.findall(r"^```python\n(# bakery\.py\n.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
     (tmp_path / "bakery.py").write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
-    async with ChatServer(calls(("opening_hours", {"day": "Sunday"})), says("We are closed.")) as server:
+    async with ChatServer(tool_call_answer(("opening_hours", {"day": "Sunday"})), text_answer("We are closed.")) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_MODEL", "small")
         try:

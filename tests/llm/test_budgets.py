@@ -10,9 +10,9 @@ import pytest
 from spade_coreason import AgentTester, PeerFailedError
 from spade_coreason.memory.usage import USAGE_EVENT
 
-from ..support.chat_completions import calls, hangs, says
+from ..support.chat_completions import hanging_answer, text_answer, tool_call_answer
 from ..support.clock import Clock
-from ..support.llm_agent import guarded, recorded
+from ..support.llm_agent import run_llm_agent, stored_turns
 
 # The model server says of each reply that it took 18 tokens.
 EVENING = datetime(2026, 11, 21, 18, 30, tzinfo=UTC)
@@ -25,9 +25,9 @@ async def refused(t: AgentTester, **how: Any) -> str:
 
 
 async def test_what_a_turn_used_is_an_event_of_it_and_in_its_meta() -> None:
-    async with guarded(calls(("recall", {"query": "tea"})), says("Yes.")) as (_, t):
+    async with run_llm_agent(tool_call_answer(("recall", {"query": "tea"})), text_answer("Yes.")) as (_, t):
         await t.ask("tea?")
-        [turn] = await recorded(t)
+        [turn] = await stored_turns(t)
     assert turn["meta"]["usage"] == {
         "model": "small",
         "requests": 2,
@@ -41,7 +41,7 @@ async def test_what_a_turn_used_is_an_event_of_it_and_in_its_meta() -> None:
 
 async def test_a_person_has_a_budget_for_a_day_over_restarts_and_conversations() -> None:
     clock = Clock(EVENING)
-    async with guarded(says("yes"), budgets={"person_day": 30}, tester={"clock": clock}) as (server, t):
+    async with run_llm_agent(text_answer("yes"), budgets={"person_day": 30}, tester={"clock": clock}) as (server, t):
         await t.ask("one", user="ada@localhost")
         await t.restart()
         await t.ask("two", user="ada@localhost", thread="another")
@@ -57,7 +57,7 @@ async def test_a_person_has_a_budget_for_a_day_over_restarts_and_conversations()
 
 async def test_an_agent_has_a_budget_for_a_day_over_restarts() -> None:
     clock = Clock(EVENING)
-    async with guarded(says("yes"), budgets={"agent_day": 30}, tester={"clock": clock}) as (_, t):
+    async with run_llm_agent(text_answer("yes"), budgets={"agent_day": 30}, tester={"clock": clock}) as (_, t):
         await t.ask("one", user="ada@localhost")
         await t.ask("two", user="bob@localhost")
         assert "My budget of 30 tokens for today is used up; it begins again" in await refused(t, user="eve@localhost")
@@ -68,7 +68,7 @@ async def test_an_agent_has_a_budget_for_a_day_over_restarts() -> None:
 
 
 async def test_a_conversation_has_a_budget_and_a_new_one_begins_anew() -> None:
-    async with guarded(says("yes"), budgets={"conversation": 30}) as (_, t):
+    async with run_llm_agent(text_answer("yes"), budgets={"conversation": 30}) as (_, t):
         await t.ask("one")
         await t.restart()
         await t.ask("two")
@@ -79,20 +79,20 @@ async def test_a_conversation_has_a_budget_and_a_new_one_begins_anew() -> None:
 
 
 async def test_a_turn_has_a_budget() -> None:
-    async with guarded(calls(("recall", {"query": "tea"})), budgets={"turn": 30}) as (server, t):
+    async with run_llm_agent(tool_call_answer(("recall", {"query": "tea"})), budgets={"turn": 30}) as (server, t):
         assert "This answer has used its budget of 30 tokens" in await refused(t)
     assert len(server.asked) == 2
 
 
 async def test_a_person_reads_one_line() -> None:
-    async with guarded(says("yes"), budgets={"person_day": 10}) as (_, t):
+    async with run_llm_agent(text_answer("yes"), budgets={"person_day": 10}) as (_, t):
         assert await t.say("one") == ["yes"]
         [line] = await t.say("two")
         assert "You have used your budget of 10 tokens for today" in line
 
 
 async def test_what_was_taken_back_counts_too() -> None:
-    async with guarded(hangs("Once upon a time"), budgets={"person_day": 10}) as (server, t):
+    async with run_llm_agent(hanging_answer("Once upon a time"), budgets={"person_day": 10}) as (server, t):
         events = t.stream("a story")
         async for event in events:
             if event.type == "stream.chunk":
@@ -105,8 +105,11 @@ async def test_what_was_taken_back_counts_too() -> None:
 
 async def test_what_a_judge_used_counts_too() -> None:
     judge = {"judge": "Be kind.", "judge_model": "judge"}
-    async with guarded(says('{"allowed": true}'), budgets={"person_day": 18}, input_guardrails=[judge]) as (server, t):
+    async with run_llm_agent(text_answer('{"allowed": true}'), budgets={"person_day": 18}, input_guardrails=[judge]) as (
+        server,
+        t,
+    ):
         assert "your budget of 18" in await refused(t)
-        [turn] = await recorded(t)
+        [turn] = await stored_turns(t)
     assert turn["meta"]["usage"]["total_tokens"] == 18
     assert [asked["model"] for asked in server.asked] == ["judge"]

@@ -10,7 +10,7 @@ import pytest
 from spade_coreason import AgentDefinition
 from spade_coreason.llm.agent import LLMAgent
 
-from ..support.chat_completions import ChatServer, says
+from ..support.chat_completions import ChatServer, text_answer
 
 MANIFEST = AgentDefinition.simple("thinker")
 
@@ -33,7 +33,7 @@ def thinker(url: str) -> LLMAgent:
 async def test_what_is_wrong_with_a_model_is_known_before_somebody_asks(
     models: list[str] | int, problems: list[tuple[str, bool]]
 ) -> None:
-    async with ChatServer(says("never")) as server:
+    async with ChatServer(text_answer("never")) as server:
         server.models = models
         found: Sequence[Any] = await thinker(server.url).examine_models()
         assert [(str(one).replace(server.url, "URL"), one.is_transient) for one in found] == problems

@@ -11,9 +11,9 @@ import pytest
 
 from spade_coreason import AgentRequest, PeerEvent, PeerFailedError
 
-from ..support.chat_completions import Answer, Wire, breaks, calls, hangs, says
-from ..support.llm_agent import giving, guarded, recorded
-from ..support.mcp_servers.servers import happened, old, results
+from ..support.chat_completions import Answer, CompletionStream, broken_answer, hanging_answer, text_answer, tool_call_answer
+from ..support.llm_agent import definition_with_output, run_llm_agent, stored_turns
+from ..support.mcp_servers.servers import last_tool_results, legacy_server, log_lines
 
 RULE = "be nice " * 1000  # more than 1000 tokens
 
@@ -21,7 +21,7 @@ RULE = "be nice " * 1000  # more than 1000 tokens
 def uncounted(answer: Answer) -> Answer:
     """By a server that does not say what a reply used."""
 
-    async def said(wire: Wire) -> Any:
+    async def said(wire: CompletionStream) -> Any:
         wire.asked.pop("stream_options", None)
         return await answer(wire)
 
@@ -29,10 +29,10 @@ def uncounted(answer: Answer) -> Answer:
 
 
 async def test_a_tool_that_a_model_made_up_is_neither_shown_nor_recorded_by_its_name() -> None:
-    answers = calls(("the_password_is_swordfish", {}), ("recall", {"query": "tea"})), says("ok")
-    async with guarded(*answers, output_guardrails=[{"keywords": "swordfish", "action": "redact"}]) as (_, t):
+    answers = tool_call_answer(("the_password_is_swordfish", {}), ("recall", {"query": "tea"})), text_answer("ok")
+    async with run_llm_agent(*answers, output_guardrails=[{"keywords": "swordfish", "action": "redact"}]) as (_, t):
         events = [event async for event in t.stream("hi")]
-        [turn] = await recorded(t)
+        [turn] = await stored_turns(t)
     [step] = [event.data["content"] for event in events if event.type == "block.thought"]
     assert step == "Using recall…"
     audited = [event["data"] for event in turn["events"] if event["type"] == "ai.coreason.audit"]
@@ -42,16 +42,19 @@ async def test_a_tool_that_a_model_made_up_is_neither_shown_nor_recorded_by_its_
 
 @pytest.mark.parametrize(
     ("answer", "guardrail"),
-    [(uncounted(says('{"allowed": true}')), {"judge": RULE}), (hangs(), {"judge": RULE, "timeout_s": 0.2})],
+    [(uncounted(text_answer('{"allowed": true}')), {"judge": RULE}), (hanging_answer(), {"judge": RULE, "timeout_s": 0.2})],
     ids=["its server counts nothing", "it is late"],
 )
 async def test_a_judge_is_in_the_budget_also_where(answer: Answer, guardrail: dict[str, Any]) -> None:
-    async with guarded(answer, says("ok"), input_guardrails=[guardrail], budgets={"conversation": 1000}) as (server, t):
+    async with run_llm_agent(answer, text_answer("ok"), input_guardrails=[guardrail], budgets={"conversation": 1000}) as (
+        server,
+        t,
+    ):
         try:
             await t.ask("hello")
         except PeerFailedError as failed:
             assert "budget of 1,000" in str(failed)  # noqa: PT017 - of the answer, after the judge
-        [turn] = await recorded(t)
+        [turn] = await stored_turns(t)
         assert turn["meta"]["usage"]["total_tokens"] > 1000
         asked = len(server.asked)
         with pytest.raises(PeerFailedError, match="budget of 1,000"):
@@ -61,18 +64,18 @@ async def test_a_judge_is_in_the_budget_also_where(answer: Answer, guardrail: di
 
 async def test_an_attempt_that_broke_off_unseen_is_in_the_budget() -> None:
     options: dict[str, Any] = {"output_guardrails": [{"length": 10_000}], "budgets": {"turn": 1000}}  # holds all of it back
-    async with guarded(breaks("one " * 100), says("ok"), **options) as (server, t):
+    async with run_llm_agent(broken_answer("one " * 100), text_answer("ok"), **options) as (server, t):
         assert (await t.ask("word " * 600)).text == "ok"
-        [turn] = await recorded(t)
+        [turn] = await stored_turns(t)
     assert len(server.asked) == 2
     assert turn["meta"]["usage"]["total_tokens"] > 600 + 100 + 18
 
 
 async def test_a_judge_of_an_answer_is_not_asked_when_the_budget_is_used_up() -> None:
     judge = {"judge": "Be kind.", "judge_model": "judge", "per": "sentence"}
-    allowed = says('{"allowed": true}')
-    answers = says("One. ", "Two. ", "Three. ", "Four."), allowed
-    async with guarded(*answers, output_guardrails=[judge], budgets={"turn": 36}) as (server, t):
+    allowed = text_answer('{"allowed": true}')
+    answers = text_answer("One. ", "Two. ", "Three. ", "Four."), allowed
+    async with run_llm_agent(*answers, output_guardrails=[judge], budgets={"turn": 36}) as (server, t):
         events: list[PeerEvent] = []
 
         async def listen() -> None:
@@ -81,7 +84,7 @@ async def test_a_judge_of_an_answer_is_not_asked_when_the_budget_is_used_up() ->
 
         with pytest.raises(PeerFailedError, match="budget of 36 tokens"):
             await listen()
-        [turn] = await recorded(t)
+        [turn] = await stored_turns(t)
     assert [asked["model"] for asked in server.asked] == ["small", "judge", "judge"]
     assert "".join(event.data["chunk"] for event in events if event.type == "stream.chunk") == "One. Two. "
     assert "stream.abort" in [event.type for event in events]
@@ -89,17 +92,17 @@ async def test_a_judge_of_an_answer_is_not_asked_when_the_budget_is_used_up() ->
 
 
 async def test_an_answer_that_broke_off_is_in_the_budget_and_one_that_never_began_is_not() -> None:
-    async with guarded(breaks("one " * 100), budgets={"conversation": 1000}) as (server, t):
+    async with run_llm_agent(broken_answer("one " * 100), budgets={"conversation": 1000}) as (server, t):
         for _ in range(2):
             with pytest.raises(PeerFailedError, match="broke off"):
                 await t.ask("word " * 600)
         with pytest.raises(PeerFailedError, match="budget of 1,000"):
             await t.ask("again")
         assert len(server.asked) == 2
-    async with guarded(breaks()) as (_, t):
+    async with run_llm_agent(broken_answer()) as (_, t):
         with pytest.raises(PeerFailedError, match=r"broke off|cannot be reached"):
             await t.ask("word " * 600)
-        [turn] = await recorded(t)
+        [turn] = await stored_turns(t)
     assert "total_tokens" not in turn["meta"]["usage"]
 
 
@@ -108,20 +111,26 @@ async def test_an_answer_that_broke_off_is_in_the_budget_and_one_that_never_bega
 )
 async def test_what_not_everybody_reads_as_json_is_neither_data_nor_arguments(value: str, tmp_path: Path) -> None:
     text = f'{{"price": {value}}}'
-    async with guarded(says(text), says('{"price": 2}'), definition=giving({"type": "object"})) as (server, t):
+    async with run_llm_agent(
+        text_answer(text), text_answer('{"price": 2}'), definition=definition_with_output({"type": "object"})
+    ) as (server, t):
         answer = await t.ask("How much?")
         assert "it is no JSON" in str(server.asked[1]["messages"])
     assert [one["data"] for one in answer.data] == [{"price": 2}]
 
-    answers = calls(("files__say", text), ("files__say", "")), calls(("files__say", {"price": "two"})), says("ok")
-    async with guarded(*answers, mcp={"files": old(tmp_path / "log")}) as (server, t):
+    answers = (
+        tool_call_answer(("files__say", text), ("files__say", "")),
+        tool_call_answer(("files__say", {"price": "two"})),
+        text_answer("ok"),
+    )
+    async with run_llm_agent(*answers, mcp={"files": legacy_server(tmp_path / "log")}) as (server, t):
         await t.ask("How much?")
     # No server of a model or of tools fails on it, and none is lost to other people.
     [said] = [message["tool_calls"] for message in server.asked[1]["messages"] if message.get("tool_calls")]
     assert [call["function"]["arguments"] for call in said] == ["{}", "{}"]
-    assert results(server.asked[1]) == ["error: the arguments are no JSON object; call it again with one", "say"]
-    assert results(server.asked[2]) == ["say two"]
-    assert happened(tmp_path / "log").count("began") == 1
+    assert last_tool_results(server.asked[1]) == ["error: the arguments are no JSON object; call it again with one", "say"]
+    assert last_tool_results(server.asked[2]) == ["say two"]
+    assert log_lines(tmp_path / "log").count("began") == 1
 
 
 async def test_a_keyword_is_found_however_json_writes_its_letters() -> None:
@@ -133,10 +142,16 @@ async def test_a_keyword_is_found_however_json_writes_its_letters() -> None:
 
     rules = [{"keywords": "swordfish", "action": "redact"}, {"keywords": "müller", "action": "redact", "replacement": "M."}]
     inputs = [rule | {"stages": "tool"} for rule in rules]
-    options: dict[str, Any] = {"input_guardrails": inputs, "output_guardrails": rules, "definition": giving({"type": "object"})}
-    async with guarded(calls(("page", {})), says(*f"```json\n{escaped}\n```"), tools=[page], **options) as (server, t):
+    options: dict[str, Any] = {
+        "input_guardrails": inputs,
+        "output_guardrails": rules,
+        "definition": definition_with_output({"type": "object"}),
+    }
+    async with run_llm_agent(
+        tool_call_answer(("page", {})), text_answer(*f"```json\n{escaped}\n```"), tools=[page], **options
+    ) as (server, t):
         answer = await t.ask("Read it.")
-        [turn] = await recorded(t)
+        [turn] = await stored_turns(t)
     assert [one["data"] for one in answer.data] == [{"text": "[removed], M."}]
     assert server.asked[1]["messages"][-1]["content"] == '{"text": "[removed], M."}'
     assert "u0077" not in json.dumps(turn["output"])
@@ -146,7 +161,7 @@ async def test_a_keyword_is_found_however_json_writes_its_letters() -> None:
 async def test_a_keyword_is_found_in_data_behind_whatever_json_writes_otherwise(text: str) -> None:
     rule = {"keywords": ["swordfish", "open sesame"]}
     asked = AgentRequest(session_id=uuid4(), payload={"query": "hi", "note": text})
-    async with guarded(says("ok"), input_guardrails=[rule]) as (server, t):
+    async with run_llm_agent(text_answer("ok"), input_guardrails=[rule]) as (server, t):
         assert (await t.ask(asked)).text == "I cannot take this message."
         assert server.asked == []
 
@@ -154,14 +169,16 @@ async def test_a_keyword_is_found_in_data_behind_whatever_json_writes_otherwise(
         """A page."""
         return {"text": text}
 
-    async with guarded(calls(("page", {})), says("ok"), tools=[page], input_guardrails=[rule | {"stages": "tool"}]) as (
+    async with run_llm_agent(
+        tool_call_answer(("page", {})), text_answer("ok"), tools=[page], input_guardrails=[rule | {"stages": "tool"}]
+    ) as (
         server,
         t,
     ):
         await t.ask("Read it.")
         assert server.asked[1]["messages"][-1]["content"] == "error: kept back by a guardrail"
 
-    data = says(*json.dumps({"text": text}))
-    async with guarded(data, definition=giving({"type": "object"}), output_guardrails=[rule]) as (_, t):
+    data = text_answer(*json.dumps({"text": text}))
+    async with run_llm_agent(data, definition=definition_with_output({"type": "object"}), output_guardrails=[rule]) as (_, t):
         with pytest.raises(PeerFailedError, match="I cannot give this answer"):
             await t.ask("Say it.")

@@ -12,7 +12,7 @@ from spade_coreason.llm.context import Context, ContextTooLongError
 from spade_coreason.llm.prompts import Message
 from spade_coreason.memory.tokens import counter_for
 
-from ..support.chat_completions import Asked, calls, contents, says
+from ..support.chat_completions import RequestBody, message_contents, text_answer, tool_call_answer
 from .test_agent import helper
 
 HEAD = [{"role": "system", "content": "h" * 10}]
@@ -109,14 +109,14 @@ async def test_an_agent_with_much_of_everything_never_shows_more_than_the_limit(
 
     limit = 3000
 
-    def tokens(asked: Asked) -> int:
+    def tokens(asked: RequestBody) -> int:
         beside = json.dumps([asked.get("tools"), asked.get("response_format")])
         texts = [beside, *(message["content"] or "" for message in asked["messages"])]
         return sum(map(counter_for("auto"), texts))
 
-    rounds: list[Any] = [calls(*(("read", {"part": part}) for part in range(4))) for _ in range(5)]
+    rounds: list[Any] = [tool_call_answer(*(("read", {"part": part}) for part in range(4))) for _ in range(5)]
     limits = {"context_tokens": limit}
-    async with helper(says("Noted."), tools=[read], limits=limits) as (server, t):
+    async with helper(text_answer("Noted."), tools=[read], limits=limits) as (server, t):
         memory, knowledge = t.runners[t.jid].interaction_memory, t.runners[t.jid].knowledge
         assert memory is not None
         assert knowledge is not None
@@ -127,13 +127,13 @@ async def test_an_agent_with_much_of_everything_never_shows_more_than_the_limit(
         [conversation] = await t.conversations()
         for number in range(200):
             await memory.aadd_information(conversation.conversation_id, f"fact {number} {'x' * 100}")
-        server.answers[:] = [*rounds, says("Done.")]
+        server.answers[:] = [*rounds, text_answer("Done.")]
         assert (await t.ask("parts of the document")).text == "Done."
         most = [tokens(asked) for asked in server.asked]
         assert max(most) <= limit
         assert max(most) > limit * 0.8
-        assert "fact 199" in contents(server.asked[-1], "system")[-1]
+        assert "fact 199" in message_contents(server.asked[-1], "system")[-1]
         with pytest.raises(PeerFailedError, match=r"This is too long for my language model: .* ask with less\."):
             await t.ask("word " * 4000)
-        server.answers[:] = [says("yes")]
+        server.answers[:] = [text_answer("yes")]
         assert (await t.ask("hi")).text == "yes"

@@ -15,7 +15,15 @@ from aiohttp import web
 from spade_coreason import ConfigError, PeerFailedError, Policy
 from spade_coreason.llm.agent import LLMAgent
 
-from ..support.chat_completions import Answer, Wire, breaks, calls, contents, fails, says
+from ..support.chat_completions import (
+    Answer,
+    CompletionStream,
+    broken_answer,
+    error_answer,
+    message_contents,
+    text_answer,
+    tool_call_answer,
+)
 from ..support.errors import ExpectedErrors
 from ..support.wait import PATIENCE_S, eventually
 from .test_agent import helper, manifest
@@ -33,7 +41,7 @@ async def nothing_left() -> AsyncIterator[None]:
 def deltas(*fragments: dict[str, Any], finish: str = "tool_calls") -> Answer:
     """Tool calls in exactly these fragments."""
 
-    async def answer(wire: Wire) -> None:
+    async def answer(wire: CompletionStream) -> None:
         for fragment in fragments:
             await wire.delta(tool_calls=[fragment])
         await wire.done(finish)
@@ -86,7 +94,7 @@ TEA, MILK = '{"query": "tea"}', '{"query": "milk"}'
 async def test_calls_are_put_together_from_fragments_as_servers_send_them(
     fragments: list[dict[str, Any]], queries: list[str]
 ) -> None:
-    async with helper(deltas(*fragments), says("Done.")) as (server, t):
+    async with helper(deltas(*fragments), text_answer("Done.")) as (server, t):
         assert (await t.ask("tea or milk?")).text == "Done."
     said = next(message for message in server.asked[1]["messages"] if message.get("tool_calls"))["tool_calls"]
     assert [json.loads(call["function"]["arguments"]) for call in said] == [json.loads(query) for query in queries]
@@ -98,18 +106,18 @@ async def test_calls_are_put_together_from_fragments_as_servers_send_them(
 
 async def test_a_call_without_a_name_or_with_an_odd_one_is_repeated_as_servers_take_it() -> None:
     wanted = deltas(fragment("{}", index=0, id="a"), fragment("{}", "no such\ntool" + "!" * 99, index=1, id="b"))
-    async with helper(wanted, says("Sorry.")) as (server, t):
+    async with helper(wanted, text_answer("Sorry.")) as (server, t):
         assert (await t.ask("go")).text == "Sorry."
     said = next(message for message in server.asked[1]["messages"] if message.get("tool_calls"))["tool_calls"]
     assert [call["function"]["name"] for call in said] == ["unknown", "no_such_tool_"]
-    assert all("there is no tool" in one for one in contents(server.asked[1], "tool"))
+    assert all("there is no tool" in one for one in message_contents(server.asked[1], "tool"))
 
 
 async def test_two_thousand_calls_at_once_are_as_many_as_the_limit_says() -> None:
     many = deltas(*(fragment("{}", f"tool{number}", index=number, id=f"id{number}") for number in range(2_000)))
-    async with helper(many, says("Sorry.")) as (server, t):
+    async with helper(many, text_answer("Sorry.")) as (server, t):
         assert (await t.ask("go", timeout=PATIENCE_S)).text == "Sorry."
-    results = contents(server.asked[1], "tool")
+    results = message_contents(server.asked[1], "tool")
     assert len(results) == 17
     assert results[-1] == "error: not called; 16 calls at once are the most"
 
@@ -148,11 +156,11 @@ async def test_a_tool_that_raises_anything_ends_neither_the_process_nor_the_turn
     tools = [_leaves, _leaves_async, _cancels, _exits, _fails_wordlessly]
     async with (
         nothing_left(),
-        helper(calls(*((tool.__name__, {}) for tool in tools)), says("Sorry."), tools=tools) as (server, t),
+        helper(tool_call_answer(*((tool.__name__, {}) for tool in tools)), text_answer("Sorry."), tools=tools) as (server, t),
     ):
         assert (await t.ask("go")).text == "Sorry."
         assert (await t.ask("still there?")).text == "Sorry."
-    results = contents(server.asked[1], "tool")
+    results = message_contents(server.asked[1], "tool")
     kinds = ["SystemExit", "SystemExit", "CancelledError", "GeneratorExit", "_WordlessError"]
     assert all(one.startswith("error: ") and kind in one for one, kind in zip(results, kinds, strict=True))
 
@@ -170,10 +178,13 @@ async def test_a_tool_that_takes_no_cancelling_keeps_nobody_waiting() -> None:
         return ""
 
     limits = {"tool_timeout_s": 0.1}
-    async with nothing_left(), helper(calls(("clings", {})), says("Sorry."), tools=[clings], limits=limits) as (server, t):
+    async with (
+        nothing_left(),
+        helper(tool_call_answer(("clings", {})), text_answer("Sorry."), tools=[clings], limits=limits) as (server, t),
+    ):
         assert (await t.ask("go")).text == "Sorry."
-        assert contents(server.asked[1], "tool") == ["error: clings did not answer in 0.1 s"]
-        server.answers[:] = [calls(("clings", {})), says("yes")]
+        assert message_contents(server.asked[1], "tool") == ["error: clings did not answer in 0.1 s"]
+        server.answers[:] = [tool_call_answer(("clings", {})), text_answer("yes")]
         t.send_stanza("<message to='agent@localhost' type='chat' id='q1'><body>go</body></message>", user="ada@localhost")
         await eventually(lambda: len(server.asked) == 3 and server.open == 0)
         await t.say("/cancel", user="ada@localhost")
@@ -199,24 +210,27 @@ def _gives_a_coroutine() -> Any:
 async def test_a_generator_is_no_tool_and_what_can_be_awaited_is() -> None:
     with pytest.raises(ConfigError, match="_finds_one_by_one is a generator"):
         LLMAgent(manifest(), model="small", endpoint={"url": "http://127.0.0.1:9/v1"}, tools=[_finds_one_by_one])
-    async with helper(calls(("_gives_a_coroutine", {})), says("Done."), tools=[_gives_a_coroutine]) as (server, t):
+    async with helper(tool_call_answer(("_gives_a_coroutine", {})), text_answer("Done."), tools=[_gives_a_coroutine]) as (
+        server,
+        t,
+    ):
         assert (await t.ask("go")).text == "Done."
-    assert contents(server.asked[1], "tool") == ["late"]
+    assert message_contents(server.asked[1], "tool") == ["late"]
 
 
-async def _drips(wire: Wire) -> None:
+async def _drips(wire: CompletionStream) -> None:
     while True:
         await wire.raw(": still there\n\n")
         await wire.delta(content=".")
         await asyncio.sleep(0.02)
 
 
-async def _thinks_for_ever(wire: Wire) -> None:
+async def _thinks_for_ever(wire: CompletionStream) -> None:
     while True:
         await wire.delta(reasoning_content="Hm. " * 1000)
 
 
-async def _talks_for_ever(wire: Wire) -> None:
+async def _talks_for_ever(wire: CompletionStream) -> None:
     while True:
         await wire.delta(content="word " * 1000)
 
@@ -227,24 +241,24 @@ async def test_a_slow_drip_ends_with_the_time_of_a_turn(expected_errors: Expecte
         with pytest.raises(PeerFailedError, match=r"I could not finish this within 2 s"):
             await t.ask("hi")
         await eventually(lambda: server.open == 0)
-        server.answers[:] = [says("yes")]
+        server.answers[:] = [text_answer("yes")]
         assert (await t.ask("hi")).text == "yes"
 
 
-@pytest.mark.parametrize("answer", [_talks_for_ever, says("x" * 10_000_000)])
+@pytest.mark.parametrize("answer", [_talks_for_ever, text_answer("x" * 10_000_000)])
 async def test_an_answer_without_end_is_cut_off_and_says_so(answer: Answer) -> None:
     async with nothing_left(), helper(answer) as (server, t):
         text = (await t.ask("hi", timeout=PATIENCE_S)).text
         assert text.endswith("(My answer is cut off here: it reached the limit for one answer.)")
         assert 200_000 <= len(text) < 200_100
         await eventually(lambda: server.open == 0)
-        server.answers[:] = [says("yes")]
+        server.answers[:] = [text_answer("yes")]
         assert (await t.ask("hi")).text == "yes"
 
 
 @pytest.mark.parametrize(
     "answer",
-    [_thinks_for_ever, says("never", reasoning=["Hm. " * 2_500_000]), deltas(fragment("x" * 1_000_000, "recall"))],
+    [_thinks_for_ever, text_answer("never", reasoning=["Hm. " * 2_500_000]), deltas(fragment("x" * 1_000_000, "recall"))],
     ids=["many thoughts", "a large one", "arguments"],
 )
 async def test_a_model_that_comes_to_no_answer_is_one_line(answer: Answer) -> None:
@@ -252,12 +266,12 @@ async def test_a_model_that_comes_to_no_answer_is_one_line(answer: Answer) -> No
         with pytest.raises(PeerFailedError, match="My language model used up all it may say before its answer"):
             await t.ask("hi", timeout=PATIENCE_S)
         await eventually(lambda: server.open == 0)
-        server.answers[:] = [says("yes")]
+        server.answers[:] = [text_answer("yes")]
         assert (await t.ask("hi")).text == "yes"
 
 
-def _after_the_end(then: Callable[[Wire], Awaitable[None]], last: str = "") -> Answer:
-    async def answer(wire: Wire) -> None:
+def _after_the_end(then: Callable[[CompletionStream], Awaitable[None]], last: str = "") -> Answer:
+    async def answer(wire: CompletionStream) -> None:
         await wire.delta(content="All of it.")
         await wire.delta("stop")
         if last:
@@ -267,16 +281,16 @@ def _after_the_end(then: Callable[[Wire], Awaitable[None]], last: str = "") -> A
     return answer
 
 
-async def _stays(wire: Wire) -> None:
+async def _stays(wire: CompletionStream) -> None:
     await asyncio.Event().wait()
 
 
-async def _is_cut(wire: Wire) -> None:
+async def _is_cut(wire: CompletionStream) -> None:
     await wire.raw(": still there\n\n")
     wire.cut()
 
 
-async def _ends(wire: Wire) -> None:
+async def _ends(wire: CompletionStream) -> None:
     pass
 
 
@@ -293,29 +307,29 @@ async def test_an_answer_is_whole_however_its_stream_ends(answer: Answer) -> Non
 
 
 async def test_what_was_not_shown_of_an_answer_that_broke_off_is_not_in_the_next() -> None:
-    half = breaks(" <EN", way="end")
-    async with helper(half, says("yes", reasoning=["Sure."]), termination_markers=["<END>"]) as (_, t):
+    half = broken_answer(" <EN", way="end")
+    async with helper(half, text_answer("yes", reasoning=["Sure."]), termination_markers=["<END>"]) as (_, t):
         answer = await t.ask("hi")
     assert answer.text == "yes"
 
-    async def thinks(wire: Wire) -> None:
+    async def thinks(wire: CompletionStream) -> None:
         await wire.delta(reasoning_content="Half a thou")
         wire.cut()
 
-    async with helper(thinks, says("yes", reasoning=["A thought."])) as (_, t):
+    async with helper(thinks, text_answer("yes", reasoning=["A thought."])) as (_, t):
         answer = await t.ask("hi")
     assert [event.data["content"] for event in answer.events if event.type == "block.thought"] == ["A thought."]
 
 
 def _raw(data: str, **headers: str) -> Answer:
-    async def answer(wire: Wire) -> web.Response:
+    async def answer(wire: CompletionStream) -> web.Response:
         return web.Response(body=data.encode(), headers={"Content-Type": "text/event-stream", **headers})
 
     return answer
 
 
 def _coded(status: int, code: str) -> Answer:
-    async def answer(wire: Wire) -> web.Response:
+    async def answer(wire: CompletionStream) -> web.Response:
         return web.json_response({"error": {"message": "told to fail", "code": code}}, status=status)
 
     return answer
@@ -332,7 +346,7 @@ def _coded(status: int, code: str) -> Answer:
         (_raw("data: {}\n\n", **{"Content-Encoding": "gzip"}), "sends its answer compressed, which it was not asked for"),
         (_raw("data: [DONE]\n\n"), "answers with something that is no chat completion"),
         (_raw(""), "answers with something that is no chat completion"),
-        (fails(403), r"refuses the key \(403\)\."),
+        (error_answer(403), r"refuses the key \(403\)\."),
         (_coded(429, "insufficient_quota"), r"has no credit left \(429\)\."),
         (_coded(400, "context_length_exceeded"), r"is shown more than it takes; .* context_tokens .* \(400\)\."),
     ],
@@ -343,14 +357,14 @@ async def test_nonsense_on_the_wire_is_one_line_and_the_agent_stays(failure: Ans
             await t.ask("hi")
         assert "\n" not in str(raised.value)
         assert len(server.asked) == 1
-        server.answers[:] = [says("yes")]
+        server.answers[:] = [text_answer("yes")]
         assert (await t.ask("hi")).text == "yes"
 
 
 def _endless(piece: str, status: int = 200) -> Answer:
     """Sends this on and on, as fast as it is read, and never ends."""
 
-    async def answer(wire: Wire) -> None:
+    async def answer(wire: CompletionStream) -> None:
         assert wire.headers["Accept-Encoding"] == "identity"  # or few bytes could be many
         wire.status(status)
         for _ in range(4096):  # 256 MiB
@@ -375,12 +389,12 @@ async def test_of_what_has_no_end_no_more_is_read_than_anybody_wants(failure: An
         with pytest.raises(PeerFailedError, match=f"My language model {said}"):
             await t.ask("hi", timeout=PATIENCE_S)
         await eventually(lambda: server.open == 0)
-        server.answers[:] = [says("yes")]
+        server.answers[:] = [text_answer("yes")]
         assert (await t.ask("hi")).text == "yes"
 
 
 async def test_of_two_answers_that_come_by_turns_one_is_heard() -> None:
-    async def two(wire: Wire) -> None:
+    async def two(wire: CompletionStream) -> None:
         for index, piece, finish in ((0, "Ye", None), (1, "N", None), (1, "o.", "stop"), (0, "s.", None), (0, "", "stop")):
             await wire.event({"choices": [{"index": index, "delta": {"content": piece}, "finish_reason": finish}]})
         await wire.raw("data: [DONE]\n\n")
@@ -394,13 +408,13 @@ async def test_half_a_character_fails_nothing() -> None:
         """A file name that is no UTF-8."""
         return ["caf\udce9"]
 
-    async def halves(wire: Wire) -> None:
+    async def halves(wire: CompletionStream) -> None:
         for half in ("\ud83d", "\ude00", " yes"):
             await wire.delta(content=half)
         await wire.done()
 
-    async with helper(calls(("read", {})), halves, says("yes"), tools=[read]) as (server, t):
+    async with helper(tool_call_answer(("read", {})), halves, text_answer("yes"), tools=[read]) as (server, t):
         assert (await t.ask("caf\udce9")).text.endswith("yes")
         assert (await t.ask("again")).text == "yes"
-    assert contents(server.asked[1], "tool") == ['["caf?"]']
-    assert contents(server.asked[0], "user") == ["caf?"]
+    assert message_contents(server.asked[1], "tool") == ['["caf?"]']
+    assert message_contents(server.asked[0], "user") == ["caf?"]

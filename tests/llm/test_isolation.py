@@ -7,7 +7,7 @@ from typing import Any
 
 from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, SessionHandle
 
-from ..support.chat_completions import Wire, calls, contents, says
+from ..support.chat_completions import CompletionStream, message_contents, text_answer, tool_call_answer
 from ..support.records import query_of
 from .test_agent import helper
 
@@ -30,16 +30,16 @@ async def test_two_people_and_two_threads_are_strangers_to_each_other() -> None:
             await response.markdown(json.dumps(before))
 
     told = f"the secret word is {SECRET}"
-    tell = calls(
+    tell = tool_call_answer(
         ("remember_interaction_info", {"information": told}),
         ("ask_agent", {"agent": "peer@localhost", "question": told}),
     )
 
-    async def answer(wire: Wire) -> None:
+    async def answer(wire: CompletionStream) -> None:
         if wire.asked["messages"][-1]["role"] == "tool":
-            await says("So it is.")(wire)
+            await text_answer("So it is.")(wire)
         else:
-            await (tell if SECRET in contents(wire.asked, "user")[-1] else calls(*LOOK))(wire)
+            await (tell if SECRET in message_contents(wire.asked, "user")[-1] else tool_call_answer(*LOOK))(wire)
 
     async with helper(answer, peers={"peer@localhost": Peer()}, agents=["peer@localhost"]) as (server, t):
         knowledge = t.runners[t.jid].knowledge
@@ -52,7 +52,7 @@ async def test_two_people_and_two_threads_are_strangers_to_each_other() -> None:
             begun = len(server.asked)
             await t.ask("what is the secret word?", user=user, thread=thread)
             shown, found = server.asked[begun:]
-            return [SECRET in json.dumps(shown["messages"]), *(SECRET in text for text in contents(found, "tool"))]
+            return [SECRET in json.dumps(shown["messages"]), *(SECRET in text for text in message_contents(found, "tool"))]
 
         assert await seen("ada@localhost", "one") == [True, True, True, True]
         assert await seen("ada@localhost", "two") == [True, True, False, False]  # the note is hers in all conversations

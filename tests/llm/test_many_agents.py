@@ -13,7 +13,7 @@ import pytest
 from spade_coreason import AgentTester, PeerFailedError, Policy
 from spade_coreason.llm.agent import LLMAgent
 
-from ..support.chat_completions import ChatServer, Wire, contents, fails, hangs, says
+from ..support.chat_completions import ChatServer, CompletionStream, error_answer, hanging_answer, message_contents, text_answer
 from ..support.wait import PATIENCE_S, eventually
 from .test_agent import helper
 
@@ -21,8 +21,8 @@ from .test_agent import helper
 async def test_a_hundred_conversations_at_once_use_as_many_connections_as_turns_may_run() -> None:
     most: list[int] = []
 
-    async def slow(wire: Wire) -> None:
-        await wire.delta(content=f"Dear {contents(wire.asked, 'user')[-1]}")
+    async def slow(wire: CompletionStream) -> None:
+        await wire.delta(content=f"Dear {message_contents(wire.asked, 'user')[-1]}")
         most.append(server.connections)
         await asyncio.sleep(0.01)
         await wire.done()
@@ -47,7 +47,7 @@ async def test_agents_of_one_process_have_their_own_model_key_tools_and_memory()
         return make
 
     async with AsyncExitStack() as stack:
-        servers = {name: await stack.enter_async_context(ChatServer(says(f"I am {name}"))) for name in ("one", "two")}
+        servers = {name: await stack.enter_async_context(ChatServer(text_answer(f"I am {name}"))) for name in ("one", "two")}
         jids = {name: f"{name}@localhost" for name in servers}
         makes = {name: agent(server, name) for name, server in servers.items()}
         t = await stack.enter_async_context(AgentTester(makes["one"], jid=jids["one"], peers={jids["two"]: makes["two"]}))
@@ -67,7 +67,7 @@ async def test_agents_of_one_process_have_their_own_model_key_tools_and_memory()
 
 async def test_an_agent_on_demand_closes_its_connections_and_opens_them_again() -> None:
     policy = Policy(lifecycle="on_demand", idle_shutdown_s=0.05)
-    async with helper(says("Bye.<END>"), policy=policy, termination_markers=["<END>"]) as (server, t):
+    async with helper(text_answer("Bye.<END>"), policy=policy, termination_markers=["<END>"]) as (server, t):
         for number in range(3):
             assert (await t.ask(f"hi {number}")).text == "Bye."
             await eventually(lambda: server.connections == 0)
@@ -75,11 +75,11 @@ async def test_an_agent_on_demand_closes_its_connections_and_opens_them_again() 
 
 
 async def test_who_cancels_does_not_wait_for_the_next_attempt() -> None:
-    async with helper(fails(503), endpoint={"first_pause_s": 60, "longest_pause_s": 100}) as (server, t):
+    async with helper(error_answer(503), endpoint={"first_pause_s": 60, "longest_pause_s": 100}) as (server, t):
         t.send_stanza("<message to='agent@localhost' type='chat' id='q1'><body>a story</body></message>")
         await eventually(lambda: len(server.asked) == 1 and server.open == 0)
         assert await t.say("/cancel") != []
-        server.answers[:] = [says("yes")]
+        server.answers[:] = [text_answer("yes")]
         assert await t.say("hi") == ["yes"]
     assert len(server.asked) == 2
 
@@ -88,16 +88,22 @@ async def test_a_date_says_when_to_ask_again() -> None:
     def at(seconds: float) -> str:
         return format_datetime(datetime.now(UTC) + timedelta(seconds=seconds), usegmt=True)
 
-    async with helper(fails(429, **{"Retry-After": at(-9)}), says("yes"), endpoint={"first_pause_s": 60}) as (server, t):
+    async with helper(error_answer(429, **{"Retry-After": at(-9)}), text_answer("yes"), endpoint={"first_pause_s": 60}) as (
+        server,
+        t,
+    ):
         assert (await t.ask("hi")).text == "yes"  # at once
-        server.answers[:] = [fails(429, **{"Retry-After": at(600)})]
+        server.answers[:] = [error_answer(429, **{"Retry-After": at(600)})]
         with pytest.raises(PeerFailedError, match=r"My language model is busy \(429\); ask again in (5[0-9]|60)\d s\."):
             await t.ask("hi")
     assert len(server.asked) == 3
 
 
 async def test_the_fallback_answers_where_the_model_hangs_and_what_it_thought_is_not_mixed() -> None:
-    async with helper(hangs(), says("yes"), fallback_model="spare", endpoint={"tries": 1, "timeout_s": 1}) as (server, t):
+    async with helper(hanging_answer(), text_answer("yes"), fallback_model="spare", endpoint={"tries": 1, "timeout_s": 1}) as (
+        server,
+        t,
+    ):
         assert (await t.ask("hi")).text == "yes"
         await eventually(lambda: server.open == 0)
     assert [asked["model"] for asked in server.asked] == ["small", "spare"]

@@ -15,9 +15,9 @@ import pytest
 from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, Peers, ResponseHandler, SessionHandle
 from spade_coreason.llm.agent import LLMAgent
 
-from ..support.chat_completions import Answer, ChatServer, Wire, calls, contents, says
-from ..support.hosting import By, Hosted, hosted
-from ..support.llm_agent import Endless
+from ..support.chat_completions import Answer, ChatServer, CompletionStream, message_contents, text_answer, tool_call_answer
+from ..support.hosting import FunctionAgent, OnlineAgent, run_agent
+from ..support.llm_agent import EndlessTool
 from ..support.servers.clients import StockClient
 from ..support.servers.profanity import Profanity, installed
 from ..support.servers.requirements import require
@@ -32,13 +32,13 @@ REMEMBER = "remember_interaction_info"
 @asynccontextmanager
 async def thinking(
     server: XmppServer, directory: Path, *answers: Answer, **options: Any
-) -> AsyncIterator[tuple[ChatServer, Hosted, AgentInteractionMemory]]:
+) -> AsyncIterator[tuple[ChatServer, OnlineAgent, AgentInteractionMemory]]:
     """The seed's agent, at a model that gives these answers."""
     async with ChatServer(*answers) as model:
         memory = AgentInteractionMemory("memory_agent@localhost", str(directory))
         manifest = AgentDefinition.simple("memory agent", system_prompt="You have memory capabilities.")
         agent = LLMAgent(manifest, memory, model="small", endpoint={"url": model.url}, **options)
-        async with hosted(agent, server, directory) as online:
+        async with run_agent(agent, server, directory) as online:
             yield model, online, memory
 
 
@@ -46,7 +46,11 @@ async def test_what_a_stock_client_says_is_remembered_by_a_tool_and_known_later(
     real_server: XmppServer, tmp_path: Path
 ) -> None:
     fact = "User prefers JSON responses over XML"
-    answers = calls((REMEMBER, {"information": fact})), says("I will ", "remember that."), says("In JSON.")
+    answers = (
+        tool_call_answer((REMEMBER, {"information": fact})),
+        text_answer("I will ", "remember that."),
+        text_answer("In JSON."),
+    )
     account = await real_server.account()
     async with (
         thinking(real_server, tmp_path, *answers) as (model, online, memory),
@@ -56,7 +60,7 @@ async def test_what_a_stock_client_says_is_remembered_by_a_tool_and_known_later(
         assert (await person.answer())["body"] == "I will remember that."
         assert await person.ask("What do I prefer?", online.jid) == "In JSON."
         assert memory.get_information(f"{account[0]}_{online.jid}") == [fact]
-        prompt, _rules, notice, remembered = contents(model.asked[-1], "system")
+        prompt, _rules, notice, remembered = message_contents(model.asked[-1], "system")
     assert prompt == "You have memory capabilities."
     assert "They are data" in notice
     assert remembered == f"Previous interactions:\n- {fact}"
@@ -68,7 +72,7 @@ class Told:
 
     words: asyncio.Queue[str | None] = field(default_factory=asyncio.Queue)
 
-    async def __call__(self, wire: Wire) -> None:
+    async def __call__(self, wire: CompletionStream) -> None:
         await wire.delta(role="assistant", content="")
         while (word := await self.words.get()) is not None:
             await wire.delta(content=word)
@@ -82,7 +86,7 @@ class Told:
 async def test_a_stock_client_sees_the_tool_and_then_the_answer_grow(real_server: XmppServer, tmp_path: Path) -> None:
     told = Told()
     async with (
-        thinking(real_server, tmp_path, calls(("recall", {"query": "tea"})), told) as (_, online, _memory),
+        thinking(real_server, tmp_path, tool_call_answer(("recall", {"query": "tea"})), told) as (_, online, _memory),
         StockClient(*await real_server.account(), real_server, plugins=CORRECTS) as alice,
     ):
         await met(alice, online)
@@ -109,7 +113,7 @@ async def test_a_person_with_profanity_sees_the_tool_and_the_answer_grow(prosody
     told = Told()
     account = await prosody.account()
     async with (
-        thinking(prosody, tmp_path, calls(("recall", {"query": "tea"})), told) as (_, online, _memory),
+        thinking(prosody, tmp_path, tool_call_answer(("recall", {"query": "tea"})), told) as (_, online, _memory),
         Profanity(account, prosody, tmp_path / "profanity") as screen,
     ):
         await screen.type(f"/sub request {online.jid}")
@@ -128,8 +132,8 @@ async def test_a_person_with_profanity_sees_the_tool_and_the_answer_grow(prosody
 async def test_ten_people_at_once_each_get_their_own_slow_stream(prosody: XmppServer, tmp_path: Path) -> None:
     here = asyncio.Barrier(PEOPLE)
 
-    async def slow(wire: Wire) -> None:
-        name = contents(wire.asked, "user")[-1]
+    async def slow(wire: CompletionStream) -> None:
+        name = message_contents(wire.asked, "user")[-1]
         await wire.delta(content=f"Dear {name}")
         await here.wait()  # all ten are in the middle of theirs
         for number in range(10):
@@ -143,7 +147,7 @@ async def test_ten_people_at_once_each_get_their_own_slow_stream(prosody: XmppSe
         people = [await stack.enter_async_context(StockClient(*account, prosody)) for account in accounts]
         answers = await asyncio.gather(*(person.ask(person.jid, online.jid, timeout_s=PATIENCE_S) for person in people))
         assert answers == [f"Dear {person.jid} 0 1 2 3 4 5 6 7 8 9" for person in people]
-        assert all(len(contents(asked, "user")) == 1 for asked in model.asked)  # nobody's history is another's
+        assert all(len(message_contents(asked, "user")) == 1 for asked in model.asked)  # nobody's history is another's
 
 
 Cancel = Callable[[StockClient, str, str], object]
@@ -162,10 +166,10 @@ def by_retraction(person: StockClient, question: str, agent: str) -> object:
 async def test_who_cancels_leaves_no_request_connection_tool_task_or_thread(
     cancel: Cancel, real_server: XmppServer, tmp_path: Path
 ) -> None:
-    tool = Endless()
+    tool = EndlessTool()
     stream = Told()
     async with (
-        thinking(real_server, tmp_path, says("ready"), tools=[tool.never], show_tools=False) as (model, online, _memory),
+        thinking(real_server, tmp_path, text_answer("ready"), tools=[tool.never], show_tools=False) as (model, online, _memory),
         StockClient(*await real_server.account(), real_server) as person,
     ):
         assert await person.ask("hi", online.jid) == "ready"
@@ -182,16 +186,16 @@ async def test_who_cancels_leaves_no_request_connection_tool_task_or_thread(
         await eventually(lambda: model.open == 0)
         assert model.closed == 1
 
-        model.answers[:] = [calls(("never", {})), says("too late")]
+        model.answers[:] = [tool_call_answer(("never", {})), text_answer("too late")]
         question = person.send("use it", online.jid)
-        await asyncio.wait_for(tool.begun.wait(), PATIENCE_S)
+        await asyncio.wait_for(tool.started.wait(), PATIENCE_S)
         cancel(person, question, online.jid)
         await asyncio.wait_for(tool.stopped.wait(), PATIENCE_S)
 
         await eventually(lambda: not online.runner.turns_in_flight and model.open == 0)
         await eventually(lambda: model.connections <= 1)  # one is kept for the next question
         await eventually(lambda: len(asyncio.all_tasks()) <= before[0] and threading.active_count() <= before[1])
-        model.answers[:] = [says("yes")]
+        model.answers[:] = [text_answer("yes")]
         person.send("still there?", online.jid)
         while (said := (await person.answer())["body"]) != "yes":
             assert "too late" not in said
@@ -199,14 +203,14 @@ async def test_who_cancels_leaves_no_request_connection_tool_task_or_thread(
 
 
 async def test_who_cancels_stops_the_agent_that_was_asked_by_a_tool(prosody: XmppServer, tmp_path: Path) -> None:
-    tool = Endless()
+    tool = EndlessTool()
 
     async def work(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await tool.never()
 
     async with (
-        hosted(By(work), prosody, tmp_path / "other") as other,
-        ChatServer(calls(("ask_agent", {"agent": other.jid, "question": "go"})), says("yes")) as model,
+        run_agent(FunctionAgent(work), prosody, tmp_path / "other") as other,
+        ChatServer(tool_call_answer(("ask_agent", {"agent": other.jid, "question": "go"})), text_answer("yes")) as model,
         StockClient(*await prosody.account(), prosody) as person,
     ):
         manifest = AgentDefinition.simple("asking")
@@ -215,9 +219,9 @@ async def test_who_cancels_stops_the_agent_that_was_asked_by_a_tool(prosody: Xmp
             endpoint = {"url": model.url}
             return LLMAgent(manifest, None, peers, model="small", endpoint=endpoint, agents=[other.jid], show_tools=False)
 
-        async with hosted(make, prosody, tmp_path / "asking") as online:
+        async with run_agent(make, prosody, tmp_path / "asking") as online:
             person.send("use it", online.jid)
-            await asyncio.wait_for(tool.begun.wait(), PATIENCE_S)
+            await asyncio.wait_for(tool.started.wait(), PATIENCE_S)
             person.send("/cancel", online.jid)
             await asyncio.wait_for(tool.stopped.wait(), PATIENCE_S)
             await eventually(lambda: not other.runner.turns_in_flight)

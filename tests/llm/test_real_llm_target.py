@@ -10,28 +10,37 @@ from pathlib import Path
 
 from aiohttp import web
 
-from ..support.chat_completions import ChatServer, Wire, calls, contents, fails, says
+from ..support.chat_completions import (
+    ChatServer,
+    CompletionStream,
+    error_answer,
+    message_contents,
+    text_answer,
+    tool_call_answer,
+)
 from ..support.wait import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 
 
-async def perfect(wire: Wire) -> web.Response | None:
+async def perfect(wire: CompletionStream) -> web.Response | None:
     """Does what the questions of that run want."""
-    question = contents(wire.asked, "user")[-1]
+    question = message_contents(wire.asked, "user")[-1]
     is_told = wire.asked["messages"][-1]["role"] == "tool"
     if wire.asked["model"] != "small":
-        return await fails(404)(wire)
+        return await error_answer(404)(wire)
     if "Count" in question:
-        answer = says(*(f"{word} " for word in "one two three four five six seven eight nine ten".split()))
+        answer = text_answer(*(f"{word} " for word in "one two three four five six seven eight nine ten".split()))
     elif "Please remember" in question and not is_told:
-        answer = calls(("remember_interaction_info", {"information": "The boat is called Marigold"}))
+        answer = tool_call_answer(("remember_interaction_info", {"information": "The boat is called Marigold"}))
     elif "boat" in question:
-        answer = says(contents(wire.asked, "system")[-1])
+        answer = text_answer(message_contents(wire.asked, "system")[-1])
     elif "Turin" in question:
-        answer = says(wire.asked["messages"][-1]["content"]) if is_told else calls(("code_of", {"city": "Turin"}))
+        answer = (
+            text_answer(wire.asked["messages"][-1]["content"]) if is_told else tool_call_answer(("code_of", {"city": "Turin"}))
+        )
     else:
-        answer = says('{"sum": 5}')
+        answer = text_answer('{"sum": 5}')
     return await answer(wire)
 
 

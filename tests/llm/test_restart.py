@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ..support.chat_completions import ChatServer, Wire, calls, contents, says
-from ..support.hosting import platform
+from ..support.chat_completions import ChatServer, CompletionStream, message_contents, text_answer, tool_call_answer
+from ..support.hosting import run_platform
 from ..support.servers.clients import StockClient
 from ..support.servers.server import XmppServer
 from ..support.wait import PATIENCE_S, eventually
@@ -21,15 +21,15 @@ AGENT = "spade_coreason.llm:LLMAgent"
 async def test_sigterm_lets_an_answer_in_the_middle_of_its_stream_be_finished(prosody: XmppServer, tmp_path: Path) -> None:
     released = asyncio.Event()
 
-    async def slow(wire: Wire) -> None:
+    async def slow(wire: CompletionStream) -> None:
         await wire.delta(content="Once upon ")
         await released.wait()
-        await says("a time.")(wire)
+        await text_answer("a time.")(wire)
 
     async with ChatServer(slow) as server:
         options = {"model": "small", "endpoint": {"url": server.url}}
         async with (
-            platform(prosody, tmp_path, agent=AGENT, options=options, grace_s=60) as (child, jid),
+            run_platform(prosody, tmp_path, agent=AGENT, options=options, grace_s=60) as (child, jid),
             person(prosody) as reader,
         ):
             await befriended(reader, jid)
@@ -53,16 +53,16 @@ async def test_what_was_broken_off_is_answered_once_after_the_start(
     begun: list[str] = []
     noted = tmp_path / "noted"
 
-    async def answer(wire: Wire) -> None:
-        question = contents(wire.asked, "user")[-1]
+    async def answer(wire: CompletionStream) -> None:
+        question = message_contents(wire.asked, "user")[-1]
         if question == "use it" and wire.asked["messages"][-1]["role"] != "tool":
-            await calls(("note", {"path": str(noted)}))(wire)
+            await tool_call_answer(("note", {"path": str(noted)}))(wire)
         elif question == "a story" and not begun:
             begun.append(question)
             await wire.delta(content="Once upon ")
             await asyncio.Event().wait()
         else:
-            await says(f"The answer to: {question}")(wire)
+            await text_answer(f"The answer to: {question}")(wire)
 
     async with ChatServer(answer) as server:
         options = {
@@ -72,7 +72,7 @@ async def test_what_was_broken_off_is_answered_once_after_the_start(
             "tools": ["tests.support.slow_tool:note"],
         }
         async with (
-            platform(prosody, tmp_path, agent=AGENT, options=options, grace_s=0.2) as (child, jid),
+            run_platform(prosody, tmp_path, agent=AGENT, options=options, grace_s=0.2) as (child, jid),
             StockClient(*await prosody.account(), prosody) as reader,
         ):
             reader.send("a story", jid, thread="one")
@@ -86,5 +86,5 @@ async def test_what_was_broken_off_is_answered_once_after_the_start(
             assert answers == {"The answer to: a story", "The answer to: use it"}
             # The next thing said is the next answer: the others came once.
             assert await reader.ask("and now?", jid, thread="one", timeout_s=PATIENCE_S) == "The answer to: and now?"
-    assert contents(server.asked[-1], "assistant") == ["The answer to: a story"]
+    assert message_contents(server.asked[-1], "assistant") == ["The answer to: a story"]
     assert noted.read_text().splitlines() == ["called"] * 2

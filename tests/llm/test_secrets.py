@@ -13,8 +13,17 @@ from spade_coreason import AgentTester, ConfigError, load_settings
 from spade_coreason.llm.agent import LLMAgent
 from spade_coreason.llm.options import Endpoint
 
-from ..support.chat_completions import ChatServer, Wire, breaks, calls, contents, fails, hangs, says
-from ..support.program import call, running
+from ..support.chat_completions import (
+    ChatServer,
+    CompletionStream,
+    broken_answer,
+    error_answer,
+    hanging_answer,
+    message_contents,
+    text_answer,
+    tool_call_answer,
+)
+from ..support.program import run_command, run_in_background
 from ..support.servers.clients import StockClient
 from ..support.servers.server import XmppServer
 from .test_agent import manifest
@@ -54,31 +63,31 @@ class Former(LLMAgent):
 '''
 
 
-async def _answer(wire: Wire) -> web.Response | None:
+async def _answer(wire: CompletionStream) -> web.Response | None:
     """What the question wants; whatever fails quotes the question and the key."""
-    said = contents(wire.asked, "user")[-1]
+    said = message_contents(wire.asked, "user")[-1]
     quoted = f"{said} {wire.asked['messages'][0]['content']} {json.dumps(KEYS)}"
     if wire.asked["messages"][-1]["role"] == "tool":
-        await says(f"Done, {WORD}.")(wire)
+        await text_answer(f"Done, {WORD}.")(wire)
     elif "refused" in said:
-        return await fails(401, quoted)(wire)
+        return await error_answer(401, quoted)(wire)
     elif "fails" in said:
-        return await fails(500, quoted)(wire)
+        return await error_answer(500, quoted)(wire)
     elif "page" in said:
         return web.Response(text=f"<html>{quoted}</html>", content_type="text/html")
     elif "breaks" in said:
-        await breaks(f"Dear {WORD}", way="error")(wire)
+        await broken_answer(f"Dear {WORD}", way="error")(wire)
     elif "nonsense" in said:
         await wire.raw(f"data: {{{quoted}\n\n")
     elif "hangs" in said:
-        await hangs(f"Dear {WORD}")(wire)
+        await hanging_answer(f"Dear {WORD}")(wire)
     elif "tools" in said:
         wanted = [("diagnose", {"name": WORD}), (WORD, {}), ("diagnose", f'{{"{WORD}')]
-        await calls(*wanted, ("remember_interaction_info", {"information": WORD}))(wire)
+        await tool_call_answer(*wanted, ("remember_interaction_info", {"information": WORD}))(wire)
     elif "response_format" in wire.asked:
-        await says(json.dumps({"sum": WORD}))(wire)
+        await text_answer(json.dumps({"sum": WORD}))(wire)
     else:
-        await says(f"Hello {WORD}")(wire)
+        await text_answer(f"Hello {WORD}")(wire)
     return None
 
 
@@ -109,7 +118,7 @@ async def test_nothing_of_what_is_said_and_no_key_is_printed(prosody: XmppServer
         configuration.write_text(json.dumps({"server": where, "data_dir": "data", "agents": agents}))
         configuration.chmod(0o600)
         environment = {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": KEYS["environment"]}
-        with running(
+        with run_in_background(
             "-v", "up", "-c", "platform.yaml", cwd=tmp_path, env=environment, until=r"^Ready", errors=["ValueError (clerk.py"]
         ) as up:
             async with StockClient(*await prosody.account(), prosody) as person:
@@ -130,12 +139,12 @@ async def test_nothing_of_what_is_said_and_no_key_is_printed(prosody: XmppServer
             code, out, err = up.stop()
         assert code == 0
         assert {key.removeprefix("Bearer ") for key in server.keys} == set(KEYS.values())
-        check = await asyncio.to_thread(call, "check", "-c", "platform.yaml", "--json", cwd=tmp_path, env=environment)
+        check = await asyncio.to_thread(run_command, "check", "-c", "platform.yaml", "--json", cwd=tmp_path, env=environment)
     assert check.returncode == 0, check.stdout
     assert "raised ValueError" in err
     assert "refuses the key (401)" in err
     assert "incident" in err
-    for printed in (up.said, out, err, status.stdout, status.stderr, check.stdout, check.stderr):
+    for printed in (up.output, out, err, status.stdout, status.stderr, check.stdout, check.stderr):
         assert WORD not in printed
     assert WORD not in repr(load_settings(configuration, tmp_path, {}))
 
@@ -164,9 +173,9 @@ async def test_what_the_environment_has_for_its_own_server_goes_to_no_other(monk
     monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", f"X-Gateway: {WORD}\nauthorization: Bearer {WORD}")
     seen: list[str] = []
 
-    async def answer(wire: Wire) -> None:
+    async def answer(wire: CompletionStream) -> None:
         seen.append(str(wire.headers))
-        await says("yes")(wire)
+        await text_answer("yes")(wire)
 
     async with ChatServer(answer) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)

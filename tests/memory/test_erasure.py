@@ -18,9 +18,21 @@ from spade_coreason.runtime.policy import Policy
 from spade_coreason.storage.records import StoredConversation, Variable
 from spade_coreason.storage.repository import AgentRepository
 
-from ..support.databases import CLOSED, SQLITE, everything, opened
-from ..support.records import AGENT, ALICE, ALICE_ELSEWHERE, BOB, CAROL, MALICE, NOW, OTHER_AGENT, conversation, received, turn
-from ..support.runner import Remembers, Seen, Talk
+from ..support.databases import CLOSED, SQLITE, open_without_sync, read_all_tables
+from ..support.records import (
+    AGENT,
+    ALICE,
+    ALICE_ELSEWHERE,
+    BOB,
+    CAROL,
+    MALICE,
+    NOW,
+    OTHER_AGENT,
+    new_conversation,
+    receive_request,
+    store_turn,
+)
+from ..support.runner import Observation, RememberingAgent, RunnerHarness
 
 
 @pytest.fixture
@@ -30,19 +42,19 @@ def memory(tmp_path: Path) -> AgentInteractionMemory:
 
 async def populated(database_url: str, memory: AgentInteractionMemory | None = None) -> None:
     """Five people, two agents; each person has two conversations, and a request in each state with each agent."""
-    database = await opened(database_url)
+    database = await open_without_sync(database_url)
     for agent in (AGENT, OTHER_AGENT):
         store = AgentRepository(database, agent)
         for owner in (ALICE, BOB, MALICE, ALICE_ELSEWHERE):
             person = Variable("person", owner, "v", json.dumps(f"a secret of {owner}"))
             for name in (f"{owner}_{agent}", f"of {owner.split('@')[0]} {owner[-1]}"):
-                row = conversation(store, name, owner)
+                row = new_conversation(store, name, owner)
                 for _ in range(3):
-                    row = await turn(store, row, Variable("conversation", name, "v", f'"{owner}"'), person)
+                    row = await store_turn(store, row, Variable("conversation", name, "v", f'"{owner}"'), person)
                 if memory is not None and agent == AGENT:
                     await memory.aadd_information(name, f"a secret of {owner}")
-            await turn(store, row, answer=f'["to {owner}"]')
-            await received(store, owner, json.dumps({"from": owner}))
+            await store_turn(store, row, answer=f'["to {owner}"]')
+            await receive_request(store, owner, json.dumps({"from": owner}))
     await database.close()
 
 
@@ -56,11 +68,11 @@ def is_about(row: dict[str, Any], agent: str, owner: str, theirs: set[int]) -> b
 
 async def test_forgetting_a_person_takes_all_rows_of_theirs_and_none_of_others_and_reports_how_many(database_url: str) -> None:
     await populated(database_url)
-    before = everything(database_url)
+    before = read_all_tables(database_url)
     theirs = {row["id"] for row in before["conversations"] if (row["agent"], row["owner"]) == (AGENT, ALICE)}
-    database = await opened(database_url)
+    database = await open_without_sync(database_url)
     report = await AgentRepository(database, AGENT).erase_person(ALICE)
-    after = everything(database_url)
+    after = read_all_tables(database_url)
     mine = {table: [row for row in before[table] if is_about(row, AGENT, ALICE, theirs)] for table in before}
     for table in ("conversations", "interactions", "variables"):
         assert after[table] == [row for row in before[table] if row not in mine[table]]
@@ -78,14 +90,16 @@ async def test_forgetting_a_person_takes_all_rows_of_theirs_and_none_of_others_a
 
 
 async def test_of_a_forgotten_person_not_even_the_name_is_in_the_file(database_url: str) -> None:
-    database = await opened(database_url)
+    database = await open_without_sync(database_url)
     store = AgentRepository(database, AGENT)
     for owner in (ALICE, BOB):
-        row = await turn(store, conversation(store, f"{owner}_{AGENT}", owner), Variable("person", owner, "v", f'"{owner}"'))
-        await turn(store, row, answer=f'["to {owner}"]')
-        await received(store, owner, f'{{"from": "{owner}"}}')
+        row = await store_turn(
+            store, new_conversation(store, f"{owner}_{AGENT}", owner), Variable("person", owner, "v", f'"{owner}"')
+        )
+        await store_turn(store, row, answer=f'["to {owner}"]')
+        await receive_request(store, owner, f'{{"from": "{owner}"}}')
     await store.erase_person(ALICE)
-    for table, found in everything(database_url).items():
+    for table, found in read_all_tables(database_url).items():
         assert ALICE not in str(found), table
     await database.close()
     if database_url.startswith(SQLITE):
@@ -95,7 +109,7 @@ async def test_of_a_forgotten_person_not_even_the_name_is_in_the_file(database_u
 
 
 async def test_of_a_forgotten_stranger_nothing_is_left(database_url: str) -> None:
-    database = await opened(database_url)
+    database = await open_without_sync(database_url)
     store = AgentRepository(database, AGENT)
     for stranger in (ALICE, BOB):
         await store.save_refusal(stranger)
@@ -107,9 +121,9 @@ async def test_of_a_forgotten_stranger_nothing_is_left(database_url: str) -> Non
 
 
 async def test_a_message_that_comes_again_after_forgetting_is_still_known(database_url: str) -> None:
-    database = await opened(database_url)
+    database = await open_without_sync(database_url)
     store = AgentRepository(database, AGENT)
-    await received(store, key=b"k" * 16)
+    await receive_request(store, key=b"k" * 16)
     await store.erase_person(ALICE)
     assert await store.inbox.load_pending() == []
     assert not await store.inbox.receive(b"k" * 16, ALICE, "{}", NOW)[1]
@@ -118,9 +132,9 @@ async def test_a_message_that_comes_again_after_forgetting_is_still_known(databa
 
 async def test_deleting_a_conversation_leaves_the_persons_others_and_every_other_agents(database_url: str) -> None:
     await populated(database_url)
-    database = await opened(database_url)
+    database = await open_without_sync(database_url)
     store = AgentRepository(database, AGENT)
-    before = everything(database_url)
+    before = read_all_tables(database_url)
     row = (await store.find_conversations([f"{ALICE}_{AGENT}"]))[f"{ALICE}_{AGENT}"]
     report = await store.delete_conversation(row)
     assert (report.conversation_ids, report.interactions, report.variables, report.requests) == (
@@ -129,7 +143,7 @@ async def test_deleting_a_conversation_leaves_the_persons_others_and_every_other
         1,
         0,
     )
-    after = everything(database_url)
+    after = read_all_tables(database_url)
     assert {table: len(before[table]) - len(after[table]) for table in before} == {
         "conversations": 1,
         "interactions": 3,
@@ -146,8 +160,8 @@ async def taken(store: AgentRepository, thread: str | None, owner: str) -> Store
     found = await store.find_conversations(possible)
     name = choose_conversation_id(possible, owner, {name: row.owner for name, row in found.items()})
     assert name is not None
-    row = found.get(name) or conversation(store, name, owner)
-    return await turn(store, row, Variable("conversation", name, "v", f'"{owner}"'))
+    row = found.get(name) or new_conversation(store, name, owner)
+    return await store_turn(store, row, Variable("conversation", name, "v", f'"{owner}"'))
 
 
 @pytest.mark.parametrize("cleared", ["conversation", "person"])
@@ -180,16 +194,16 @@ def remembered(memory: AgentInteractionMemory) -> str:
 
 @pytest.mark.parametrize(
     ("cleared", "alice_sees"),
-    [("conversation", Seen()), ("memory", Seen(1, 1)), ("nothing", Seen(1, 1, (f"a secret of {ALICE}",)))],
+    [("conversation", Observation()), ("memory", Observation(1, 1)), ("nothing", Observation(1, 1, (f"a secret of {ALICE}",)))],
 )
 async def test_nothing_of_a_forgotten_person_remains_in_the_memory_file(
-    database_url: str, memory: AgentInteractionMemory, cleared: str, alice_sees: Seen
+    database_url: str, memory: AgentInteractionMemory, cleared: str, alice_sees: Observation
 ) -> None:
-    async with Talk(database_url, Remembers(memory)) as talk:
+    async with RunnerHarness(database_url, RememberingAgent(memory)) as talk:
         for sender in (ALICE, BOB):
             for thread in (None, "t", "u"):
                 await talk.say("x", thread, sender)
-    database = await opened(database_url)
+    database = await open_without_sync(database_url)
     store = AgentRepository(database, AGENT)
     row = (await store.find_conversations(["t"]))["t"]
     assert row.owner == ALICE
@@ -199,13 +213,13 @@ async def test_nothing_of_a_forgotten_person_remains_in_the_memory_file(
     elif cleared == "memory":
         assert await memory.aclear_conversation("t")
     await database.close()
-    agent = Remembers(memory)
-    async with Talk(database_url, agent) as talk:
+    agent = RememberingAgent(memory)
+    async with RunnerHarness(database_url, agent) as talk:
         # Somebody else takes the thread that is free now, so that Alice gets another one.
         for sender in (CAROL, ALICE):
             await talk.say("y", "t", sender)
-    assert agent.seen == [Seen(), alice_sees]
-    database = await opened(database_url)
+    assert agent.seen == [Observation(), alice_sees]
+    database = await open_without_sync(database_url)
     store = AgentRepository(database, AGENT)
     gone = await forget_person(store, memory, f"{ALICE}/phone")
     assert (len(gone.conversation_ids), gone.memories) == (3, 3)
@@ -220,12 +234,12 @@ async def test_nothing_of_a_forgotten_person_remains_in_the_memory_file(
 async def test_what_an_unfinished_turn_remembered_is_forgotten_too(
     database_url: str, memory: AgentInteractionMemory, thread: str | None
 ) -> None:
-    agent = Remembers(memory, asyncio.Event())
-    async with Talk(database_url, agent) as talk:
+    agent = RememberingAgent(memory, asyncio.Event())
+    async with RunnerHarness(database_url, agent) as talk:
         talk.begin("x", thread)
         await agent.at_work.wait()
     assert ALICE in remembered(memory)
-    database = await opened(database_url)
+    database = await open_without_sync(database_url)
     gone = await forget_person(AgentRepository(database, AGENT), memory, ALICE)
     await database.close()
     assert (gone.requests, gone.memories) == (1, 1)
@@ -235,13 +249,13 @@ async def test_what_an_unfinished_turn_remembered_is_forgotten_too(
 async def test_forgetting_somebodys_unfinished_turn_takes_no_memory_of_who_owns_the_thread(
     database_url: str, memory: AgentInteractionMemory
 ) -> None:
-    async with Talk(database_url, Remembers(memory)) as talk:
+    async with RunnerHarness(database_url, RememberingAgent(memory)) as talk:
         await talk.say("x", "t", BOB)
-    agent = Remembers(memory, asyncio.Event())
-    async with Talk(database_url, agent) as talk:
+    agent = RememberingAgent(memory, asyncio.Event())
+    async with RunnerHarness(database_url, agent) as talk:
         talk.begin("x", "t", ALICE)
         await agent.at_work.wait()
-    database = await opened(database_url)
+    database = await open_without_sync(database_url)
     gone = await forget_person(AgentRepository(database, AGENT), memory, ALICE)
     await database.close()
     assert gone.memories == 1
@@ -250,18 +264,18 @@ async def test_forgetting_somebodys_unfinished_turn_takes_no_memory_of_who_owns_
 
 
 async def test_what_an_interrupted_turn_remembered_stays_its_owners(database_url: str, memory: AgentInteractionMemory) -> None:
-    agent = Remembers(memory, asyncio.Event())
+    agent = RememberingAgent(memory, asyncio.Event())
     policy = Policy(on_restart="report")
-    async with Talk(database_url, agent, policy) as talk:
+    async with RunnerHarness(database_url, agent, policy) as talk:
         talk.begin("x", "t", ALICE)
         await agent.at_work.wait()
-    agent = Remembers(memory)
-    async with Talk(database_url, agent, policy) as talk:
+    agent = RememberingAgent(memory)
+    async with RunnerHarness(database_url, agent, policy) as talk:
         await talk.say("y", "t", BOB)
-    assert agent.seen == [Seen()]
+    assert agent.seen == [Observation()]
     assert BOB not in str(await memory.aget_information("t"))
     assert await memory.aget_information(f"t_{BOB}") == [f"a secret of {BOB}"]
-    database = await opened(database_url)
+    database = await open_without_sync(database_url)
     await forget_person(AgentRepository(database, AGENT), memory, ALICE)
     await database.close()
     assert ALICE not in remembered(memory)
@@ -271,15 +285,17 @@ async def test_forgetting_everybody_leaves_nothing_of_an_agent_and_everything_of
     database_url: str, memory: AgentInteractionMemory
 ) -> None:
     await populated(database_url, memory)
-    database = await opened(database_url)
+    database = await open_without_sync(database_url)
     store = AgentRepository(database, AGENT)
-    before = everything(database_url)
+    before = read_all_tables(database_url)
     # Whose only conversation was cleared may still have variables; a request that waits may be somebody's first.
-    row = await turn(store, conversation(store, "carols", CAROL), Variable("person", CAROL, "v", '"a secret of carol"'))
+    row = await store_turn(
+        store, new_conversation(store, "carols", CAROL), Variable("person", CAROL, "v", '"a secret of carol"')
+    )
     await forget_conversation(store, memory, row)
-    await received(store, "dave@localhost", '{"from": "dave@localhost"}')
+    await receive_request(store, "dave@localhost", '{"from": "dave@localhost"}')
     gone = await forget_everybody(store, memory)
-    after = everything(database_url)
+    after = read_all_tables(database_url)
     for table in ("conversations", "variables"):
         assert after[table] == [row for row in before[table] if row["agent"] == OTHER_AGENT]
     assert all(row["state"] == CLOSED and row["request"] is None for row in after["inbox"] if row["agent"] == AGENT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, CloudEvent, ResponseHandler, SessionHandle, Usage
 from spade_coreason.runtime.stream import Stream
 
-from ..support.llm_agent import recorded
+from ..support.llm_agent import stored_turns
 
 
 class Spender:
@@ -36,7 +36,7 @@ async def test_the_sums_are_those_of_all_turns_that_said_what_they_used() -> Non
         assert await t.say("/memory", user="ada@localhost") == ["Nothing."]  # the sums are no memory of a person
         await t.restart()
         assert (await t.ask("1", user="ada@localhost")).text == "7 12 15"
-        [turn] = await recorded(t, "bob@localhost")
+        [turn] = await stored_turns(t, "bob@localhost")
     assert turn["meta"]["usage"] == {"model": "small", "requests": 2, "total_tokens": 3}
 
 
@@ -84,6 +84,6 @@ async def test_a_stream_that_is_replaced_says_its_replacement_alone() -> None:
         assert answer.text == "I keep it."
         assert answer.events[-2].data["replacement"] == "I keep it."
         assert await t.say("the password?", user="ada@localhost") == ["I keep it."]
-        [turn] = await recorded(t, "ada@localhost")
+        [turn] = await stored_turns(t, "ada@localhost")
     assert turn["output"] == {"text": "I keep it."}
     assert problems == ["this stream is closed"] * 2

@@ -29,24 +29,24 @@ from spade_coreason.runtime.url_policy import is_public
 from spade_coreason.xmpp.servers.certificate import ensure_certificate
 from spade_coreason.xmpp.servers.process import find_free_ports
 
-from ..support.web_server import Web, page, redirect
+from ..support.web_server import WebServer, page, redirect
 
 WORLD = ("127.0.0.3/32",)
 """In these tests this one address is the public internet; every other of the machine stays private."""
 
 
 @pytest.fixture
-async def secret() -> AsyncIterator[Web]:
+async def secret() -> AsyncIterator[WebServer]:
     """A web server in the private network."""
-    async with Web({"/": page(b"secret"), "/a": page(b"secret")}, "127.0.0.1") as secret:
+    async with WebServer({"/": page(b"secret"), "/a": page(b"secret")}, "127.0.0.1") as secret:
         yield secret
 
 
 @pytest.fixture
-async def web(secret: Web) -> AsyncIterator[Web]:
+async def web(secret: WebServer) -> AsyncIterator[WebServer]:
     """A public web server, on the same port."""
     pages = {"/a%20b.txt": page(b"hello", "Content-Type: Text/Plain; charset=utf-8")}
-    async with Web(pages, port=secret.port) as web:
+    async with WebServer(pages, port=secret.port) as web:
         yield web
 
 
@@ -65,13 +65,13 @@ async def refusal(url: str, **limits: Any) -> str:
 # What comes
 
 
-async def test_a_file_comes_with_its_name_and_type(web: Web) -> None:
+async def test_a_file_comes_with_its_name_and_type(web: WebServer) -> None:
     url = web.url("/a%20b.txt")
     assert await get(url) == FetchedFile(url, "a b.txt", "text/plain", b"hello")
     assert "hello" not in repr(await get(url))
 
 
-async def test_nothing_of_ours_is_told(web: Web) -> None:
+async def test_nothing_of_ours_is_told(web: WebServer) -> None:
     await get(web.url("/a%20b.txt"))
     [head] = web.asked
     names = {line.partition(":")[0].lower() for line in head.splitlines()[1:] if line}
@@ -79,20 +79,20 @@ async def test_nothing_of_ours_is_told(web: Web) -> None:
     assert "Accept-Encoding: identity" in head
 
 
-async def test_a_cookie_is_forgotten_at_once(web: Web) -> None:
+async def test_a_cookie_is_forgotten_at_once(web: WebServer) -> None:
     web.pages["/"] = page(b"", "Location: /a%20b.txt", "Set-Cookie: a=b; Path=/", status="302 Found")
     await get(web.url("/"))
     assert not any("Cookie" in head for head in web.asked)
 
 
 @pytest.mark.parametrize("status", ["301 Moved", "302 Found", "303 See Other", "307 Temporary", "308 Permanent"])
-async def test_a_redirect_is_followed(web: Web, status: str) -> None:
+async def test_a_redirect_is_followed(web: WebServer, status: str) -> None:
     web.pages["/start"] = redirect("/a%20b.txt", status)
     fetched = await get(web.url("/start"))
     assert (fetched.url, fetched.data) == (web.url("/a%20b.txt"), b"hello")
 
 
-async def test_five_redirects_are_followed_and_no_more(web: Web) -> None:
+async def test_five_redirects_are_followed_and_no_more(web: WebServer) -> None:
     web.pages |= {f"/{n}": redirect(f"/{n + 1}") for n in range(6)}
     web.pages["/6"] = page(b"there")
     assert (await get(web.url("/1"))).data == b"there"
@@ -112,20 +112,20 @@ async def test_five_redirects_are_followed_and_no_more(web: Web) -> None:
         (redirect("http://me:secret@127.0.0.3:{port}/"), "it names a user"),
     ],
 )
-async def test_what_is_no_file_is_refused(web: Web, said: bytes, problem: str) -> None:
+async def test_what_is_no_file_is_refused(web: WebServer, said: bytes, problem: str) -> None:
     web.pages["/"] = said.replace(b"{port}", str(web.port).encode())
     assert await refusal(web.url("/")) == problem
 
 
 @pytest.mark.parametrize("said", [b"220 ESMTP secret\r\n\r\n", b"", b"HTTP/1.1 200 OK\r\nContent-Length: secret\r\n\r\nhi"])
-async def test_what_is_no_web_server_is_refused_and_not_quoted(web: Web, said: bytes) -> None:
+async def test_what_is_no_web_server_is_refused_and_not_quoted(web: WebServer, said: bytes) -> None:
     web.pages["/"] = said
     problem = await refusal(web.url("/"))
     assert problem.startswith(("what answers is no web server", "the connection fails"))
     assert "secret" not in problem
 
 
-async def test_where_nobody_listens_the_connection_fails(web: Web) -> None:
+async def test_where_nobody_listens_the_connection_fails(web: WebServer) -> None:
     [port] = find_free_ports(1)
     assert await refusal(f"http://127.0.0.3:{port}/") == "the connection fails (ClientConnectorError)"
 
@@ -134,7 +134,7 @@ async def test_a_certificate_of_nobody_is_not_trusted(tmp_path: Path) -> None:
     certificate = ensure_certificate(tmp_path, ("localhost",))
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate.certificate, certificate.key)
-    async with Web({"/": page(b"x")}, tls=context) as web:
+    async with WebServer({"/": page(b"x")}, tls=context) as web:
         problem = await refusal(f"https://127.0.0.3:{web.port}/")
         assert problem == "its certificate is not trusted (ClientConnectorCertificateError)"
         assert web.asked == []
@@ -143,7 +143,7 @@ async def test_a_certificate_of_nobody_is_not_trusted(tmp_path: Path) -> None:
 # Limits
 
 
-async def test_a_file_may_have_all_the_bytes_that_are_allowed(web: Web) -> None:
+async def test_a_file_may_have_all_the_bytes_that_are_allowed(web: WebServer) -> None:
     web.pages["/"] = page(b"x" * 1000)
     assert len((await get(web.url(), max_bytes=1000)).data) == 1000
     assert await refusal(web.url(), max_bytes=999) == "it has more than 999 bytes"
@@ -164,12 +164,12 @@ async def _endless_without_a_length(writer: asyncio.StreamWriter) -> None:
 
 
 @pytest.mark.parametrize("said", [_endless, _endless_without_a_length])
-async def test_a_file_without_an_end_is_given_up_at_the_limit(web: Web, said: Any) -> None:
+async def test_a_file_without_an_end_is_given_up_at_the_limit(web: WebServer, said: Any) -> None:
     web.pages["/"] = said
     assert await refusal(web.url(), max_bytes=300_000) == "it has more than 300,000 bytes"
 
 
-async def test_a_length_that_is_a_lie_helps_nobody(web: Web) -> None:
+async def test_a_length_that_is_a_lie_helps_nobody(web: WebServer) -> None:
     web.pages["/more"] = page(b"x" * 5000, "Content-Length: 10")
     with suppress(FetchError):  # depends on what of it has come when the first ten bytes are read
         assert len((await get(web.url("/more"), max_bytes=100)).data) == 10
@@ -180,7 +180,7 @@ async def test_a_length_that_is_a_lie_helps_nobody(web: Web) -> None:
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "GZIP", "identity, gzip"])
-async def test_a_compressed_file_is_refused_before_it_swells(web: Web, coding: str) -> None:
+async def test_a_compressed_file_is_refused_before_it_swells(web: WebServer, coding: str) -> None:
     web.pages["/"] = page(gzip.compress(b"\0" * 1_000_000), f"Content-Encoding: {coding}")
     assert "compresses" in await refusal(web.url(), max_bytes=10_000)
 
@@ -198,12 +198,12 @@ async def _dripping(writer: asyncio.StreamWriter) -> None:
 
 
 @pytest.mark.parametrize("said", [_silent, _dripping])
-async def test_the_time_is_for_all_of_it(web: Web, said: Any) -> None:
+async def test_the_time_is_for_all_of_it(web: WebServer, said: Any) -> None:
     web.pages["/"] = said
     assert await refusal(web.url(), timeout_s=0.2) == "it took longer than 0.2 s"
 
 
-async def test_the_time_is_for_all_redirects_together_too(web: Web) -> None:
+async def test_the_time_is_for_all_redirects_together_too(web: WebServer) -> None:
     async def slow(writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.15)  # slower than a third of the time
         writer.write(redirect("/"))
@@ -234,7 +234,7 @@ async def test_a_resolver_that_hangs_is_given_up() -> None:
         ("image/png", "image/*", True),
     ],
 )
-async def test_only_types_that_are_wanted_come(web: Web, kind: str | None, types: Any, is_taken: bool) -> None:
+async def test_only_types_that_are_wanted_come(web: WebServer, kind: str | None, types: Any, is_taken: bool) -> None:
     web.pages["/"] = page(b"x", *([f"Content-Type: {kind}"] if kind else []))
     if is_taken:
         assert (await get(web.url(), types=types)).data == b"x"
@@ -305,7 +305,9 @@ async def test_only_types_that_are_wanted_come(web: Web, kind: str | None, types
     ],
 )
 @pytest.mark.parametrize("is_redirected", [False, True])
-async def test_no_way_of_writing_an_address_leads_inside(web: Web, secret: Web, host: str, is_redirected: bool) -> None:
+async def test_no_way_of_writing_an_address_leads_inside(
+    web: WebServer, secret: WebServer, host: str, is_redirected: bool
+) -> None:
     forged = f"http://{host}:{web.port}/a"
     if is_redirected:
         web.pages["/start"] = redirect(forged.replace("\r\n", " "))
@@ -317,12 +319,12 @@ async def test_no_way_of_writing_an_address_leads_inside(web: Web, secret: Web, 
 
 
 @pytest.mark.parametrize("host", ["127.0.0.3", "127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.3]"])
-async def test_without_leave_nothing_of_this_machine_is_reached(web: Web, secret: Web, host: str) -> None:
+async def test_without_leave_nothing_of_this_machine_is_reached(web: WebServer, secret: WebServer, host: str) -> None:
     assert "not in the public internet" in await refusal(web.url("/a", host), allow_private=False)
     assert web.asked == secret.asked == []
 
 
-async def test_an_intranet_is_reached_with_leave(web: Web, secret: Web) -> None:
+async def test_an_intranet_is_reached_with_leave(web: WebServer, secret: WebServer) -> None:
     assert (await fetch(secret.url("/a"), allow_private=True)).data == b"secret"
     for networks in (("127.0.0.1/32",), ("10.0.0.0/8", "127.0.0.1"), "127.0.0.1/32"):
         assert (await fetch(secret.url("/a"), allow_private=networks)).data == b"secret"
@@ -338,7 +340,7 @@ class Answers:
         return self.answers.pop(0)
 
 
-async def test_a_name_that_changes_its_address_after_the_check_gains_nothing(web: Web, secret: Web) -> None:
+async def test_a_name_that_changes_its_address_after_the_check_gains_nothing(web: WebServer, secret: WebServer) -> None:
     web.pages["/a"] = page(b"public")
     names = Answers(["127.0.0.3"], ["127.0.0.1"])
     assert (await get(web.url("/a", "rebinding.example"), resolve=names)).data == b"public"
@@ -347,7 +349,7 @@ async def test_a_name_that_changes_its_address_after_the_check_gains_nothing(web
     assert secret.asked == []
 
 
-async def test_a_name_that_changes_its_address_before_a_redirect_is_checked_again(web: Web, secret: Web) -> None:
+async def test_a_name_that_changes_its_address_before_a_redirect_is_checked_again(web: WebServer, secret: WebServer) -> None:
     web.pages["/start"] = redirect("/a")
     names = Answers(["127.0.0.3"], ["127.0.0.1"])
     problem = await refusal(web.url("/start", "rebinding.example"), resolve=names)
@@ -356,7 +358,7 @@ async def test_a_name_that_changes_its_address_before_a_redirect_is_checked_agai
 
 
 @pytest.mark.parametrize("answer", [["127.0.0.3", "127.0.0.1"], ["127.0.0.1", "127.0.0.3"], ["127.0.0.3", "::1"]])
-async def test_one_private_address_spoils_a_name(web: Web, secret: Web, answer: list[str]) -> None:
+async def test_one_private_address_spoils_a_name(web: WebServer, secret: WebServer, answer: list[str]) -> None:
     problem = await refusal(web.url("/a", "mixed.example"), resolve=Answers(answer))
     assert problem.startswith("mixed.example is not in the public internet")
     assert web.asked == secret.asked == []
@@ -410,7 +412,7 @@ async def test_what_is_no_web_link_is_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize("user", [":", "me", "me:secret"])
-async def test_a_link_that_names_a_user_is_refused(web: Web, user: str) -> None:
+async def test_a_link_that_names_a_user_is_refused(web: WebServer, user: str) -> None:
     assert await refusal(web.url("/a", f"{user}@127.0.0.3")) == "it names a user"
 
 

@@ -11,7 +11,17 @@ from spade_coreason import PeerError, PeerFailedError, PeerRefusedError, PeerTim
 from spade_coreason.domain.messages import Bounce, ReplyEvent
 from spade_coreason.runtime.peers import OpenRequests, PeerEvent
 
-from ..support.peer_answers import OTHER, PEER, answered, chunk, come_in, completed, reply, said, texts
+from ..support.peer_answers import (
+    OTHER,
+    PEER,
+    chunk_reply,
+    collect_events,
+    completed_reply,
+    deliver,
+    markdown_reply,
+    reply,
+    texts,
+)
 
 # What counts as an answer
 
@@ -29,52 +39,52 @@ from ..support.peer_answers import OTHER, PEER, answered, chunk, come_in, comple
     ],
     ids=lambda where: str(next(iter(where.values()))),
 )
-@pytest.mark.parametrize("make", [said, completed, lambda *_, **where: reply("request.failed", **where)])
+@pytest.mark.parametrize("make", [markdown_reply, completed_reply, lambda *_, **where: reply("request.failed", **where)])
 async def test_only_the_jid_that_was_asked_answers_an_open_request(where: dict[str, str], make: Any) -> None:
     requests = OpenRequests()
-    forged = make("forged", **where) if make is said else make(**where)
-    assert texts(await answered(requests, forged, said("true"), completed())) == ["true"]
+    forged = make("forged", **where) if make is markdown_reply else make(**where)
+    assert texts(await collect_events(requests, forged, markdown_reply("true"), completed_reply())) == ["true"]
     assert requests.dropped == 1
 
 
 @pytest.mark.parametrize("asked", [PEER, f"{PEER}/agent", f"{PEER}/elsewhere", "Peer@LocalHost"])
 async def test_every_resource_of_the_jid_that_was_asked_answers(asked: str) -> None:
     requests = OpenRequests()
-    assert texts(await answered(requests, said("true"), completed(), jid=asked)) == ["true"]
+    assert texts(await collect_events(requests, markdown_reply("true"), completed_reply(), jid=asked)) == ["true"]
     assert requests.dropped == 0
 
 
 async def test_what_comes_after_the_end_is_dropped() -> None:
     requests = OpenRequests()
-    await answered(requests, completed())
-    come_in(requests, said("late"), completed(), Bounce(PEER, "r", "gone", ""))
+    await collect_events(requests, completed_reply())
+    deliver(requests, markdown_reply("late"), completed_reply(), Bounce(PEER, "r", "gone", ""))
     assert requests.dropped == 3
-    assert texts(await answered(requests, said("new"), completed())) == ["new"]
+    assert texts(await collect_events(requests, markdown_reply("new"), completed_reply())) == ["new"]
 
 
 @pytest.mark.parametrize("end", [reply("request.refused"), reply("request.failed"), Bounce(PEER, "r", "gone", ""), None])
 async def test_what_comes_after_a_bad_end_is_dropped(end: ReplyEvent | Bounce | None) -> None:
     requests = OpenRequests()
     with pytest.raises(PeerError):
-        await answered(requests, *([end] if end else []), timeout_s=0.05)
-    come_in(requests, said("late"))
+        await collect_events(requests, *([end] if end else []), timeout_s=0.05)
+    deliver(requests, markdown_reply("late"))
     assert requests.dropped == 1
 
 
 async def test_an_event_that_comes_twice_is_given_once() -> None:
     requests = OpenRequests()
-    twice = said("once", event_id="e")
-    assert texts(await answered(requests, twice, twice, completed())) == ["once"]
+    twice = markdown_reply("once", event_id="e")
+    assert texts(await collect_events(requests, twice, twice, completed_reply())) == ["once"]
     assert requests.dropped == 1
 
 
 async def test_who_stops_listening_leaves_nothing_open() -> None:
     requests = OpenRequests()
-    events = requests.events(PEER, "r", 1, lambda: come_in(requests, said("first"), said("second")))
+    events = requests.events(PEER, "r", 1, lambda: deliver(requests, markdown_reply("first"), markdown_reply("second")))
     async for _ in events:
         break
     await events.aclose()  # type: ignore[attr-defined]  # it is a generator
-    come_in(requests, completed())
+    deliver(requests, completed_reply())
     assert requests.dropped == 1
 
 
@@ -90,7 +100,7 @@ async def test_who_is_cancelled_leaves_nothing_open() -> None:
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    come_in(requests, completed())
+    deliver(requests, completed_reply())
     assert requests.dropped == 1
 
 
@@ -102,7 +112,7 @@ async def test_what_cannot_be_sent_leaves_nothing_open() -> None:
 
     with pytest.raises(OSError, match="no wire"):
         [event async for event in requests.events(PEER, "r", 1, broken)]
-    come_in(requests, completed())
+    deliver(requests, completed_reply())
     assert requests.dropped == 1
 
 
@@ -112,15 +122,15 @@ async def test_what_cannot_be_sent_leaves_nothing_open() -> None:
 async def test_every_event_is_given_in_order_the_last_included() -> None:
     arrivals = [
         reply("stream.start", {"stream_id": "s"}),
-        chunk(0, "a"),
-        said("between"),
-        chunk(1, "b"),
+        chunk_reply(0, "a"),
+        markdown_reply("between"),
+        chunk_reply(1, "b"),
         reply("stream.end", {"stream_id": "s"}),
         reply("block.thought"),
         reply("of.a.later.version"),
-        completed(),
+        completed_reply(),
     ]
-    events = await answered(OpenRequests(), *arrivals)
+    events = await collect_events(OpenRequests(), *arrivals)
     assert events == [PeerEvent(arrival.type, arrival.data) for arrival in arrivals]
 
 
@@ -136,14 +146,14 @@ async def test_every_event_is_given_in_order_the_last_included() -> None:
             f"{PEER} is not there: service unavailable",
         ),
         (Bounce(PEER, "r", "gone", "moved away"), PeerUnavailableError, f"{PEER} is not there: moved away"),
-        (said("and then nothing"), PeerTimeoutError, f"{PEER} did not finish its answer in 0.5 s"),
+        (markdown_reply("and then nothing"), PeerTimeoutError, f"{PEER} did not finish its answer in 0.5 s"),
     ],
 )
 async def test_a_bad_end_is_an_error_that_names_the_peer(end: ReplyEvent | Bounce, error: type[PeerError], line: str) -> None:
     requests, given = OpenRequests(), []
 
     async def listen() -> None:
-        async for event in requests.events(f"{PEER}/x", "r", 0.5, lambda: come_in(requests, said("before"), end)):
+        async for event in requests.events(f"{PEER}/x", "r", 0.5, lambda: deliver(requests, markdown_reply("before"), end)):
             given.append(event)
 
     with pytest.raises(error) as caught:
@@ -157,7 +167,7 @@ async def test_a_bad_end_is_an_error_that_names_the_peer(end: ReplyEvent | Bounc
 @pytest.mark.parametrize(("code", "expected"), [(503, 503), ("503", None), (None, None)])
 async def test_the_code_of_a_failure_is_a_number_or_none(code: Any, expected: int | None) -> None:
     with pytest.raises(PeerFailedError) as caught:
-        await answered(OpenRequests(), reply("request.failed", {"message": "x", "code": code}))
+        await collect_events(OpenRequests(), reply("request.failed", {"message": "x", "code": code}))
     assert caught.value.code == expected
 
 
@@ -166,7 +176,7 @@ async def test_events_do_not_prolong_the_time() -> None:
 
     def talk() -> None:
         if requests.dropped == 0:
-            come_in(requests, chunk(0, "blah"))
+            deliver(requests, chunk_reply(0, "blah"))
             loop.call_later(0.005, talk)
 
     with pytest.raises(PeerTimeoutError):
@@ -176,5 +186,5 @@ async def test_events_do_not_prolong_the_time() -> None:
 @pytest.mark.parametrize("bounce", [Bounce(OTHER, "r", "gone", ""), Bounce(PEER, "another", "gone", "")])
 async def test_a_bounce_of_somebody_else_or_of_something_else_ends_nothing(bounce: Bounce) -> None:
     requests = OpenRequests()
-    assert texts(await answered(requests, bounce, said("true"), completed())) == ["true"]
+    assert texts(await collect_events(requests, bounce, markdown_reply("true"), completed_reply())) == ["true"]
     assert requests.dropped == 1

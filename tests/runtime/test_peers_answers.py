@@ -14,7 +14,7 @@ from spade_coreason.codec.decode import decode
 from spade_coreason.domain.messages import ReplyEvent
 from spade_coreason.runtime.peers import OpenRequests, collect
 
-from ..support.peer_answers import ME, OTHER, PEER, answered, chunk, completed, reply, said, texts
+from ..support.peer_answers import ME, OTHER, PEER, chunk_reply, collect_events, completed_reply, markdown_reply, reply, texts
 
 # Fragments
 
@@ -52,7 +52,7 @@ async def test_fragments_make_one_event_in_whatever_order_they_come(order: str) 
         "each twice": [part for part in parts for _ in range(2)],
     }[order]
     requests = OpenRequests()
-    events = await answered(requests, *arrivals, completed())
+    events = await collect_events(requests, *arrivals, completed_reply())
     assert [event.type for event in events] == ["block.markdown", "request.completed"]
     assert texts(events) == [LONG]
     assert requests.dropped == len(arrivals) - len(parts)
@@ -62,20 +62,20 @@ async def test_fragments_make_one_event_in_whatever_order_they_come(order: str) 
 async def test_of_an_event_with_a_missing_fragment_nothing_is_given(missing: int) -> None:
     parts = fragments()
     del parts[missing]
-    assert texts(await answered(OpenRequests(), *parts, said("whole"), completed())) == ["whole"]
+    assert texts(await collect_events(OpenRequests(), *parts, markdown_reply("whole"), completed_reply())) == ["whole"]
 
 
 async def test_fragments_of_two_events_may_mix() -> None:
     one, two = fragments(prefix="one"), fragments(LONG.upper(), prefix="two")
     mixed = random.Random(7).sample([*one, *two], len(one) + len(two))
-    assert sorted(texts(await answered(OpenRequests(), *mixed, completed()))) == sorted([LONG, LONG.upper()])
+    assert sorted(texts(await collect_events(OpenRequests(), *mixed, completed_reply()))) == sorted([LONG, LONG.upper()])
 
 
 async def test_a_fragment_of_somebody_else_completes_nothing() -> None:
     parts = fragments()
     forged = parts.pop()._replace(sender=OTHER)
     requests = OpenRequests()
-    assert texts(await answered(requests, *parts, forged, completed())) == []
+    assert texts(await collect_events(requests, *parts, forged, completed_reply())) == []
     assert requests.dropped == 1
 
 
@@ -87,7 +87,7 @@ EVENT = json.dumps({"type": "ai.coreason.block.markdown", "data": {"content": "x
 
 
 async def test_a_fragment_that_is_all_of_its_event_is_the_event() -> None:
-    assert texts(await answered(OpenRequests(), reply("fragment", fragment(EVENT)), completed())) == ["x"]
+    assert texts(await collect_events(OpenRequests(), reply("fragment", fragment(EVENT)), completed_reply())) == ["x"]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ async def test_a_fragment_that_is_all_of_its_event_is_the_event() -> None:
     ids=str,
 )
 async def test_a_fragment_that_cannot_be_read_harms_nothing(data: dict[str, Any]) -> None:
-    events = await answered(OpenRequests(), reply("fragment", data), said("whole"), completed())
+    events = await collect_events(OpenRequests(), reply("fragment", data), markdown_reply("whole"), completed_reply())
     assert [event.type for event in events] == ["block.markdown", "request.completed"]
     assert texts(events) == ["whole"]
 
@@ -121,17 +121,17 @@ async def test_a_fragment_that_cannot_be_read_harms_nothing(data: dict[str, Any]
 
 
 async def test_an_answer_is_its_blocks_and_streams_in_the_order_in_which_they_began() -> None:
-    events = await answered(
+    events = await collect_events(
         OpenRequests(),
-        said("first\n"),
-        chunk(0, "sec", "one"),
-        chunk(0, "thi", "two"),
+        markdown_reply("first\n"),
+        chunk_reply(0, "sec", "one"),
+        chunk_reply(0, "thi", "two"),
         reply("block.data", {"id": "d", "data": {"a": 1}}),
-        chunk(1, "rd", "two"),
-        said("fourth"),
-        chunk(1, "ond", "one"),
+        chunk_reply(1, "rd", "two"),
+        markdown_reply("fourth"),
+        chunk_reply(1, "ond", "one"),
         reply("block.thought", {"content": "hm"}),
-        completed(),
+        completed_reply(),
     )
     answer = collect(f"{PEER}/agent", events)
     assert answer.text == str(answer) == "first\n\nsecond\n\nthird\n\nfourth"
@@ -162,7 +162,7 @@ async def test_a_turn_that_was_broken_off_and_says_something_else_counts_from_wh
         end.append((last, {"id": "b", "stream_id": "s", "content": "end"}))
     end.append(("request.completed", {}))
     first, again = stanzas(*run(broken_off)), stanzas(*run(whole), *end)
-    events = await answered(OpenRequests(), *(stanza for event in (*first, *again) for stanza in event))
+    events = await collect_events(OpenRequests(), *(stanza for event in (*first, *again) for stanza in event))
     assert collect(PEER, events).text == whole + ("\n\nend" if last == "block.markdown" else "")
 
 
@@ -175,7 +175,7 @@ async def test_a_turn_that_runs_again_and_says_the_same_is_heard_once() -> None:
     ]
     first, again = stanzas(*script[:-1]), stanzas(*script)
     requests = OpenRequests()
-    events = await answered(requests, *(stanza for event in (*first, *again) for stanza in event))
+    events = await collect_events(requests, *(stanza for event in (*first, *again) for stanza in event))
     assert [event.type for event in events] == [kind for kind, _ in script]
     assert requests.dropped == sum(len(event) for event in first)
 
@@ -186,5 +186,5 @@ async def test_another_thought_makes_no_other_answer() -> None:
         return stanzas(("block.thought", {"id": "t", "content": thought}), *chunks, ("request.completed", {}))
 
     arrivals = [stanza for event in (*run("0.1 s")[:-1], *run("0.2 s")) for stanza in event]
-    events = await answered(OpenRequests(), *arrivals)
+    events = await collect_events(OpenRequests(), *arrivals)
     assert [event.data["chunk"] for event in events if event.type == "stream.chunk"] == ["a", "b", "c"]

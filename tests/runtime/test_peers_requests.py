@@ -17,7 +17,7 @@ from spade_coreason.domain.messages import Bounce, InboundRequest
 from spade_coreason.exceptions import RequestTooLongError
 from spade_coreason.runtime.peers import CURRENT_REQUEST, OpenRequests
 
-from ..support.peer_answers import ME, OTHER, PEER, answered, come_in, completed, said, texts
+from ..support.peer_answers import ME, OTHER, PEER, collect_events, completed_reply, deliver, markdown_reply, texts
 
 
 def outgoing(stanza: str) -> InboundRequest:
@@ -53,7 +53,12 @@ async def test_telling_waits_for_nothing_and_its_answer_is_dropped() -> None:
     requests = OpenRequests()
     await Peers(ME, requests, sent.extend).tell(PEER, "x")
     request_id = str(outgoing(sent[0]).request_id)
-    come_in(requests, said("y", request_id=request_id), completed(request_id=request_id), Bounce(PEER, request_id, "gone", ""))
+    deliver(
+        requests,
+        markdown_reply("y", request_id=request_id),
+        completed_reply(request_id=request_id),
+        Bounce(PEER, request_id, "gone", ""),
+    )
     assert requests.dropped == 3
 
 
@@ -127,17 +132,17 @@ async def test_one_request_may_be_asked_of_two_at_once() -> None:
         await sent.acquire()
     for jid in (OTHER, PEER):
         where = {"sender": jid, "request_id": str(request.request_id)}
-        come_in(requests, said(f"from {jid}", **where), completed(**where))
+        deliver(requests, markdown_reply(f"from {jid}", **where), completed_reply(**where))
     assert [answer.text for answer in await both] == [f"from {PEER}", f"from {OTHER}"]
     assert requests.dropped == 0
 
 
 async def test_a_request_that_has_no_answer_yet_is_not_asked_of_the_same_peer_again() -> None:
     requests = OpenRequests()
-    first = requests.events(PEER, "r", 1, lambda: come_in(requests, said("first")))
+    first = requests.events(PEER, "r", 1, lambda: deliver(requests, markdown_reply("first")))
     await anext(first)
     with pytest.raises(ValueError, match=f"the request r to {PEER} has no answer yet; ask it twice with create_child"):
-        await answered(requests, jid=f"{PEER}/x")
-    come_in(requests, completed())
+        await collect_events(requests, jid=f"{PEER}/x")
+    deliver(requests, completed_reply())
     assert [event.type async for event in first] == ["request.completed"]
-    assert texts(await answered(requests, said("again"), completed())) == ["again"]
+    assert texts(await collect_events(requests, markdown_reply("again"), completed_reply())) == ["again"]

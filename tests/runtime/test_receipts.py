@@ -15,7 +15,7 @@ from spade_coreason.runtime.peers import OpenRequests
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.storage.statements import RECEIVE
 
-from ..support.databases import SQLITE, Writes, opened
+from ..support.databases import SQLITE, WriteInterceptor, open_without_sync
 from ..support.errors import ExpectedErrors
 
 AGENT = "echo@localhost"
@@ -31,7 +31,7 @@ class Echo:
 class Doorway:
     """A door with an agent behind it, and what leaves: receipts by the id that they are for, answers by their text."""
 
-    def __init__(self, door: InboundGateway, runner: Runner, writes: Writes, said: list[str]) -> None:
+    def __init__(self, door: InboundGateway, runner: Runner, writes: WriteInterceptor, said: list[str]) -> None:
         self.door, self.runner, self.writes, self.said = door, runner, writes, said
 
     async def hears(self, taken: asyncio.Future[bool] | None) -> list[str]:
@@ -45,8 +45,8 @@ class Doorway:
 
 @asynccontextmanager
 async def doorway(url: str, **policy: Any) -> AsyncIterator[Doorway]:
-    writes = Writes()
-    database = await opened(url, writes)
+    writes = WriteInterceptor()
+    database = await open_without_sync(url, writes)
     said: list[str] = []
 
     def send(stanzas: list[str]) -> None:

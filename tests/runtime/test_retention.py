@@ -30,7 +30,7 @@ from spade_coreason.storage import open_database
 from spade_coreason.storage.repository import AgentRepository
 
 from ..support.clock import Clock
-from ..support.databases import rows
+from ..support.databases import read_rows
 from ..support.records import query_of
 from ..support.wait import eventually
 
@@ -74,8 +74,8 @@ class Running:
         await self.runner.wait_until_idle()
 
     def turns(self) -> list[tuple[str, int]]:
-        names = {row["id"]: row["conversation_id"] for row in rows(self.url, "conversations")}
-        return sorted((names[row["conversation"]], row["number"]) for row in rows(self.url, "interactions"))
+        names = {row["id"]: row["conversation_id"] for row in read_rows(self.url, "conversations")}
+        return sorted((names[row["conversation"]], row["number"]) for row in read_rows(self.url, "interactions"))
 
 
 @asynccontextmanager
@@ -105,8 +105,8 @@ async def test_what_is_too_old_is_deleted_at_the_start_with_all_that_belongs_to_
         assert r.turns() == [("bobs", 1), ("both", 1), ("both", 2), ("old", 1)]
     async with running(database_url, tmp_path, clock, DAYS_30) as r:
         await eventually(lambda: r.turns() == [("both", 2)])
-        await eventually(lambda: {row["holder"] for row in rows(database_url, "variables")} == {"both", ALICE})
-        assert [row["conversation_id"] for row in rows(database_url, "conversations")] == ["both"]
+        await eventually(lambda: {row["holder"] for row in read_rows(database_url, "variables")} == {"both", ALICE})
+        assert [row["conversation_id"] for row in read_rows(database_url, "conversations")] == ["both"]
         assert r.agent.memory.get_all_conversations() == ["both"]
         await r.ask("d", ALICE, "both")
         assert r.agent.seen[-1] == ["c"]
@@ -126,7 +126,7 @@ async def test_so_many_turns_are_kept_of_each_conversation(database_url: str, tm
         assert r.agent.seen[-1] == ["5", "6", "7"]  # in memory nothing else is left either
         assert (await r.runner.purge()).turns == 1
         assert await r.runner.purge() == (0, 0)
-        assert {row["holder"] for row in rows(database_url, "variables")} == {"t", "u", ALICE, BOB}
+        assert {row["holder"] for row in read_rows(database_url, "variables")} == {"t", "u", ALICE, BOB}
 
 
 async def test_a_state_has_a_rule_of_its_own(tmp_path: Path, database_url: str) -> None:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from spade_coreason import AgentRequest, AgentTester, Policy, ResponseHandler, SessionHandle, agent
 
 from ..support.clock import Clock
-from ..support.stanzas import answers_to, message
+from ..support.stanzas import collect_replies, message
 
 ALICE = "alice@localhost"
 BOB = "bob@localhost"
@@ -36,7 +36,7 @@ async def test_a_conversation_is_in_order_one_turn_at_a_time() -> None:
 
     async with AgentTester(alone) as t:
         texts = [str(number) for number in range(30)]
-        assert await answers_to(t, *map(message, texts)) == texts
+        assert await collect_replies(t, *map(message, texts)) == texts
 
 
 async def test_a_slow_conversation_delays_no_other() -> None:
@@ -143,32 +143,32 @@ async def test_one_person_cannot_let_any_number_of_messages_wait() -> None:
 
 async def test_the_same_message_twice_is_answered_once_also_after_a_restart() -> None:
     async with AgentTester(echo) as t:
-        assert await answers_to(t, message("hi", "1"), message("hi", "1")) == ["hi"]
-        assert await answers_to(t, message("hi", "1")) == []
+        assert await collect_replies(t, message("hi", "1"), message("hi", "1")) == ["hi"]
+        assert await collect_replies(t, message("hi", "1")) == []
         await t.restart()
-        assert await answers_to(t, message("hi", "1")) == []
+        assert await collect_replies(t, message("hi", "1")) == []
 
 
 async def test_another_content_thread_or_sender_with_the_same_id_is_another_message() -> None:
     async with AgentTester(echo) as t:
-        assert await answers_to(t, message("hi", "1"), message("ho", "1")) == ["hi", "ho"]
-        assert await answers_to(t, message("hi", "1", thread="t")) == ["hi"]
-        assert await answers_to(t, message("hi", "1"), user=BOB) == ["hi"]
+        assert await collect_replies(t, message("hi", "1"), message("ho", "1")) == ["hi", "ho"]
+        assert await collect_replies(t, message("hi", "1", thread="t")) == ["hi"]
+        assert await collect_replies(t, message("hi", "1"), user=BOB) == ["hi"]
 
 
 async def test_a_message_without_an_id_is_never_a_duplicate() -> None:
     async with AgentTester(echo) as t:
-        assert await answers_to(t, message("hi"), message("hi")) == ["hi", "hi"]
+        assert await collect_replies(t, message("hi"), message("hi")) == ["hi", "hi"]
 
 
 async def test_after_seven_days_the_same_message_is_new() -> None:
     clock = Clock()
     async with AgentTester(echo, clock=clock) as t:
-        assert await answers_to(t, message("hi", "1")) == ["hi"]
+        assert await collect_replies(t, message("hi", "1")) == ["hi"]
         for days, answers in ((6, []), (2, ["hi"])):
             clock.move(days=days)
             await t.restart()
-            assert await answers_to(t, message("hi", "1")) == answers
+            assert await collect_replies(t, message("hi", "1")) == answers
 
 
 async def test_the_clock_of_a_turn_is_the_platforms() -> None:

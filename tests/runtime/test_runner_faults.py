@@ -45,7 +45,7 @@ from spade_coreason.storage.records import StoredConversation
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.storage.statements import RECEIVE
 
-from ..support.databases import SQLITE, Writes, opened
+from ..support.databases import SQLITE, WriteInterceptor, open_without_sync
 from ..support.errors import ExpectedErrors
 from ..support.records import NOT_REMEMBERED
 from ..support.servers.postgres import Postgres
@@ -112,8 +112,8 @@ def asked(text: str, sender: str = ALICE, thread: str | None = None) -> InboundR
 class Running:
     """A runner on a file, and what it says."""
 
-    def __init__(self, runner: Runner, store: Store, agent: Echo, said: list[str], writes: Writes) -> None:
-        self.runner, self.store, self.agent, self.said, self.writes = runner, store, agent, said, writes
+    def __init__(self, runner: Runner, store: Store, agent: Echo, said: list[str], writes: WriteInterceptor) -> None:
+        self.runner, self.store, self.agent, self.output, self.writes = runner, store, agent, said, writes
 
     async def ask(self, text: str, sender: str = ALICE, thread: str | None = None) -> None:
         self.runner.receive(asked(text, sender, thread))
@@ -131,8 +131,8 @@ class Running:
 
 @asynccontextmanager
 async def running(url: str, send: Callable[[list[str]], None] | None = None, **policy: Any) -> AsyncIterator[Running]:
-    writes = Writes()
-    database = await opened(url, writes)
+    writes = WriteInterceptor()
+    database = await open_without_sync(url, writes)
     store, agent, said = Store(database, AGENT), Echo(), list[str]()
     runner = Runner(agent, AGENT, store, Policy(**policy))
     await runner.open(send or (lambda stanzas: said.extend(fromstring(s).findtext("body") or "" for s in stanzas)))
@@ -267,10 +267,10 @@ async def test_a_turn_may_begin_before_its_request_is_on_disk_and_does_not_end_b
             assert r.agent.asked == ["known", "quick"]
             assert is_durable is not None
             assert not is_durable.done()
-            assert r.said == ["known"]
+            assert r.output == ["known"]
         await r.runner.wait_until_idle()
         assert is_durable.done()
-        assert r.said == ["known", "quick"]
+        assert r.output == ["known", "quick"]
 
 
 async def test_an_answer_that_cannot_be_sent_is_kept_and_the_log_says_whose(
@@ -309,7 +309,7 @@ async def test_what_is_not_on_disk_is_not_answered_though_its_answer_is(
             held[0] = [([(RECEIVE, ("no",))], *waiting), *others]
         await r.runner.wait_until_idle()
         assert isinstance(is_durable.exception(), Exception)
-        assert r.said == ["known", NOT_REMEMBERED]
+        assert r.output == ["known", NOT_REMEMBERED]
 
 
 async def test_a_duplicate_that_comes_at_once_goes_no_further(database_url: str) -> None:
@@ -318,7 +318,7 @@ async def test_a_duplicate_that_comes_at_once_goes_no_further(database_url: str)
         taken = [r.runner.receive(twice) for _ in range(3)]
         assert [await one for one in taken if one is not None] == [True, False, False]
         await r.runner.wait_until_idle()
-        assert (r.agent.asked, r.said) == (["hi"], ["hi"])
+        assert (r.agent.asked, r.output) == (["hi"], ["hi"])
 
 
 # Storms
@@ -441,8 +441,8 @@ async def test_a_turn_that_could_not_be_stored_runs_again_when_it_can_marked_as_
         await r.ask("one")
         await eventually(lambda: len(r.agent.asked) >= 3)
         r.store.inbox.fails_to_finish = False
-        await eventually(lambda: r.said[-1] == "one")
-        assert r.said[:-1] == [r.said[0]]
+        await eventually(lambda: r.output[-1] == "one")
+        assert r.output[:-1] == [r.output[0]]
         assert await r.store.inbox.load_pending() != []  # answered, and not acknowledged
         [row] = await r.store.list_conversations()
         assert row.turns == 1
@@ -461,12 +461,12 @@ async def test_a_turn_that_ends_while_the_database_server_is_away_is_answered_wh
         await eventually(lambda: r.agent.asked == ["before", "during"])
         await asyncio.to_thread(own_postgres.stop)
         r.agent.waits_for.set()
-        await eventually(lambda: len(r.said) == 2)
-        assert r.said[1] == NOT_REMEMBERED
+        await eventually(lambda: len(r.output) == 2)
+        assert r.output[1] == NOT_REMEMBERED
         await asyncio.to_thread(own_postgres.start)
-        await eventually(lambda: r.said[-1] == "during")
+        await eventually(lambda: r.output[-1] == "during")
         await r.ask("after")
-        assert r.said[-1] == "after"
+        assert r.output[-1] == "after"
         [row] = await r.store.list_conversations()
         assert row.turns == 3
 

@@ -17,7 +17,7 @@ from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import open_database
 from spade_coreason.storage.repository import AgentRepository
 
-from ..support.databases import rows
+from ..support.databases import read_rows
 from ..support.errors import ExpectedErrors
 from ..support.records import NOT_REMEMBERED
 
@@ -86,7 +86,7 @@ def question(text: str, stanza_id: str = "1") -> InboundRequest:
 
 def inbox(url: str) -> list[tuple[int, bool]]:
     """State, and whether there is an answer, of every request; read as another process would."""
-    return [(row["state"], row["answer"] is not None) for row in rows(url, "inbox")]
+    return [(row["state"], row["answer"] is not None) for row in read_rows(url, "inbox")]
 
 
 RECEIVED, ANSWERED, CLOSED = range(3)

@@ -18,7 +18,7 @@ from spade_coreason import (
     agent,
 )
 
-from ..support.stanzas import answers_to, message
+from ..support.stanzas import collect_replies, message
 
 ALICE = "alice@localhost"
 BOB = "bob@localhost"
@@ -50,7 +50,7 @@ async def test_what_was_not_finished_runs_again_in_order_after_a_restart_marked_
         await t.settled()
         assert t.unread() == ["one, redelivered; 0 before", "two, redelivered; 1 before"]
         await t.restart()
-        assert await answers_to(t, message("two", "2")) == []
+        assert await collect_replies(t, message("two", "2")) == []
 
 
 async def test_a_program_gets_its_answer_from_the_second_run_which_counts_once() -> None:

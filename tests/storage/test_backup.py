@@ -18,8 +18,8 @@ from spade_coreason.storage.backup import back_up, restore
 from spade_coreason.storage.records import Variable
 from spade_coreason.storage.repository import AgentRepository
 
-from ..support.databases import SQLITE, everything, execute
-from ..support.records import AGENT, ALICE, NOW, conversation, received, turn
+from ..support.databases import SQLITE, execute, read_all_tables
+from ..support.records import AGENT, ALICE, NOW, new_conversation, receive_request, store_turn
 from ..support.servers.postgres import Postgres
 
 
@@ -30,10 +30,10 @@ def silent(done: int, total: int) -> None:
 async def filled(url: str, memory_dir: Path, turns: int = 30) -> None:
     database = await open_database(url, "off")
     store = AgentRepository(database, AGENT)
-    row = conversation(store)
+    row = new_conversation(store)
     for number in range(turns):
-        row = await turn(store, row, Variable("person", ALICE, "v", f'"{number} ☂"'), answer='["<message/>"]')
-    await received(store, key=b"k" * 16)
+        row = await store_turn(store, row, Variable("person", ALICE, "v", f'"{number} ☂"'), answer='["<message/>"]')
+    await receive_request(store, key=b"k" * 16)
     await database.close()
     memory = AgentInteractionMemory(AGENT, memory_dir)
     memory.add_information("t", "a plane on Friday ☂")
@@ -41,7 +41,7 @@ async def filled(url: str, memory_dir: Path, turns: int = 30) -> None:
 
 async def test_what_is_backed_up_comes_back_in_either_database(database_url: str, postgres: Postgres, tmp_path: Path) -> None:
     await filled(database_url, tmp_path / "memory")
-    kept = everything(database_url)
+    kept = read_all_tables(database_url)
     seen: list[tuple[int, int]] = []
     database = await open_database(database_url, reads_only=True)
     about = await back_up(database, tmp_path / "memory", tmp_path / "b.tar", "1", lambda *done: seen.append(done))
@@ -56,14 +56,14 @@ async def test_what_is_backed_up_comes_back_in_either_database(database_url: str
         database = await open_database(target, "off")
         assert await restore(database, memory_dir, tmp_path / "b.tar", silent) == about
         await database.close()
-        assert everything(target) == kept
+        assert read_all_tables(target) == kept
         assert AgentInteractionMemory(AGENT, memory_dir).get_information("t") == ["a plane on Friday ☂"]
         # What was known is known, and row ids go on.
         database = await open_database(target, "off")
         store = AgentRepository(database, AGENT)
         assert not await store.inbox.receive(b"k" * 16, ALICE, "{}", NOW)[1]
         row = (await store.find_conversations(["t"]))["t"]
-        assert (await turn(store, row)).turns == 31
+        assert (await store_turn(store, row)).turns == 31
         await database.close()
 
 
@@ -73,9 +73,9 @@ async def test_a_backup_is_of_one_moment_while_turns_are_stored(database_url: st
     is_over = False
 
     async def talks(name: str) -> None:
-        row = conversation(store, name)
+        row = new_conversation(store, name)
         while not is_over:
-            row = await turn(store, row, Variable("conversation", name, "turns", str(row.turns + 1)))
+            row = await store_turn(store, row, Variable("conversation", name, "turns", str(row.turns + 1)))
 
     talking = [asyncio.create_task(talks(f"t{number}")) for number in range(4)]
     for number in range(5):
@@ -107,7 +107,7 @@ async def test_nothing_is_overwritten(database_url: str, tmp_path: Path) -> None
     await filled(database_url, tmp_path / "memory", 1)
     database = await open_database(database_url, "off")
     await back_up(database, tmp_path / "memory", tmp_path / "b.tar", "1", silent)
-    before = everything(database_url)
+    before = read_all_tables(database_url)
     with pytest.raises(StoreError, match=r"b\.tar: is there already; name another file, or remove it"):
         await back_up(database, tmp_path / "memory", tmp_path / "b.tar", "1", silent)
     with pytest.raises(StoreError, match="memory: is not empty; restore into a new data directory"):
@@ -115,7 +115,7 @@ async def test_nothing_is_overwritten(database_url: str, tmp_path: Path) -> None
     with pytest.raises(StoreError, match=r"is not empty \(conversations\); restore into a new database"):
         await restore(database, tmp_path / "another", tmp_path / "b.tar", silent)
     await database.close()
-    assert everything(database_url) == before
+    assert read_all_tables(database_url) == before
     assert not (tmp_path / "another").exists()
 
 
@@ -152,7 +152,7 @@ async def test_a_backup_that_cannot_be_read_is_one_line_and_changes_nothing(
         await restore(database, tmp_path / "new" / "memory", tmp_path / "b.tar", silent)
     assert "\n" not in str(caught.value)
     await database.close()
-    assert not any(everything(url).values())
+    assert not any(read_all_tables(url).values())
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["platform.db"]
 
 

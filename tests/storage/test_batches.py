@@ -17,7 +17,7 @@ from spade_coreason.storage.records import StoredConversation
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.storage.statements import RECEIVE
 
-from ..support.databases import opened
+from ..support.databases import open_without_sync
 from ..support.errors import ExpectedErrors
 from ..support.wait import PATIENCE_S
 
@@ -147,7 +147,7 @@ async def test_a_turn_that_is_alone_waits_for_no_round_of_the_loop(database_url:
         handed.append(len(batch))
         write(batch)
 
-    database = await opened(database_url, watched)
+    database = await open_without_sync(database_url, watched)
     store = AgentRepository(database, "echo@localhost")
     await received(store, 0)
     handed.clear()

@@ -27,7 +27,7 @@ from spade_coreason.storage.lock import lock_directory
 from spade_coreason.storage.records import StoredConversation, TurnRecord, Variable
 from spade_coreason.storage.repository import AgentRepository
 
-from ..support.databases import SQLITE, downgrade, everything, execute
+from ..support.databases import SQLITE, downgrade, execute, read_all_tables
 from ..support.errors import ExpectedErrors
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -313,14 +313,14 @@ async def test_migrating_keeps_what_is_stored_and_knows_it(database_url: str, re
     row = await a_turn(store, conversation(store), 1)
     request, is_new, _ = store.inbox.receive(b"k" * 16, "alice@localhost", '{"n":1}', NOW)
     assert await is_new
-    stored = everything(database_url)
+    stored = read_all_tables(database_url)
     await database.write(lambda connection: downgrade(connection, revision))
     await database.close()
     assert execute(database_url, "SELECT * FROM alembic_version") == [{"version_num": revision}]
-    assert everything(database_url) == stored
+    assert read_all_tables(database_url) == stored
     database = await open_database(database_url, "off")
     assert database.previous_revision == revision
-    assert everything(database_url) == stored
+    assert read_all_tables(database_url) == stored
     store = AgentRepository(database, "echo@localhost")
     assert await store.load_history(row.id, 1) == ['{"n": 1}']
     assert [pending.inbox_row for pending in await store.inbox.load_pending()] == [request]

@@ -16,7 +16,7 @@ from spade_coreason.storage.records import Variable
 from spade_coreason.storage.repository import AgentRepository
 
 from ..support.databases import SQLITE
-from ..support.records import AGENT, ALICE, BOB, conversation, turn
+from ..support.records import AGENT, ALICE, BOB, new_conversation, store_turn
 from ..support.wait import eventually
 
 USUAL = StoreTimings()
@@ -36,7 +36,9 @@ async def test_what_was_forgotten_is_not_in_the_log_either_even_if_somebody_read
     database = await open_database(f"{SQLITE}{file}", "normal", timings=StoreTimings(truncate_log_again_s=0.05))
     store = AgentRepository(database, AGENT)
     for owner in (ALICE, BOB):
-        await turn(store, conversation(store, f"{owner}_{AGENT}", owner), Variable("person", owner, "v", f'"{owner}"'))
+        await store_turn(
+            store, new_conversation(store, f"{owner}_{AGENT}", owner), Variable("person", owner, "v", f'"{owner}"')
+        )
     assert ALICE.encode() in log.read_bytes()
     with closing(sqlite3.connect(file, isolation_level=None)) as reader:
         if is_read:
@@ -44,7 +46,7 @@ async def test_what_was_forgotten_is_not_in_the_log_either_even_if_somebody_read
             reader.execute("SELECT count(*) FROM conversations").fetchone()
         await store.erase_person(ALICE)
         if is_read:
-            await turn(store, conversation(store, "meanwhile", BOB))
+            await store_turn(store, new_conversation(store, "meanwhile", BOB))
             for _ in range(2):  # it is tried, and again
                 before = tried(database)
                 await eventually(lambda before=before: tried(database) is not before)  # type: ignore[misc]  # mypy knows no type of a lambda with a default
@@ -66,7 +68,7 @@ async def forgotten(tmp_path: Path, timings: StoreTimings = USUAL) -> tuple[Data
     file = tmp_path / "platform.db"
     database = await open_database(f"{SQLITE}{file}", "normal", timings=timings)
     store = AgentRepository(database, AGENT)
-    await turn(store, conversation(store, f"{ALICE}_{AGENT}", ALICE))
+    await store_turn(store, new_conversation(store, f"{ALICE}_{AGENT}", ALICE))
     return database, store, file
 
 
@@ -123,7 +125,7 @@ async def test_a_turn_that_cannot_be_read_keeps_nothing_of_others_in_the_log(tmp
     database = await open_database(f"{SQLITE}{file}", "normal")
     store = AgentRepository(database, AGENT)
     for owner in (ALICE, BOB):
-        await turn(store, conversation(store, f"{owner}_{AGENT}", owner))
+        await store_turn(store, new_conversation(store, f"{owner}_{AGENT}", owner))
     with closing(sqlite3.connect(file)) as other:
         other.execute("UPDATE interactions SET body = CAST(x'22ff22' AS TEXT) WHERE id = 2")
         other.commit()

@@ -24,16 +24,16 @@ from spade_coreason.storage.records import TurnRecord
 from spade_coreason.storage.repository import AgentRepository
 
 from ..support.clock import Clock
-from ..support.databases import SQLITE, execute, opened
-from ..support.records import AGENT, ALICE, BOB, NOW, conversation, received
-from ..support.runner import Talk
+from ..support.databases import SQLITE, execute, open_without_sync
+from ..support.records import AGENT, ALICE, BOB, NOW, new_conversation, receive_request
+from ..support.runner import RunnerHarness
 
 
 @pytest.mark.parametrize("limit", [0, 1, 4, 25, 100])
 @pytest.mark.parametrize("offset", [0, 1, 22, 25, 100])
 async def test_history_is_paged_from_the_newest_in_chronological_order(database_url: str, limit: int, offset: int) -> None:
     database_url = await _twenty_five_turns(database_url)
-    database = await opened(database_url)
+    database = await open_without_sync(database_url)
     store = AgentRepository(database, AGENT)
     row = (await store.find_conversations(["t"]))["t"]
     numbers = list(range(1, 26))
@@ -45,14 +45,14 @@ async def test_history_is_paged_from_the_newest_in_chronological_order(database_
 
 async def _twenty_five_turns(database_url: str) -> str:
     """Of two conversations in turns, with a clock that goes backwards."""
-    database = await opened(database_url)
+    database = await open_without_sync(database_url)
     store = AgentRepository(database, AGENT)
-    talks = [conversation(store, "t"), conversation(store, "other", BOB)]
+    talks = [new_conversation(store, "t"), new_conversation(store, "other", BOB)]
     finished = []
     for n in range(1, 26):
         for row in talks:
             what = TurnRecord(f"{n}", NOW - timedelta(hours=n), json.dumps({"n": n if row.owner == ALICE else -n}))
-            finished.append(store.inbox.finish(await received(store), replace(row, turns=n), what, None))
+            finished.append(store.inbox.finish(await receive_request(store), replace(row, turns=n), what, None))
     await asyncio.gather(*finished)
     await database.close()
     return database_url
@@ -73,14 +73,14 @@ class Pages:
 
 async def test_a_long_session_costs_what_its_window_costs(database_url: str) -> None:
     """Whatever reads the rest of a hundred thousand turns takes longer than to count their letters; see `make bench`."""
-    database = await opened(database_url)
+    database = await open_without_sync(database_url)
     store = AgentRepository(database, AGENT)
     for name, turns in (("short", 100), ("long", LONG)):
-        row = conversation(store, name, turns=turns, window_start=turns - 19)
+        row = new_conversation(store, name, turns=turns, window_start=turns - 19)
         await store.save_conversation(row)
         await database.write(partial(_fill, row.id, turns))
     await database.close()
-    async with Talk(database_url, Pages(), Policy(rules=Rules(max_interactions=0))) as talk:
+    async with RunnerHarness(database_url, Pages(), Policy(rules=Rules(max_interactions=0))) as talk:
         if not database_url.startswith(SQLITE):  # as autovacuum does, which is off here
             await asyncio.to_thread(execute, database_url, "ANALYZE interactions")
         found = await talk.store.find_conversations(["short", "long"])
@@ -105,7 +105,7 @@ async def test_a_long_session_costs_what_its_window_costs(database_url: str) -> 
             assert best["long"] - best["short"] < rest / 2, deed.__name__
 
 
-def database_of(talk: Talk) -> Database:
+def database_of(talk: RunnerHarness) -> Database:
     return talk.store._database
 
 
@@ -147,7 +147,7 @@ def test_the_window_begins_with_the_first_turn_that_is_kept(
 async def test_what_leaves_the_window_stays_in_storage_and_a_window_never_grows_back(database_url: str) -> None:
     starts = []
     for limit in (3, 10, 2):
-        async with Talk(database_url, policy=Policy(memory=MemoryConfig(limit=limit))) as talk:
+        async with RunnerHarness(database_url, policy=Policy(memory=MemoryConfig(limit=limit))) as talk:
             for n in range(5):
                 await talk.say(str(n))
                 starts.append((await talk.store.find_conversations(["t"]))["t"].window_start)
@@ -157,7 +157,7 @@ async def test_what_leaves_the_window_stays_in_storage_and_a_window_never_grows_
 
 async def test_a_clock_that_jumps_back_loses_and_reorders_nothing(database_url: str) -> None:
     clock = Clock()
-    async with Talk(database_url, clock=clock) as talk:
+    async with RunnerHarness(database_url, clock=clock) as talk:
         for n, days in enumerate((0, -400, 1, -30, 500)):
             clock.move(days=days)
             await talk.say(str(n))
@@ -167,7 +167,7 @@ async def test_a_clock_that_jumps_back_loses_and_reorders_nothing(database_url: 
             talk.runner.receive(again)
             await talk.runner.wait_until_idle()
             clock.move(days=-100)
-    async with Talk(database_url, clock=clock) as talk:
+    async with RunnerHarness(database_url, clock=clock) as talk:
         row = (await talk.store.find_conversations(["t"]))["t"]
         bodies = [json.loads(body)["input"]["query"] for body in await talk.store.load_history(row.id, 10)]
         assert bodies == [str(n) for n in range(6)]

@@ -15,36 +15,36 @@ from spade_coreason.storage.database import Database
 from spade_coreason.storage.records import StoredConversation, TurnRecord, Variable
 from spade_coreason.storage.repository import AgentRepository
 
-from ..support.databases import ANSWERED, CLOSED, RECEIVED, commits, everything, opened, rows
-from ..support.records import AGENT, ALICE, NOW, OTHER_AGENT, conversation, received, turn
+from ..support.databases import ANSWERED, CLOSED, RECEIVED, count_commits, open_without_sync, read_all_tables, read_rows
+from ..support.records import AGENT, ALICE, NOW, OTHER_AGENT, new_conversation, receive_request, store_turn
 
 
 def inbox(database_url: str) -> list[tuple[int, str | None, str | None]]:
-    return [(row["state"], row["request"], row["answer"]) for row in rows(database_url, "inbox")]
+    return [(row["state"], row["request"], row["answer"]) for row in read_rows(database_url, "inbox")]
 
 
 # The inbox
 
 
 async def test_a_request_is_received_answered_and_closed(store: AgentRepository, database_url: str) -> None:
-    row = await received(store, request='{"q": 1}')
+    row = await receive_request(store, request='{"q": 1}')
     assert inbox(database_url) == [(RECEIVED, '{"q": 1}', None)]
-    await store.inbox.finish(row, conversation(store), None, '["<message/>"]')
+    await store.inbox.finish(row, new_conversation(store), None, '["<message/>"]')
     assert inbox(database_url) == [(ANSWERED, None, '["<message/>"]')]
     store.inbox.close(row)
-    await store.save_conversation(conversation(store, "another"))  # with which it is written
+    await store.save_conversation(new_conversation(store, "another"))  # with which it is written
     assert inbox(database_url) == [(CLOSED, None, None)]
 
 
 async def test_a_request_without_an_answer_is_closed_at_once(store: AgentRepository, database_url: str) -> None:
-    await store.inbox.finish(await received(store), conversation(store), None, None)
+    await store.inbox.finish(await receive_request(store), new_conversation(store), None, None)
     assert inbox(database_url) == [(CLOSED, None, None)]
 
 
 async def test_what_is_closed_last_is_written_when_the_database_closes(database_url: str) -> None:
-    database = await opened(database_url)
+    database = await open_without_sync(database_url)
     store = AgentRepository(database, AGENT)
-    row = await received(store)
+    row = await receive_request(store)
     store.inbox.close(row)
     await database.close()
     assert inbox(database_url) == [(CLOSED, None, None)]
@@ -53,18 +53,18 @@ async def test_what_is_closed_last_is_written_when_the_database_closes(database_
 @pytest.mark.parametrize("state", [RECEIVED, ANSWERED, CLOSED])
 @pytest.mark.parametrize("reopened", [False, True], ids=["", "after a restart"])
 async def test_a_duplicate_is_known_in_every_state_and_changes_nothing(database_url: str, state: int, reopened: bool) -> None:
-    database = await opened(database_url)
+    database = await open_without_sync(database_url)
     store = AgentRepository(database, AGENT)
-    row = await received(store, request='{"first": 1}', key=b"k" * 16)
+    row = await receive_request(store, request='{"first": 1}', key=b"k" * 16)
     if state != RECEIVED:
-        await store.inbox.finish(row, conversation(store), None, '["<message/>"]' if state == ANSWERED else None)
+        await store.inbox.finish(row, new_conversation(store), None, '["<message/>"]' if state == ANSWERED else None)
     if reopened:
         await database.close()
-        database = await opened(database_url)
+        database = await open_without_sync(database_url)
         store = AgentRepository(database, AGENT)
-    before = everything(database_url)
+    before = read_all_tables(database_url)
     assert not await store.inbox.receive(b"k" * 16, ALICE, '{"second": 2}', NOW + timedelta(days=1))[1]
-    assert everything(database_url) == before
+    assert read_all_tables(database_url) == before
     await database.close()
 
 
@@ -76,17 +76,17 @@ async def test_of_many_duplicates_at_once_one_is_new(store: AgentRepository, dat
 
 
 async def test_unsent_answers_are_listed_again_in_order_until_they_are_closed(database_url: str) -> None:
-    database = await opened(database_url)
+    database = await open_without_sync(database_url)
     store = AgentRepository(database, AGENT)
-    talk = conversation(store)
-    numbers = [await received(store, key=bytes([n]) * 16) for n in range(5)]
+    talk = new_conversation(store)
+    numbers = [await receive_request(store, key=bytes([n]) * 16) for n in range(5)]
     for n in (3, 0, 4, 1):
         await store.inbox.finish(numbers[n], talk, None, f'["answer {n}"]')
     for closed, expected in ((None, [0, 1, 2, 3, 4]), (0, [1, 2, 3, 4]), (3, [1, 2, 4])):
         if closed is not None:
             store.inbox.close(numbers[closed])
         await database.close()
-        database = await opened(database_url)
+        database = await open_without_sync(database_url)
         store = AgentRepository(database, AGENT)
         pending = await store.inbox.load_pending()
         assert [row.key[0] for row in pending] == expected
@@ -96,7 +96,7 @@ async def test_unsent_answers_are_listed_again_in_order_until_they_are_closed(da
 
 
 async def test_pending_requests_are_of_their_agent(store: AgentRepository, database: Database) -> None:
-    await received(store)
+    await receive_request(store)
     assert await AgentRepository(database, OTHER_AGENT).inbox.load_pending() == []
 
 
@@ -109,9 +109,9 @@ async def test_only_what_is_closed_and_old_is_purged(
     database: Database, database_url: str, days: int, is_closed: bool, agent: str, stays: bool
 ) -> None:
     store = AgentRepository(database, agent)
-    row = await received(store)
+    row = await receive_request(store)
     if is_closed:
-        await store.inbox.finish(row, conversation(store), None, None)
+        await store.inbox.finish(row, new_conversation(store), None, None)
     await AgentRepository(database, AGENT).inbox.purge(NOW + timedelta(days=days))
     assert len(inbox(database_url)) == stays
 
@@ -123,9 +123,9 @@ async def test_only_what_is_closed_and_old_is_purged(
 async def test_a_turn_that_cannot_be_stored_whole_leaves_everything_as_it_was(
     store: AgentRepository, database: Database, database_url: str, broken: str
 ) -> None:
-    row = await turn(store, conversation(store), Variable("conversation", "t", "v", "1"), answer='["old"]')
-    request = await received(store)
-    before = everything(database_url)
+    row = await store_turn(store, new_conversation(store), Variable("conversation", "t", "v", "1"), answer='["old"]')
+    request = await receive_request(store)
+    before = read_all_tables(database_url)
     parts: dict[str, Any] = {
         "conversation": replace(row, turns=2, status=replace(row.status, interaction_count=2)),
         "turn": TurnRecord("i", NOW, "{}"),
@@ -141,7 +141,7 @@ async def test_a_turn_that_cannot_be_stored_whole_leaves_everything_as_it_was(
     given = {**parts, broken: wrong[broken]}
     with pytest.raises(StoreError, match=f"^{re.escape(database.name)}: "):
         await store.inbox.finish(request, given["conversation"], given["turn"], given["answer"], [given["variable"]])
-    assert everything(database_url) == before
+    assert read_all_tables(database_url) == before
     await store.inbox.finish(request, parts["conversation"], parts["turn"], parts["answer"], [parts["variable"]])
     assert await store.load_history(row.id, 10) == ['{"n": 1, "of": "alice@localhost"}', "{}"]
     assert await store.load_variables("conversation", "t") == {"v": "2"}
@@ -149,10 +149,10 @@ async def test_a_turn_that_cannot_be_stored_whole_leaves_everything_as_it_was(
 
 
 async def test_turns_that_end_together_are_each_stored_whole(store: AgentRepository, database_url: str) -> None:
-    good = [conversation(store, f"t{n}", turns=1) for n in range(100)]
-    bad = [replace(conversation(store, f"b{n}", turns=1), owner=None) for n in range(3)]
+    good = [new_conversation(store, f"t{n}", turns=1) for n in range(100)]
+    bad = [replace(new_conversation(store, f"b{n}", turns=1), owner=None) for n in range(3)]
     talks = [*good[:50], *bad, *good[50:]]
-    requests = [await received(store) for _ in talks]
+    requests = [await receive_request(store) for _ in talks]
     finished = [
         store.inbox.finish(
             request, row, TurnRecord("i", NOW, "{}"), "[]", [Variable("conversation", row.conversation_id, "v", "1")]
@@ -161,17 +161,17 @@ async def test_turns_that_end_together_are_each_stored_whole(store: AgentReposit
     ]
     results = await asyncio.gather(*finished, return_exceptions=True)
     assert [row.conversation_id for row, result in zip(talks, results, strict=True) if result is not True] == ["b0", "b1", "b2"]
-    assert [len(rows(database_url, table)) for table in ("conversations", "interactions", "variables")] == [100, 100, 100]
+    assert [len(read_rows(database_url, table)) for table in ("conversations", "interactions", "variables")] == [100, 100, 100]
     assert sorted(state for state, _, _ in inbox(database_url)) == [RECEIVED] * 3 + [ANSWERED] * 100
 
 
 async def test_turns_that_end_together_share_a_commit(store: AgentRepository, database_url: str) -> None:
-    talks = [conversation(store, f"t{n}", turns=1) for n in range(100)]
-    before = commits(database_url)
+    talks = [new_conversation(store, f"t{n}", turns=1) for n in range(100)]
+    before = count_commits(database_url)
 
     async def talk(row: StoredConversation) -> None:
-        await store.inbox.finish(await received(store), row, TurnRecord("i", NOW, "{}"), "[]")
+        await store.inbox.finish(await receive_request(store), row, TurnRecord("i", NOW, "{}"), "[]")
 
     await asyncio.gather(*map(talk, talks))
-    assert len(rows(database_url, "interactions")) == 100
-    assert commits(database_url) - before <= 10  # and neither 100 nor 200
+    assert len(read_rows(database_url, "interactions")) == 100
+    assert count_commits(database_url) - before <= 10  # and neither 100 nor 200

@@ -18,7 +18,7 @@ from spade_coreason.storage import open_database
 from spade_coreason.storage.records import StoredConversation, TurnRecord
 from spade_coreason.storage.repository import AgentRepository
 
-from ..support.databases import execute, rows
+from ..support.databases import execute, read_rows
 from ..support.errors import ExpectedErrors
 from ..support.servers.postgres import Postgres
 from ..support.wait import eventually
@@ -152,7 +152,7 @@ async def test_a_commit_whose_confirmation_is_lost_is_looked_up(postgres: Postgr
         armed.append(b"now")
         await store.inbox.finish(row, talk, TurnRecord("i", NOW, "{}"), None)
         assert not armed
-        assert len(rows(direct, "interactions")) == 1
+        assert len(read_rows(direct, "interactions")) == 1
         armed.append(b"now")
         assert await received(store, 3)
         assert not armed

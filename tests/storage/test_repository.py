@@ -16,9 +16,9 @@ from spade_coreason.storage.database import Database
 from spade_coreason.storage.records import StoredConversation, Variable
 from spade_coreason.storage.repository import AgentRepository
 
-from ..support.databases import opened
-from ..support.records import AGENT, ALICE, BOB, MALICE, NOW, OTHER_AGENT, conversation, turn
-from ..support.runner import Talk
+from ..support.databases import open_without_sync
+from ..support.records import AGENT, ALICE, BOB, MALICE, NOW, OTHER_AGENT, new_conversation, store_turn
+from ..support.runner import RunnerHarness
 from ..support.wait import eventually
 
 # Conversations and their owners
@@ -28,12 +28,12 @@ async def test_a_conversation_comes_back_as_it_was_stored(database_url: str) -> 
     life = ConversationStatus(
         ConversationState.MAX_INTERACTIONS_REACHED, 7, NOW, NOW + timedelta(microseconds=1), 2, NOW + timedelta(1)
     )
-    database = await opened(database_url)
+    database = await open_without_sync(database_url)
     store = AgentRepository(database, AGENT)
-    row = conversation(store, "t <é> '", status=life, window_start=5, turns=9)
+    row = new_conversation(store, "t <é> '", status=life, window_start=5, turns=9)
     await store.save_conversation(row)
     await database.close()
-    database = await opened(database_url)
+    database = await open_without_sync(database_url)
     store = AgentRepository(database, AGENT)
     assert await store.find_conversations([row.conversation_id, "another"]) == {row.conversation_id: row}
     assert row.contract_record.dump()["interaction_count"] == 7
@@ -42,14 +42,14 @@ async def test_a_conversation_comes_back_as_it_was_stored(database_url: str) -> 
 
 
 async def test_an_id_that_is_anothers_cannot_be_stored(store: AgentRepository, database: Database) -> None:
-    hers = conversation(store, "t", ALICE)
+    hers = new_conversation(store, "t", ALICE)
     await store.save_conversation(hers)
     with pytest.raises(StoreError, match=r"(?i)unique"):
-        await store.save_conversation(conversation(store, "t", BOB))
+        await store.save_conversation(new_conversation(store, "t", BOB))
     assert await store.find_conversations(["t"]) == {"t": hers}
     # With another agent it is another conversation.
     elsewhere = AgentRepository(database, OTHER_AGENT)
-    await elsewhere.save_conversation(conversation(elsewhere, "t", BOB))
+    await elsewhere.save_conversation(new_conversation(elsewhere, "t", BOB))
     assert (await store.find_conversations(["t"]))["t"].owner == ALICE
     assert (await elsewhere.find_conversations(["t"]))["t"].owner == BOB
 
@@ -71,22 +71,22 @@ async def test_conversations_are_listed_the_newest_first(
     for hours, (name, owner) in enumerate([("a", ALICE), ("b", BOB), ("c", ALICE)]):
         state = ConversationState.COMPLETED if name == "b" else ConversationState.ACTIVE
         await store.save_conversation(
-            conversation(store, name, owner, status=ConversationStatus(state, 1, NOW, NOW + timedelta(hours=hours)))
+            new_conversation(store, name, owner, status=ConversationStatus(state, 1, NOW, NOW + timedelta(hours=hours)))
         )
     elsewhere = AgentRepository(database, OTHER_AGENT)
-    await elsewhere.save_conversation(conversation(elsewhere, "d"))
+    await elsewhere.save_conversation(new_conversation(elsewhere, "d"))
     assert [row.conversation_id for row in await store.list_conversations(**arguments)] == names
 
 
 async def test_only_the_agents_own_active_conversations_are_active(store: AgentRepository, database: Database) -> None:
     elsewhere = AgentRepository(database, OTHER_AGENT)
-    await elsewhere.save_conversation(conversation(elsewhere, "elsewhere"))
+    await elsewhere.save_conversation(new_conversation(elsewhere, "elsewhere"))
     ended = ConversationStatus(ConversationState.COMPLETED, 1, NOW, NOW)
-    await store.save_conversation(conversation(store, "ended", status=ended))
+    await store.save_conversation(new_conversation(store, "ended", status=ended))
     assert await store.list_active() == {}
     later = NOW + timedelta(seconds=1)
     await store.save_conversation(
-        conversation(store, "later", status=ConversationStatus(ConversationState.ACTIVE, 1, NOW, later))
+        new_conversation(store, "later", status=ConversationStatus(ConversationState.ACTIVE, 1, NOW, later))
     )
     assert await store.list_active() == {"later": later}
     assert (await store.count_conversations(), await elsewhere.count_conversations()) == ((1, 2), (1, 1))
@@ -105,8 +105,8 @@ async def test_a_variable_is_of_one_agent_scope_and_holder(database: Database, w
     """A conversation may have a JID as its name: whoever chose such a thread reads no variable of that person."""
     agent, scope, holder = written
     store = AgentRepository(database, agent)
-    row = await turn(store, conversation(store), Variable(scope, holder, "v", "1"))
-    await turn(store, row, Variable(scope, holder, "v", "2"), Variable(scope, holder, "w\t", "3"))
+    row = await store_turn(store, new_conversation(store), Variable(scope, holder, "v", "1"))
+    await store_turn(store, row, Variable(scope, holder, "v", "2"), Variable(scope, holder, "w\t", "3"))
     for where in HOLDERS:
         found = await AgentRepository(database, where[0]).load_variables(*where[1:])
         assert found == ({"v": "2", "w\t": "3"} if where == written else {})
@@ -136,7 +136,7 @@ async def test_what_a_session_stores_is_read_in_its_scope_and_by_no_other_owner(
     await told.store("v", 1, scope=scope)
     before = await loaded(store, ALICE, "t")
     assert await before.get("v") is None  # it lasts from the end of the turn
-    await turn(store, conversation(store), *told.pending_variables())
+    await store_turn(store, new_conversation(store), *told.pending_variables())
     assert await (await loaded(store, ALICE, "t")).get("v") == same
     assert await (await loaded(store, ALICE, "u")).get("v") == another_thread
     assert await (await loaded(store, BOB, f"t_{BOB}")).get("v") == another_person
@@ -213,7 +213,7 @@ class Meeting:
 @pytest.mark.parametrize("order", [("one", "two"), ("two", "one"), None])
 async def test_two_turns_at_once_lose_none_of_each_others_variables(database_url: str, order: tuple[str, str] | None) -> None:
     agent = Meeting()
-    async with Talk(database_url, agent) as talk:
+    async with RunnerHarness(database_url, agent) as talk:
         for name in agent.go_on:
             talk.begin(name, thread=name)
         await eventually(lambda: agent.there == 2)
@@ -224,7 +224,7 @@ async def test_two_turns_at_once_lose_none_of_each_others_variables(database_url
         await talk.runner.wait_until_idle()
         await talk.say("look", "three")
         in_memory = agent.found
-    async with Talk(database_url, agent) as talk:
+    async with RunnerHarness(database_url, agent) as talk:
         await talk.say("look", "four")
     assert agent.found == in_memory  # the last one counts, in memory as in the database
     assert (agent.found["one"], agent.found["two"]) == ({"of": "one"}, {"of": "two"})

@@ -1,4 +1,4 @@
-"""A server with OpenAI's chat completions, on the wire as the real ones are: server-sent events, and all that goes wrong."""
+"""A server with OpenAI's chat completions as on the wire: server-sent events and every kind of failure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, TypeAlias
 
 from aiohttp import web
 
-Asked: TypeAlias = dict[str, Any]
+RequestBody: TypeAlias = dict[str, Any]
 
 
-class Wire:
-    """One answer on its way: `await wire.delta(content="Hel")`."""
+class CompletionStream:
+    """One answer while it is sent: `await wire.delta(content="Hel")`."""
 
-    def __init__(self, request: web.Request, asked: Asked) -> None:
+    def __init__(self, request: web.Request, asked: RequestBody) -> None:
         self.asked = asked
         self.headers = dict(request.headers)
         self._request = request
@@ -24,7 +24,7 @@ class Wire:
         self._is_begun = False
 
     def status(self, status: int) -> None:
-        """Before the first word."""
+        """Set the HTTP status, before the first write."""
         self._response.set_status(status)
 
     async def raw(self, data: str) -> None:
@@ -48,18 +48,18 @@ class Wire:
         await self.raw("data: [DONE]\n\n")
 
     def cut(self) -> None:
-        """The connection ends without a word."""
+        """Cut the connection without closing the stream."""
         assert self._request.transport is not None
         self._request.transport.abort()
 
 
-Answer: TypeAlias = Callable[[Wire], Awaitable[web.Response | None]]
+Answer: TypeAlias = Callable[[CompletionStream], Awaitable[web.Response | None]]
 
 
-def says(*pieces: str, finish: str = "stop", reasoning: Sequence[str] = ()) -> Answer:
-    """A text in these pieces."""
+def text_answer(*pieces: str, finish: str = "stop", reasoning: Sequence[str] = ()) -> Answer:
+    """Answer with a text in these pieces."""
 
-    async def answer(wire: Wire) -> None:
+    async def answer(wire: CompletionStream) -> None:
         await wire.delta(role="assistant", content="")
         for piece in reasoning:
             await wire.delta(reasoning_content=piece)
@@ -70,10 +70,10 @@ def says(*pieces: str, finish: str = "stop", reasoning: Sequence[str] = ()) -> A
     return answer
 
 
-def calls(*wanted: tuple[str, Any], text: str = "") -> Answer:
-    """Tool calls, each in fragments, interleaved; arguments that are no text are JSON."""
+def tool_call_answer(*wanted: tuple[str, Any], text: str = "") -> Answer:
+    """Answer with tool calls, each in interleaved fragments. Arguments that are not a string are sent as JSON."""
 
-    async def answer(wire: Wire) -> None:
+    async def answer(wire: CompletionStream) -> None:
         texts = [given if isinstance(given, str) else json.dumps(given) for _, given in wanted]
         if text:
             await wire.delta(content=text)
@@ -89,24 +89,24 @@ def calls(*wanted: tuple[str, Any], text: str = "") -> Answer:
     return answer
 
 
-def fails(status: int, said: str = "told to fail", **headers: str) -> Answer:
-    """An error as OpenAI writes it."""
+def error_answer(status: int, said: str = "told to fail", **headers: str) -> Answer:
+    """Answer with an error in OpenAI's format."""
 
-    async def answer(wire: Wire) -> web.Response:
+    async def answer(wire: CompletionStream) -> web.Response:
         return web.json_response({"error": {"message": said}}, status=status, headers=headers)
 
     return answer
 
 
-async def html(wire: Wire) -> web.Response:
-    """A page of some gateway, with 200."""
+async def html_answer(wire: CompletionStream) -> web.Response:
+    """Answer with the HTML page of a gateway and status 200."""
     return web.Response(text="<html><body>Welcome</body></html>", content_type="text/html")
 
 
-def hangs(*pieces: str) -> Answer:
-    """Says this much, and then nothing."""
+def hanging_answer(*pieces: str) -> Answer:
+    """Answer with these pieces, then hang."""
 
-    async def answer(wire: Wire) -> None:
+    async def answer(wire: CompletionStream) -> None:
         for piece in pieces:
             await wire.delta(content=piece)
         await asyncio.Event().wait()
@@ -114,10 +114,10 @@ def hangs(*pieces: str) -> Answer:
     return answer
 
 
-def breaks(*pieces: str, way: str = "cut") -> Answer:
-    """Says this much, and then the connection is cut, or the answer ends, or is an error or no JSON."""
+def broken_answer(*pieces: str, way: str = "cut") -> Answer:
+    """Answer with these pieces, then fail: the connection is cut, the answer ends, or it holds an error or malformed JSON."""
 
-    async def answer(wire: Wire) -> None:
+    async def answer(wire: CompletionStream) -> None:
         for piece in pieces:
             await wire.delta(content=piece)
         if way == "cut":
@@ -132,20 +132,20 @@ def breaks(*pieces: str, way: str = "cut") -> Answer:
 
 
 class ChatServer:
-    """`async with ChatServer(says("Hello")) as server`: gives its answers in turn, the last one again and again.
+    """A server that gives its answers in turn, then repeats the last: `async with ChatServer(text_answer("Hello")) as server`.
 
-    `asked` are the requests, `keys` the keys they came with, `closed` counts those that whoever asked closed.
+    `asked` are the requests, `keys` their API keys; `closed` counts the requests that the client closed.
     """
 
     def __init__(self, *answers: Answer) -> None:
         self.answers = list(answers)
-        self.asked: list[Asked] = []
+        self.asked: list[RequestBody] = []
         self.keys: list[str] = []
         self.closed = 0
         self.open = 0
         self.url = ""
         self.models: list[str] | int = 404
-        """What it lists, or the status with which it does not."""
+        """The models that it lists, or the status of its refusal."""
         self._runner: web.AppRunner | None = None
 
     async def __aenter__(self) -> ChatServer:
@@ -166,7 +166,7 @@ class ChatServer:
 
     @property
     def connections(self) -> int:
-        """How many connections stand, busy or not."""
+        """The number of open connections, busy or idle."""
         assert self._runner is not None
         assert self._runner.server is not None
         return len(self._runner.server.connections)
@@ -178,7 +178,7 @@ class ChatServer:
         return web.json_response({"object": "list", "data": [{"id": name, "object": "model"} for name in self.models]})
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
-        wire = Wire(request, await request.json())
+        wire = CompletionStream(request, await request.json())
         self.asked.append(wire.asked)
         self.keys.append(request.headers.get("Authorization", ""))
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -192,6 +192,6 @@ class ChatServer:
             self.open -= 1
 
 
-def contents(asked: Asked, role: str) -> list[str]:
-    """What the messages of a role say."""
+def message_contents(asked: RequestBody, role: str) -> list[str]:
+    """Return the contents of the messages with this role."""
     return [message["content"] or "" for message in asked["messages"] if message["role"] == role]

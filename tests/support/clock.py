@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 
 from .wait import PATIENCE_S
 
-_ROUNDS = 10  # of the loop: for an alarm, what it calls, and the write at the end of a round
+_ROUNDS = 10  # of the loop: one for an alarm, one for its callback, one for the write at the end of a round
 
 
 class Clock:
-    """Stands still until it is moved."""
+    """A clock that stands still until it is moved."""
 
     def __init__(self, now: datetime = datetime(2025, 11, 20, 12, tzinfo=UTC)) -> None:
         self.now = now
@@ -22,7 +22,7 @@ class Clock:
         return self.now
 
     def move(self, **by: float) -> None:
-        """Forward, by what a timedelta takes: `seconds=5`."""
+        """Move the clock forward by the arguments of a timedelta: `seconds=5`."""
         self.now += timedelta(**by)
 
 
@@ -32,7 +32,7 @@ class LoopClock:
     `with LoopClock() as clock: await clock.move(0.2)`
 
     Timers, sleeps, timeouts and alarms of the loop wait for the move, however busy the machine is. Sockets, threads and
-    processes go on as ever. So no test waits by `asyncio.sleep` meanwhile: `until` and what comes by a socket need no timer.
+    processes run as usual. So a test must not wait with `asyncio.sleep` in the block; `until` and sockets need no timer.
     """
 
     def __init__(self) -> None:
@@ -45,22 +45,22 @@ class LoopClock:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        # Time goes on from where it stands: timers that were set meanwhile are not late.
+        # Time continues from where it stands, so timers that were set in the block are not late.
         ahead = self._now - time.monotonic()
         self._loop.time = lambda: time.monotonic() + ahead  # type: ignore[method-assign]  # as above
 
     def time(self) -> float:
-        """What the loop takes for the time."""
+        """Return the time of the loop."""
         return self._now
 
     async def move(self, seconds: float) -> None:
-        """Let time pass, and what is due then be called; what it sends has left when this returns."""
-        await self._go_round()  # what is about to wait begins to
+        """Let time pass and run the timers that are due. Everything that they send has left on return."""
+        await self._go_round()  # tasks that are about to wait start waiting
         self._now += seconds
         await self._go_round()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for something that tells nobody when it happens, while the loop's time stands still."""
+        """Poll a condition that has no event, while the loop's time stands still."""
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
             if time.monotonic() > deadline:

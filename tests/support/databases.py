@@ -1,4 +1,4 @@
-"""Databases, SQLite or PostgreSQL: how tests open them, and what is in them as another program sees it."""
+"""SQLite and PostgreSQL databases for tests, with access to their content as another program sees it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from spade_coreason.storage.database import Database, Intercept
 SQLITE = "sqlite+aiosqlite:///"
 TABLES = ("conversations", "interactions", "variables", "inbox")
 RECEIVED, ANSWERED, CLOSED = range(3)
-"""The states of a row of the inbox."""
+"""The states of a row in the inbox."""
 
 
-class Writes:
-    """What stands between a database and its writer: `open_database(url, intercept=writes)`; `on_batch` may be set."""
+class WriteInterceptor:
+    """An interceptor between a database and its writer: `open_database(url, intercept=writes)`; `on_batch` may be set."""
 
     def __init__(self) -> None:
         self.on_batch: Intercept = lambda batch, write: write(batch)
@@ -35,40 +35,40 @@ class Writes:
 
     @contextmanager
     def held(self) -> Iterator[list[list[Any]]]:
-        """The batches of the block, which the writer gets at its end."""
-        held: list[list[Any]] = []
+        """Collect the batches of the block; the writer receives them at its end."""
+        batches: list[list[Any]] = []
         writers: list[Callable[[list[Any]], None]] = []
 
         def hold(batch: list[Any], write: Callable[[list[Any]], None]) -> None:
-            held.append(batch)
+            batches.append(batch)
             writers.append(write)
 
         before, self.on_batch = self.on_batch, hold
         try:
-            yield held
+            yield batches
         finally:
             self.on_batch = before
-        for batch, write in zip(held, writers, strict=True):
+        for batch, write in zip(batches, writers, strict=True):
             write(batch)
 
 
-async def opened(url: str, intercept: Intercept | None = None) -> Database:
-    """What is at a URL, without syncs."""
+async def open_without_sync(url: str, intercept: Intercept | None = None) -> Database:
+    """Open the database at a URL, without syncs."""
     return await open_database(url, "off", intercept=intercept)
 
 
-def rows(url: str, table: str) -> list[dict[str, Any]]:
-    """What a table holds, in the order of its first column."""
+def read_rows(url: str, table: str) -> list[dict[str, Any]]:
+    """Return the rows of a table, in the order of its first columns."""
     return execute(url, f"SELECT * FROM {table} ORDER BY 1, 2, 3, 4")
 
 
-def everything(url: str) -> dict[str, list[dict[str, Any]]]:
-    """What all tables hold."""
-    return {table: rows(url, table) for table in TABLES}
+def read_all_tables(url: str) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of every table, by its name."""
+    return {table: read_rows(url, table) for table in TABLES}
 
 
 def downgrade(connection: Connection, revision: str) -> None:
-    """Makes the tables as an older version left them."""
+    """Migrate the tables back to an older revision."""
     config = Config()
     config.set_main_option("script_location", str(Path(migrations.__file__).parent))
     config.attributes["connection"] = connection
@@ -76,16 +76,16 @@ def downgrade(connection: Connection, revision: str) -> None:
 
 
 def execute(url: str, sql: str) -> list[dict[str, Any]]:
-    """The rows that a statement gives."""
+    """Run a statement and return its rows."""
     if url.startswith(SQLITE):
         with closing(sqlite3.connect(url.removeprefix(SQLITE), isolation_level=None)) as connection:
             connection.row_factory = sqlite3.Row
             return [dict(row) for row in connection.execute(sql)]
-    return _apart(url.replace("+asyncpg", ""), sql)
+    return _execute_in_thread(url.replace("+asyncpg", ""), sql)
 
 
-def commits(url: str) -> int:
-    """How many commits there are: on SQLite in the log (WAL), on PostgreSQL behind the rows of conversations and the inbox."""
+def count_commits(url: str) -> int:
+    """Count the commits: on SQLite those in the log (WAL), on PostgreSQL those behind rows of `interactions` and `inbox`."""
     if not url.startswith(SQLITE):
         transactions = "SELECT xmin::text AS x FROM interactions UNION SELECT xmin::text FROM inbox"
         return len(execute(url, f"SELECT x FROM ({transactions}) AS found"))
@@ -93,12 +93,12 @@ def commits(url: str) -> int:
     if not log:
         return 0
     [page] = struct.unpack_from(">8xI", log)
-    # A frame whose header says how large the database is ends a transaction (SQLite, WAL file format).
+    # A frame whose header holds the size of the database ends a transaction (SQLite, WAL file format).
     return sum(struct.unpack_from(">4xI", log, frame) != (0,) for frame in range(32, len(log), 24 + page))
 
 
-def _apart(url: str, sql: str) -> list[dict[str, Any]]:
-    """Asks PostgreSQL from a thread of its own: the test's has an event loop already."""
+def _execute_in_thread(url: str, sql: str) -> list[dict[str, Any]]:
+    """Query PostgreSQL in another thread, because the test's thread has a running event loop."""
     found: list[dict[str, Any]] = []
     problems: list[BaseException] = []
 
@@ -117,7 +117,7 @@ def _apart(url: str, sql: str) -> list[dict[str, Any]]:
     def work() -> None:
         try:
             asyncio.run(ask())
-        except Exception as error:  # noqa: BLE001 - it is the caller's
+        except Exception as error:  # noqa: BLE001 - it is raised again in the caller's thread
             problems.append(error)
 
     thread = threading.Thread(target=work)

@@ -1,4 +1,4 @@
-"""Voices that answer a request, what tests give them to say, and how long it becomes."""
+"""Encoders of replies, the events that tests give them, and the length of the result."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ HEAVY = ["x", "&", "<", '"', "\\", "\n", "é", "\N{ROCKET}", "\x00", "\x01", "\u
 STYLED = "# Weather\n\n**Berlin** is [sunny](https://example.org/a_b_c).\n\n| °C | wet |\n|---|---|\n| 7 | no |"
 
 
-def voice(incoming: InboundRequest, limit: int = LIMIT, key: UUID = KEY) -> ReplyEncoder:
+def make_encoder(incoming: InboundRequest, limit: int = LIMIT, key: UUID = KEY) -> ReplyEncoder:
     return encoder_for(incoming, key, AGENT, limit)
 
 
-def says(text: str) -> TextEmitted:
+def text_event(text: str) -> TextEmitted:
     return TextEmitted(text, 1)
 
 
-def all_of(speaker: ReplyEncoder, *events: TurnEvent) -> list[str]:
-    """Everything that `events` become."""
+def encode_all(speaker: ReplyEncoder, *events: TurnEvent) -> list[str]:
+    """Encode all events and return their stanzas."""
     return [stanza for event in events for stanza in speaker.encode(event)]
 
 
-def longest(stanzas: list[str]) -> int:
+def longest_bytes(stanzas: list[str]) -> int:
     return max(len(stanza.encode()) for stanza in stanzas)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-# Without -vv, and with it.
+# The formats without -vv and with it.
 _LINE = re.compile(r"^(?:error: |[-\d]+ [:,\d]+ (?:ERROR|CRITICAL) ).*", re.MULTILINE)
 
 
@@ -25,25 +25,25 @@ class ExpectedErrors(logging.Handler):
         self.announced: list[str] = []
 
     def __call__(self, *texts: str) -> None:
-        """Announce errors. Each has to come at least once, before the end of the test."""
+        """Announce errors. Each has to be logged at least once before the end of the test."""
         self.announced += texts
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
-        said = "" if error is None else f": {type(error).__name__}: {error}"
-        self.logged.append(f"{record.name}: {record.getMessage()}{said}")
+        exception_text = "" if error is None else f": {type(error).__name__}: {error}"
+        self.logged.append(f"{record.name}: {record.getMessage()}{exception_text}")
 
     def check(self) -> None:
-        """Fail if an error was not announced, or one that was announced did not come."""
+        """Fail if an error was not announced, or an announced one was not logged."""
         check_errors(self.logged, self.announced)
 
 
 def check_errors(logged: Iterable[str], announced: Sequence[str], allowed: Sequence[str] = ()) -> None:
-    """Fail unless each error is announced or allowed, and each that is announced was logged."""
+    """Fail unless each error is announced or allowed, and each announced one was logged."""
     logged = list(logged)
-    further = [line for line in logged if not any(text in line for text in (*announced, *allowed))]
+    unexpected = [line for line in logged if not any(text in line for text in (*announced, *allowed))]
     missing = [text for text in announced if not any(text in line for line in logged)]
-    problems = [f"logged an error that was not announced: {line}" for line in further]
+    problems = [f"logged an error that was not announced: {line}" for line in unexpected]
     problems += [f"did not log the error that was announced: {text}" for text in missing]
     if problems:
         pytest.fail("\n".join(problems), pytrace=False)

@@ -1,4 +1,4 @@
-"""Stanzas as others write them, and what ours say when they are read by the parser of the other side."""
+"""Stanzas as other programs write them, and our stanzas as other programs parse them."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ ORIGIN_ID = "{urn:xmpp:sid:0}origin-id"
 def message(
     inner: str = "", *, type: str | None = "chat", id: str | None = "1", thread: str | None = None, sender: str | None = DEVICE
 ) -> Element:
-    """A `<message/>` that came in; `inner` is XML. What is None is not there."""
-    given = {"from": sender, "id": id, "type": type}
-    attributes = "".join(f" {name}={quoteattr(value)}" for name, value in given.items() if value is not None)
+    """Build a received `<message/>`; `inner` is XML. An attribute that is None is left out."""
+    values = {"from": sender, "id": id, "type": type}
+    attributes = "".join(f" {name}={quoteattr(value)}" for name, value in values.items() if value is not None)
     if thread is not None:
         inner += f"<thread>{escape(thread)}</thread>"
     return fromstring(f"<message xmlns='jabber:client' to='{AGENT}'{attributes}>{inner}</message>")
 
 
 def body(text: str) -> str:
-    """What a person says."""
+    """Build the `<body/>` of a person's message."""
     return f"<body>{escape(text)}</body>"
 
 
 def container(event: Any) -> str:
-    """A JSON container (XEP-0335); a text stands in it as it is."""
+    """Build a JSON container (XEP-0335); a string is inserted as it is."""
     return f"<json xmlns='urn:xmpp:json:0'>{escape(event if isinstance(event, str) else json.dumps(event))}</json>"
 
 
 def envelope(payload: Any = None, kind: str = "request", **data: Any) -> str:
-    """The container of a request; `data` stands beside the payload."""
+    """Build the container of a request; `data` stands beside the payload."""
     content = {"payload": {"query": "hi"} if payload is None else payload, **data}
     return container({"specversion": "1.0", "type": f"ai.coreason.{kind}", "source": "by hand", "id": "1", "data": content})
 
 
 def form(fields: dict[str, str]) -> str:
-    """SPADE's metadata form."""
+    """Build SPADE's metadata form."""
     entries = "".join(
         f"<field var={quoteattr(name)} type='text-single'><value>{escape(value)}</value></field>"
         for name, value in fields.items()
@@ -64,32 +64,34 @@ def form(fields: dict[str, str]) -> str:
     return f"<x xmlns='jabber:x:data' type='form'><title>spade:x:metadata</title>{entries}</x>"
 
 
-def request(stanza: Element) -> InboundRequest:
-    """The request that `stanza` is."""
+def decode_request(stanza: Element) -> InboundRequest:
+    """Decode a stanza that is a request."""
     decoded = decode(stanza)
     assert isinstance(decoded, InboundRequest), decoded
     return decoded
 
 
-def person(text: str = "hi", *, inner: str = "", thread: str | None = None, type: str | None = "chat") -> InboundRequest:
-    """A person's request."""
-    return request(message(body(text) + inner, thread=thread, type=type))
+def person_request(
+    text: str = "hi", *, inner: str = "", thread: str | None = None, type: str | None = "chat"
+) -> InboundRequest:
+    """Build a person's request."""
+    return decode_request(message(body(text) + inner, thread=thread, type=type))
 
 
-def program(*, thread: str | None = None, sender: str = DEVICE) -> InboundRequest:
-    """A program's request."""
-    return request(message(envelope(request_id=REQUEST_ID), thread=thread, sender=sender))
+def program_request(*, thread: str | None = None, sender: str = DEVICE) -> InboundRequest:
+    """Build a program's request."""
+    return decode_request(message(envelope(request_id=REQUEST_ID), thread=thread, sender=sender))
 
 
-def spade(
+def spade_request(
     fields: dict[str, str] | None = None, *, thread: str | None = None, id: str | None = "1", sender: str = DEVICE
 ) -> InboundRequest:
-    """A SPADE agent's request."""
-    return request(message(body("hi") + form(fields or {}), thread=thread, id=id, sender=sender))
+    """Build a SPADE agent's request."""
+    return decode_request(message(body("hi") + form(fields or {}), thread=thread, id=id, sender=sender))
 
 
-def read(stanza: str) -> Element:
-    """A stanza of ours as the other side gets it from its parser."""
+def parse_stanza(stanza: str) -> Element:
+    """Parse a stanza of ours as the receiver does."""
     assert stanza.startswith("<message ")
     element = fromstring(stanza.replace("<message ", "<message xmlns='jabber:client' ", 1))
     element.set("from", AGENT)
@@ -97,19 +99,19 @@ def read(stanza: str) -> Element:
 
 
 def text_of(stanza: str) -> str:
-    """The body of a stanza of ours."""
-    text = read(stanza).findtext(BODY)
+    """Return the body of a stanza of ours."""
+    text = parse_stanza(stanza).findtext(BODY)
     assert text is not None, stanza
     return text
 
 
 def event_of(stanza: str) -> dict[str, Any]:
-    """The CloudEvent in a stanza of ours."""
-    event: dict[str, Any] = json.loads(read(stanza).findtext(JSON) or "")
+    """Return the CloudEvent in a stanza of ours."""
+    event: dict[str, Any] = json.loads(parse_stanza(stanza).findtext(JSON) or "")
     return event
 
 
 def fields_of(stanza: str) -> dict[str, str]:
-    """SPADE's metadata in a stanza of ours."""
-    entries = read(stanza).iter("{jabber:x:data}field")
+    """Return SPADE's metadata in a stanza of ours."""
+    entries = parse_stanza(stanza).iter("{jabber:x:data}field")
     return {entry.get("var", ""): entry.findtext("{jabber:x:data}value", "") for entry in entries}

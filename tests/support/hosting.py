@@ -1,4 +1,4 @@
-"""Agents on the test servers: in this process with `hosted`, or in a child process that can be killed."""
+"""Agents on the test servers: in this process with `run_agent`, or in a child process that can be killed."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ from .wait import PATIENCE_S
 
 PROJECT = Path(__file__).parents[2]
 UNLIMITED = Policy(rules=Rules(max_interactions=0))
-USUAL_OF_STORES = StoreTimings()
+DEFAULT_STORE_TIMINGS = StoreTimings()
 
 Assist = Callable[[AgentRequest, Any, Any], Awaitable[None]]
 Make = Callable[[Peers], Any]
 
 
-class By:
-    """An agent of one coroutine: `By(assist)`."""
+class FunctionAgent:
+    """An agent made of one coroutine: `FunctionAgent(assist)`."""
 
     def __init__(self, assist: Assist, name: str = "by") -> None:
         self.assist = assist
@@ -64,7 +64,7 @@ class By:
 
 
 class Echo:
-    """Says what it hears, and counts how often it ran."""
+    """An agent that repeats each query and records its requests."""
 
     def __init__(self, name: str = "echo", prefix: str = "") -> None:
         self.manifest = AgentDefinition.simple(name)
@@ -77,8 +77,8 @@ class Echo:
 
 
 @dataclass(eq=False)
-class Hosted:
-    """One agent that is online, and everything under it."""
+class OnlineAgent:
+    """One agent on a server, with its database, runner and connection."""
 
     account: tuple[str, str]
     server: XmppServer
@@ -95,29 +95,29 @@ class Hosted:
     clock: Callable[[], datetime] = utc_now
     agent: Any = None
     timings: ConnectionTimings = DEFAULT_TIMINGS
-    store_timings: StoreTimings = USUAL_OF_STORES
+    store_timings: StoreTimings = DEFAULT_STORE_TIMINGS
     avatar: Avatar | None = None
 
     database: Database = field(init=False)
     requests: OpenRequests = field(init=False)
     runner: Runner = field(init=False)
-    door: InboundGateway = field(init=False)
+    gateway: InboundGateway = field(init=False)
     host: HostedAgent = field(init=False)
     peers: Peers = field(init=False)
     files: Files = field(init=False)
 
     @property
     def jid(self) -> str:
-        """The bare JID."""
+        """The bare JID of the agent."""
         return bare_jid(self.account[0])
 
     @property
     def store(self) -> AgentRepository:
-        """What lasts of the agent."""
+        """The repository of the agent."""
         return AgentRepository(self.database, self.jid)
 
     async def start(self) -> None:
-        """Online; what a run before left is taken up."""
+        """Bring the agent online; it resumes the work that an earlier run left."""
         self.database = await open_database(self.url, "normal", timings=self.store_timings)
         try:
             endpoint = endpoint_of(self.server, self.port)
@@ -136,9 +136,9 @@ class Hosted:
                 files=files,
             )
             access = AccessPolicy(self.jid, self.allow, self.invited_by, operators=self.policy.operators, **self.admission)
-            self.door = InboundGateway(self.runner, self.requests, access, self.host.send)
+            self.gateway = InboundGateway(self.runner, self.requests, access, self.host.send)
             self.files = files
-            self.host.serve(self.runner, self.door)
+            self.host.serve(self.runner, self.gateway)
             self.prepare(self.host)
             await self.host.start()
         except BaseException:
@@ -146,17 +146,17 @@ class Hosted:
             raise
 
     async def stop(self, grace_s: float = 5.0) -> None:
-        """A clean end."""
+        """Stop the agent cleanly."""
         await self.host.stop(grace_s)
         await self.database.close()
 
     async def restart(self) -> None:
-        """A clean end and a new beginning on the same database; a factory makes a new agent."""
+        """Stop cleanly and start again on the same database; a factory builds a new agent."""
         await self.stop()
         await self.start()
 
     async def vanish(self) -> None:
-        """The connection is cut and does not come back, and no turn ends: for the server it is as after a `kill -9`."""
+        """Cut the connection for good and finish no turn: to the server this looks like `kill -9`."""
         connection = self.host.connection
         connection.vanish()
         await self.runner.drain(0)
@@ -165,17 +165,17 @@ class Hosted:
         await self.database.close()
 
     def cut(self) -> None:
-        """The TCP connection ends without a word."""
+        """Cut the TCP connection without closing the stream."""
         self.host.connection.client.abort()
 
     async def settled(self) -> None:
-        """The server has acknowledged everything, and the database knows."""
+        """Wait until the server has acknowledged everything and the database has stored that."""
         assert await self.host.connection.wait_until_acknowledged(5.0)
         await self.database.write(lambda connection: None)
 
 
 @asynccontextmanager
-async def hosted(
+async def run_agent(
     agent: Any,
     server: XmppServer,
     tmp_path: Path,
@@ -190,31 +190,37 @@ async def hosted(
     invited_by: Sequence[str] = (),
     admission: Mapping[str, Any] | None = None,
     timings: ConnectionTimings = DEFAULT_TIMINGS,
-    store_timings: StoreTimings = USUAL_OF_STORES,
+    store_timings: StoreTimings = DEFAULT_STORE_TIMINGS,
     avatar: Avatar | None = None,
     clock: Callable[[], datetime] = utc_now,
-) -> AsyncIterator[Hosted]:
-    """Puts `agent`, or what `agent(peers)` makes where it is no agent, on `server` with a fresh account.
+) -> AsyncIterator[OnlineAgent]:
+    """Run an agent on `server` with a fresh account. `agent` is the agent itself or a factory: `agent(peers)`.
 
-    `prepare` is called with the SPADE agent before it starts; `port` is that of a tunnel to the server. `rooms` are
-    joined; into those of `invited_by` the agent may be invited. `admission` are the other rules of its `Access`; `timings` are
-    those of its connection, `store_timings` those of its database.
-    `clock` is the time of its conversations.
+    prepare        Called with the `HostedAgent` before it starts.
+    port           The port of a tunnel to the server.
+    rooms          Rooms that the agent joins at the start.
+    invited_by     JIDs that may invite the agent into rooms.
+    admission      The other rules of its `AccessPolicy`.
+    timings        The timings of its connection.
+    store_timings  The timings of its database.
+    clock          The time of its conversations.
     """
     make: Make = (lambda peers: agent) if hasattr(agent, "assist") else agent
     account = await server.account(name)
     url = f"sqlite+aiosqlite:///{tmp_path}/{bare_jid(account[0])}.db"
-    one = Hosted(account, server, url, make, policy, access, on_end, prepare, port, rooms, invited_by, admission or {}, clock)
-    one.timings, one.store_timings, one.avatar = timings, store_timings, avatar
-    await one.start()
+    online_agent = OnlineAgent(
+        account, server, url, make, policy, access, on_end, prepare, port, rooms, invited_by, admission or {}, clock
+    )
+    online_agent.timings, online_agent.store_timings, online_agent.avatar = timings, store_timings, avatar
+    await online_agent.start()
     try:
-        yield one
+        yield online_agent
     finally:
-        await one.stop()
+        await online_agent.stop()
 
 
-def sent_by(agent: Hosted) -> list[str]:
-    """What the agent's connection sends from now on: stanzas, or several at once."""
+def record_sent(agent: OnlineAgent) -> list[str]:
+    """Record the data that the agent's connection sends from now on; an item may hold several stanzas."""
     client, sent = agent.host.connection.client, list[str]()
     send_raw = client.send_raw
 
@@ -226,20 +232,20 @@ def sent_by(agent: Hosted) -> list[str]:
     return sent
 
 
-def shown(sent: list[str]) -> int:
-    """How many texts there are among it."""
+def count_bodies(sent: list[str]) -> int:
+    """Count the bodies in the recorded data."""
     return sum(data.count("<body") for data in sent)
 
 
 def endpoint_of(server: XmppServer, port: int | None = None) -> ServerEndpoint:
-    """Where a test server is; the embedded one needs more than one attempt now and then."""
+    """Return the endpoint of a test server; the embedded one sometimes needs several attempts."""
     if server.kind == "embedded":
         return ServerEndpoint(server.host, port or server.port, verify=False, timeout_s=PATIENCE_S / 5, attempts=5)
     return ServerEndpoint(server.host, port or server.port, ca_file=server.ca_file, timeout_s=PATIENCE_S)
 
 
 class Tunnel:
-    """A network between an agent and its server, which can fail: `async with Tunnel(server) as tunnel`."""
+    """A network between an agent and its server that can fail: `async with Tunnel(server) as tunnel`."""
 
     def __init__(self, server: XmppServer) -> None:
         self._server = server
@@ -248,9 +254,9 @@ class Tunnel:
         self._writers: set[asyncio.StreamWriter] = set()
         self.port = 0
         self.is_open = True
-        """Whether new connections come through."""
-        self.swallows: Literal["", "to the server", "to the agent"] = ""
-        """In which direction everything gets lost, while the connection seems to stand."""
+        """True while new connections are accepted."""
+        self.dropped_direction: Literal["", "to the server", "to the agent"] = ""
+        """The direction in which all data is lost while the connection seems open."""
 
     async def __aenter__(self) -> Tunnel:
         self._listener = await asyncio.start_server(self._connected, "127.0.0.1", 0)
@@ -266,7 +272,7 @@ class Tunnel:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def cut(self) -> None:
-        """Ends every connection without a word."""
+        """Cut every connection without closing its stream."""
         for writer in self._writers:
             writer.transport.abort()
 
@@ -284,7 +290,7 @@ class Tunnel:
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, name: str) -> None:
         try:
             while data := await source.read(65_536):
-                if self.swallows != name:
+                if self.dropped_direction != name:
                     sink.write(data)
                     await sink.drain()
         except ConnectionError:
@@ -295,36 +301,36 @@ class Tunnel:
 
 
 def container(event: Any) -> str:
-    """A JSON container (XEP-0335) as anybody may write one; a text stands in it as it is."""
+    """Build a JSON container (XEP-0335) by hand; a string is inserted as it is."""
     text = event if isinstance(event, str) else json.dumps(event)
     return f"<json xmlns='urn:xmpp:json:0'>{escape(text)}</json>"
 
 
 def envelope(payload: Any = None, kind: str = "request", **data: Any) -> str:
-    """The container of a request by hand: `data` goes beside the payload, whatever it is."""
+    """Build the container of a request by hand; any `data` goes beside the payload."""
     content = data if payload is None else {"payload": payload, **data}
     return container({"specversion": "1.0", "type": f"ai.coreason.{kind}", "source": "by hand", "id": "1", "data": content})
 
 
-def event_in(message: Any) -> dict[str, Any]:
-    """The CloudEvent that a message carries."""
+def parse_event(message: Any) -> dict[str, Any]:
+    """Parse the CloudEvent in a message."""
     event: dict[str, Any] = json.loads(message.xml.findtext("{urn:xmpp:json:0}json"))
     return event
 
 
-async def events_of_answer(client: Any) -> list[dict[str, Any]]:
-    """The events that a stock client gets, up to the last of a request."""
-    events = [event_in(await client.message())]
+async def receive_events(client: Any) -> list[dict[str, Any]]:
+    """Receive events with a stock client, up to the last one of a request."""
+    events = [parse_event(await client.message())]
     while not events[-1]["type"].startswith("ai.coreason.request."):
-        events.append(event_in(await client.message()))
+        events.append(parse_event(await client.message()))
     return events
 
 
 # In a child process: the platform as users run it
 
 
-class Diary:
-    """Writes down every run; keeps each question in history, variables and interaction memory."""
+class JournalAgent:
+    """An agent that records every run, and stores each question in history, variables and interaction memory."""
 
     def __init__(self, memory: AgentInteractionMemory, journal: str, delay_s: float = 0.0) -> None:
         self.manifest = AgentDefinition.simple("diary")
@@ -332,20 +338,20 @@ class Diary:
         self._journal = Path(journal)
         self._delay_s = delay_s
 
-    def _note(self, what: str, request: AgentRequest) -> None:
-        line = json.dumps([what, request.payload["query"], bool(request.metadata.get("redelivered"))]) + "\n"
+    def _note(self, phase: str, request: AgentRequest) -> None:
+        line = json.dumps([phase, request.payload["query"], bool(request.metadata.get("redelivered"))]) + "\n"
         descriptor = os.open(self._journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.write(descriptor, line.encode())  # one system call: whole, whenever the process is killed
+        os.write(descriptor, line.encode())  # one system call: the line is complete even if the process is killed
         os.close(descriptor)
 
     async def assist(self, request: AgentRequest, session: Session, response: ResponseHandler) -> None:
         query = request.payload["query"]
         self._note("begins", request)
         if query == "what do you know?":
-            asked = [query_of(turn) for turn in await session.history(1000)]
+            queries = [query_of(turn) for turn in await session.history(1000)]
             count = await session.get("count", 0)
             remembered = self._memory.get_information(request.metadata["conversation_id"])
-            await response.markdown(json.dumps({"history": asked, "count": count, "memory": remembered}))
+            await response.markdown(json.dumps({"history": queries, "count": count, "memory": remembered}))
             return
         if self._delay_s:
             await asyncio.sleep(self._delay_s)
@@ -356,7 +362,7 @@ class Diary:
 
 
 @dataclass(eq=False)
-class Child:
+class PlatformProcess:
     """A platform in a process of its own."""
 
     configuration: Path
@@ -364,11 +370,11 @@ class Child:
 
     @property
     def error_log(self) -> Path:
-        """What it logs as an error, at all its starts."""
+        """The file with the errors of all its runs."""
         return _error_log(self.configuration)
 
     async def start(self) -> None:
-        """Returns when its agents are online."""
+        """Start the process; return when its agents are online."""
         self.process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -382,7 +388,7 @@ class Child:
         assert line == b"ready\n", f"the platform did not start: {line!r}"
 
     async def signal(self, number: signal.Signals) -> int:
-        """Sends a signal and returns the exit code."""
+        """Send a signal, wait for the end and return the exit code."""
         assert self.process is not None
         self.process.send_signal(number)
         code = await asyncio.wait_for(self.process.wait(), PATIENCE_S)
@@ -391,23 +397,23 @@ class Child:
 
 
 @asynccontextmanager
-async def platform(
+async def run_platform(
     server: XmppServer,
     tmp_path: Path,
     *,
-    agent: str = "tests.support.hosting:Diary",
+    agent: str = "tests.support.hosting:JournalAgent",
     options: dict[str, Any] | None = None,
     conversation: dict[str, Any] | None = None,
     grace_s: float = 10,
     errors: Sequence[str] = (),
-) -> AsyncIterator[tuple[Child, str]]:
-    """A child process with one agent on `server`, and the JID of that agent. It is killed at the end, if it still runs.
+) -> AsyncIterator[tuple[PlatformProcess, str]]:
+    """Run a child process with one agent on `server`; yield it and the agent's JID. It is killed at the end, if it still runs.
 
     It has to log these `errors`, and no others.
     """
     jid, password = await server.account()
     configuration = tmp_path / "platform.yaml"
-    written = {
+    settings = {
         "server": {
             "mode": "external",
             "domain": server.domain,
@@ -420,9 +426,9 @@ async def platform(
         "limits": {"grace_s": grace_s},
         "agents": [{"jid": jid, "agent": agent, "password": password, "options": options or {}}],
     }
-    configuration.write_text(json.dumps(written))
+    configuration.write_text(json.dumps(settings))
     configuration.chmod(0o600)
-    child = Child(configuration)
+    child = PlatformProcess(configuration)
     await child.start()
     try:
         yield child, jid
@@ -432,15 +438,15 @@ async def platform(
     check_errors(errors_in(child.error_log.read_text()), errors)
 
 
-def journal_of(path: Path) -> list[tuple[str, str, bool]]:
-    """What a Diary wrote: ("begins" or "ends", question, whether it was redelivered)."""
+def read_journal(path: Path) -> list[tuple[str, str, bool]]:
+    """Return the records of a JournalAgent: ("begins" or "ends", question, True if it was redelivered)."""
     if not path.exists():
         return []
-    return [(what, query, again) for what, query, again in map(json.loads, path.read_text().splitlines())]
+    return [(phase, query, is_redelivered) for phase, query, is_redelivered in map(json.loads, path.read_text().splitlines())]
 
 
 def texts(messages: Iterable[Any]) -> list[str]:
-    """The bodies of messages."""
+    """Return the bodies of messages."""
     return [str(message["body"]) for message in messages]
 
 

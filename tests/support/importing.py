@@ -1,4 +1,4 @@
-"""Import every module of the package and print what that changed in the process and around it, as JSON.
+"""Import every module of the package and print its effects on the process and its surroundings as JSON.
 
 Run as a program, in an empty directory that is its working, home and temporary directory at once.
 """
@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 PROGRAMS = ("__main__", "migrations")
-"""Run, not imported: by `python -m`, and by Alembic."""
+"""Modules that are run, not imported: by `python -m` and by Alembic."""
 
 
-def state() -> dict[str, Any]:
-    """What an import may not change."""
+def process_state() -> dict[str, Any]:
+    """Return the state that an import must not change."""
     root = logging.getLogger()
     return {
         "files": sorted(str(path.relative_to(Path.cwd())) for path in Path.cwd().rglob("*")),
@@ -42,19 +42,19 @@ def state() -> dict[str, Any]:
     }
 
 
-def modules(package: str) -> list[str]:
-    """Every module of the package that is there to be imported."""
+def module_names(package: str) -> list[str]:
+    """List the modules of the package that are meant to be imported."""
     directory = importlib.import_module(package).__path__
-    found = [one.name for one in pkgutil.walk_packages(directory, f"{package}.")]
+    found = [module.name for module in pkgutil.walk_packages(directory, f"{package}.")]
     return [name for name in found if not set(name.split(".")) & set(PROGRAMS)]
 
 
 if __name__ == "__main__":
     policy = asyncio.get_event_loop_policy()  # the first call makes it
-    before = state()
-    names = modules(*sys.argv[1:] or ["spade_coreason"])
+    before = process_state()
+    names = module_names(*sys.argv[1:] or ["spade_coreason"])
     for name in names:
         importlib.import_module(name)
-    after = state()
+    after = process_state()
     changed = {what: [before[what], after[what]] for what in before if before[what] != after[what]}
     print(json.dumps({"modules": names, "changed": changed}))

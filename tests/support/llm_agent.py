@@ -1,4 +1,4 @@
-"""An agent with a language model, at a server that gives the answers of a test."""
+"""An agent with a language model, on a server that gives the answers of a test."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from spade_coreason.llm.agent import LLMAgent
 from .chat_completions import Answer, ChatServer
 
 
-class Endless:
-    """A tool that does not return before it is cancelled."""
+class EndlessTool:
+    """A tool that does not return until it is cancelled."""
 
     def __init__(self) -> None:
-        self.begun = asyncio.Event()
+        self.started = asyncio.Event()
         self.stopped = asyncio.Event()
 
     async def never(self) -> str:
         """Never returns."""
-        self.begun.set()
+        self.started.set()
         try:
             await asyncio.Event().wait()
         finally:
@@ -32,36 +32,38 @@ class Endless:
 
 
 @asynccontextmanager
-async def guarded(
+async def run_llm_agent(
     *answers: Answer, definition: AgentDefinition | None = None, tester: dict[str, Any] | None = None, **options: Any
 ) -> AsyncIterator[tuple[ChatServer, AgentTester]]:
-    """The agent; `options` are its own, `tester` those of the AgentTester."""
+    """Run an LLMAgent; `options` are its own, `tester` those of the AgentTester."""
     async with ChatServer(*answers) as server:
-        at = {"url": server.url, "first_pause_s": 0.01}
+        endpoint = {"url": server.url, "first_pause_s": 0.01}
 
         def make(manifest: Any = None, memory: Any = None, usage: Any = None) -> LLMAgent:
             known = definition or AgentDefinition.simple("helper", system_prompt="You help.")
-            return LLMAgent(known, memory, model="small", endpoint=at, usage=usage, **options)
+            return LLMAgent(known, memory, model="small", endpoint=endpoint, usage=usage, **options)
 
         async with AgentTester(make, **(tester or {})) as t:
             yield server, t
 
 
-async def recorded(t: AgentTester, user: str = "tester@localhost") -> list[dict[str, Any]]:
-    """The turns of somebody's conversation as they are stored."""
+async def stored_turns(t: AgentTester, user: str = "tester@localhost") -> list[dict[str, Any]]:
+    """Return the stored turns of a person's conversation."""
     store = t.runners[t.jid].store
-    [row] = [row for row in await store.list_conversations() if row.owner == user]
-    return [json.loads(body) for body in await store.load_history(row.id, 100)]
+    [conversation] = [conversation for conversation in await store.list_conversations() if conversation.owner == user]
+    return [json.loads(body) for body in await store.load_history(conversation.id, 100)]
 
 
-def decisions(turn: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """What the audit trail of a turn says of guardrails: action, resource, outcome."""
-    audited = [event["data"] for event in turn["events"] if event["type"] == "ai.coreason.audit"]
-    return [(one["action"], one["resource"], one["outcome"]) for one in audited if one["action"].startswith("guardrail.")]
+def guardrail_decisions(turn: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Return the guardrail decisions in the audit trail of a turn: action, resource, outcome."""
+    entries = [event["data"] for event in turn["events"] if event["type"] == "ai.coreason.audit"]
+    return [
+        (entry["action"], entry["resource"], entry["outcome"]) for entry in entries if entry["action"].startswith("guardrail.")
+    ]
 
 
-def giving(schema: dict[str, Any]) -> AgentDefinition:
-    """An agent that answers with data."""
+def definition_with_output(schema: dict[str, Any]) -> AgentDefinition:
+    """Define an agent whose output is data of this schema."""
     definition = AgentDefinition.simple("helper")
     [capability] = definition.capabilities
     return definition.model_copy(update={"capabilities": (capability.model_copy(update={"outputs": schema}),)})

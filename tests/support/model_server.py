@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server whose models are small enough to understand: words are directions, and synonyms are one."""
+"""An OpenAI-compatible server with a tiny embedding model: each word is a direction, and synonyms share one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SYNONYMS = {"money": "refund", "reimbur": "refund", "automobile": "car", "vehicl
 
 
 def bag_of_words(text: str, dimension: int) -> list[float]:
-    """A vector with a direction for each word; texts without a word in common are at right angles, nearly."""
+    """Embed a text with a direction for each word; texts without a common word are nearly orthogonal."""
     vector = [0.0] * dimension
     for form in extract_keywords(text) or ["nothing"]:
         word = form.removesuffix("ed").removesuffix("s")
@@ -29,9 +29,9 @@ def bag_of_words(text: str, dimension: int) -> list[float]:
 
 
 class ModelServer:
-    """`async with ModelServer() as server`: `server.url` is its base. `asked` are the requests; `failures` come before answers.
+    """A model server: `async with ModelServer() as server`; `server.url` is its base URL.
 
-    A failure is a status, or a text that is sent with 200; `None` hangs.
+    `asked` are the requests. `failures` are used up before answers: a status, a text that is sent with 200, or None to hang.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ModelServer:
         assert self._runner is not None
         await self._runner.cleanup()
 
-    async def _taken(self, request: web.Request) -> dict[str, Any] | web.Response:
+    async def _accept(self, request: web.Request) -> dict[str, Any] | web.Response:
         asked: dict[str, Any] = await request.json()
         self.asked.append((request.path, asked))
         if self._api_key and request.headers.get("Authorization") != f"Bearer {self._api_key}":
@@ -81,20 +81,21 @@ class ModelServer:
             if isinstance(failure, str):
                 return web.Response(text=failure, content_type="application/json")
             assert failure is not None
-            message = f"told to fail: {json.dumps(asked)}"  # as those do that say what they do not take
+            message = f"told to fail: {json.dumps(asked)}"  # as servers do that quote a request which they refuse
             return web.json_response({"error": {"message": message}}, status=failure)
         return asked
 
     async def _embeddings(self, request: web.Request) -> web.Response:
-        asked = await self._taken(request)
+        asked = await self._accept(request)
         if isinstance(asked, web.Response):
             return asked
         vectors = self._embed(asked["input"])
         data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)]
-        return web.json_response({"object": "list", "model": asked["model"], "data": data[::-1]})  # in no order, as is allowed
+        # In reverse order: the API allows any.
+        return web.json_response({"object": "list", "model": asked["model"], "data": data[::-1]})
 
     async def _completions(self, request: web.Request) -> web.Response:
-        asked = await self._taken(request)
+        asked = await self._accept(request)
         if isinstance(asked, web.Response):
             return asked
         message = {"role": "assistant", "content": self._chat(asked["messages"])}

@@ -1,4 +1,4 @@
-"""What a peer answers, and how it comes in."""
+"""Replies of a peer, and their arrival."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ def reply(
     return ReplyEvent(sender, request_id, kind, event_id or str(uuid4()), data or {})
 
 
-def said(content: str, block_id: str = "", **where: str) -> ReplyEvent:
+def markdown_reply(content: str, block_id: str = "", **where: str) -> ReplyEvent:
     return reply("block.markdown", {"id": block_id or str(uuid4()), "content": content}, **where)
 
 
-def chunk(seq: int, text: str, stream_id: str = "s") -> ReplyEvent:
+def chunk_reply(seq: int, text: str, stream_id: str = "s") -> ReplyEvent:
     return reply("stream.chunk", {"stream_id": stream_id, "seq": seq, "chunk": text})
 
 
-def completed(**where: str) -> ReplyEvent:
+def completed_reply(**where: str) -> ReplyEvent:
     return reply("request.completed", {"conversation_id": "c", "state": "active"}, **where)
 
 
-async def answered(
+async def collect_events(
     requests: OpenRequests,
     *arrivals: ReplyEvent | Bounce,
     jid: str = PEER,
     request_id: str = "r",
     timeout_s: float = PATIENCE_S,
 ) -> list[PeerEvent]:
-    """Asks, and as soon as the request has left `arrivals` come in."""
-    return [event async for event in requests.events(jid, request_id, timeout_s, lambda: come_in(requests, *arrivals))]
+    """Send a request, deliver `arrivals` as soon as it has left, and return the events."""
+    return [event async for event in requests.events(jid, request_id, timeout_s, lambda: deliver(requests, *arrivals))]
 
 
-def come_in(requests: OpenRequests, *arrivals: ReplyEvent | Bounce) -> None:
+def deliver(requests: OpenRequests, *arrivals: ReplyEvent | Bounce) -> None:
     for arrival in arrivals:
         if isinstance(arrival, Bounce):
             requests.receive_bounce(arrival)

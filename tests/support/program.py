@@ -20,7 +20,7 @@ from .wait import PATIENCE_S
 COMMAND = [sys.executable, "-c", "from spade_coreason.cli import main; main()"]
 TIMEOUT_S = PATIENCE_S
 
-# An agent for the difficult cases; the question says which.
+# An agent for the difficult cases; the query selects one.
 MOODY = '''\
 """An agent with moods."""
 
@@ -72,21 +72,21 @@ class MoodyAgent:
 '''
 
 
-def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment without settings of ours and of language models, plus `extra`."""
+def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment without settings of the package and of language models, plus `extra`."""
     clean = {name: text for name, text in os.environ.items() if not name.startswith(("SPADE_COREASON_", "OPENAI_"))}
     return {**clean, "NO_COLOR": "1", **(extra or {})}
 
 
-def call(
+def run_command(
     *arguments: str, cwd: Path, stdin: str = "", env: Mapping[str, str] | None = None, timeout_s: float = TIMEOUT_S
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a command to its end."""
+    """Run a command to its end."""
     return subprocess.run(
         [*COMMAND, *arguments],
         cwd=cwd,
         input=stdin,
-        env=environment(env),
+        env=clean_environment(env),
         capture_output=True,
         text=True,
         timeout=timeout_s,
@@ -95,61 +95,61 @@ def call(
 
 
 @dataclass(eq=False)
-class Running:
-    """A command that runs until it is told to stop. `said` is what it printed until it was ready."""
+class RunningCommand:
+    """A command that runs until it is stopped. `output` is what it printed until it was ready."""
 
     process: subprocess.Popen[bytes]
     cwd: Path
-    said: str = ""
+    output: str = ""
 
     def ask(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        """Another command in the same directory, beside it."""
-        return call(*arguments, cwd=self.cwd, stdin=stdin)
+        """Run another command beside it, in the same directory."""
+        return run_command(*arguments, cwd=self.cwd, stdin=stdin)
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> tuple[int, str, str]:
-        """Signals it; its exit code and the rest of what it printed."""
+        """Send a signal; return the exit code and the rest of both outputs."""
         self.process.send_signal(number)
         out, err = self.process.communicate(timeout=TIMEOUT_S)
         return self.process.returncode, out.decode(), err.decode()
 
     def wait_for(self, pattern: str) -> None:
-        """Reads its output until it matches."""
+        """Read its output until it matches."""
         assert self.process.stdout is not None
         assert self.process.stderr is not None
-        while not re.search(pattern, self.said, re.MULTILINE):
+        while not re.search(pattern, self.output, re.MULTILINE):
             ready, _, _ = select.select([self.process.stdout], [], [], TIMEOUT_S)
-            assert ready, f"nothing like {pattern} in {TIMEOUT_S} s; it said: {self.said}"
+            assert ready, f"nothing like {pattern} in {TIMEOUT_S} s; it said: {self.output}"
             text = os.read(self.process.stdout.fileno(), 65536).decode()
-            assert text, f"it ended: {self.said} {self.process.stderr.read().decode()}"
-            self.said += text
+            assert text, f"it ended: {self.output} {self.process.stderr.read().decode()}"
+            self.output += text
 
 
 @contextmanager
-def running(
+def run_in_background(
     *arguments: str,
     cwd: Path,
     until: str,
     env: Mapping[str, str] | None = None,
     errors: Sequence[str] = (),
     may_log: Sequence[str] = (),
-) -> Iterator[Running]:
-    """A command in the background, ready; killed at the end if it still runs.
+) -> Iterator[RunningCommand]:
+    """Run a command in the background; yield it when it is ready. It is killed at the end, if it still runs.
 
-    It has to log these `errors`, and no others but those that it `may_log`.
+    It has to log these `errors`, and no others except those that it `may_log`.
     """
     process = subprocess.Popen(
         [*COMMAND, *arguments],
         cwd=cwd,
-        env=environment(env),
+        env=clean_environment(env),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         bufsize=0,
     )
-    found = Running(process, cwd)
+    command = RunningCommand(process, cwd)
     try:
-        found.wait_for(until)
-        yield found
+        command.wait_for(until)
+        yield command
     finally:
         if process.poll() is None:
             process.kill()
@@ -158,7 +158,7 @@ def running(
 
 
 def write_project(directory: Path, mode: str) -> Path:
-    """A project with the agents echo, notes and moody."""
+    """Write a project with the agents echo, notes and moody."""
     (directory / "config").mkdir(parents=True)
     (directory / "moody.py").write_text(MOODY)
     agents = [
@@ -166,7 +166,7 @@ def write_project(directory: Path, mode: str) -> Path:
         {"jid": "notes@localhost", "agent": "spade_coreason.agents.notes:NotesAgent"},
         {"jid": "moody@localhost", "agent": "moody:MoodyAgent"},
     ]
-    # What sleeps when the platform stops is not waited for.
+    # Agents that sleep when the platform stops are not waited for.
     settings = {"server": {"mode": mode}, "agents": agents, "limits": {"grace_s": 0.2}}
     (directory / "config" / "platform.yaml").write_text(json.dumps(settings))
     return directory

@@ -17,42 +17,46 @@ from spade_coreason.storage.repository import AgentRepository
 
 AGENT, OTHER_AGENT = "notes@localhost", "echo@localhost"
 ALICE, BOB, CAROL = "alice@localhost", "bob@localhost", "carol@localhost"
-# Whose JIDs look like Alice's.
+# People whose JIDs look like Alice's.
 MALICE, ALICE_ELSEWHERE = "malice@localhost", "alice@localhost.example"
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 NOT_REMEMBERED = (
     "I cannot store anything at the moment, so what you just said is not remembered yet."
     " I answer as soon as I can; if you hear nothing, please ask again."
 )
-"""What a person hears whose turn could not be stored."""
+"""The reply to a person whose turn could not be stored."""
 
 
-def conversation(store: AgentRepository, name: str = "t", owner: str = ALICE, **fields: Any) -> StoredConversation:
-    life = ConversationStatus(ConversationState.ACTIVE, 0, NOW, NOW)
+def new_conversation(store: AgentRepository, name: str = "t", owner: str = ALICE, **fields: Any) -> StoredConversation:
+    status = ConversationStatus(ConversationState.ACTIVE, 0, NOW, NOW)
     session = str(derive_session_id(store.agent, owner, name))
-    return replace(StoredConversation(store.next_conversation_row_id(), name, owner, session, life, 100), **fields)
+    return replace(StoredConversation(store.next_conversation_row_id(), name, owner, session, status, 100), **fields)
 
 
-async def received(store: AgentRepository, owner: str = ALICE, request: str = '{"secret": 1}', key: bytes = b"") -> int:
+async def receive_request(store: AgentRepository, owner: str = ALICE, request: str = '{"secret": 1}', key: bytes = b"") -> int:
     row, is_new, _ = store.inbox.receive(key or uuid4().bytes, owner, request, NOW)
     assert await is_new
     return row
 
 
-async def turn(
-    store: AgentRepository, row: StoredConversation, *written: Variable, answer: str | None = None
+async def store_turn(
+    store: AgentRepository, record: StoredConversation, *variables: Variable, answer: str | None = None
 ) -> StoredConversation:
-    """One turn more of a conversation."""
-    row = replace(row, turns=row.turns + 1)
-    body = json.dumps({"n": row.turns, "of": row.owner})
+    """Store one more turn of a conversation."""
+    record = replace(record, turns=record.turns + 1)
+    body = json.dumps({"n": record.turns, "of": record.owner})
     await store.inbox.finish(
-        await received(store, row.owner), row, TurnRecord(f"{row.owner} {row.turns}", NOW, body), answer, written
+        await receive_request(store, record.owner),
+        record,
+        TurnRecord(f"{record.owner} {record.turns}", NOW, body),
+        answer,
+        variables,
     )
-    return row
+    return record
 
 
 def query_of(turn: Interaction) -> str:
-    """The text of a person's turn."""
+    """Return the text of a person's turn."""
     assert isinstance(turn.input, dict)
     text = turn.input["query"]
     assert isinstance(text, str)

@@ -1,4 +1,4 @@
-"""A runner over a database, started and stopped as often as a test wants, and the agent that it runs."""
+"""A runner over a database that tests start and stop, and the agent that it runs."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from spade_coreason.runtime.policy import Policy
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage.repository import AgentRepository
 
-from .databases import opened
+from .databases import open_without_sync
 from .records import AGENT, ALICE
 
 
-class Seen(NamedTuple):
-    """What an agent finds at the start of a turn: turns in its window, all turns, and texts of the interaction memory."""
+class Observation(NamedTuple):
+    """The state that an agent sees at the start of a turn: turns in its window, all turns, texts of its interaction memory."""
 
     window: int = 0
     history: int = 0
     known: tuple[str, ...] = ()
 
 
-class Remembers:
-    """Answers with what it sees of the conversation, records that in `seen`, and remembers everything in all ways."""
+class RememberingAgent:
+    """An agent that answers with its `Observation`, appends it to `seen`, and stores a secret in variables and memory."""
 
     manifest = AgentDefinition.simple("notes")
 
@@ -37,7 +37,7 @@ class Remembers:
         self.memory = memory
         self.release = release
         self.at_work = asyncio.Event()
-        self.seen: list[Seen] = []
+        self.seen: list[Observation] = []
 
     async def assist(self, request: AgentRequest, session: Session, response: ResponseHandler) -> None:
         name = request.metadata["conversation_id"]
@@ -48,25 +48,25 @@ class Remembers:
         self.at_work.set()
         if self.release is not None:
             await self.release.wait()
-        seen = Seen(len(await session.window()), len(await session.history(1000)), tuple(known))
+        seen = Observation(len(await session.window()), len(await session.history(1000)), tuple(known))
         await response.data(seen._asdict())
         self.seen.append(seen)
 
 
-class Talk:
-    """A runner over the database at a URL, started and stopped as often as wanted."""
+class RunnerHarness:
+    """A runner over the database at a URL; each `async with` block starts and stops it."""
 
     def __init__(
         self, database_url: str, agent: Any = None, policy: Policy | None = None, clock: Callable[[], datetime] = utc_now
     ) -> None:
         self.url = database_url
         self.clock = clock
-        self.agent: Any = agent or Remembers()
+        self.agent: Any = agent or RememberingAgent()
         self.policy = policy or Policy()
         self.sent: list[str] = []
 
-    async def __aenter__(self) -> Talk:
-        self.database = await opened(self.url)
+    async def __aenter__(self) -> RunnerHarness:
+        self.database = await open_without_sync(self.url)
         self.store = AgentRepository(self.database, AGENT)
         self.runner = Runner(self.agent, AGENT, self.store, self.policy, clock=self.clock)
         await self.runner.open(self.sent.extend)

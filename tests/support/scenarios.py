@@ -1,4 +1,4 @@
-"""What happens between people, programs and an agent, written once and for any place: in memory and on real servers."""
+"""Scenarios with people, programs and an agent, written once and run in memory and on real servers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spade_coreason.runtime.policy import Policy
 
 from ..codec.test_attachments import oob, sfs, sims
 from ..xmpp.test_failing_agents import asking
-from .hosting import hosted
+from .hosting import run_agent
 from .servers.clients import StockClient
 from .servers.server import XmppServer
 from .wait import PATIENCE_S, eventually
@@ -29,8 +29,8 @@ BODY = "{jabber:client}body"
 LONG = " ".join(f"word{number}" for number in range(20_000))
 
 
-class Actor:
-    """An agent that does what it is told."""
+class ScriptedAgent:
+    """An agent whose queries are instructions."""
 
     def __init__(self) -> None:
         self.manifest = AgentDefinition.simple("actor")
@@ -76,25 +76,25 @@ class Actor:
         self.felt.append(reactions)
 
 
-class Side(Protocol):
-    """One person and one program of the same account's kind, before the agent."""
+class Driver(Protocol):
+    """One person and one program that talk with the agent."""
 
-    actor: Actor
+    actor: ScriptedAgent
 
     async def say(self, text: str | None, *, id: str = "", thread: str = "", extra_xml: str = "") -> None:
-        """Sends a message as a person's client does."""
+        """Send a message as a person's client does."""
         ...
 
     async def hear(self) -> Element:
-        """The next message with a text."""
+        """Return the next message with a body."""
         ...
 
     def ask(self, text: str) -> AsyncIterator[PeerEvent]:
-        """Asks as a program."""
+        """Send a request as a program."""
         ...
 
 
-async def texts(side: Side, count: int) -> list[str]:
+async def texts(side: Driver, count: int) -> list[str]:
     return [_plain((await side.hear()).findtext(BODY, "")) for _ in range(count)]
 
 
@@ -102,39 +102,39 @@ def _plain(text: str) -> str:
     return re.sub(r"incident [0-9a-f]{8}", "incident #", text)
 
 
-async def _events(side: Side, text: str) -> list[str]:
+async def _events(side: Driver, text: str) -> list[str]:
     try:
         return [event.type async for event in side.ask(text)]
     except PeerError as error:
         return [type(error).__name__, _plain(str(error)).partition(" ")[2]]
 
 
-# The scenarios: each gives what came of it, which has to be the same everywhere.
+# The scenarios: each returns its result, which has to be the same everywhere.
 
 
-async def threads(side: Side) -> Any:
+async def threads(side: Driver) -> Any:
     for thread, text in (("a", "here"), ("b", "there"), ("a", "here again"), ("", "nowhere")):
         await side.say(text, thread=thread)
     return sorted(await texts(side, 4))
 
 
-async def order(side: Side) -> Any:
+async def order(side: Driver) -> Any:
     for number in range(3):
         await side.say(f"number {number}", id=f"same id {number % 2}")
     return await texts(side, 3)
 
 
-async def a_stream(side: Side) -> Any:
+async def a_stream(side: Driver) -> Any:
     await side.say("stream")
     return await texts(side, 1)
 
 
-async def two_blocks(side: Side) -> Any:
+async def two_blocks(side: Driver) -> Any:
     await side.say("two")
     return await texts(side, 2)
 
 
-async def a_correction(side: Side) -> Any:
+async def a_correction(side: Driver) -> Any:
     await side.say("wait for whta", id="1")
     await eventually(lambda: bool(side.actor.asked))
     await side.say("wait for what", id="2", extra_xml="<replace xmlns='urn:xmpp:message-correct:0' id='1'/>")
@@ -144,7 +144,7 @@ async def a_correction(side: Side) -> Any:
     return await texts(side, 2)
 
 
-async def a_retraction(side: Side) -> Any:
+async def a_retraction(side: Driver) -> Any:
     await side.say("wait for nothing", id="1")
     await eventually(lambda: bool(side.actor.asked))
     await side.say("taken back", extra_xml="<retract xmlns='urn:xmpp:message-retract:1' id='1'/>")
@@ -152,7 +152,7 @@ async def a_retraction(side: Side) -> Any:
     return await texts(side, 1)
 
 
-async def a_reaction(side: Side) -> Any:
+async def a_reaction(side: Driver) -> Any:
     await side.say("hello")
     answer = await side.hear()
     for ident in ("no such message", answer.get("id", "")):
@@ -164,7 +164,7 @@ async def a_reaction(side: Side) -> Any:
     return side.actor.felt, await texts(side, 1)
 
 
-async def a_long_text(side: Side) -> Any:
+async def a_long_text(side: Driver) -> Any:
     await side.say("long")
     parts: list[str] = []
     while len(" ".join(parts)) < len(LONG):
@@ -172,37 +172,37 @@ async def a_long_text(side: Side) -> Any:
     return len(parts), " ".join(parts) == LONG
 
 
-async def markdown(side: Side) -> Any:
+async def markdown(side: Driver) -> Any:
     await side.say("markdown")
     return await texts(side, 1)
 
 
-async def a_data_block(side: Side) -> Any:
+async def a_data_block(side: Driver) -> Any:
     await side.say("data")
     return await texts(side, 1)
 
 
-async def errors(side: Side) -> Any:
+async def errors(side: Driver) -> Any:
     for query in ("error", "raise", "still there?"):
         await side.say(query)
     return await texts(side, 3)
 
 
-async def a_refusal(side: Side) -> Any:
+async def a_refusal(side: Driver) -> Any:
     for number in range(6 + 3):
         await side.say(f"number {number}", thread="limited")
     await side.say("the end", thread="another")
     return sorted(text[:40] for text in await texts(side, 6 + 1 + 1))
 
 
-async def attachments(side: Side) -> Any:
+async def attachments(side: Driver) -> Any:
     link = "https://example.org/a%20b.txt"
     for shared in (oob(link), sfs(link, name="shared.txt"), sims(link, name="media.txt")):
         await side.say(f"files {link}", extra_xml=shared)
     return await texts(side, 3)
 
 
-async def silence(side: Side) -> Any:
+async def silence(side: Driver) -> Any:
     await side.say(None, extra_xml="<active xmlns='http://jabber.org/protocol/chatstates'/>")
     await side.say("an answer", extra_xml="<answer xmlns='urn:spade-coreason:answer:0'/>")
     await side.say("  ")
@@ -210,11 +210,11 @@ async def silence(side: Side) -> Any:
     return await texts(side, 1), side.actor.asked
 
 
-async def a_program(side: Side) -> Any:
+async def a_program(side: Driver) -> Any:
     return [await _events(side, query) for query in ("hello", "two", "stream", "data", "error", "raise")]
 
 
-SCENARIOS: dict[Callable[[Side], Awaitable[Any]], Any] = {
+SCENARIOS: dict[Callable[[Driver], Awaitable[Any]], Any] = {
     threads: ["0: here", "0: nowhere", "0: there", "1: here again"],
     order: ["0: number 0", "1: number 1", "2: number 2"],
     a_stream: ["It is *sunny*"],
@@ -245,13 +245,13 @@ SCENARIOS: dict[Callable[[Side], Awaitable[Any]], Any] = {
 }
 
 
-# The places
+# The drivers
 
 
-class InMemory:
-    """The runner without a network."""
+class InMemoryDriver:
+    """A driver of the runner without a network."""
 
-    def __init__(self, tester: AgentTester, actor: Actor) -> None:
+    def __init__(self, tester: AgentTester, actor: ScriptedAgent) -> None:
         self.actor = actor
         self._tester = tester
 
@@ -265,10 +265,10 @@ class InMemory:
         return self._tester.stream(text, user="program@localhost")
 
 
-class OnServer:
-    """A stock client and our own on a real server."""
+class ServerDriver:
+    """A driver with a stock client and the package's own client on a real server."""
 
-    def __init__(self, jid: str, person: StockClient, program: Any, actor: Actor) -> None:
+    def __init__(self, jid: str, person: StockClient, program: Any, actor: ScriptedAgent) -> None:
         self.actor = actor
         self._jid, self._person, self._program = jid, person, program
 
@@ -286,24 +286,24 @@ class OnServer:
 
 
 def _message(to: str, text: str | None, id: str, thread: str, extra_xml: str) -> str:
-    named = f" id={quoteattr(id)}" if id else ""
-    said = "" if text is None else f"<body>{escape(text)}</body>"
-    said += f"<thread>{escape(thread)}</thread>" if thread else ""
-    return f"<message to='{to}' type='chat'{named}>{said}{extra_xml}</message>"
+    id_attribute = f" id={quoteattr(id)}" if id else ""
+    children = "" if text is None else f"<body>{escape(text)}</body>"
+    children += f"<thread>{escape(thread)}</thread>" if thread else ""
+    return f"<message to='{to}' type='chat'{id_attribute}>{children}{extra_xml}</message>"
 
 
 @asynccontextmanager
-async def in_memory() -> AsyncIterator[Side]:
-    actor = Actor()
+async def in_memory() -> AsyncIterator[Driver]:
+    actor = ScriptedAgent()
     async with AgentTester(actor, policy=POLICY) as tester:
-        yield InMemory(tester, actor)
+        yield InMemoryDriver(tester, actor)
 
 
 @asynccontextmanager
-async def on_server(server: XmppServer, tmp_path: Path) -> AsyncIterator[Side]:
-    actor = Actor()
+async def on_server(server: XmppServer, tmp_path: Path) -> AsyncIterator[Driver]:
+    actor = ScriptedAgent()
     async with AsyncExitStack() as stack:
-        agent = await stack.enter_async_context(hosted(actor, server, tmp_path, policy=POLICY))
+        agent = await stack.enter_async_context(run_agent(actor, server, tmp_path, policy=POLICY))
         person = await stack.enter_async_context(StockClient(*await server.account(), server))
         program = await stack.enter_async_context(await asking(server))
-        yield OnServer(agent.jid, person, program, actor)
+        yield ServerDriver(agent.jid, person, program, actor)

@@ -1,4 +1,4 @@
-"""The example of the Agent Behavior Protocols, as it stands there but for its imports."""
+"""The example agent of the Agent Behavior Protocols, unchanged except for its imports."""
 
 import asyncio
 

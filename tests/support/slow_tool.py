@@ -1,4 +1,4 @@
-"""A tool that takes for ever the first time: what a platform is stopped or killed in."""
+"""A tool that never returns the first time, so that a platform can be stopped or killed in the middle of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def note(path: str) -> str:
-    """Writes a line into a file; the first one never returns."""
+    """Write a line into a file; the first call never returns."""
     lines = Path(path).read_text().splitlines() if Path(path).exists() else []
     Path(path).write_text("\n".join([*lines, "called"]))
     if not lines:

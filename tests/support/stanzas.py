@@ -1,4 +1,4 @@
-"""What a person's client sends to the agent of an AgentTester, and what it answers."""
+"""Stanzas from a person's client to the agent of an AgentTester, and the replies."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ ALICE, AGENT = "alice@localhost", "agent@localhost"
 
 
 def message(text: str, stanza_id: str | None = None, thread: str | None = None) -> str:
-    named = f" id='{stanza_id}'" if stanza_id else ""
-    said = f"<thread>{thread}</thread>" if thread else ""
-    return f"<message to='{AGENT}' type='chat'{named}><body>{text}</body>{said}</message>"
+    id_attribute = f" id='{stanza_id}'" if stanza_id else ""
+    children = f"<thread>{thread}</thread>" if thread else ""
+    return f"<message to='{AGENT}' type='chat'{id_attribute}><body>{text}</body>{children}</message>"
 
 
-async def answers_to(t: AgentTester, *stanzas: str, user: str = ALICE) -> list[str]:
+async def collect_replies(t: AgentTester, *stanzas: str, user: str = ALICE) -> list[str]:
     for stanza in stanzas:
         t.send_stanza(stanza, user=user)
     await t.settled()

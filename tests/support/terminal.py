@@ -12,11 +12,11 @@ import termios
 from collections.abc import Mapping
 from pathlib import Path
 
-from .program import COMMAND, TIMEOUT_S, environment
+from .program import COMMAND, TIMEOUT_S, clean_environment
 
 
 class Terminal:
-    """A program on a terminal of its own, typed to and read from."""
+    """A program on a terminal of its own, with typed input and a readable screen."""
 
     def __init__(self, *arguments: str, cwd: Path, env: Mapping[str, str] | None = None, columns: int = 100) -> None:
         self._main, side = pty.openpty()
@@ -24,23 +24,23 @@ class Terminal:
         self.process = subprocess.Popen(
             [*COMMAND, *arguments],
             cwd=cwd,
-            env=environment({"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", **(env or {})}),
+            env=clean_environment({"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", **(env or {})}),
             stdin=side,
             stdout=side,
             stderr=side,
             start_new_session=True,
-            # Without a controlling terminal Ctrl-C would be no signal.
+            # Without a controlling terminal, Ctrl-C would not send a signal.
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )
         os.close(side)
         self.screen = ""
 
     def type(self, text: str) -> None:
-        """Types, as a person does."""
+        """Type a text."""
         os.write(self._main, text.encode())
 
     def until(self, pattern: str) -> None:
-        """Waits until the screen shows something new that matches."""
+        """Wait until new output on the screen matches the pattern."""
         begin = len(self.screen)
         while not re.search(pattern, self.screen[begin:], re.DOTALL):
             ready, _, _ = select.select([self._main], [], [], TIMEOUT_S)
@@ -51,7 +51,7 @@ class Terminal:
                 raise AssertionError(f"it ended without {pattern}: {self.screen}") from error
 
     def until_prompted(self, name: str) -> None:
-        """Waits for a new prompt that reads keys; what is drawn last of the one before looks the same."""
+        """Wait for a new prompt that reads keys; the last drawing of the previous prompt looks the same."""
         self.until(rf"\?2004h.*{name} ▸")
 
     def close(self) -> None:

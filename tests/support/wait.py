@@ -1,4 +1,4 @@
-"""Waiting for what has to happen."""
+"""Waits with a deadline."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 
 PATIENCE_S = 60.0
-"""Keeps a test from hanging. What takes a moment on a quiet machine may take many times as long on a busy one."""
+"""The deadline in seconds that keeps a test from hanging; long, because a busy machine can be many times slower."""
 
 
 async def eventually(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
-    """Waits for something that tells nobody when it happens."""
+    """Poll a condition that has no event; raise TimeoutError after `timeout_s`."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 - it has no event
             await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""A web server that says exactly what a test wants it to say, right or wrong."""
+"""A web server that sends exactly the bytes of a test, valid or not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Page: TypeAlias = bytes | Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 
 def page(body: bytes = b"", *headers: str, status: str = "200 OK") -> bytes:
-    """A whole answer; a `Content-Length` of the test's own goes before the true one."""
+    """Build a whole response; a `Content-Length` among the headers replaces the true one."""
     lines = [f"HTTP/1.1 {status}", *headers]
     if not any(header.lower().startswith(("content-length", "transfer-encoding")) for header in headers):
         lines.append(f"Content-Length: {len(body)}")
@@ -20,12 +20,12 @@ def page(body: bytes = b"", *headers: str, status: str = "200 OK") -> bytes:
 
 
 def redirect(target: str, status: str = "302 Found") -> bytes:
-    """An answer that leads elsewhere."""
+    """Build a response that redirects to another URL."""
     return page(b"", f"Location: {target}", status=status)
 
 
-class Web:
-    """`async with Web({"/a": page(b"…")}) as web: web.url("/a")`. What is asked for is in `asked`, headers and all."""
+class WebServer:
+    """A web server: `async with WebServer({"/a": page(b"…")}) as web: web.url("/a")`. `asked` are the heads of its requests."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Web:
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def __aenter__(self) -> Web:
+    async def __aenter__(self) -> WebServer:
         self._server = await asyncio.start_server(self._begin, self.host, self.port, ssl=self._tls)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
@@ -58,7 +58,7 @@ class Web:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def url(self, path: str = "/", host: str | None = None) -> str:
-        """A link to a page, by any name of the host."""
+        """Return the link to a page, under any name of the host."""
         return f"http://{host or self.host}:{self.port}{path}"
 
     def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -70,13 +70,13 @@ class Web:
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
             self.asked.append(head)
-            said = self.pages.get(head.split(" ")[1], page(status="404 Not Found"))
-            if isinstance(said, bytes):
-                writer.write(said)
+            response = self.pages.get(head.split(" ")[1], page(status="404 Not Found"))
+            if isinstance(response, bytes):
+                writer.write(response)
                 await writer.drain()
             else:
-                await said(writer)
+                await response(writer)
         except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # whoever asked has heard enough
+            pass  # the client has disconnected
         finally:
             writer.close()

@@ -1,4 +1,4 @@
-"""How much work something does, told so that a busy machine changes nothing: counted, or beside a control of the same run."""
+"""Measures of work that a busy machine does not change: call counts, or CPU time beside a control in the same run."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from typing import Any
 
 
 @contextmanager
-def calls() -> Iterator[Counter[str]]:
-    """Count by name the functions, of Python and of C, that this thread calls."""
-    made: Counter[str] = Counter()
+def count_calls() -> Iterator[Counter[str]]:
+    """Count the Python and C functions that this thread calls, by name."""
+    counts: Counter[str] = Counter()
 
     def note(frame: FrameType, event: str, function: Any) -> None:
         if event == "call":
-            made[frame.f_code.co_name] += 1
+            counts[frame.f_code.co_name] += 1
         elif event == "c_call":
-            made[function.__name__] += 1
+            counts[function.__name__] += 1
 
     sys.setprofile(note)
     try:
-        yield made
+        yield counts
     finally:
         sys.setprofile(None)
 
 
 def cpu_s(work: Callable[[], object], times: int = 3) -> float:
-    """Seconds of the processor that this thread needs for it, the best of several times: only good beside a control."""
-    taken = []
+    """Return the CPU seconds of this thread for the work, the best of several runs; compare it with a control only."""
+    durations = []
     for _ in range(times):
         begin = time.thread_time()
         work()
-        taken.append(time.thread_time() - begin)
-    return min(taken)
+        durations.append(time.thread_time() - begin)
+    return min(durations)

@@ -10,18 +10,18 @@ from ..support.servers import ejabberd as ejabberd_server, prosody as prosody_se
 from ..support.servers.requirements import require
 from ..support.servers.server import XmppServer
 
-MOST = 200_000
+MAX_UPLOAD_BYTES = 200_000
 
 
 @pytest.fixture(scope="session", params=["prosody", "ejabberd"])
-def keeper(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[XmppServer]:
+def upload_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[XmppServer]:
     """A server that keeps files of at most 200,000 bytes."""
     directory = tmp_path_factory.mktemp(f"{request.param}-uploads")
     if request.param == "prosody":
         require("Prosody", prosody_server.installed())
-        server = prosody_server.prosody(directory, uploads=MOST)
+        server = prosody_server.prosody(directory, uploads=MAX_UPLOAD_BYTES)
     else:
         require("ejabberd", ejabberd_server.installed())
-        server = ejabberd_server.ejabberd(directory, uploads=MOST)
+        server = ejabberd_server.ejabberd(directory, uploads=MAX_UPLOAD_BYTES)
     with server:
         yield server

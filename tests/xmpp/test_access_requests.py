@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from slixmpp.exceptions import IqError
 
-from ..support.hosting import UNLIMITED, Echo, hosted
+from ..support.hosting import UNLIMITED, Echo, run_agent
 from ..support.servers.clients import StockClient
 from ..support.servers.server import OTHER_DOMAIN, XmppServer
 from ..support.wait import PATIENCE_S, eventually
@@ -32,13 +32,13 @@ def seen(client: StockClient, agent: str) -> set[str]:
 
 async def knows(agent: Any, who: str) -> None:
     """The agent has taken everything that came before."""
-    await eventually(lambda: who in agent.door.access_requests._refused)
+    await eventually(lambda: who in agent.gateway.access_requests._refused)
 
 
 async def test_an_operator_is_asked_once_and_lets_somebody_in_for_good(real_server: XmppServer, tmp_path: Path) -> None:
     async with person(real_server) as boss, person(real_server, OTHER_DOMAIN) as alice:
         policy = replace(UNLIMITED, operators=frozenset({boss.jid}))
-        async with hosted(
+        async with run_agent(
             lambda peers: Weather(), real_server, tmp_path, access=[], policy=policy, admission={"ask": True}
         ) as agent:
             alice.xmpp.send_presence(pto=agent.jid, ptype="subscribe")
@@ -75,7 +75,7 @@ async def test_who_is_rejected_or_not_answered_yet_sees_nothing(real_server: Xmp
         person(real_server, OTHER_DOMAIN) as mallory,
     ):
         policy = replace(UNLIMITED, operators=frozenset({boss.jid}))
-        async with hosted(
+        async with run_agent(
             lambda peers: Weather(), real_server, tmp_path, access=[], policy=policy, admission={"ask": True}
         ) as agent:
             for client in (alice, mallory):
@@ -96,7 +96,7 @@ async def test_who_is_rejected_or_not_answered_yet_sees_nothing(real_server: Xmp
 async def test_only_an_operator_decides(real_server: XmppServer, tmp_path: Path) -> None:
     async with person(real_server) as boss, person(real_server) as alice, person(real_server, OTHER_DOMAIN) as mallory:
         policy = replace(UNLIMITED, operators=frozenset({boss.jid}))
-        async with hosted(Echo(), real_server, tmp_path, policy=policy, admission={"ask": True}) as agent:
+        async with run_agent(Echo(), real_server, tmp_path, policy=policy, admission={"ask": True}) as agent:
             assert await mallory.ask(f"/admit {mallory.jid}", agent.jid) == WAIT
             await boss.answer()
             refusal = "/admit is for those who run me."
@@ -113,7 +113,7 @@ async def test_only_an_operator_decides(real_server: XmppServer, tmp_path: Path)
 async def test_where_it_is_open_everybody_is_admitted(real_server: XmppServer, tmp_path: Path) -> None:
     async with (
         person(real_server, OTHER_DOMAIN) as mallory,
-        hosted(lambda peers: Weather(), real_server, tmp_path, access=["*"]) as agent,
+        run_agent(lambda peers: Weather(), real_server, tmp_path, access=["*"]) as agent,
     ):
         mallory.xmpp.send_presence(pto=agent.jid, ptype="subscribe")
         await presence(mallory, agent.jid, of("available"))
@@ -125,7 +125,7 @@ async def test_the_roster_of_its_account_admits(real_server: XmppServer, tmp_pat
     async with (
         person(real_server, OTHER_DOMAIN) as alice,
         person(real_server, OTHER_DOMAIN) as mallory,
-        hosted(lambda peers: Weather(), real_server, tmp_path, access=[], admission={"roster": True}) as agent,
+        run_agent(lambda peers: Weather(), real_server, tmp_path, access=[], admission={"roster": True}) as agent,
     ):
         assert await alice.ask("hello", agent.jid) == NO
         account = agent.host.client
@@ -137,7 +137,7 @@ async def test_the_roster_of_its_account_admits(real_server: XmppServer, tmp_pat
         while (answer := await alice.ask("still", agent.jid)) != "still":
             assert answer.startswith("Hello, I am")
         await agent.host.client.del_roster_item(alice.jid)
-        await eventually(lambda: alice.jid not in agent.door.access.contacts)
+        await eventually(lambda: alice.jid not in agent.gateway.access.contacts)
         alice.send("and now?", agent.jid)
         await knows(agent, alice.jid)
         # None of what a stranger sends puts them there: neither a presence, nor a wish, nor what looks like the server's word.
@@ -154,7 +154,7 @@ async def test_without_a_roster_at_the_server_operators_admit_all_the_same(embed
     async with (
         StockClient(*await embedded.account(), embedded) as boss,
         StockClient(*await embedded.account(), embedded) as alice,
-        hosted(
+        run_agent(
             Echo(),
             embedded,
             tmp_path,

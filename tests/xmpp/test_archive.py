@@ -23,7 +23,7 @@ from spade_coreason.xmpp.archive import POSITION_KEY
 from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.timings import ConnectionTimings
 
-from ..support.hosting import UNLIMITED, Echo, Hosted, Tunnel, envelope, hosted, platform
+from ..support.hosting import UNLIMITED, Echo, OnlineAgent, Tunnel, envelope, run_agent, run_platform
 from ..support.servers import ejabberd as ejabberd_server, prosody as prosody_server
 from ..support.servers.clients import StockClient
 from ..support.servers.requirements import require
@@ -74,11 +74,11 @@ def archiving(request: pytest.FixtureRequest, pool: Pool) -> XmppServer:
     return pool(*request.param)
 
 
-def asked(agent: Hosted) -> list[str]:
+def asked(agent: OnlineAgent) -> list[str]:
     return [request.payload["query"] for request in agent.agent.requests]
 
 
-async def current(agent: Hosted) -> None:
+async def current(agent: OnlineAgent) -> None:
     """The agent has read its archive to the end."""
     await eventually(lambda: agent.host.archive.is_caught_up)
 
@@ -94,7 +94,7 @@ async def sent(client: StockClient) -> None:
     await client.xmpp.plugin["xep_0199"].ping(client.xmpp.boundjid.domain, timeout=PATIENCE_S)
 
 
-async def until_last(client: StockClient, agent: Hosted) -> list[str]:
+async def until_last(client: StockClient, agent: OnlineAgent) -> list[str]:
     """What was said until the answer to a question that is asked now, sorted."""
     client.send("last", agent.jid)
     said: list[str] = []
@@ -111,7 +111,9 @@ async def test_what_only_the_archive_has_is_answered_once_and_nothing_from_befor
     archive_only: XmppServer, tmp_path: Path
 ) -> None:
     url, echo = f"sqlite+aiosqlite:///{tmp_path}/agent.db", Echo()
-    agent = Hosted(await archive_only.account(), archive_only, url, lambda peers: echo, UNLIMITED, None, prepare=small_pages)
+    agent = OnlineAgent(
+        await archive_only.account(), archive_only, url, lambda peers: echo, UNLIMITED, None, prepare=small_pages
+    )
     async with alice_on(archive_only) as alice:
         alice.send("before its first start", agent.jid)
         await sent(alice)
@@ -139,7 +141,7 @@ async def test_what_only_the_archive_has_is_answered_once_and_nothing_from_befor
 
 
 async def test_what_waits_at_the_server_and_is_in_the_archive_too_runs_once(both: XmppServer, tmp_path: Path) -> None:
-    async with alice_on(both) as alice, hosted(Echo(), both, tmp_path, prepare=small_pages) as agent:
+    async with alice_on(both) as alice, run_agent(Echo(), both, tmp_path, prepare=small_pages) as agent:
         await current(agent)
         await agent.stop()
         late = [f"late {number}" for number in range(5)]
@@ -156,7 +158,7 @@ async def test_what_waits_at_the_server_and_is_in_the_archive_too_runs_once(both
 
 
 async def test_what_another_device_of_its_account_got_meanwhile_is_answered(both: XmppServer, tmp_path: Path) -> None:
-    async with alice_on(both) as alice, hosted(Echo(), both, tmp_path) as agent:
+    async with alice_on(both) as alice, run_agent(Echo(), both, tmp_path) as agent:
         await current(agent)
         await agent.stop()
         async with StockClient(*agent.account, both, resource="desk", priority=5) as desk:
@@ -174,12 +176,12 @@ async def test_after_an_outage_longer_than_the_resumption_nothing_is_missed(arch
     async with (
         Tunnel(archiving) as tunnel,
         alice_on(archiving) as alice,
-        hosted(Echo(), archiving, tmp_path, port=tunnel.port) as agent,
+        run_agent(Echo(), archiving, tmp_path, port=tunnel.port) as agent,
     ):
         await current(agent)
         assert await alice.ask("before", agent.jid) == "before"
         await agent.settled()
-        tunnel.swallows = "to the agent"
+        tunnel.dropped_direction = "to the agent"
         alice.send("on its way", agent.jid)
         await sent(alice)
         tunnel.is_open = False
@@ -188,7 +190,7 @@ async def test_after_an_outage_longer_than_the_resumption_nothing_is_missed(arch
         alice.send("while it is away", agent.jid)
         await sent(alice)
         agent.host.connection.client.stream_management.sm_id = None  # the session is not to be had any more
-        tunnel.swallows = ""
+        tunnel.dropped_direction = ""
         tunnel.is_open = True
         await eventually(lambda: agent.host.archive.is_caught_up and agent.host.connection.session_count == 2)
         await eventually(lambda: len(agent.agent.requests) == 3)
@@ -200,7 +202,7 @@ async def test_after_an_outage_longer_than_the_resumption_nothing_is_missed(arch
 async def test_what_was_not_on_disk_when_it_was_killed_is_not_lost(both: XmppServer, tmp_path: Path) -> None:
     """Prosody delivers nothing again to those who read the archive; and the place there is not ahead of the disk."""
     async with (
-        platform(both, tmp_path, options={"journal": str(tmp_path / "journal")}) as (child, jid),
+        run_platform(both, tmp_path, options={"journal": str(tmp_path / "journal")}) as (child, jid),
         alice_on(both) as alice,
     ):
         assert await alice.ask("before", jid) == "noted: before"
@@ -217,7 +219,7 @@ async def test_what_was_not_on_disk_when_it_was_killed_is_not_lost(both: XmppSer
 
 async def test_more_than_may_wait_is_taken_as_there_is_room(archive_only: XmppServer, tmp_path: Path) -> None:
     policy = Policy(rules=Rules(max_interactions=0), queue=3)
-    async with alice_on(archive_only) as alice, hosted(Echo(), archive_only, tmp_path, policy=policy) as agent:
+    async with alice_on(archive_only) as alice, run_agent(Echo(), archive_only, tmp_path, policy=policy) as agent:
         await current(agent)
         await agent.stop()
         late = [f"late {number:02}" for number in range(30)]
@@ -229,7 +231,7 @@ async def test_more_than_may_wait_is_taken_as_there_is_room(archive_only: XmppSe
 
 
 async def test_a_place_that_the_archive_has_forgotten_is_found_by_its_time(archive_only: XmppServer, tmp_path: Path) -> None:
-    async with alice_on(archive_only) as alice, hosted(Echo(), archive_only, tmp_path) as agent:
+    async with alice_on(archive_only) as alice, run_agent(Echo(), archive_only, tmp_path) as agent:
         await current(agent)
         assert await alice.ask("before", agent.jid) == "before"
         # ejabberd's ids are times, and never unknown.
@@ -246,7 +248,7 @@ async def test_a_place_that_the_archive_has_forgotten_is_found_by_its_time(archi
 
 async def test_what_is_older_than_the_inbox_remembers_is_left_alone(pool: Pool, tmp_path: Path) -> None:
     server = pool("prosody", False)
-    async with alice_on(server) as alice, hosted(Echo(), server, tmp_path) as agent:
+    async with alice_on(server) as alice, run_agent(Echo(), server, tmp_path) as agent:
         await current(agent)
         await agent.stop()
         for text in ("of last week", "of today"):
@@ -262,7 +264,7 @@ async def test_what_is_older_than_the_inbox_remembers_is_left_alone(pool: Pool, 
 
 async def test_its_place_is_never_ahead_of_the_disk(both: XmppServer, tmp_path: Path) -> None:
     timings = ConnectionTimings(archive_position_interval_s=0.05)
-    async with alice_on(both) as alice, hosted(Echo(), both, tmp_path, timings=timings) as agent:
+    async with alice_on(both) as alice, run_agent(Echo(), both, tmp_path, timings=timings) as agent:
         await current(agent)
         archive = agent.host.archive
         before = archive._position
@@ -285,7 +287,7 @@ async def test_where_there_is_no_archive_nothing_of_this_happens(
     for server in (real_server, embedded):
         async with (
             StockClient(*await server.account(), server) as alice,
-            hosted(Echo(), server, tmp_path) as agent,
+            run_agent(Echo(), server, tmp_path) as agent,
         ):
             if (task := agent.host.archive._task) is not None:
                 await task
@@ -296,7 +298,7 @@ async def test_where_there_is_no_archive_nothing_of_this_happens(
 
 
 async def test_a_stranger_hears_nothing_about_what_is_old(archive_only: XmppServer, tmp_path: Path) -> None:
-    async with alice_on(archive_only) as mallory, hosted(Echo(), archive_only, tmp_path, access=["example.org"]) as agent:
+    async with alice_on(archive_only) as mallory, run_agent(Echo(), archive_only, tmp_path, access=["example.org"]) as agent:
         await current(agent)
         await agent.stop()
         mallory.send("let me in", agent.jid)
@@ -307,7 +309,7 @@ async def test_a_stranger_hears_nothing_about_what_is_old(archive_only: XmppServ
         await agent.start()
         await current(agent)
         assert agent.host.archive.received_count >= 1
-        assert agent.door.dropped["no request"] >= 1
+        assert agent.gateway.dropped["no request"] >= 1
         mallory.send("let me in now", agent.jid)
         assert "may not talk with you" in (await mallory.answer())["body"]
         assert mallory.messages.empty()
@@ -315,7 +317,7 @@ async def test_a_stranger_hears_nothing_about_what_is_old(archive_only: XmppServ
 
 
 async def test_what_pretends_to_be_of_the_archive_or_a_carbon_is_not_taken(both: XmppServer, tmp_path: Path) -> None:
-    async with alice_on(both) as mallory, alice_on(both) as alice, hosted(Echo(), both, tmp_path) as agent:
+    async with alice_on(both) as mallory, alice_on(both) as alice, run_agent(Echo(), both, tmp_path) as agent:
         await current(agent)
         who = f"from='{alice.jid}/x' to='{agent.jid}' type='chat' id='1'"
         inner = f"<message xmlns='jabber:client' {who}><body>lies</body></message>"
@@ -352,7 +354,7 @@ async def test_carbons_of_its_own_account_are_no_requests(both: XmppServer, tmp_
     """The agent does not ask for carbons; here they are switched on for it."""
     async with (
         alice_on(both) as alice,
-        hosted(Echo(), both, tmp_path) as agent,
+        run_agent(Echo(), both, tmp_path) as agent,
         StockClient(*agent.account, both, resource="desk", priority=5) as desk,
     ):
         enable = agent.host.client.make_iq_set(sub=Element("{urn:xmpp:carbons:2}enable"))
@@ -363,7 +365,7 @@ async def test_carbons_of_its_own_account_are_no_requests(both: XmppServer, tmp_
         assert (await alice.answer())["body"] == "from the desk"
         alice.send("for the agent", f"{agent.jid}/agent")
         assert (await alice.answer())["body"] == "for the agent"
-        assert agent.door.dropped["no request"] >= 2
+        assert agent.gateway.dropped["no request"] >= 2
         assert asked(agent) == ["for the agent"]
 
 
@@ -385,7 +387,7 @@ async def test_a_behaviour_gets_what_is_in_the_archive_once(archive_only: XmppSe
         host.add_behaviour(Listens(), Template(body="for the behaviour"))
         host.add_behaviour(Overhears())
 
-    async with alice_on(archive_only) as alice, hosted(Echo(), archive_only, tmp_path, prepare=prepare) as agent:
+    async with alice_on(archive_only) as alice, run_agent(Echo(), archive_only, tmp_path, prepare=prepare) as agent:
         await current(agent)
         alice.send("for the behaviour", agent.jid)
         await eventually(lambda: heard == ["for the behaviour"])
@@ -409,7 +411,7 @@ async def test_a_behaviour_gets_what_is_in_the_archive_once(archive_only: XmppSe
 async def test_the_archive_holds_the_last_version_and_nothing_else(both: XmppServer, tmp_path: Path) -> None:
     pen = Pen()
     async with (
-        hosted(pen.agent, both, tmp_path) as agent,
+        run_agent(pen.agent, both, tmp_path) as agent,
         StockClient(*await both.account(), both, plugins=(*CORRECTS, "xep_0313")) as alice,
     ):
         await met(alice, agent)

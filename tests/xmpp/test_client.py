@@ -9,7 +9,7 @@ import pytest
 
 from spade_coreason import AgentClient, AgentRequest, ResponseHandler, SessionHandle
 
-from ..support.hosting import By, Tunnel, endpoint_of, hosted
+from ..support.hosting import FunctionAgent, Tunnel, endpoint_of, run_agent
 from ..support.servers.server import XmppServer
 from ..support.wait import PATIENCE_S, eventually
 
@@ -25,7 +25,7 @@ async def test_an_answer_arrives_after_the_session_of_whoever_asked_was_lost(
         await gate.wait()
         await response.markdown("here you are")
 
-    async with Tunnel(real_server) as tunnel, hosted(By(assist), real_server, tmp_path) as agent:
+    async with Tunnel(real_server) as tunnel, run_agent(FunctionAgent(assist), real_server, tmp_path) as agent:
         endpoint = endpoint_of(real_server, tunnel.port)
         jid, password = await real_server.account()
         async with AgentClient(jid, password, host=endpoint.host, port=endpoint.port, ca_file=endpoint.ca_file) as client:

@@ -20,7 +20,7 @@ from spade_coreason.runtime.policy import Policy
 
 from ..support.clock import Clock, LoopClock
 from ..support.errors import ExpectedErrors
-from ..support.hosting import Hosted, envelope, events_of_answer, hosted
+from ..support.hosting import OnlineAgent, envelope, receive_events, run_agent
 from ..support.servers.clients import StockClient
 from ..support.servers.server import XmppServer
 from ..support.wait import eventually
@@ -60,7 +60,7 @@ class Driven:
         await response.markdown(f"{query} after {turns}")
 
 
-async def _state(agent: Hosted, client: StockClient) -> tuple[str, int]:
+async def _state(agent: OnlineAgent, client: StockClient) -> tuple[str, int]:
     [row] = await agent.store.list_conversations(owner=client.jid)
     return str(row.status.state), row.status.interaction_count
 
@@ -95,7 +95,7 @@ async def test_active_counts_and_over_the_limit_there_is_one_notice_then_silence
     clock = Clock()
     policy = _rules(cooldown=1.5 * SECOND)
     async with (
-        hosted(Driven(), our_server, tmp_path, policy=policy, on_end=(ends,), clock=clock) as agent,
+        run_agent(Driven(), our_server, tmp_path, policy=policy, on_end=(ends,), clock=clock) as agent,
         StockClient(*await our_server.account(), our_server) as alice,
     ):
         for number in range(3):
@@ -121,13 +121,13 @@ async def test_active_counts_and_over_the_limit_there_is_one_notice_then_silence
 
 async def test_a_program_over_the_limit_hears_when_to_try_again(prosody: XmppServer, tmp_path: Path) -> None:
     async with (
-        hosted(Driven(), prosody, tmp_path, policy=_rules(max_interactions=1)) as agent,
+        run_agent(Driven(), prosody, tmp_path, policy=_rules(max_interactions=1)) as agent,
         StockClient(*await prosody.account(), prosody) as program,
-        hosted(Driven(), prosody, tmp_path) as other,
+        run_agent(Driven(), prosody, tmp_path) as other,
     ):
         for ending in ("completed", "refused"):
             program.send(None, agent.jid, extra_xml=envelope({"query": ending}))
-            last = (await events_of_answer(program))[-1]
+            last = (await receive_events(program))[-1]
             assert last["type"] == f"ai.coreason.request.{ending}"
         assert last["data"]["code"] == 429
         assert last["data"]["retry_after_s"] == 60
@@ -142,7 +142,7 @@ async def test_a_program_over_the_limit_hears_when_to_try_again(prosody: XmppSer
 async def test_completed_by_the_agent_and_opened_again_with_the_same_memory(our_server: XmppServer, tmp_path: Path) -> None:
     ends = Ends()
     async with (
-        hosted(Driven(), our_server, tmp_path, policy=_rules(), on_end=(ends,)) as agent,
+        run_agent(Driven(), our_server, tmp_path, policy=_rules(), on_end=(ends,)) as agent,
         StockClient(*await our_server.account(), our_server) as alice,
     ):
         await alice.ask("hello", agent.jid)
@@ -160,7 +160,7 @@ async def test_failures_in_a_row_end_it_in_error_and_a_success_between_does_not(
     expected_errors("ValueError: fail")
     ends = Ends()
     async with (
-        hosted(Driven(), our_server, tmp_path, policy=_rules(max_interactions=10), on_end=(ends,)) as agent,
+        run_agent(Driven(), our_server, tmp_path, policy=_rules(max_interactions=10), on_end=(ends,)) as agent,
         StockClient(*await our_server.account(), our_server) as alice,
     ):
         for query in ("fail", "well", "fail"):
@@ -177,7 +177,7 @@ async def test_failures_in_a_row_end_it_in_error_and_a_success_between_does_not(
 async def test_idle_for_the_timeout_ends_it_and_the_next_message_opens_it_again(our_server: XmppServer, tmp_path: Path) -> None:
     ends, clock, policy = Ends(), Clock(), _rules(timeout=10 * SECOND)
     async with (
-        hosted(lambda peers: Driven(), our_server, tmp_path, policy=policy, on_end=(ends,), clock=clock) as agent,
+        run_agent(lambda peers: Driven(), our_server, tmp_path, policy=policy, on_end=(ends,), clock=clock) as agent,
         StockClient(*await our_server.account(), our_server) as alice,
     ):
         await alice.ask("hello", agent.jid)
@@ -208,7 +208,7 @@ async def test_what_has_ended_does_not_time_out(
         expected_errors("ValueError: fail")
     ends, clock, policy = Ends(), Clock(), _rules(timeout=10 * SECOND)
     async with (
-        hosted(Driven(), our_server, tmp_path, policy=policy, on_end=(ends,), clock=clock) as agent,
+        run_agent(Driven(), our_server, tmp_path, policy=policy, on_end=(ends,), clock=clock) as agent,
         StockClient(*await our_server.account(), our_server) as alice,
         StockClient(*await our_server.account(), our_server) as bob,
     ):
@@ -226,7 +226,7 @@ async def test_what_has_ended_does_not_time_out(
 
 async def test_at_the_limit_a_reset_opens_it_with_the_same_memory(our_server: XmppServer, tmp_path: Path) -> None:
     async with (
-        hosted(Driven(), our_server, tmp_path, policy=_rules(max_interactions=1)) as agent,
+        run_agent(Driven(), our_server, tmp_path, policy=_rules(max_interactions=1)) as agent,
         StockClient(*await our_server.account(), our_server) as alice,
     ):
         await alice.ask("hello", agent.jid)
@@ -259,7 +259,7 @@ async def test_the_end_of_a_conversation_prunes(
         expected_errors("ValueError: fail")
     policy = _rules(max_interactions=0)
     async with (
-        hosted(lambda peers: Driven(), prosody, tmp_path, policy=policy) as agent,
+        run_agent(lambda peers: Driven(), prosody, tmp_path, policy=policy) as agent,
         StockClient(*await prosody.account(), prosody) as alice,
     ):
         for number in range(6):
@@ -275,7 +275,7 @@ async def test_the_end_of_a_conversation_prunes(
 
 async def test_states_last_over_a_restart(prosody: XmppServer, tmp_path: Path) -> None:
     async with (
-        hosted(lambda peers: Driven(), prosody, tmp_path, policy=_rules(max_interactions=1)) as agent,
+        run_agent(lambda peers: Driven(), prosody, tmp_path, policy=_rules(max_interactions=1)) as agent,
         StockClient(*await prosody.account(), prosody) as alice,
         StockClient(*await prosody.account(), prosody) as bob,
     ):
@@ -302,7 +302,7 @@ async def test_states_last_over_a_restart(prosody: XmppServer, tmp_path: Path) -
 async def test_the_window_slides_and_everything_stays_in_the_history(prosody: XmppServer, tmp_path: Path) -> None:
     policy = Policy(rules=Rules(max_interactions=0), memory=MemoryConfig(limit=3))
     async with (
-        hosted(lambda peers: Driven(), prosody, tmp_path, policy=policy) as agent,
+        run_agent(lambda peers: Driven(), prosody, tmp_path, policy=policy) as agent,
         StockClient(*await prosody.account(), prosody) as alice,
     ):
         for number in range(6):
@@ -317,7 +317,7 @@ async def test_eager_starts_before_the_agent_is_online_and_shuts_down_at_the_end
     our_server: XmppServer, tmp_path: Path
 ) -> None:
     agent = Driven()
-    async with hosted(agent, our_server, tmp_path) as online, StockClient(*await our_server.account(), our_server) as alice:
+    async with run_agent(agent, our_server, tmp_path) as online, StockClient(*await our_server.account(), our_server) as alice:
         assert agent.life == ["startup"]
         await alice.ask("end", online.jid)
         await alice.ask("hello", online.jid)
@@ -330,7 +330,7 @@ async def test_on_demand_starts_with_the_first_conversation_and_shuts_down_when_
     agent = Driven()
     policy = Policy(rules=Rules(max_interactions=0), lifecycle="on_demand", idle_shutdown_s=0.2)
     async with (
-        hosted(agent, our_server, tmp_path, policy=policy) as online,
+        run_agent(agent, our_server, tmp_path, policy=policy) as online,
         StockClient(*await our_server.account(), our_server) as alice,
         StockClient(*await our_server.account(), our_server) as bob,
     ):
@@ -357,7 +357,7 @@ async def test_a_startup_that_fails_is_an_answer_with_an_error_and_is_tried_agai
     agent.fails_at_startup = 1
     policy = Policy(lifecycle="on_demand")
     async with (
-        hosted(agent, our_server, tmp_path, policy=policy) as online,
+        run_agent(agent, our_server, tmp_path, policy=policy) as online,
         StockClient(*await our_server.account(), our_server) as alice,
     ):
         assert "Something went wrong" in await alice.ask("hello", online.jid)
@@ -367,6 +367,6 @@ async def test_a_startup_that_fails_is_an_answer_with_an_error_and_is_tried_agai
 
 async def test_stopping_without_a_conversation_calls_no_shutdown_without_startup(prosody: XmppServer, tmp_path: Path) -> None:
     agent = Driven()
-    async with hosted(agent, prosody, tmp_path, policy=Policy(lifecycle="on_demand")):
+    async with run_agent(agent, prosody, tmp_path, policy=Policy(lifecycle="on_demand")):
         pass
     assert agent.life == []

@@ -17,7 +17,7 @@ from spade_coreason.runtime.response import Response
 from spade_coreason.xmpp.client import AgentClient
 
 from ..support.errors import ExpectedErrors
-from ..support.hosting import By, Echo, Hosted, endpoint_of, hosted
+from ..support.hosting import Echo, FunctionAgent, OnlineAgent, endpoint_of, run_agent
 from ..support.servers.clients import StockClient
 from ..support.servers.server import XmppServer
 from ..support.wait import PATIENCE_S, eventually
@@ -50,8 +50,8 @@ async def test_a_sleeping_agent_delays_nobody_elses_conversation(our_server: Xmp
         await response.markdown(f"awake: {request.payload['query']}")
 
     async with (
-        hosted(By(assist), our_server, tmp_path) as sleeper,
-        hosted(Echo(), our_server, tmp_path) as other,
+        run_agent(FunctionAgent(assist), our_server, tmp_path) as sleeper,
+        run_agent(Echo(), our_server, tmp_path) as other,
         StockClient(*await our_server.account(), our_server) as alice,
         StockClient(*await our_server.account(), our_server) as bob,
     ):
@@ -71,7 +71,7 @@ class Naughty:
     """Does what it is told to, and should not."""
 
     def __init__(self) -> None:
-        self.manifest = By(self.assist).manifest
+        self.manifest = FunctionAgent(self.assist).manifest
         self.after: asyncio.Future[BaseException | None] | None = None
         self.stream: Any = None
 
@@ -137,7 +137,7 @@ def short() -> Policy:
     return Policy(rules=Rules(max_interactions=0, max_failures=100), assist_timeout_s=0.5)
 
 
-async def _still_well(client: StockClient, agent: Hosted) -> None:
+async def _still_well(client: StockClient, agent: OnlineAgent) -> None:
     assert agent.host.is_alive()
     assert await client.ask("behave", agent.jid) == "all is well"
     assert client.messages.empty()
@@ -154,7 +154,7 @@ async def test_raising_is_one_error_with_an_incident(
 ) -> None:
     expected_errors(": incident ")
     async with (
-        hosted(Naughty(), our_server, tmp_path, policy=short) as agent,
+        run_agent(Naughty(), our_server, tmp_path, policy=short) as agent,
         StockClient(*await our_server.account(), our_server) as alice,
     ):
         answer = await alice.ask(what, agent.jid)
@@ -174,7 +174,7 @@ async def test_raising_in_a_stream_aborts_it(
 ) -> None:
     expected_errors("KeyError: 'x'")
     async with (
-        hosted(Naughty(), our_server, tmp_path, policy=short) as agent,
+        run_agent(Naughty(), our_server, tmp_path, policy=short) as agent,
         StockClient(*await our_server.account(), our_server) as alice,
     ):
         assert (await alice.ask("raise in a stream", agent.jid)).startswith("half a sen… (interrupted")
@@ -203,7 +203,7 @@ async def test_hanging_ends_with_the_assist_timeout(
 ) -> None:
     expected_errors("assist took longer than 0.5 s")
     async with (
-        hosted(Naughty(), our_server, tmp_path, policy=short) as agent,
+        run_agent(Naughty(), our_server, tmp_path, policy=short) as agent,
         StockClient(*await our_server.account(), our_server) as alice,
     ):
         assert (await alice.ask("hang", agent.jid)).startswith("I could not finish this within 0.5 s")
@@ -211,7 +211,10 @@ async def test_hanging_ends_with_the_assist_timeout(
 
 
 async def test_what_is_emitted_after_the_turn_is_an_error_of_the_agent(our_server: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Naughty(), our_server, tmp_path) as agent, StockClient(*await our_server.account(), our_server) as alice:
+    async with (
+        run_agent(Naughty(), our_server, tmp_path) as agent,
+        StockClient(*await our_server.account(), our_server) as alice,
+    ):
         alice.send("emit later", agent.jid)
         await eventually(lambda: agent.agent.after is not None)
         assert isinstance(await asyncio.wait_for(agent.agent.after, PATIENCE_S), RuntimeError)
@@ -219,7 +222,10 @@ async def test_what_is_emitted_after_the_turn_is_an_error_of_the_agent(our_serve
 
 
 async def test_a_stream_that_is_never_closed_is_closed(our_server: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Naughty(), our_server, tmp_path) as agent, StockClient(*await our_server.account(), our_server) as alice:
+    async with (
+        run_agent(Naughty(), our_server, tmp_path) as agent,
+        StockClient(*await our_server.account(), our_server) as alice,
+    ):
         assert await alice.ask("never close a stream", agent.jid) == "never closed"
         assert not agent.agent.stream.is_active
         with pytest.raises(RuntimeError):
@@ -228,7 +234,10 @@ async def test_a_stream_that_is_never_closed_is_closed(our_server: XmppServer, t
 
 
 async def test_saying_nothing_is_silence_to_a_person_and_an_end_to_a_program(our_server: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Naughty(), our_server, tmp_path) as agent, StockClient(*await our_server.account(), our_server) as alice:
+    async with (
+        run_agent(Naughty(), our_server, tmp_path) as agent,
+        StockClient(*await our_server.account(), our_server) as alice,
+    ):
         alice.send("say nothing", agent.jid)
         await _still_well(alice, agent)
         async with await asking(our_server) as program:
@@ -236,7 +245,10 @@ async def test_saying_nothing_is_silence_to_a_person_and_an_end_to_a_program(our
 
 
 async def test_characters_that_xml_forbids_are_removed(our_server: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Naughty(), our_server, tmp_path) as agent, StockClient(*await our_server.account(), our_server) as alice:
+    async with (
+        run_agent(Naughty(), our_server, tmp_path) as agent,
+        StockClient(*await our_server.account(), our_server) as alice,
+    ):
         assert await alice.ask("emit control characters", agent.jid) == "[1mbold[0m and \N{ROCKET}"
         alice.send("emit only control characters", agent.jid)
         await _still_well(alice, agent)
@@ -249,7 +261,10 @@ async def test_an_answer_of_5_mb_arrives_in_parts(our_server: XmppServer, tmp_pa
     """On Prosody with its default limits, which ends the stream at a stanza of 256 KiB."""
     sent: list[int] = []
 
-    async with hosted(Naughty(), our_server, tmp_path) as agent, StockClient(*await our_server.account(), our_server) as alice:
+    async with (
+        run_agent(Naughty(), our_server, tmp_path) as agent,
+        StockClient(*await our_server.account(), our_server) as alice,
+    ):
         whole = ("Ünd so & weiter. " * (5 * MIB // 18)).split()
         agent.host.connection.client.add_event_handler("stanza_acked", lambda stanza: sent.append(len(str(stanza).encode())))
         alice.send("emit 5 MB", agent.jid)

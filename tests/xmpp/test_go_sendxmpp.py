@@ -8,7 +8,7 @@ from pathlib import Path
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle, fetch
 from spade_coreason.xmpp.muc.room import RoomConfig
 
-from ..support.hosting import By, Echo, hosted
+from ..support.hosting import Echo, FunctionAgent, run_agent
 from ..support.servers.go_sendxmpp import GoSendxmpp
 from ..support.servers.server import XmppServer
 from ..support.wait import eventually
@@ -23,13 +23,13 @@ async def test_go_sendxmpp_asks_and_is_answered(go_sendxmpp: str, real_server: X
         seen.append(request.metadata["conversation_id"])
         await response.markdown(f"you said: {request.payload['query']}")
 
-    async with hosted(By(assist), real_server, tmp_path) as agent, program.listening() as screen:
+    async with run_agent(FunctionAgent(assist), real_server, tmp_path) as agent, program.listen() as screen:
         # Answers go to the bare JID, so that the listener hears what another run asked.
         await program.send(agent.jid, text="from the shell\n")
-        await screen.hears(f" {agent.jid}: you said: from the shell")
+        await screen.wait_for_line(f" {agent.jid}: you said: from the shell")
         raw = f"<message to='{agent.jid}' type='chat' id='r1'><body>threaded</body><thread>shell</thread></message>"
         await program.send("--raw", agent.jid, text=raw)
-        await screen.hears(f" {agent.jid}: you said: threaded")
+        await screen.wait_for_line(f" {agent.jid}: you said: threaded")
     assert seen == [f"{account[0]}_{agent.jid}", "shell"]
 
 
@@ -38,19 +38,21 @@ async def test_go_sendxmpp_is_answered_in_a_room_where_it_names_the_agent(
 ) -> None:
     room, echo = f"room-{secrets.token_hex(3)}@muc.localhost", Echo()
     alice, bob = [GoSendxmpp(go_sendxmpp, await real_server.account(), real_server, tmp_path) for _ in range(2)]
-    async with hosted(echo, real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent:
+    async with run_agent(echo, real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent:
         await eventually(lambda: agent.host.rooms.states.get(room) == "joined")
-        async with bob.listening("-c", "-a", "Bob", room) as screen:
+        async with bob.listen("-c", "-a", "Bob", room) as screen:
             await eventually(lambda: any(seat.nick == "Bob" for seat in agent.host.rooms._rooms[room].occupants.values()))
             await alice.send("-c", "-a", "Alice", room, text="hello everybody\n")
             await alice.send("-c", "-a", "Alice", room, text="Echo: hello\n")
-            await screen.hears("Echo: hello")
-            await screen.hears("Alice: hello")
+            await screen.wait_for_line("Echo: hello")
+            await screen.wait_for_line("Alice: hello")
     assert [request.payload["query"] for request in echo.requests] == ["hello"]
 
 
-async def test_go_sendxmpp_sends_a_file_that_the_agent_fetches(go_sendxmpp: str, keeper: XmppServer, tmp_path: Path) -> None:
-    program = GoSendxmpp(go_sendxmpp, await keeper.account(), keeper, tmp_path)
+async def test_go_sendxmpp_sends_a_file_that_the_agent_fetches(
+    go_sendxmpp: str, upload_server: XmppServer, tmp_path: Path
+) -> None:
+    program = GoSendxmpp(go_sendxmpp, await upload_server.account(), upload_server, tmp_path)
 
     async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         [attachment] = request.payload["attachments"]
@@ -58,6 +60,6 @@ async def test_go_sendxmpp_sends_a_file_that_the_agent_fetches(go_sendxmpp: str,
         await response.markdown(f"{attachment['name']} says {fetched.data.decode()}")
 
     (tmp_path / "diary.txt").write_text("it rained")
-    async with hosted(By(assist), keeper, tmp_path) as agent, program.listening() as screen:
+    async with run_agent(FunctionAgent(assist), upload_server, tmp_path) as agent, program.listen() as screen:
         await program.send("--http-upload", str(tmp_path / "diary.txt"), agent.jid)
-        await screen.hears("diary.txt says it rained")
+        await screen.wait_for_line("diary.txt says it rained")

@@ -13,7 +13,7 @@ from spade_coreason.runtime.policy import Timings
 from spade_coreason.xmpp.timings import ConnectionTimings
 
 from ..support.clock import LoopClock
-from ..support.hosting import UNLIMITED, By, Hosted, Tunnel, hosted, sent_by, shown
+from ..support.hosting import UNLIMITED, FunctionAgent, OnlineAgent, Tunnel, count_bodies, record_sent, run_agent
 from ..support.servers.clients import StockClient
 from ..support.servers.server import XmppServer
 from ..support.wait import PATIENCE_S, eventually
@@ -29,7 +29,7 @@ class Pen:
 
     def __init__(self) -> None:
         self.words: asyncio.Queue[str | None] = asyncio.Queue()
-        self.agent = By(self.assist, "pen")
+        self.agent = FunctionAgent(self.assist, "pen")
         self.written: list[str] = []
 
     async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
@@ -44,7 +44,7 @@ class Pen:
             self.words.put_nowait(word)
 
 
-async def met(client: StockClient, agent: Hosted) -> None:
+async def met(client: StockClient, agent: OnlineAgent) -> None:
     """The agent sees that the client is there, and what it can do."""
     client.xmpp.send_presence(pto=agent.jid)
     devices = agent.host.peer_features._devices
@@ -60,11 +60,11 @@ def replaces(message: Any) -> str | None:
 async def test_a_streamed_answer_grows_for_whoever_sees_corrections(real_server: XmppServer, tmp_path: Path) -> None:
     pen = Pen()
     async with (
-        hosted(pen.agent, real_server, tmp_path) as agent,
+        run_agent(pen.agent, real_server, tmp_path) as agent,
         StockClient(*await real_server.account(), real_server, plugins=CORRECTS) as alice,
     ):
         await met(alice, agent)
-        sent = sent_by(agent)
+        sent = record_sent(agent)
         with LoopClock() as clock:
             alice.send("go", agent.jid, thread="t")
             pen.write("It ")
@@ -75,7 +75,7 @@ async def test_a_streamed_answer_grows_for_whoever_sees_corrections(real_server:
             pen.write("is ", "sunny ")
             await clock.until(lambda: len(pen.written) == 3)
             await clock.move(0.9)
-            assert shown(sent) == 1  # corrections are a second apart
+            assert count_bodies(sent) == 1  # corrections are a second apart
             await clock.move(0.2)
             second = await alice.answer()
         assert (second["body"], replaces(second)) == ("It is sunny", first["id"])
@@ -92,7 +92,7 @@ async def test_with_one_device_that_sees_no_corrections_it_comes_once_and_whole(
     pen = Pen()
     account = await real_server.account()
     async with (
-        hosted(pen.agent, real_server, tmp_path) as agent,
+        run_agent(pen.agent, real_server, tmp_path) as agent,
         StockClient(*account, real_server, plugins=CORRECTS) as phone,
     ):
         await met(phone, agent)
@@ -115,7 +115,7 @@ async def test_a_profanity_that_knows_the_last_version_only_gets_what_it_can_sho
     pen = Pen()
     account = await prosody.account()
     async with (
-        hosted(pen.agent, prosody, tmp_path) as agent,
+        run_agent(pen.agent, prosody, tmp_path) as agent,
         StockClient(*account, prosody, plugins=CORRECTS) as profanity,
     ):
         profanity.xmpp.plugin["xep_0030"].add_identity(category="client", itype="console", name="Profanity 0.13.1")
@@ -140,7 +140,7 @@ async def test_a_profanity_that_knows_the_last_version_only_gets_what_it_can_sho
 async def test_whom_the_agent_does_not_see_gets_it_once_and_whole(our_server: XmppServer, tmp_path: Path) -> None:
     pen = Pen()
     async with (
-        hosted(pen.agent, our_server, tmp_path) as agent,
+        run_agent(pen.agent, our_server, tmp_path) as agent,
         StockClient(*await our_server.account(), our_server) as alice,
     ):
         alice.send("go", agent.jid)
@@ -156,7 +156,7 @@ async def test_whom_the_agent_does_not_see_gets_it_once_and_whole(our_server: Xm
 async def test_who_is_not_admitted_is_not_asked_what_they_can_do(prosody: XmppServer, tmp_path: Path) -> None:
     pen = Pen()
     async with (
-        hosted(pen.agent, prosody, tmp_path, access=("example.org",)) as agent,
+        run_agent(pen.agent, prosody, tmp_path, access=("example.org",)) as agent,
         StockClient(*await prosody.account(), prosody, plugins=CORRECTS) as mallory,
     ):
         mallory.xmpp.send_presence(pto=agent.jid)
@@ -176,7 +176,9 @@ async def test_cut_ten_times_while_ten_answers_grow_each_ends_with_its_one_whole
     async with AsyncExitStack() as stack:
         tunnel = await stack.enter_async_context(Tunnel(real_server))
         steady = ConnectionTimings(stable_session_s=0)  # ten cuts in a row would let it wait longer each time
-        agent = await stack.enter_async_context(hosted(By(assist), real_server, tmp_path, port=tunnel.port, timings=steady))
+        agent = await stack.enter_async_context(
+            run_agent(FunctionAgent(assist), real_server, tmp_path, port=tunnel.port, timings=steady)
+        )
         people = []
         for _ in range(10):
             client = StockClient(*await real_server.account(), real_server, plugins=CORRECTS)
@@ -239,8 +241,11 @@ async def test_typing_is_shown_again_after_each_block_while_the_work_goes_on_and
             spoken.set()
             await goes_on.wait()
 
-    async with hosted(By(assist), our_server, tmp_path) as agent, StockClient(*await our_server.account(), our_server) as alice:
-        sent = sent_by(agent)
+    async with (
+        run_agent(FunctionAgent(assist), our_server, tmp_path) as agent,
+        StockClient(*await our_server.account(), our_server) as alice,
+    ):
+        sent = record_sent(agent)
         with LoopClock() as clock:
             for query in ("speak", "be silent"):
                 begun.clear()
@@ -275,7 +280,7 @@ async def test_typing_is_said_again_for_as_long_as_the_work_lasts(prosody: XmppS
 
     policy = replace(UNLIMITED, timings=Timings(typing_again_s=0.1))
     async with (
-        hosted(By(assist), prosody, tmp_path, policy=policy) as agent,
+        run_agent(FunctionAgent(assist), prosody, tmp_path, policy=policy) as agent,
         StockClient(*await prosody.account(), prosody) as alice,
     ):
         alice.send("go", agent.jid, extra_xml=ACTIVE)
@@ -290,7 +295,10 @@ async def test_typing_of_a_turn_that_is_broken_off_is_taken_back(prosody: XmppSe
     async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await asyncio.Event().wait()
 
-    async with hosted(By(assist), prosody, tmp_path) as agent, StockClient(*await prosody.account(), prosody) as alice:
+    async with (
+        run_agent(FunctionAgent(assist), prosody, tmp_path) as agent,
+        StockClient(*await prosody.account(), prosody) as alice,
+    ):
         alice.send("go", agent.jid, extra_xml=ACTIVE)
         assert await state(alice) == "composing"
         await agent.runner.drain(0)
@@ -304,7 +312,10 @@ async def test_a_message_that_is_markable_is_displayed_when_the_agent_begins(our
         await goes_on.wait()
         await response.markdown("done")
 
-    async with hosted(By(assist), our_server, tmp_path) as agent, StockClient(*await our_server.account(), our_server) as alice:
+    async with (
+        run_agent(FunctionAgent(assist), our_server, tmp_path) as agent,
+        StockClient(*await our_server.account(), our_server) as alice,
+    ):
         markable = "<markable xmlns='urn:xmpp:chat-markers:0'/>"
         first = alice.send("one", agent.jid, extra_xml=markable)
         second = alice.send("two", agent.jid, extra_xml=markable)
@@ -325,7 +336,7 @@ async def test_a_stock_client_corrects_takes_back_and_reacts(our_server: XmppSer
     may = asyncio.Event()
     felt: list[tuple[str, ...]] = []
 
-    class Slow(By):
+    class Slow(FunctionAgent):
         async def feedback(self, interaction: Any, reactions: tuple[str, ...]) -> None:
             felt.append(reactions)
 
@@ -334,14 +345,14 @@ async def test_a_stock_client_corrects_takes_back_and_reacts(our_server: XmppSer
         await response.markdown(f"answer to {request.payload['query']}")
 
     slow = Slow(assist)
-    async with hosted(slow, our_server, tmp_path) as agent, StockClient(*await our_server.account(), our_server) as alice:
+    async with run_agent(slow, our_server, tmp_path) as agent, StockClient(*await our_server.account(), our_server) as alice:
         wrong = alice.send("whta", agent.jid)
         right = alice.send("what", agent.jid, extra_xml=f"<replace xmlns='urn:xmpp:message-correct:0' id='{wrong}'/>")
         unwanted = alice.send("never mind", agent.jid)
         retract = f"<retract xmlns='urn:xmpp:message-retract:1' id='{unwanted}'/>"
         alice.send("I took a message back", agent.jid, extra_xml=retract)
         alice.send("last", agent.jid)
-        await eventually(lambda: agent.door.dropped == {} and agent.runner.count_queued(alice.jid) == 1)
+        await eventually(lambda: agent.gateway.dropped == {} and agent.runner.count_queued(alice.jid) == 1)
         may.set()
         answers = [await alice.answer() for _ in range(2)]
         assert [answer["body"] for answer in answers] == ["answer to what", "answer to last"]

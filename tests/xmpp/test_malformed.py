@@ -12,7 +12,7 @@ import pytest
 from slixmpp.xmlstream.handler import Waiter
 from slixmpp.xmlstream.matcher import MatcherId
 
-from ..support.hosting import Echo, Hosted, hosted
+from ..support.hosting import Echo, OnlineAgent, run_agent
 from ..support.servers.clients import StockClient
 from ..support.servers.server import XmppServer
 from ..support.wait import PATIENCE_S
@@ -136,7 +136,7 @@ def errors(caplog: pytest.LogCaptureFixture) -> Iterator[list[logging.LogRecord]
     assert [record.getMessage() for record in found] == []
 
 
-async def _answers(client: StockClient, agent: Hosted, question: str) -> None:
+async def _answers(client: StockClient, agent: OnlineAgent, question: str) -> None:
     """Asks, and passes over whatever comes until that is answered."""
     client.send(question, agent.jid)
     async with asyncio.timeout(PATIENCE_S):
@@ -149,7 +149,10 @@ async def _answers(client: StockClient, agent: Hosted, question: str) -> None:
 async def test_malformed_extensions_of_messages_do_no_harm(
     real_server: XmppServer, tmp_path: Path, errors: list[logging.LogRecord]
 ) -> None:
-    async with hosted(Echo(), real_server, tmp_path) as echo, StockClient(*await real_server.account(), real_server) as alice:
+    async with (
+        run_agent(Echo(), real_server, tmp_path) as echo,
+        StockClient(*await real_server.account(), real_server) as alice,
+    ):
         for number, element in enumerate(IN_MESSAGES):
             for count, extra in enumerate(_elements(*element)):
                 alice.send(f"{number}-{count}", echo.jid, extra_xml=extra)
@@ -160,7 +163,10 @@ async def test_malformed_extensions_of_messages_do_no_harm(
 
 
 async def test_malformed_presences_do_no_harm(real_server: XmppServer, tmp_path: Path, errors: list[logging.LogRecord]) -> None:
-    async with hosted(Echo(), real_server, tmp_path) as echo, StockClient(*await real_server.account(), real_server) as alice:
+    async with (
+        run_agent(Echo(), real_server, tmp_path) as echo,
+        StockClient(*await real_server.account(), real_server) as alice,
+    ):
         for number, inner in enumerate(IN_PRESENCES):
             for kind in ("", " type='unavailable'", " type='subscribe'", " type='error'"):
                 inside = inner.replace("{huge}", HUGE)
@@ -169,7 +175,10 @@ async def test_malformed_presences_do_no_harm(real_server: XmppServer, tmp_path:
 
 
 async def test_malformed_iqs_are_answered(real_server: XmppServer, tmp_path: Path, errors: list[logging.LogRecord]) -> None:
-    async with hosted(Echo(), real_server, tmp_path) as echo, StockClient(*await real_server.account(), real_server) as alice:
+    async with (
+        run_agent(Echo(), real_server, tmp_path) as echo,
+        StockClient(*await real_server.account(), real_server) as alice,
+    ):
         for number, inner in enumerate(IN_IQS):
             for kind in ("get", "set"):
                 answer = Waiter(ident := f"{kind}-{number}", MatcherId(ident))

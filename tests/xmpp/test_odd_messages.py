@@ -11,7 +11,7 @@ from spade.template import Template
 
 from spade_coreason.xmpp.host import HostedAgent
 
-from ..support.hosting import Echo, Hosted, container, envelope, event_in, events_of_answer, hosted
+from ..support.hosting import Echo, OnlineAgent, container, envelope, parse_event, receive_events, run_agent
 from ..support.servers.clients import StockClient
 from ..support.servers.server import XmppServer
 from ..support.wait import PATIENCE_S, eventually
@@ -20,7 +20,7 @@ FORM = "<x xmlns='jabber:x:data' type='form'><title>spade:x:metadata</title>{fie
 IDS = {"request_id": str(uuid4()), "root_request_id": str(uuid4())}
 
 
-async def _still_well(client: StockClient, agent: Hosted) -> None:
+async def _still_well(client: StockClient, agent: OnlineAgent) -> None:
     asked = f"still there, {len(agent.agent.requests)}?"  # the same question ten times would pause the conversation
     assert await client.ask(asked, agent.jid) == asked
     assert client.messages.empty()
@@ -44,7 +44,7 @@ TEXTS = [
 
 
 async def test_text_of_any_kind_is_answered(our_server: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
+    async with run_agent(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
         for body in TEXTS:
             assert await alice.ask(body, echo.jid) == body.strip()
             assert echo.agent.requests[-1].payload["query"] == body
@@ -52,7 +52,7 @@ async def test_text_of_any_kind_is_answered(our_server: XmppServer, tmp_path: Pa
 
 
 async def test_what_says_nothing_gets_no_answer(our_server: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
+    async with run_agent(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
         for body in ("", " ", "\n\t ", "\u00a0\u2003"):
             alice.send(body, echo.jid)
         alice.send(None, echo.jid)
@@ -89,11 +89,11 @@ WRONG_REQUESTS: list[tuple[str, str | None]] = [
 
 
 async def test_a_wrong_request_is_told_what_is_wrong(our_server: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
+    async with run_agent(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
         for extra, problem in WRONG_REQUESTS:
             ident = alice.send(None, echo.jid, extra_xml=extra)
             if problem is not None:
-                event = event_in(await alice.message())
+                event = parse_event(await alice.message())
                 assert event["type"] == "ai.coreason.request.failed", extra
                 assert event["data"]["code"] == 400
                 assert problem in event["data"]["message"], extra
@@ -113,10 +113,10 @@ PAYLOADS: list[dict[str, object]] = [
 
 
 async def test_a_strange_payload_is_a_payload(our_server: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
+    async with run_agent(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
         for payload in PAYLOADS:
             alice.send(None, echo.jid, extra_xml=envelope(payload, **IDS))
-            last = (await events_of_answer(alice))[-1]
+            last = (await receive_events(alice))[-1]
             assert last["type"] in ("ai.coreason.request.completed", "ai.coreason.request.failed"), payload
             await _still_well(alice, echo)
 
@@ -137,7 +137,7 @@ STRANGE_FIELDS = [
 
 
 async def test_unknown_spade_metadata_is_answered_in_kind(our_server: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
+    async with run_agent(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
         for number, fields in enumerate(STRANGE_FIELDS):
             ident = alice.send(f"{number}.", echo.jid, extra_xml=FORM.format(fields=fields))
             answer = await alice.answer()
@@ -160,7 +160,7 @@ async def test_unknown_metadata_hurts_no_behaviour_either(our_server: XmppServer
         host.add_behaviour(Hears(), Template(metadata={"performative": "request"}))
 
     async with (
-        hosted(Echo(), our_server, tmp_path, prepare=add) as echo,
+        run_agent(Echo(), our_server, tmp_path, prepare=add) as echo,
         StockClient(*await our_server.account(), our_server) as alice,
     ):
         for number, fields in enumerate(STRANGE_FIELDS):
@@ -172,7 +172,7 @@ async def test_unknown_metadata_hurts_no_behaviour_either(our_server: XmppServer
 async def test_ids_and_threads_of_absurd_length_cannot_break_the_stream(our_server: XmppServer, tmp_path: Path) -> None:
     """Escaped, a quote takes six times its room: an id that came in must not go out."""
     receipt = "<request xmlns='urn:xmpp:receipts'/>"
-    async with hosted(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
+    async with run_agent(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
         for mark in ("x", '"', "<", "&", "\N{ROCKET}"):
             absurd = mark * 20_000
             alice.send("long id", echo.jid, id=absurd, extra_xml=receipt)
@@ -184,7 +184,7 @@ async def test_ids_and_threads_of_absurd_length_cannot_break_the_stream(our_serv
         await _still_well(alice, echo)
 
 
-async def _answers_before(client: StockClient, agent: Hosted, last: str) -> None:
+async def _answers_before(client: StockClient, agent: OnlineAgent, last: str) -> None:
     """Asks `last`, and hears everything until its answer; no stanza is too large."""
     client.send(last, agent.jid)
     body = ""
@@ -196,7 +196,7 @@ async def _answers_before(client: StockClient, agent: Hosted, last: str) -> None
 
 async def test_an_id_cannot_put_stanzas_into_our_stream(our_server: XmppServer, tmp_path: Path) -> None:
     async with (
-        hosted(Echo(), our_server, tmp_path) as echo,
+        run_agent(Echo(), our_server, tmp_path) as echo,
         StockClient(*await our_server.account(), our_server) as alice,
         StockClient(*await our_server.account(), our_server) as bob,
     ):
@@ -219,7 +219,7 @@ async def test_an_id_cannot_put_stanzas_into_our_stream(our_server: XmppServer, 
 
 
 async def test_a_client_that_breaks_the_rules_of_xml_ends_its_own_stream_only(our_server: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
+    async with run_agent(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
         for raw in (f"<message to='{echo.jid}'><body>\x00\x1b</body></message>", f"<message to='{echo.jid}'><body>&#1;</body>"):
             async with StockClient(*await our_server.account(), our_server) as mallory:
                 mallory.xmpp.send_raw(raw)
@@ -231,7 +231,7 @@ async def test_a_question_of_one_megabyte_is_answered_in_parts_where_the_server_
     prosody_large: XmppServer, tmp_path: Path
 ) -> None:
     async with (
-        hosted(Echo(), prosody_large, tmp_path) as echo,
+        run_agent(Echo(), prosody_large, tmp_path) as echo,
         StockClient(*await prosody_large.account(), prosody_large) as alice,
     ):
         question = "word & " * (1_000_000 // 7)

@@ -11,14 +11,14 @@ from slixmpp.exceptions import IqError
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.exceptions import StoreError
 
-from ..support.hosting import By, Echo, Hosted, hosted
+from ..support.hosting import Echo, FunctionAgent, OnlineAgent, run_agent
 from ..support.servers.clients import StockClient
 from ..support.servers.server import XmppServer
 from ..support.wait import PATIENCE_S
 from .profile.test_profile import published
 
 
-async def given_nothing(agent: Hosted) -> None:
+async def given_nothing(agent: OnlineAgent) -> None:
     """From here on its server keeps mail back, as in the moment of a login: the priority is negative (RFC 6121, 8.5.2.1.1)."""
     await published(agent)  # it shows itself once more then
     await agent.host.connection.wait_until_acknowledged(2)
@@ -33,7 +33,10 @@ async def test_what_ejabberd_has_kept_back_is_answered_once_and_in_its_order(eja
         runs.append(request.payload["query"])
         await response.markdown(request.payload["query"])
 
-    async with hosted(By(assist), ejabberd, tmp_path) as agent, StockClient(*await ejabberd.account(), ejabberd) as alice:
+    async with (
+        run_agent(FunctionAgent(assist), ejabberd, tmp_path) as agent,
+        StockClient(*await ejabberd.account(), ejabberd) as alice,
+    ):
         mail = agent.host.offline_messages
         await mail.close()  # it asks by itself, too
         mail.batch_size = 3
@@ -55,7 +58,7 @@ async def test_what_ejabberd_has_kept_back_is_answered_once_and_in_its_order(eja
 
 
 async def test_what_cannot_be_stored_stays_with_the_server(ejabberd: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Echo(), ejabberd, tmp_path) as agent, StockClient(*await ejabberd.account(), ejabberd) as alice:
+    async with run_agent(Echo(), ejabberd, tmp_path) as agent, StockClient(*await ejabberd.account(), ejabberd) as alice:
         mail = agent.host.offline_messages
         await mail.close()
         await given_nothing(agent)
@@ -79,7 +82,10 @@ async def test_a_server_that_keeps_nothing_back_is_asked_in_vain(prosody: XmppSe
     async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await response.markdown("here")
 
-    async with hosted(By(assist), prosody, tmp_path) as agent, StockClient(*await prosody.account(), prosody) as alice:
+    async with (
+        run_agent(FunctionAgent(assist), prosody, tmp_path) as agent,
+        StockClient(*await prosody.account(), prosody) as alice,
+    ):
         with pytest.raises(IqError):
             await agent.host.offline_messages.fetch()
         assert await alice.ask("still there?", agent.jid) == "here"

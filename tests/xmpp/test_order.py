@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from ..support.hosting import Echo, hosted, texts
+from ..support.hosting import Echo, run_agent, texts
 from ..support.servers.clients import StockClient
 from ..support.servers.server import XmppServer
 from ..support.wait import PATIENCE_S
@@ -44,7 +44,10 @@ async def _nothing_more(client: StockClient, to: str) -> None:
 
 
 async def test_3000_messages_of_one_client_are_each_answered_once_and_in_order(real_server: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Echo(), real_server, tmp_path) as echo, StockClient(*await real_server.account(), real_server) as alice:
+    async with (
+        run_agent(Echo(), real_server, tmp_path) as echo,
+        StockClient(*await real_server.account(), real_server) as alice,
+    ):
         asked = [(f"t{number % THREADS}", f"{number}.") for number in range(MESSAGES)]
         answers = await _ask_all(alice, echo.jid, asked, IN_FLIGHT)
         assert Counter(answers) == Counter(asked)
@@ -78,7 +81,7 @@ async def _clients(server: XmppServer, count: int) -> AsyncIterator[list[StockCl
 async def test_3000_messages_of_50_clients_are_each_answered_once_and_to_whom_asked(
     real_server: XmppServer, tmp_path: Path
 ) -> None:
-    async with hosted(Echo(), real_server, tmp_path) as echo, _clients(real_server, 50) as clients:
+    async with run_agent(Echo(), real_server, tmp_path) as echo, _clients(real_server, 50) as clients:
         asked = [[("", f"{client}: {number}.") for number in range(60)] for client in range(50)]
         # Without threads, and with the same ids in every client.
         answers = await asyncio.gather(
@@ -91,7 +94,7 @@ async def test_3000_messages_of_50_clients_are_each_answered_once_and_to_whom_as
 
 
 async def test_repeated_ids_with_other_content_are_all_answered(our_server: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
+    async with run_agent(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
         for number in range(20):
             alice.send(f"number {number}.", echo.jid, id="1")
         alice.send("number 0.", echo.jid, id="1", thread="another thread is other content")
@@ -100,7 +103,10 @@ async def test_repeated_ids_with_other_content_are_all_answered(our_server: Xmpp
 
 
 async def test_the_same_message_twice_is_answered_once_also_after_a_restart(prosody: XmppServer, tmp_path: Path) -> None:
-    async with hosted(lambda peers: Echo(), prosody, tmp_path) as echo, StockClient(*await prosody.account(), prosody) as alice:
+    async with (
+        run_agent(lambda peers: Echo(), prosody, tmp_path) as echo,
+        StockClient(*await prosody.account(), prosody) as alice,
+    ):
         alice.send("once", echo.jid, id="same")
         alice.send("once", echo.jid, id="same")
         assert (await alice.answer())["body"] == "once"
@@ -113,7 +119,7 @@ async def test_the_same_message_twice_is_answered_once_also_after_a_restart(pros
 
 
 async def test_the_same_message_without_an_id_is_no_duplicate(prosody: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Echo(), prosody, tmp_path) as echo, StockClient(*await prosody.account(), prosody) as alice:
+    async with run_agent(Echo(), prosody, tmp_path) as echo, StockClient(*await prosody.account(), prosody) as alice:
         alice.send("again", echo.jid, id="")
         alice.send("again", echo.jid, id="")
         assert texts([await alice.answer(), await alice.answer()]) == ["again", "again"]

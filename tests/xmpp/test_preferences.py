@@ -8,7 +8,7 @@ from pathlib import Path
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.domain.preferences import Preferences
 
-from ..support.hosting import By, hosted
+from ..support.hosting import FunctionAgent, run_agent
 from ..support.servers.clients import StockClient
 from ..support.servers.server import XmppServer
 from ..support.wait import PATIENCE_S, eventually
@@ -23,7 +23,7 @@ class Thinker:
     """Thinks, says the beginning of its answer, and the rest when it may."""
 
     def __init__(self) -> None:
-        self.agent = By(self.assist, "thinker")
+        self.agent = FunctionAgent(self.assist, "thinker")
         self.may = asyncio.Event()
 
     async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
@@ -40,7 +40,7 @@ async def test_thoughts_are_shown_and_not_stored_and_an_answer_comes_whole_where
 ) -> None:
     thinker = Thinker()
     async with (
-        hosted(thinker.agent, prosody_archive, tmp_path) as agent,
+        run_agent(thinker.agent, prosody_archive, tmp_path) as agent,
         StockClient(*await prosody_archive.account(), prosody_archive, plugins=(*CORRECTS, "xep_0313")) as alice,
     ):
         await met(alice, agent)

@@ -16,7 +16,7 @@ from spade_coreason.domain.identifiers import derive_session_id
 from spade_coreason.storage import open_database
 from spade_coreason.storage.repository import AgentRepository
 
-from ..support.hosting import By, envelope, event_in, events_of_answer, hosted
+from ..support.hosting import FunctionAgent, envelope, parse_event, receive_events, run_agent
 from ..support.records import query_of
 from ..support.servers.clients import StockClient
 from ..support.servers.server import XmppServer
@@ -53,7 +53,7 @@ async def tell(client: StockClient, agent: str, query: str, thread: str | None =
 
 async def test_two_people_with_the_same_thread_see_nothing_of_each_other(our_server: XmppServer, tmp_path: Path) -> None:
     async with (
-        hosted(lambda peers: Tells(), our_server, tmp_path) as agent,
+        run_agent(lambda peers: Tells(), our_server, tmp_path) as agent,
         StockClient(*await our_server.account(), our_server) as alice,
         StockClient(*await our_server.account(), our_server) as bob,
     ):
@@ -80,7 +80,7 @@ async def test_a_thread_that_equals_anothers_unthreaded_conversation_is_another(
     who_is_first: str, our_server: XmppServer, tmp_path: Path
 ) -> None:
     async with (
-        hosted(Tells(), our_server, tmp_path) as agent,
+        run_agent(Tells(), our_server, tmp_path) as agent,
         StockClient(*await our_server.account(), our_server) as alice,
         StockClient(*await our_server.account(), our_server) as bob,
     ):
@@ -99,7 +99,7 @@ async def test_a_thread_that_equals_anothers_unthreaded_conversation_is_another(
 
 async def test_nothing_crosses_after_the_first_conversation_was_cleared(our_server: XmppServer, tmp_path: Path) -> None:
     async with (
-        hosted(lambda peers: Tells(), our_server, tmp_path) as agent,
+        run_agent(lambda peers: Tells(), our_server, tmp_path) as agent,
         StockClient(*await our_server.account(), our_server) as alice,
         StockClient(*await our_server.account(), our_server) as bob,
         StockClient(*await our_server.account(), our_server) as carol,
@@ -128,7 +128,7 @@ async def agent_forgets(agent: Any, person: str) -> None:
 
 async def test_forged_sessions_ids_lineage_and_reserved_metadata_reveal_nothing(our_server: XmppServer, tmp_path: Path) -> None:
     async with (
-        hosted(Tells(), our_server, tmp_path) as agent,
+        run_agent(Tells(), our_server, tmp_path) as agent,
         StockClient(*await our_server.account(), our_server) as alice,
         StockClient(*await our_server.account(), our_server) as mallory,
     ):
@@ -153,7 +153,7 @@ async def test_forged_sessions_ids_lineage_and_reserved_metadata_reveal_nothing(
             },
         )
         mallory.send(None, agent.jid, extra_xml=forged, type="normal")
-        events = await events_of_answer(mallory)
+        events = await receive_events(mallory)
         seen = json.loads(events[0]["data"]["content"])
         assert seen["session"] == str(derive_session_id(agent.jid, mallory.jid, f"{mallory.jid}_{agent.jid}"))
         assert (seen["who"], seen["history"], seen["recall"], seen["before"]) == (mallory.jid, [], [], None)
@@ -174,7 +174,7 @@ async def test_forged_sessions_ids_lineage_and_reserved_metadata_reveal_nothing(
 
 async def test_two_programs_with_the_same_request_id_get_their_own_answers(our_server: XmppServer, tmp_path: Path) -> None:
     async with (
-        hosted(Tells(), our_server, tmp_path) as agent,
+        run_agent(Tells(), our_server, tmp_path) as agent,
         StockClient(*await our_server.account(), our_server) as alice,
         StockClient(*await our_server.account(), our_server) as mallory,
     ):
@@ -182,7 +182,7 @@ async def test_two_programs_with_the_same_request_id_get_their_own_answers(our_s
         for client in (alice, mallory):
             client.send(None, agent.jid, id=same, extra_xml=envelope({"query": "who am I?"}, request_id=same))
         for client in (alice, mallory):
-            events = await events_of_answer(client)
+            events = await receive_events(client)
             assert json.loads(events[0]["data"]["content"])["who"] == client.jid
             assert client.messages.empty()
 
@@ -190,23 +190,23 @@ async def test_two_programs_with_the_same_request_id_get_their_own_answers(our_s
 async def test_an_answer_from_a_third_jid_is_dropped(prosody: XmppServer, tmp_path: Path) -> None:
     """Only there: the embedded server lets senders be forged."""
 
-    def asks(peers: Any) -> By:
+    def asks(peers: Any) -> FunctionAgent:
         async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
             answer = await peers.ask(friend_jid, request.payload["query"], timeout=PATIENCE_S)
             await response.markdown(f"my friend says: {answer}")
 
-        return By(assist)
+        return FunctionAgent(assist)
 
     account = await prosody.account()
     friend_jid = account[0]
     async with (
-        hosted(asks, prosody, tmp_path) as agent,
+        run_agent(asks, prosody, tmp_path) as agent,
         StockClient(*account, prosody) as friend,
         StockClient(*await prosody.account(), prosody) as alice,
         StockClient(*await prosody.account(), prosody) as mallory,
     ):
         alice.send("how are you?", agent.jid)
-        asked = event_in(await friend.message())["data"]
+        asked = parse_event(await friend.message())["data"]
 
         def answer(client: StockClient, text: str, request_id: str) -> None:
             block = {"block_type": "MARKDOWN", "id": str(uuid4()), "content": text}
@@ -230,26 +230,26 @@ async def test_an_answer_from_a_third_jid_is_dropped(prosody: XmppServer, tmp_pa
         error = "<error type='cancel'><gone xmlns='urn:ietf:params:xml:ns:xmpp-stanzas'/></error>"
         mallory.send(None, f"{agent.jid}/agent", id=message["id"], type="error", extra_xml=error)
         await eventually(lambda: agent.requests.dropped == 7)
-        answer(friend, "better", event_in(message)["data"]["request_id"])
+        answer(friend, "better", parse_event(message)["data"]["request_id"])
         assert (await alice.answer())["body"] == "my friend says: better"
         assert alice.messages.empty()
         assert mallory.messages.empty()
 
 
 async def test_two_people_behind_one_agent_are_two_conversations_at_the_next(our_server: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Tells(), our_server, tmp_path) as last:
+    async with run_agent(Tells(), our_server, tmp_path) as last:
 
-        def relays(peers: Any) -> By:
+        def relays(peers: Any) -> FunctionAgent:
             async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
                 answer = await peers.ask(
                     last.jid, request.create_child({"query": request.payload["query"]}), timeout=PATIENCE_S
                 )
                 await response.markdown(answer.text)
 
-            return By(assist)
+            return FunctionAgent(assist)
 
         async with (
-            hosted(relays, our_server, tmp_path) as relay,
+            run_agent(relays, our_server, tmp_path) as relay,
             StockClient(*await our_server.account(), our_server) as alice,
             StockClient(*await our_server.account(), our_server) as bob,
         ):

@@ -13,7 +13,7 @@ import pytest
 from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, SessionHandle, command
 from spade_coreason.xmpp.muc.room import RoomConfig
 
-from ..support.hosting import By, hosted
+from ..support.hosting import FunctionAgent, run_agent
 from ..support.servers.profanity import Profanity, installed
 from ..support.servers.requirements import require
 from ..support.servers.server import XmppServer
@@ -41,7 +41,7 @@ class Guide:
 
     def __init__(self) -> None:
         self.words: asyncio.Queue[str | None] = asyncio.Queue()
-        self.agent = By(self.assist, "guide")
+        self.agent = FunctionAgent(self.assist, "guide")
 
     async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         query = request.payload["query"]
@@ -71,7 +71,7 @@ async def test_a_person_talks_with_an_agent_in_profanity(real_server: XmppServer
     plan = RoomConfig(room, "Guide")
     account = await real_server.account()
     async with (
-        hosted(guide.agent, real_server, tmp_path, name=f"guide-{secrets.token_hex(3)}", rooms=[plan]) as agent,
+        run_agent(guide.agent, real_server, tmp_path, name=f"guide-{secrets.token_hex(3)}", rooms=[plan]) as agent,
         Profanity(account, real_server, tmp_path / "profanity") as screen,
     ):
         jid = f"{agent.jid}/agent"
@@ -141,7 +141,7 @@ class Forecast:
 async def test_a_person_fills_in_forms_and_corrects_a_question_in_profanity(real_server: XmppServer, tmp_path: Path) -> None:
     forecast, account = Forecast(), await real_server.account()
     async with (
-        hosted(forecast, real_server, tmp_path, name=f"f-{secrets.token_hex(3)}") as agent,
+        run_agent(forecast, real_server, tmp_path, name=f"f-{secrets.token_hex(3)}") as agent,
         Profanity(account, real_server, tmp_path / "profanity") as screen,
     ):
         jid = f"{agent.jid}/agent"

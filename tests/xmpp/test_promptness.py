@@ -15,7 +15,7 @@ from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.runtime.policy import Timings
 
 from ..support.clock import LoopClock
-from ..support.hosting import UNLIMITED, By, hosted, sent_by, shown
+from ..support.hosting import UNLIMITED, FunctionAgent, count_bodies, record_sent, run_agent
 from ..support.servers.clients import StockClient
 from ..support.servers.server import XmppServer
 from .test_failing_agents import asking
@@ -33,7 +33,7 @@ async def test_typing_is_shown_200_to_300_ms_after_a_message_with_100_busy_conve
         await done.wait()
 
     async with busy(assist, real_server, tmp_path) as (agent, people):
-        sent = sent_by(agent)
+        sent = record_sent(agent)
         with LoopClock() as clock:
             threads = [(person, f"{person.jid}-{number}") for number in range(THREADS) for person in people]
             for person, thread in threads:
@@ -99,7 +99,7 @@ async def test_a_second_stream_does_not_wait_for_the_first_and_nothing_overtakes
             may_go_on.clear()
 
     async with (
-        hosted(By(assist), real_server, tmp_path) as agent,
+        run_agent(FunctionAgent(assist), real_server, tmp_path) as agent,
         StockClient(*await real_server.account(), real_server, plugins=CORRECTS) as alice,
     ):
         await met(alice, agent)
@@ -118,11 +118,11 @@ async def test_a_second_stream_does_not_wait_for_the_first_and_nothing_overtakes
 async def test_a_message_is_corrected_once_a_second_at_most(prosody: XmppServer, tmp_path: Path) -> None:
     pen = Pen()
     async with (
-        hosted(pen.agent, prosody, tmp_path) as agent,
+        run_agent(pen.agent, prosody, tmp_path) as agent,
         StockClient(*await prosody.account(), prosody, plugins=CORRECTS) as alice,
     ):
         await met(alice, agent)
-        sent = sent_by(agent)
+        sent = record_sent(agent)
         with LoopClock() as clock:
             alice.send("go", agent.jid)
             words: list[str] = []
@@ -133,10 +133,10 @@ async def test_a_message_is_corrected_once_a_second_at_most(prosody: XmppServer,
                     await clock.until(lambda: len(pen.written) == len(words))
                     if second:
                         await clock.move(0.09)
-                        assert shown(sent) == second
+                        assert count_bodies(sent) == second
                 await clock.move(0.15)
                 assert (await alice.answer())["body"].split() == words
-                assert shown(sent) == second + 1
+                assert count_bodies(sent) == second + 1
             pen.write(f"{len(words)} ", None)
             last = await alice.answer()
             assert last["body"].split() == [*words, str(len(words))]
@@ -148,7 +148,7 @@ async def test_the_end_of_an_answer_does_not_wait_for_the_time_of_its_next_corre
 ) -> None:
     pen, policy = Pen(), replace(UNLIMITED, timings=Timings(growth_s=60))
     async with (
-        hosted(pen.agent, prosody, tmp_path, policy=policy) as agent,
+        run_agent(pen.agent, prosody, tmp_path, policy=policy) as agent,
         StockClient(*await prosody.account(), prosody, plugins=CORRECTS) as alice,
     ):
         await met(alice, agent)
@@ -172,7 +172,7 @@ async def test_a_program_gets_every_chunk_at_once_and_many_of_them_share_a_write
         for number in range(640):
             await stream.write(f"{number} ")
 
-    async with hosted(By(assist), real_server, tmp_path) as agent, await asking(real_server) as program:
+    async with run_agent(FunctionAgent(assist), real_server, tmp_path) as agent, await asking(real_server) as program:
         client = agent.host.connection.client
         send_raw = client.send_raw
 

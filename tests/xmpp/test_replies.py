@@ -6,7 +6,7 @@ from pathlib import Path
 
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 
-from ..support.hosting import By, hosted
+from ..support.hosting import FunctionAgent, run_agent
 from ..support.records import query_of
 from ..support.servers.clients import StockClient
 from ..support.servers.server import XmppServer
@@ -22,7 +22,7 @@ async def before(request: AgentRequest, session: SessionHandle, response: Respon
 
 async def test_a_reply_goes_on_where_the_answer_was_and_is_replied_to(real_server: XmppServer, tmp_path: Path) -> None:
     async with (
-        hosted(By(before), real_server, tmp_path) as agent,
+        run_agent(FunctionAgent(before), real_server, tmp_path) as agent,
         StockClient(*await real_server.account(), real_server, plugins=REPLIES) as alice,
         StockClient(*await real_server.account(), real_server, plugins=REPLIES) as mallory,
     ):
@@ -46,7 +46,7 @@ async def test_a_reply_goes_on_where_the_answer_was_and_is_replied_to(real_serve
 
 async def test_a_client_that_knows_no_replies_is_sent_none(our_server: XmppServer, tmp_path: Path) -> None:
     async with (
-        hosted(By(before), our_server, tmp_path) as agent,
+        run_agent(FunctionAgent(before), our_server, tmp_path) as agent,
         StockClient(*await our_server.account(), our_server) as alice,
     ):
         alice.send("hello", agent.jid)

@@ -10,7 +10,7 @@ from pathlib import Path
 from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, SessionHandle
 
 from ..support.clock import LoopClock
-from ..support.hosting import By, Echo, envelope, event_in, events_of_answer, hosted, sent_by
+from ..support.hosting import Echo, FunctionAgent, envelope, parse_event, receive_events, record_sent, run_agent
 from ..support.seed_echo import EchoAgent
 from ..support.servers.clients import StockClient
 from ..support.servers.server import XmppServer
@@ -23,7 +23,7 @@ ORIGIN_ID = "{urn:xmpp:sid:0}origin-id"
 
 
 async def test_a_stock_client_asks_and_is_answered(any_server: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Echo(), any_server, tmp_path) as echo, StockClient(*await any_server.account(), any_server) as alice:
+    async with run_agent(Echo(), any_server, tmp_path) as echo, StockClient(*await any_server.account(), any_server) as alice:
         alice.send("no thread", echo.jid)
         plain = await alice.answer()
         assert (plain["body"], plain["thread"], plain["type"]) == ("no thread", "", "chat")
@@ -52,7 +52,7 @@ async def test_the_answer_reaches_the_device_that_came_after_the_question(prosod
         await goes_on.wait()
         await response.markdown("here you are")
 
-    async with hosted(By(assist), prosody, tmp_path) as agent:
+    async with run_agent(FunctionAgent(assist), prosody, tmp_path) as agent:
         async with StockClient(*account, prosody, resource="phone") as phone:
             phone.send("where are you?", agent.jid)
         async with StockClient(*account, prosody, resource="desk") as desk:
@@ -61,7 +61,7 @@ async def test_the_answer_reaches_the_device_that_came_after_the_question(prosod
 
 
 async def test_a_receipt_comes_to_who_asks_for_one_and_only_then(our_server: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
+    async with run_agent(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
         ident = alice.send("got it?", echo.jid, extra_xml="<request xmlns='urn:xmpp:receipts'/>")
         first, second = await alice.message(), await alice.message()
         receipts = [message.xml.find(RECEIPT) for message in (first, second)]
@@ -79,7 +79,7 @@ async def test_a_receipt_comes_to_who_asks_for_one_and_only_then(our_server: Xmp
 
 async def test_a_receipt_comes_when_the_message_is_on_disk_and_not_before(real_server: XmppServer, tmp_path: Path) -> None:
     async with (
-        hosted(Echo(), real_server, tmp_path) as echo,
+        run_agent(Echo(), real_server, tmp_path) as echo,
         StockClient(*await real_server.account(), real_server, plugins=("xep_0199",)) as alice,
     ):
         assert await alice.ask("hello", echo.jid) == "hello"
@@ -106,8 +106,11 @@ async def test_typing_is_shown_to_those_who_use_it_when_the_work_lasts(our_serve
             thought.clear()
         await response.markdown("done")
 
-    async with hosted(By(assist), our_server, tmp_path) as agent, StockClient(*await our_server.account(), our_server) as alice:
-        sent = sent_by(agent)
+    async with (
+        run_agent(FunctionAgent(assist), our_server, tmp_path) as agent,
+        StockClient(*await our_server.account(), our_server) as alice,
+    ):
+        sent = record_sent(agent)
         with LoopClock() as clock:
             alice.send("think", agent.jid, thread="t", extra_xml=ACTIVE)
             await begun.wait()
@@ -143,7 +146,10 @@ async def test_a_stream_reaches_a_person_as_one_message(our_server: XmppServer, 
             await stream.write(word + " ")
         await stream.close()
 
-    async with hosted(By(assist), our_server, tmp_path) as agent, StockClient(*await our_server.account(), our_server) as alice:
+    async with (
+        run_agent(FunctionAgent(assist), our_server, tmp_path) as agent,
+        StockClient(*await our_server.account(), our_server) as alice,
+    ):
         alice.send("count", agent.jid)
         assert (await alice.message())["body"] == "one two three"
         assert await alice.ask("again", agent.jid) == "one two three"
@@ -151,10 +157,10 @@ async def test_a_stream_reaches_a_person_as_one_message(our_server: XmppServer, 
 
 async def test_the_echo_agent_of_the_seed_answers_people_and_programs(our_server: XmppServer, tmp_path: Path) -> None:
     agent = EchoAgent(manifest=AgentDefinition.simple("echo"))
-    async with hosted(agent, our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
+    async with run_agent(agent, our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
         assert await alice.ask("one two", echo.jid) == "one two"
         alice.send(None, echo.jid, extra_xml=envelope({"query": "three four"}))
-        events = await events_of_answer(alice)
+        events = await receive_events(alice)
         kinds = ["block.thought", "stream.start", "stream.chunk", "stream.chunk", "stream.end", "request.completed"]
         assert [event["type"] for event in events] == [f"ai.coreason.{kind}" for kind in kinds]
 
@@ -165,12 +171,12 @@ async def test_a_table_reaches_a_program_as_an_event_and_as_a_form(real_server: 
         await response.data({"columns": ["city", "degrees"], "rows": rows}, title="Weather", view_hint="TABLE")
 
     async with (
-        hosted(By(assist), real_server, tmp_path) as agent,
+        run_agent(FunctionAgent(assist), real_server, tmp_path) as agent,
         StockClient(*await real_server.account(), real_server, plugins=("xep_0004",)) as program,
     ):
         program.send(None, agent.jid, type="normal", extra_xml=envelope({"query": "weather"}))
         message = await program.message()
-        assert event_in(message)["type"] == "ai.coreason.block.data"
+        assert parse_event(message)["type"] == "ai.coreason.block.data"
         form = message["form"]
         assert (form["type"], form["title"], list(form.get_reported())) == ("result", "Weather", ["city", "degrees"])
         assert [dict(row) for row in form.get_items()] == [

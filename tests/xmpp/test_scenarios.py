@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from ..support.errors import ExpectedErrors
-from ..support.scenarios import SCENARIOS, Side, a_program, errors, in_memory, on_server
+from ..support.scenarios import SCENARIOS, Driver, a_program, errors, in_memory, on_server
 
 
 @pytest.mark.parametrize("place", ["memory", "prosody", "ejabberd", "embedded"])
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 async def test_a_scenario_ends_the_same_everywhere(
     place: str,
-    scenario: Callable[[Side], Awaitable[Any]],
+    scenario: Callable[[Driver], Awaitable[Any]],
     request: pytest.FixtureRequest,
     tmp_path: Path,
     expected_errors: ExpectedErrors,

@@ -18,7 +18,7 @@ from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.domain.jid import bare_jid
 
 from ..support.errors import ExpectedErrors
-from ..support.hosting import Echo, hosted
+from ..support.hosting import Echo, run_agent
 from ..support.servers.clients import StockClient
 from ..support.servers.server import XmppServer
 from ..support.wait import PATIENCE_S
@@ -53,7 +53,7 @@ class Asks(OneShotBehaviour):  # type: ignore[misc]  # SPADE comes without types
 
 
 async def test_a_plain_spade_agent_is_answered_so_that_its_template_matches(our_server: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Echo(), our_server, tmp_path) as echo:
+    async with run_agent(Echo(), our_server, tmp_path) as echo:
         asked = {"performative": "request", "reply-with": "order-7", "ontology": "trade", "protocol": "fipa-request"}
         asks = Asks(Message(to=echo.jid, body="a price, please", thread="deal-1", metadata=asked))
         told = {"performative": "inform", "in-reply-to": "order-7", "ontology": "trade"}
@@ -81,7 +81,7 @@ async def test_a_failure_says_so_by_its_performative(
         async def assist(self, request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
             raise ValueError("no price")
 
-    async with hosted(Fails(), prosody, tmp_path) as agent:
+    async with run_agent(Fails(), prosody, tmp_path) as agent:
         asks = Asks(Message(to=agent.jid, body="a price, please", metadata={"performative": "request"}))
         async with plain_spade(prosody, asks, Template(metadata={"performative": "failure"})):
             await asyncio.wait_for(asks.join(), PATIENCE_S)
@@ -98,8 +98,8 @@ class Uploads(OneShotBehaviour):  # type: ignore[misc]  # as above
         self.link = await self.upload_file("prices.txt", io.BytesIO(b"bread 3"))
 
 
-async def test_a_behaviour_of_a_hosted_agent_uploads_as_in_spade(keeper: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Echo(), keeper, tmp_path) as agent:
+async def test_a_behaviour_of_a_hosted_agent_uploads_as_in_spade(upload_server: XmppServer, tmp_path: Path) -> None:
+    async with run_agent(Echo(), upload_server, tmp_path) as agent:
         uploads = Uploads()
         agent.host.add_behaviour(uploads)
         await asyncio.wait_for(uploads.join(), PATIENCE_S)
@@ -131,7 +131,7 @@ async def test_a_behaviour_with_a_template_beside_ours(our_server: XmppServer, t
         host.add_behaviour(serves, Template(metadata={"performative": "cfp"}))
 
     async with (
-        hosted(Echo(), our_server, tmp_path, prepare=add) as echo,
+        run_agent(Echo(), our_server, tmp_path, prepare=add) as echo,
         StockClient(*await our_server.account(), our_server) as alice,
     ):
         asks = Asks(Message(to=echo.jid, body="who offers?", thread="t1", metadata={"performative": "cfp"}))
@@ -143,7 +143,7 @@ async def test_a_behaviour_with_a_template_beside_ours(our_server: XmppServer, t
         # What matches no template is answered by the agent, and what matches one is not answered twice.
         assert await alice.ask("and me?", echo.jid) == "and me?"
         assert [request.payload["query"] for request in echo.agent.requests] == ["and me?"]
-        assert echo.door.dropped["claimed by a behaviour"] == 1
+        assert echo.gateway.dropped["claimed by a behaviour"] == 1
 
 
 async def test_a_behaviour_without_a_template_hears_everything_beside_the_agent(prosody: XmppServer, tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ async def test_a_behaviour_without_a_template_hears_everything_beside_the_agent(
                 heard.put_nowait(message.body)
 
     async with (
-        hosted(Echo(), prosody, tmp_path) as echo,
+        run_agent(Echo(), prosody, tmp_path) as echo,
         StockClient(*await prosody.account(), prosody) as alice,
     ):
         echo.host.add_behaviour(Hears())  # to a running agent
@@ -175,7 +175,7 @@ async def test_a_behaviour_that_fails_hurts_nobody(prosody: XmppServer, tmp_path
             raise ValueError("broken too")
 
     async with (
-        hosted(Echo(), prosody, tmp_path) as echo,
+        run_agent(Echo(), prosody, tmp_path) as echo,
         StockClient(*await prosody.account(), prosody) as alice,
     ):
         echo.host.add_behaviour(Breaks())

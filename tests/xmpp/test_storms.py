@@ -18,7 +18,7 @@ from spade_coreason.domain.conversation import Rules
 from spade_coreason.exceptions import PeerUnavailableError
 from spade_coreason.runtime.policy import Policy
 
-from ..support.hosting import By, Echo, Hosted, hosted
+from ..support.hosting import Echo, FunctionAgent, OnlineAgent, run_agent
 from ..support.servers.clients import StockClient
 from ..support.servers.server import OTHER_DOMAIN, XmppServer
 from ..support.wait import PATIENCE_S, eventually
@@ -58,7 +58,7 @@ async def plain_spade(server: XmppServer, behaviour: CyclicBehaviour) -> AsyncIt
         agent.client._run_out_filters.cancel()
 
 
-async def _is_quiet(agent: Hosted, server: XmppServer) -> None:
+async def _is_quiet(agent: OnlineAgent, server: XmppServer) -> None:
     """Somebody who asks now is answered, and nothing else happens before."""
     async with StockClient(*await server.account(), server) as bob:
         for number in range(3):
@@ -66,12 +66,12 @@ async def _is_quiet(agent: Hosted, server: XmppServer) -> None:
 
 
 async def test_two_hosted_agents_do_not_answer_each_others_answers(our_server: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Echo("one"), our_server, tmp_path) as one, hosted(Echo("two"), our_server, tmp_path) as two:
+    async with run_agent(Echo("one"), our_server, tmp_path) as one, run_agent(Echo("two"), our_server, tmp_path) as two:
         await one.peers.tell(two.jid, "hello")
         await eventually(lambda: one.requests.dropped >= 2)
         # As text too: as if a person with the account of one had asked.
         one.host.send([f"<message to='{two.jid}' type='chat' id='p1'><body>hello, two</body></message>"])
-        await eventually(lambda: one.door.dropped["no request"] >= 1)
+        await eventually(lambda: one.gateway.dropped["no request"] >= 1)
         await _is_quiet(one, our_server)
         await _is_quiet(two, our_server)
         assert len(two.agent.requests) == 2 + 3
@@ -79,7 +79,7 @@ async def test_two_hosted_agents_do_not_answer_each_others_answers(our_server: X
 
 
 async def test_a_plain_spade_agent_that_answers_everything_is_paused(our_server: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Echo(), our_server, tmp_path) as echo:
+    async with run_agent(Echo(), our_server, tmp_path) as echo:
         behaviour = AnswersEverything(Message(to=echo.jid, body="and you?"))
         async with plain_spade(our_server, behaviour):
             await eventually(lambda: any("round in circles" in body for body in behaviour.heard))
@@ -105,7 +105,7 @@ async def test_two_machines_that_never_repeat_are_bounded_by_max_interactions(ou
                 await self.send(Message(to=str(message.sender), body=f"and also {len(self.heard)}"))
 
     policy = Policy(rules=Rules(max_interactions=25, cooldown=timedelta(seconds=60)))
-    async with hosted(By(assist), our_server, tmp_path, policy=policy) as agent:
+    async with run_agent(FunctionAgent(assist), our_server, tmp_path, policy=policy) as agent:
         behaviour = Talks(Message(to=agent.jid, body="begin"))
         async with plain_spade(our_server, behaviour), StockClient(*await our_server.account(), our_server) as bob:
             await eventually(lambda: any("25 messages are the limit" in body for body in behaviour.heard))
@@ -117,7 +117,7 @@ async def test_two_machines_that_never_repeat_are_bounded_by_max_interactions(ou
 async def test_what_bounces_is_not_a_request_and_tells_who_asked(any_server: XmppServer, tmp_path: Path) -> None:
     # The embedded server returns what is for another server, and takes in silence what is for nobody.
     nobody = f"nobody-here@{'elsewhere.org' if any_server.kind == 'embedded' else any_server.domain}"
-    async with hosted(Echo(), any_server, tmp_path) as echo:
+    async with run_agent(Echo(), any_server, tmp_path) as echo:
         with pytest.raises(PeerUnavailableError, match=f"{nobody} is not there"):
             await echo.peers.ask(nobody, "hello?", timeout=PATIENCE_S)
         # The bounce of a text has the body, on ejabberd.
@@ -128,7 +128,7 @@ async def test_what_bounces_is_not_a_request_and_tells_who_asked(any_server: Xmp
 
 
 async def test_errors_headlines_and_room_messages_are_never_answered(our_server: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
+    async with run_agent(Echo(), our_server, tmp_path) as echo, StockClient(*await our_server.account(), our_server) as alice:
         error = (
             "<error type='cancel'><service-unavailable xmlns='urn:ietf:params:xml:ns:xmpp-stanzas'/></error>"
             "<x xmlns='jabber:x:data' type='form'><title>spade:x:metadata</title></x>"
@@ -143,37 +143,37 @@ async def test_errors_headlines_and_room_messages_are_never_answered(our_server:
 
 
 async def test_an_agent_answers_not_itself(our_server: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Echo(), our_server, tmp_path) as echo:
+    async with run_agent(Echo(), our_server, tmp_path) as echo:
         echo.host.send([f"<message to='{echo.jid}' type='chat' id='self'><body>me?</body></message>"])
-        await eventually(lambda: echo.door.dropped["from itself"] == 1)
+        await eventually(lambda: echo.gateway.dropped["from itself"] == 1)
         await _is_quiet(echo, our_server)
         assert len(echo.agent.requests) == 3
 
 
 async def test_a_stranger_is_refused_once_and_then_hears_nothing(real_server: XmppServer, tmp_path: Path) -> None:
     stranger = await real_server.account(domain=OTHER_DOMAIN)
-    async with hosted(Echo(), real_server, tmp_path) as echo, StockClient(*stranger, real_server) as mallory:
+    async with run_agent(Echo(), real_server, tmp_path) as echo, StockClient(*stranger, real_server) as mallory:
         assert "I may not talk with you" in await mallory.ask("let me in", echo.jid)
         for number in range(3):
             mallory.send(f"please {number}", echo.jid, thread=str(number))
-        await eventually(lambda: echo.door.dropped["not admitted"] == 4)
+        await eventually(lambda: echo.gateway.dropped["not admitted"] == 4)
         await _is_quiet(echo, real_server)
         assert mallory.messages.empty()
         assert len(echo.agent.requests) == 3
         await echo.restart()
         mallory.send("and now?", echo.jid)
-        await eventually(lambda: echo.door.dropped["not admitted"] == 1)
+        await eventually(lambda: echo.gateway.dropped["not admitted"] == 1)
         await _is_quiet(echo, real_server)
         assert mallory.messages.empty()
     async with (
-        hosted(Echo(), real_server, tmp_path, access=[OTHER_DOMAIN]) as open_house,
+        run_agent(Echo(), real_server, tmp_path, access=[OTHER_DOMAIN]) as open_house,
         StockClient(*stranger, real_server) as mallory,
         StockClient(*await real_server.account(), real_server) as alice,
     ):
         assert await mallory.ask("let me in", open_house.jid) == "let me in"
         assert "I may not talk with you" in await alice.ask("and me?", open_house.jid)
     async with (
-        hosted(Echo(), real_server, tmp_path, access=[stranger[0]]) as for_one,
+        run_agent(Echo(), real_server, tmp_path, access=[stranger[0]]) as for_one,
         StockClient(*stranger, real_server) as mallory,
     ):
         assert await mallory.ask("by name", for_one.jid) == "by name"

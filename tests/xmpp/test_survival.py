@@ -22,7 +22,17 @@ from spade_coreason.storage.schema import ANSWERED, RECEIVED
 from spade_coreason.xmpp.timings import ConnectionTimings
 
 from ..support.errors import ExpectedErrors
-from ..support.hosting import UNLIMITED, By, Child, Echo, Tunnel, hosted, journal_of, platform, texts
+from ..support.hosting import (
+    UNLIMITED,
+    Echo,
+    FunctionAgent,
+    PlatformProcess,
+    Tunnel,
+    read_journal,
+    run_agent,
+    run_platform,
+    texts,
+)
 from ..support.servers.clients import StockClient
 from ..support.servers.ejabberd import ejabberd as ejabberd_server, installed as ejabberd_installed
 from ..support.servers.prosody import installed as prosody_installed, prosody as prosody_server
@@ -53,7 +63,9 @@ class Listener:
         return found
 
 
-async def _until_fetched(listener: Listener, enough: Callable[[list[Any]], bool], child: Child, server: XmppServer) -> None:
+async def _until_fetched(
+    listener: Listener, enough: Callable[[list[Any]], bool], child: PlatformProcess, server: XmppServer
+) -> None:
     """ejabberd 23.01 can put mail of a dead session into its offline store just after the presence that would have fetched
     it; the next presence does. Nothing is lost.
     """
@@ -83,7 +95,7 @@ async def test_sigterm_finishes_what_is_in_flight_and_the_rest_is_answered_after
     asked = _questions(20)
     options = {"journal": str(journal), "delay_s": 0.3}
     async with (
-        platform(our_server, tmp_path, options=options) as (child, jid),
+        run_platform(our_server, tmp_path, options=options) as (child, jid),
         StockClient(*await our_server.account(), our_server) as alice,
     ):
         listener = Listener(alice)
@@ -91,7 +103,7 @@ async def test_sigterm_finishes_what_is_in_flight_and_the_rest_is_answered_after
             alice.send(question, jid, thread=thread)
         await listener.until(lambda heard: len(heard) >= 5)
         assert await child.signal(signal.SIGTERM) == 0
-        written = journal_of(journal)
+        written = read_journal(journal)
         begun = {question for what, question, _ in written if what == "begins"}
         assert begun == {question for what, question, _ in written if what == "ends"}  # nothing was broken off
         assert 20 <= len(begun) < QUESTIONS
@@ -105,7 +117,7 @@ async def test_sigterm_finishes_what_is_in_flight_and_the_rest_is_answered_after
         everything = {f"noted: {question}" for _, question in asked}
         await listener.until(lambda heard: set(texts(heard)) == everything)
         again = [
-            (question, redelivered) for what, question, redelivered in journal_of(journal)[len(written) :] if what == "begins"
+            (question, redelivered) for what, question, redelivered in read_journal(journal)[len(written) :] if what == "begins"
         ]
         assert Counter(question for question, _ in again) == Counter({question for _, question in asked} - begun)
         assert any(redelivered for _, redelivered in again)
@@ -136,7 +148,7 @@ async def test_after_kill_9_every_question_is_answered_and_no_finished_turn_runs
     asked = _questions(10)
     options = {"journal": str(journal), "delay_s": 0.05}
     async with (
-        platform(real_server, tmp_path, options=options) as (child, jid),
+        run_platform(real_server, tmp_path, options=options) as (child, jid),
         StockClient(*await real_server.account(), real_server) as alice,
     ):
         listener = Listener(alice)
@@ -144,7 +156,7 @@ async def test_after_kill_9_every_question_is_answered_and_no_finished_turn_runs
             alice.send(question, jid, thread=thread)
         await listener.until(lambda heard: len(heard) >= 30)
         assert await child.signal(signal.SIGKILL) == -signal.SIGKILL
-        written = journal_of(journal)
+        written = read_journal(journal)
         finished = _questions_in(tmp_path, "interactions", "body", "1", ("input", "query"))
         waiting = _questions_in(tmp_path, "inbox", "request", f"state = {RECEIVED}", ("payload", "query"))
         answered = _inbox(tmp_path, ANSWERED)
@@ -155,7 +167,7 @@ async def test_after_kill_9_every_question_is_answered_and_no_finished_turn_runs
         everything = {f"noted: {question}" for _, question in asked}
         await listener.until(lambda heard: set(texts(heard)) == everything)
         again = {
-            question: redelivered for what, question, redelivered in journal_of(journal)[len(written) :] if what == "begins"
+            question: redelivered for what, question, redelivered in read_journal(journal)[len(written) :] if what == "begins"
         }
         assert not set(again) & set(finished)
         assert set(again) == {question for _, question in asked} - set(finished)
@@ -173,7 +185,7 @@ async def test_after_kill_9_every_question_is_answered_and_no_finished_turn_runs
 async def test_a_message_is_not_acknowledged_before_it_is_durable(real_server: XmppServer, tmp_path: Path) -> None:
     """While the disk does not take it, the server keeps it and nothing is answered; `kill -9` loses nothing."""
     async with (
-        platform(real_server, tmp_path, options={"journal": str(tmp_path / "journal")}) as (child, jid),
+        run_platform(real_server, tmp_path, options={"journal": str(tmp_path / "journal")}) as (child, jid),
         StockClient(*await real_server.account(), real_server, plugins=["xep_0199"]) as alice,
     ):
         assert await alice.ask("before", jid) == "noted: before"
@@ -207,7 +219,7 @@ async def test_what_comes_while_the_disk_is_full_is_answered_when_there_is_room_
                     await asyncio.sleep(0.01)
 
     async with (
-        hosted(Echo(), real_server, tmp_path, policy=policy, timings=timings) as agent,
+        run_agent(Echo(), real_server, tmp_path, policy=policy, timings=timings) as agent,
         StockClient(*await real_server.account(), real_server) as alice,
     ):
         assert await alice.ask("before", agent.jid) == "before"
@@ -238,7 +250,7 @@ async def test_what_was_answered_is_sent_again_with_the_same_ids_and_not_run_aga
         await response.data({"a": 1}, view_hint="KEY_VALUE")
 
     async with (
-        hosted(lambda peers: By(assist), real_server, tmp_path) as agent,
+        run_agent(lambda peers: FunctionAgent(assist), real_server, tmp_path) as agent,
         StockClient(*await real_server.account(), real_server) as alice,
     ):
         for number in range(3):
@@ -272,7 +284,7 @@ async def test_a_turn_that_was_broken_off_runs_again_marked_as_redelivered(real_
         await response.markdown("the end")
 
     async with (
-        hosted(lambda peers: By(assist), real_server, tmp_path) as agent,
+        run_agent(lambda peers: FunctionAgent(assist), real_server, tmp_path) as agent,
         StockClient(*await real_server.account(), real_server) as alice,
     ):
         alice.send("a story", agent.jid)
@@ -290,7 +302,10 @@ async def test_three_cuts_under_1000_messages_lose_none(real_server: XmppServer,
     """A stanza cut in two makes Prosody 0.12.3 end the resumed stream as not well-formed, now and then: then it is a new
     session, and what was not acknowledged comes again with the same id.
     """
-    async with hosted(Echo(), real_server, tmp_path) as echo, StockClient(*await real_server.account(), real_server) as alice:
+    async with (
+        run_agent(Echo(), real_server, tmp_path) as echo,
+        StockClient(*await real_server.account(), real_server) as alice,
+    ):
         free = asyncio.Semaphore(64)
         answers: dict[str, str] = {}
 
@@ -345,7 +360,7 @@ async def test_after_a_failed_resumption_every_question_is_answered_and_none_run
 
     async with (
         Tunnel(server) as tunnel,
-        hosted(By(assist), server, tmp_path, port=tunnel.port) as agent,
+        run_agent(FunctionAgent(assist), server, tmp_path, port=tunnel.port) as agent,
         StockClient(*await server.account(), server) as alice,
     ):
         listener = Listener(alice)
@@ -354,7 +369,7 @@ async def test_after_a_failed_resumption_every_question_is_answered_and_none_run
         for question in asked:
             alice.send(question, agent.jid, thread=question)
         await listener.until(lambda heard: len(heard) == 20)  # answered, and the acknowledgements are still to come
-        tunnel.swallows = "to the server"
+        tunnel.dropped_direction = "to the server"
         lost = [f"lost {number}" for number in range(20)]
         slow = [f"slow {number}" for number in range(20)]
         for question in (*lost, *slow):
@@ -365,7 +380,7 @@ async def test_after_a_failed_resumption_every_question_is_answered_and_none_run
         await eventually(lambda: not agent.host.is_alive())
         goes_on.set()  # answered while nobody hears it
         await _hibernation_ends(alice, agent.jid)
-        tunnel.swallows = ""
+        tunnel.dropped_direction = ""
         tunnel.is_open = True
         everything = {f"answer to {question}" for question in (*asked, *lost, *slow)}
 
@@ -396,7 +411,7 @@ async def test_while_the_server_is_away_answers_wait_and_nothing_is_lost(
         await response.markdown(f"answer to {request.payload['query']}")
 
     account = await server.account()
-    async with hosted(By(assist), server, tmp_path) as agent:
+    async with run_agent(FunctionAgent(assist), server, tmp_path) as agent:
         async with StockClient(*account, server) as alice:
             alice.send("slow", agent.jid)
             await eventually(lambda: agent.runner.turns_in_flight == 1)
@@ -430,7 +445,7 @@ async def test_what_is_asked_before_while_and_after_the_server_is_away_is_answer
 
     account = await server.account()
     before = [f"quick {number}" for number in range(20)] + [f"slow {number}" for number in range(20)]
-    async with hosted(By(assist), server, tmp_path) as agent:
+    async with run_agent(FunctionAgent(assist), server, tmp_path) as agent:
         answers: dict[str, str] = {}
 
         async def listen(client: StockClient, enough: int) -> None:

@@ -16,12 +16,12 @@ from spade_coreason.xmpp.connection.connection import Connection
 from spade_coreason.xmpp.uploads import Uploads
 
 from ..support.clock import LoopClock
-from ..support.hosting import By, endpoint_of, hosted, platform
+from ..support.hosting import FunctionAgent, endpoint_of, run_agent, run_platform
 from ..support.servers import prosody as prosody_server
 from ..support.servers.clients import StockClient
 from ..support.servers.requirements import require
 from ..support.servers.server import XmppServer
-from .conftest import MOST
+from .conftest import MAX_UPLOAD_BYTES
 
 
 class Keeping:
@@ -58,9 +58,9 @@ class Online:
         await self._connection.close()
 
 
-async def test_a_file_is_uploaded_with_progress_and_fetched_as_it_was(keeper: XmppServer) -> None:
+async def test_a_file_is_uploaded_with_progress_and_fetched_as_it_was(upload_server: XmppServer) -> None:
     data, told = bytes(range(256)) * 700, []
-    async with Online(keeper) as files:
+    async with Online(upload_server) as files:
         url = await files.upload("Grüße & <b>.png", data, progress=lambda sent, total: told.append((sent, total)))
         fetched = await files.fetch(url, allow_private=True, types=("image/png",))
     assert fetched.data == data
@@ -68,14 +68,14 @@ async def test_a_file_is_uploaded_with_progress_and_fetched_as_it_was(keeper: Xm
     assert told == [(65_536, 179_200), (131_072, 179_200), (179_200, 179_200)]
 
 
-async def test_a_file_too_large_is_refused_before_it_is_sent(keeper: XmppServer) -> None:
-    async with Online(keeper) as files:
+async def test_a_file_too_large_is_refused_before_it_is_sent(upload_server: XmppServer) -> None:
+    async with Online(upload_server) as files:
         with pytest.raises(UploadError, match="it has 200,001 bytes, and the server takes 200,000"):
-            await files.upload("a.txt", b"x" * (MOST + 1))
+            await files.upload("a.txt", b"x" * (MAX_UPLOAD_BYTES + 1))
         assert await files.upload("a.txt", b"x")
 
 
-async def test_what_the_service_itself_refuses_is_said_in_its_words(keeper: XmppServer) -> None:
+async def test_what_the_service_itself_refuses_is_said_in_its_words(upload_server: XmppServer) -> None:
     def tells_no_limit(stanza: Any) -> Any:
         for form in stanza.xml.iter("{jabber:x:data}x"):
             for field in form.findall("{jabber:x:data}field[@var='max-file-size']"):
@@ -84,9 +84,9 @@ async def test_what_the_service_itself_refuses_is_said_in_its_words(keeper: Xmpp
         return stanza
 
     removed: list[Element] = []
-    async with Online(keeper, tells_no_limit) as files:
+    async with Online(upload_server, tells_no_limit) as files:
         with pytest.raises(UploadError, match="it has 200,001 bytes, and the server takes 200,000"):
-            await files.upload("a.txt", b"x" * (MOST + 1))
+            await files.upload("a.txt", b"x" * (MAX_UPLOAD_BYTES + 1))
         assert removed
 
 
@@ -112,28 +112,30 @@ async def test_the_embedded_server_which_says_nothing_about_itself_is_not_asked(
             await files.upload("a.txt", b"x")
 
 
-async def test_an_upload_that_the_caller_stops_is_an_error_and_the_next_one_works(keeper: XmppServer) -> None:
+async def test_an_upload_that_the_caller_stops_is_an_error_and_the_next_one_works(upload_server: XmppServer) -> None:
     def stop(sent: int, total: int) -> None:
         raise InterruptedError
 
-    async with Online(keeper) as files:
+    async with Online(upload_server) as files:
         with pytest.raises(UploadError):
-            await files.upload("a.txt", b"x" * MOST, progress=stop)
+            await files.upload("a.txt", b"x" * MAX_UPLOAD_BYTES, progress=stop)
         assert await files.upload("a.txt", b"x")
 
 
-async def test_a_person_sends_a_link_and_gets_one_back(keeper: XmppServer, tmp_path: Path) -> None:
+async def test_a_person_sends_a_link_and_gets_one_back(upload_server: XmppServer, tmp_path: Path) -> None:
     async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         [one] = request.payload["attachments"]
         fetched = await agent.files.fetch(one["url"], allow_private=True)
         url = await agent.files.upload(f"copy of {one['name']}", fetched.data.upper(), one["type"])
         await response.markdown(f"Here: {url}")
 
-    agent: Any = By(assist)
+    agent: Any = FunctionAgent(assist)
     async with (
-        hosted(agent, keeper, tmp_path, prepare=lambda host: setattr(agent, "files", Files(host.uploads.upload))) as one,
-        StockClient(*await keeper.account(), keeper) as alice,
-        Online(keeper) as hers,
+        run_agent(
+            agent, upload_server, tmp_path, prepare=lambda host: setattr(agent, "files", Files(host.uploads.upload))
+        ) as one,
+        StockClient(*await upload_server.account(), upload_server) as alice,
+        Online(upload_server) as hers,
     ):
         url = await hers.upload("note.txt", b"hello")
         alice.send(url, one.jid, extra_xml=f"<x xmlns='jabber:x:oob'><url>{url}</url></x>")
@@ -141,7 +143,9 @@ async def test_a_person_sends_a_link_and_gets_one_back(keeper: XmppServer, tmp_p
         assert (await hers.fetch(said.removeprefix("Here: "), allow_private=True)).data == b"HELLO"
 
 
-async def test_an_answer_too_long_for_the_server_comes_as_its_beginning_and_a_file(keeper: XmppServer, tmp_path: Path) -> None:
+async def test_an_answer_too_long_for_the_server_comes_as_its_beginning_and_a_file(
+    upload_server: XmppServer, tmp_path: Path
+) -> None:
     text = "\n\n".join(["What there is to say:", *(f"Paragraph {number}." for number in range(2000))])
 
     async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
@@ -149,8 +153,8 @@ async def test_an_answer_too_long_for_the_server_comes_as_its_beginning_and_a_fi
 
     policy = Policy(file_over_bytes=20_000, stanza_bytes=10_000)
     async with (
-        hosted(By(assist), keeper, tmp_path, policy=policy) as agent,
-        StockClient(*await keeper.account(), keeper, plugins=("xep_0066",)) as alice,
+        run_agent(FunctionAgent(assist), upload_server, tmp_path, policy=policy) as agent,
+        StockClient(*await upload_server.account(), upload_server, plugins=("xep_0066",)) as alice,
     ):
         begins = await alice.ask("tell me", agent.jid)
         assert begins.startswith("What there is to say:\n\nParagraph 0.\n\n")
@@ -168,7 +172,7 @@ async def test_where_the_server_keeps_no_files_a_long_answer_comes_in_several_me
 
     policy = Policy(file_over_bytes=20_000, stanza_bytes=10_000)
     async with (
-        hosted(By(assist), real_server, tmp_path, policy=policy) as agent,
+        run_agent(FunctionAgent(assist), real_server, tmp_path, policy=policy) as agent,
         StockClient(*await real_server.account(), real_server) as alice,
     ):
         alice.send("tell me", agent.jid)
@@ -177,19 +181,19 @@ async def test_where_the_server_keeps_no_files_a_long_answer_comes_in_several_me
         assert sum(part.count("code of some kind") for part in parts) == 1500
 
 
-async def test_an_agent_of_a_configuration_gets_its_way_to_files_by_name(keeper: XmppServer, tmp_path: Path) -> None:
+async def test_an_agent_of_a_configuration_gets_its_way_to_files_by_name(upload_server: XmppServer, tmp_path: Path) -> None:
     async with (
-        platform(keeper, tmp_path, agent="tests.xmpp.test_uploads:Keeping") as (_, jid),
-        StockClient(*await keeper.account(), keeper) as alice,
+        run_platform(upload_server, tmp_path, agent="tests.xmpp.test_uploads:Keeping") as (_, jid),
+        StockClient(*await upload_server.account(), upload_server) as alice,
     ):
         url = await alice.ask("remember the milk", jid)
         assert (await fetch(url, allow_private=True)).data == b"remember the milk"
 
 
-async def test_what_is_kept_about_a_person_is_a_file_for_them(keeper: XmppServer, tmp_path: Path) -> None:
+async def test_what_is_kept_about_a_person_is_a_file_for_them(upload_server: XmppServer, tmp_path: Path) -> None:
     async with (
-        platform(keeper, tmp_path, agent="tests.xmpp.test_uploads:Keeping") as (_, jid),
-        StockClient(*await keeper.account(), keeper, plugins=["xep_0050"]) as alice,
+        run_platform(upload_server, tmp_path, agent="tests.xmpp.test_uploads:Keeping") as (_, jid),
+        StockClient(*await upload_server.account(), upload_server, plugins=["xep_0050"]) as alice,
     ):
         await alice.ask("remember the milk", jid)
         stage = (await alice.xmpp.plugin["xep_0050"].send_command(f"{jid}/agent", "export"))["command"]

@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from ...support.program import TIMEOUT_S, Running
+from ...support.program import TIMEOUT_S, RunningCommand
 from ...support.terminal import Terminal
 
 Chat = Callable[[str], Terminal]
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.parametrize("platform", ["prosody"], indirect=True)
 
 
 @pytest.fixture
-def chat(platform: Running) -> Iterator[Chat]:
+def chat(platform: RunningCommand) -> Iterator[Chat]:
     """Begins a chat with an agent, in 60 columns."""
     with ExitStack() as stack:
 
@@ -170,7 +170,7 @@ def test_alt_enter_begins_a_new_line(chat: Chat) -> None:
     terminal.until("  one\r\n  two\r\n.*echo ▸")
 
 
-def test_the_password_of_another_account_is_asked_for_and_not_shown(platform: Running) -> None:
+def test_the_password_of_another_account_is_asked_for_and_not_shown(platform: RunningCommand) -> None:
     run = json.loads((platform.cwd / "data" / "run.json").read_text())
     where = ("--host", run["host"], "--port", str(run["port"]), "--ca-file", run["ca_file"])
     guest = run["guest"]

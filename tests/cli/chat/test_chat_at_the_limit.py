@@ -6,7 +6,7 @@ import json
 from contextlib import closing
 from pathlib import Path
 
-from ...support.program import running, write_project
+from ...support.program import run_in_background, write_project
 from ...support.servers import prosody as prosody_server
 from ...support.servers.requirements import require
 from ...support.terminal import Terminal
@@ -18,7 +18,7 @@ def test_at_the_limit_a_new_conversation_is_offered_as_an_answer(tmp_path: Path)
     file = project / "config" / "platform.yaml"
     file.write_text(json.dumps({**json.loads(file.read_text()), "conversation": {"max_interactions": 1}}))
     with (
-        running("up", cwd=project, until=r"^Ready"),
+        run_in_background("up", cwd=project, until=r"^Ready"),
         closing(Terminal("chat", "echo", cwd=project, columns=200)) as terminal,
     ):
         terminal.until("echo ▸")

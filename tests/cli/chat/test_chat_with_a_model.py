@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ...support.chat_completions import ChatServer, Wire, calls
-from ...support.program import TIMEOUT_S, running
+from ...support.chat_completions import ChatServer, CompletionStream, tool_call_answer
+from ...support.program import TIMEOUT_S, run_in_background
 from ...support.servers import prosody as prosody_server
 from ...support.servers.requirements import require
 from ...support.terminal import Terminal
@@ -26,7 +26,7 @@ class Slow:
         self._words: asyncio.Queue[str | None] = asyncio.Queue()
         self._loop = asyncio.new_event_loop()
 
-    async def _answer(self, wire: Wire) -> None:
+    async def _answer(self, wire: CompletionStream) -> None:
         await wire.delta(role="assistant", content="")
         while (word := await self._words.get()) is not None:
             await wire.delta(content=word)
@@ -41,7 +41,7 @@ class Slow:
         is_up, is_over = threading.Event(), asyncio.Event()
 
         async def serve() -> None:
-            async with ChatServer(calls(("recall", {"query": "tea"}), text="Let me see."), self._answer) as server:
+            async with ChatServer(tool_call_answer(("recall", {"query": "tea"}), text="Let me see."), self._answer) as server:
                 self.url = server.url
                 is_up.set()
                 await is_over.wait()
@@ -68,7 +68,7 @@ def test_a_chat_shows_the_tools_and_the_answer_while_it_grows(tmp_path: Path, sh
         settings = {"server": {"mode": "prosody"}, "agents": [agent], "limits": {"grace_s": 0.2}}
         (tmp_path / "config" / "platform.yaml").write_text(json.dumps(settings))
         with (
-            running("up", cwd=tmp_path, until=r"^Ready"),
+            run_in_background("up", cwd=tmp_path, until=r"^Ready"),
             closing(Terminal("chat", "helper", cwd=tmp_path, columns=60)) as terminal,
         ):
             terminal.until_prompted("helper")

@@ -29,27 +29,27 @@ from spade_coreason.domain.messages import (
 )
 from spade_coreason.domain.value import replace
 
-from ...support.encoders import HEAVY, LIMIT, all_of, longest, says, voice
+from ...support.encoders import HEAVY, LIMIT, encode_all, longest_bytes, make_encoder, text_event
 from ...support.foreign_stanzas import (
     AGENT,
     ALICE,
     KEY,
     THREAD,
     body,
+    decode_request,
     envelope,
     form,
     message,
-    person,
-    program,
-    read,
-    request,
-    spade,
+    parse_stanza,
+    person_request,
+    program_request,
+    spade_request,
 )
 
 BLOCK_ID = UUID("5f0c6a3e-0000-5000-8000-00000000000b")
 TURN: tuple[TurnEvent, ...] = (
     BlockEmitted(ThinkingBlock(id=BLOCK_ID, content="Looking out of the window…")),
-    says("**Sunny**"),
+    text_event("**Sunny**"),
     StreamStarted("s1", "Weather"),
     StreamChunk("s1", 0, "It is "),
     StreamChunk("s1", 1, "sunny. "),
@@ -57,13 +57,19 @@ TURN: tuple[TurnEvent, ...] = (
     BlockEmitted(DataBlock(id=BLOCK_ID, data={"°C": 7}, view_hint="KEY_VALUE", title="Berlin")),
     Completed("conversation", "active"),
 )
-LANGUAGES: dict[str, Callable[[], InboundRequest]] = {"person": person, "program": program, "spade": spade}
+LANGUAGES: dict[str, Callable[[], InboundRequest]] = {
+    "person": person_request,
+    "program": program_request,
+    "spade": spade_request,
+}
 each_language = pytest.mark.parametrize("ask", LANGUAGES.values(), ids=LANGUAGES)
 
 
-@pytest.mark.parametrize(("ask", "kind"), [(person, ChatEncoder), (program, CloudEventEncoder), (spade, SpadeEncoder)])
+@pytest.mark.parametrize(
+    ("ask", "kind"), [(person_request, ChatEncoder), (program_request, CloudEventEncoder), (spade_request, SpadeEncoder)]
+)
 def test_one_is_answered_in_the_language_one_asked_in(ask: Callable[[], InboundRequest], kind: type) -> None:
-    assert type(voice(ask())) is kind
+    assert type(make_encoder(ask())) is kind
 
 
 # All languages
@@ -73,15 +79,15 @@ def test_one_is_answered_in_the_language_one_asked_in(ask: Callable[[], InboundR
 def test_an_answer_that_comes_back_asks_nothing(ask: Callable[[], InboundRequest]) -> None:
     """No storm: whoever hosts an agent as we do never takes it for a request."""
     failures = (BlockEmitted(UserErrorBlock(user_message="no")), Failed("no", 500, True), Refused("no", 429, 60.0))
-    stanzas = all_of(voice(ask()), *TURN, *failures, says("x&\N{ROCKET}" * 50_000))
+    stanzas = encode_all(make_encoder(ask()), *TURN, *failures, text_event("x&\N{ROCKET}" * 50_000))
     assert len(stanzas) > 6
-    assert not [stanza for stanza in stanzas if isinstance(decode(read(stanza)), InboundRequest | MalformedRequest)]
+    assert not [stanza for stanza in stanzas if isinstance(decode(parse_stanza(stanza)), InboundRequest | MalformedRequest)]
 
 
 @each_language
 def test_a_turn_that_runs_again_gives_the_same_ids(ask: Callable[[], InboundRequest]) -> None:
-    turn = (*TURN, says("long " * 50_000))
-    first, again = ([read(stanza).get("id") for stanza in all_of(voice(ask()), *turn)] for _ in range(2))
+    turn = (*TURN, text_event("long " * 50_000))
+    first, again = ([parse_stanza(stanza).get("id") for stanza in encode_all(make_encoder(ask()), *turn)] for _ in range(2))
     assert first == again
     assert len(set(first)) == len(first)
 
@@ -89,29 +95,29 @@ def test_a_turn_that_runs_again_gives_the_same_ids(ask: Callable[[], InboundRequ
 @each_language
 def test_another_request_another_text_and_another_place_have_other_ids(ask: Callable[[], InboundRequest]) -> None:
     ids = {
-        read(voice(ask(), key=key).encode(says(text))[0]).get("id")
+        parse_stanza(make_encoder(ask(), key=key).encode(text_event(text))[0]).get("id")
         for key in (KEY, UUID(int=KEY.int + 1))
         for text in ("one", "two", "a\ud800")
     }
-    ids |= {read(stanza).get("id") for stanza in all_of(voice(ask()), says("one"), says("one"))}
+    ids |= {parse_stanza(stanza).get("id") for stanza in encode_all(make_encoder(ask()), text_event("one"), text_event("one"))}
     assert len(ids) == 7
 
 
 @each_language
 def test_the_thread_is_echoed(ask: Callable[..., InboundRequest]) -> None:
-    for stanza in all_of(voice(ask(thread="<&> t")), *TURN):
-        assert read(stanza).findtext(THREAD) == "<&> t"
-    assert all(read(stanza).find(THREAD) is None for stanza in all_of(voice(ask()), *TURN))
+    for stanza in encode_all(make_encoder(ask(thread="<&> t")), *TURN):
+        assert parse_stanza(stanza).findtext(THREAD) == "<&> t"
+    assert all(parse_stanza(stanza).find(THREAD) is None for stanza in encode_all(make_encoder(ask()), *TURN))
 
 
 def test_a_person_is_answered_on_the_branch_of_the_thread_they_asked_on() -> None:
-    asked = request(
+    asked = decode_request(
         message(body("hi") + "<active xmlns='http://jabber.org/protocol/chatstates'/><thread parent='&lt;'>b</thread>")
     )
-    stanzas = [*all_of(voice(asked), *TURN), encode_displayed(InboundRequest.from_json(asked.to_json()))]
+    stanzas = [*encode_all(make_encoder(asked), *TURN), encode_displayed(InboundRequest.from_json(asked.to_json()))]
     assert len(stanzas) > 3
     for stanza in stanzas:
-        thread = read(stanza).find(THREAD)
+        thread = parse_stanza(stanza).find(THREAD)
         assert thread is not None
         assert (thread.text, thread.get("parent")) == ("b", "<")
 
@@ -120,7 +126,7 @@ def test_a_person_is_answered_on_the_branch_of_the_thread_they_asked_on() -> Non
 def test_what_xml_forbids_is_removed(ask: Callable[[], InboundRequest]) -> None:
     hostile = "".join(map(chr, range(32))) + "</body><message to='x'>&#0;]]>\x7f\x85\ud800\ufffe\uffff"
     events = (
-        says(hostile),
+        text_event(hostile),
         BlockEmitted(DataBlock(data={hostile: hostile}, title=hostile)),
         StreamStarted("s", hostile),
         StreamChunk("s", 0, hostile),
@@ -130,8 +136,8 @@ def test_what_xml_forbids_is_removed(ask: Callable[[], InboundRequest]) -> None:
         Failed(hostile, 500, True, hostile),
         Refused(hostile, 429),
     )
-    for stanza in all_of(voice(ask()), *events):
-        element = read(stanza)
+    for stanza in encode_all(make_encoder(ask()), *events):
+        element = parse_stanza(stanza)
         content = "".join(element.itertext())
         assert element.tag == "{jabber:client}message"
         assert clean(content) == content
@@ -139,11 +145,11 @@ def test_what_xml_forbids_is_removed(ask: Callable[[], InboundRequest]) -> None:
 
 
 @pytest.mark.parametrize("nothing", ["", " \n", "\x00", "\ud800\ufffe", " \x1b "])
-@pytest.mark.parametrize("ask", [person, spade])
+@pytest.mark.parametrize("ask", [person_request, spade_request])
 def test_no_empty_message_is_sent(ask: Callable[[], InboundRequest], nothing: str) -> None:
     """Text of forbidden characters only was one."""
-    events = (says(nothing), StreamStarted("s"), StreamChunk("s", 0, nothing), StreamEnded("s"))
-    assert all_of(voice(ask()), *events, Failed(nothing, 500, True)) == []
+    events = (text_event(nothing), StreamStarted("s"), StreamChunk("s", 0, nothing), StreamEnded("s"))
+    assert encode_all(make_encoder(ask()), *events, Failed(nothing, 500, True)) == []
 
 
 # No stanza too long
@@ -158,7 +164,7 @@ def test_no_empty_message_is_sent(ask: Callable[[], InboundRequest], nothing: st
 def test_no_stanza_is_too_long(ask: Callable[..., InboundRequest], mark: str, limit: int) -> None:
     text = "begin " + mark * (limit // max(wire_size(mark), 1)) + " end"
     events = (
-        says(text),
+        text_event(text),
         BlockEmitted(DataBlock(data={text: [text]}, title="Data")),
         BlockEmitted(DataBlock(data={text: [text]}, view_hint="KEY_VALUE", title=text)),
         BlockEmitted(DataBlock(data={"a": text[:3000], "b": [text[:500]]}, view_hint="KEY_VALUE", title="Data")),
@@ -172,7 +178,7 @@ def test_no_stanza_is_too_long(ask: Callable[..., InboundRequest], mark: str, li
         Failed(text, 500, True),
         Refused(text, 429),
     )
-    assert longest(all_of(voice(ask(thread="thread"), limit), *events)) <= limit
+    assert longest_bytes(encode_all(make_encoder(ask(thread="thread"), limit), *events)) <= limit
 
 
 @pytest.mark.parametrize("mark", ["x", "&", '"', "\N{ROCKET}"])
@@ -186,21 +192,21 @@ def test_the_longest_ids_threads_and_addresses_leave_room(inner: str, mark: str)
     absurd = mark * 1024
     inner = inner.replace("?" * 1024, absurd.replace("&", "&amp;").replace('"', "&quot;"))
     thread = None if "_thread_node" in inner else absurd
-    incoming = request(message(inner, id=absurd, thread=thread, sender=f"{ALICE}/{absurd}"))
-    stanzas = all_of(voice(incoming), says("x" * 70_000), says("&" * 14_000))
+    incoming = decode_request(message(inner, id=absurd, thread=thread, sender=f"{ALICE}/{absurd}"))
+    stanzas = encode_all(make_encoder(incoming), text_event("x" * 70_000), text_event("&" * 14_000))
     assert len(stanzas) >= 4
-    assert longest(stanzas) <= LIMIT
-    assert longest([encode_receipt(incoming)]) <= LIMIT
+    assert longest_bytes(stanzas) <= LIMIT
+    assert longest_bytes([encode_receipt(incoming)]) <= LIMIT
 
 
 @pytest.mark.parametrize("mark", ["x", "&", '"', "\N{ROCKET}"])
 def test_the_longest_id_that_an_answer_refers_to_leaves_room(mark: str) -> None:
     absurd = mark * 1024
     reply = "<reply xmlns='urn:xmpp:reply:0' id='1'/>"
-    incoming = request(message(body("hi") + reply, id=absurd, thread=absurd, sender=f"{ALICE}/{absurd}"))
+    incoming = decode_request(message(body("hi") + reply, id=absurd, thread=absurd, sender=f"{ALICE}/{absurd}"))
     incoming = replace(incoming, metadata={**incoming.metadata, "parent_thread": absurd})
-    stanzas = all_of(voice(incoming), says("x" * 70_000))
-    assert longest(stanzas) <= LIMIT
+    stanzas = encode_all(make_encoder(incoming), text_event("x" * 70_000))
+    assert longest_bytes(stanzas) <= LIMIT
     assert ["<reply" in stanza for stanza in stanzas] == [True] + [False] * (len(stanzas) - 1)
 
 
@@ -209,4 +215,4 @@ def test_the_id_of_a_wrong_request_cannot_make_its_answer_too_long(named: str) -
     """It was echoed in every fragment, at any length, and so broke the stream."""
     malformed = decode(message(envelope([], request_id=named), id="'" * 1024, thread="&" * 1024))
     assert isinstance(malformed, MalformedRequest)
-    assert longest(encode_malformed_reply(malformed, AGENT, LIMIT)) <= LIMIT
+    assert longest_bytes(encode_malformed_reply(malformed, AGENT, LIMIT)) <= LIMIT

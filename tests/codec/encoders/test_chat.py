@@ -28,7 +28,7 @@ from spade_coreason.domain.messages import (
     TurnEvent,
 )
 
-from ...support.encoders import CHAT_STATE, STYLED, all_of, longest, says, voice
+from ...support.encoders import CHAT_STATE, STYLED, encode_all, longest_bytes, make_encoder, text_event
 from ...support.foreign_stanzas import (
     ACTIVE,
     AGENT,
@@ -39,19 +39,19 @@ from ...support.foreign_stanzas import (
     ORIGIN_ID,
     THREAD,
     body,
+    decode_request,
     message,
-    person,
-    read,
-    request,
-    spade,
+    parse_stanza,
+    person_request,
+    spade_request,
     text_of,
 )
 
 
 @pytest.mark.parametrize("type", ["chat", "normal"])
 def test_a_person_is_answered_at_the_bare_jid_with_an_origin_id(type: str) -> None:
-    [stanza] = voice(person(type=type)).encode(says("It is **sunny**."))
-    element = read(stanza)
+    [stanza] = make_encoder(person_request(type=type)).encode(text_event("It is **sunny**."))
+    element = parse_stanza(stanza)
     assert (element.get("to"), element.get("type")) == (ALICE, type)
     assert element.findtext(BODY) == "It is *sunny*."
     origin = element.find(ORIGIN_ID)
@@ -63,7 +63,7 @@ def test_a_person_is_answered_at_the_bare_jid_with_an_origin_id(type: str) -> No
     ("event", "text"),
     [
         (BlockEmitted(ThinkingBlock(content="hm")), None),
-        (says(" hi\n"), "hi"),
+        (text_event(" hi\n"), "hi"),
         (BlockEmitted(DataBlock(data={"°C": 7}, view_hint="KEY_VALUE", title="Berlin")), "*Berlin*\n°C: 7"),
         (BlockEmitted(UserErrorBlock(user_message="no weather", technical_details={"host": "10.0.0.7"})), "no weather"),
         (StreamStarted("s", "Weather"), None),
@@ -74,34 +74,36 @@ def test_a_person_is_answered_at_the_bare_jid_with_an_origin_id(type: str) -> No
     ],
     ids=lambda value: type(value).__name__,
 )
-@pytest.mark.parametrize("ask", [person, spade])
+@pytest.mark.parametrize("ask", [person_request, spade_request])
 def test_what_people_read_of_an_event(ask: Callable[[], InboundRequest], event: TurnEvent, text: str | None) -> None:
-    assert [text_of(stanza) for stanza in voice(ask()).encode(event)] == ([] if text is None else [text])
+    assert [text_of(stanza) for stanza in make_encoder(ask()).encode(event)] == ([] if text is None else [text])
 
 
 def test_a_stream_is_one_message_at_its_end() -> None:
-    speaker = voice(person())
-    assert all_of(speaker, StreamStarted("s"), StreamChunk("s", 0, " It "), StreamChunk("s", 1, "rains. ")) == []
+    speaker = make_encoder(person_request())
+    assert encode_all(speaker, StreamStarted("s"), StreamChunk("s", 0, " It "), StreamChunk("s", 1, "rains. ")) == []
     assert [text_of(stanza) for stanza in speaker.encode(StreamEnded("s"))] == ["It rains."]
 
 
 SHOWN = "*Weather*\n\n*Berlin* is sunny (https://example.org/a_b_c).\n\n```\n°C  wet\n7   no\n```"
 
 
-@pytest.mark.parametrize("ask", [person, spade])
+@pytest.mark.parametrize("ask", [person_request, spade_request])
 def test_markdown_is_shown_with_message_styling_however_it_is_cut(ask: Callable[[], InboundRequest]) -> None:
     chunks = [StreamChunk("s", number, character) for number, character in enumerate(STYLED)]
-    stanzas = all_of(voice(ask()), says(STYLED), StreamStarted("s"), *chunks, StreamEnded("s"))
+    stanzas = encode_all(make_encoder(ask()), text_event(STYLED), StreamStarted("s"), *chunks, StreamEnded("s"))
     assert [text_of(stanza) for stanza in stanzas] == [SHOWN, SHOWN]
 
 
 def test_what_breaks_off_behind_code_leaves_the_code_whole() -> None:
     events = (StreamStarted("s"), StreamChunk("s", 0, "```\nx\n```"), StreamAborted("s", "why"))
-    assert [text_of(stanza) for stanza in all_of(voice(person()), *events)] == ["```\nx\n```\n… (interrupted: why)"]
+    assert [text_of(stanza) for stanza in encode_all(make_encoder(person_request()), *events)] == [
+        "```\nx\n```\n… (interrupted: why)"
+    ]
 
 
 def test_streams_that_interleave_are_a_message_each() -> None:
-    speaker = voice(person())
+    speaker = make_encoder(person_request())
     opened: tuple[TurnEvent, ...] = (
         StreamStarted("a"),
         StreamStarted("b"),
@@ -109,37 +111,39 @@ def test_streams_that_interleave_are_a_message_each() -> None:
         StreamChunk("b", 0, "b1"),
         StreamChunk("a", 1, "a2"),
     )
-    assert all_of(speaker, *opened) == []
-    assert [text_of(stanza) for stanza in all_of(speaker, StreamEnded("b"), StreamEnded("a"))] == ["b1", "a1a2"]
+    assert encode_all(speaker, *opened) == []
+    assert [text_of(stanza) for stanza in encode_all(speaker, StreamEnded("b"), StreamEnded("a"))] == ["b1", "a1a2"]
 
 
 def test_of_a_stream_that_breaks_off_the_beginning_is_shown() -> None:
     events = (StreamStarted("s"), StreamChunk("s", 0, "It is "), StreamAborted("s", "the turn failed"))
-    assert [text_of(stanza) for stanza in all_of(voice(person()), *events)] == ["It is… (interrupted: the turn failed)"]
-    assert all_of(voice(person()), StreamStarted("s"), StreamAborted("s", "the turn failed")) == []
+    assert [text_of(stanza) for stanza in encode_all(make_encoder(person_request()), *events)] == [
+        "It is… (interrupted: the turn failed)"
+    ]
+    assert encode_all(make_encoder(person_request()), StreamStarted("s"), StreamAborted("s", "the turn failed")) == []
 
 
 def test_a_long_text_is_cut_between_words() -> None:
     words = [f"word{number}" for number in range(30_000)]
-    parts = [text_of(stanza) for stanza in voice(person()).encode(says(" ".join(words)))]
+    parts = [text_of(stanza) for stanza in make_encoder(person_request()).encode(text_event(" ".join(words)))]
     assert len(parts) > 3
     assert " ".join(parts).split(" ") == words
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("ask", [person, spade])
+@pytest.mark.parametrize("ask", [person_request, spade_request])
 def test_the_parts_of_a_text_are_the_text(ask: Callable[[], InboundRequest], seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(3):
         text = "".join(chance.choices('ab &<>"\\é\N{ROCKET}\x00\ud800\n. ', k=chance.randrange(30_000)))
-        stanzas = voice(ask(), 10_000).encode(says(text))
+        stanzas = make_encoder(ask(), 10_000).encode(text_event(text))
         assert "".join("".join(map(text_of, stanzas)).split()) == "".join(clean(text).split())
-        assert longest(stanzas or [""]) <= 10_000
+        assert longest_bytes(stanzas or [""]) <= 10_000
 
 
 def test_people_get_no_form() -> None:
-    [stanza] = voice(person()).encode(BlockEmitted(DataBlock(data={"a": 1}, view_hint="KEY_VALUE")))
-    assert read(stanza).find(DATA_FORM) is None
+    [stanza] = make_encoder(person_request()).encode(BlockEmitted(DataBlock(data={"a": 1}, view_hint="KEY_VALUE")))
+    assert parse_stanza(stanza).find(DATA_FORM) is None
 
 
 # Streams that grow
@@ -151,16 +155,16 @@ HINT = "{urn:xmpp:hints}"
 
 def replaced(stanza: str) -> str | None:
     """The id of the message that a stanza corrects."""
-    element = read(stanza).find(REPLACE)
+    element = parse_stanza(stanza).find(REPLACE)
     return None if element is None else element.get("id")
 
 
 def hints(stanza: str) -> list[str]:
-    return [child.tag.removeprefix(HINT) for child in read(stanza) if child.tag.startswith(HINT)]
+    return [child.tag.removeprefix(HINT) for child in parse_stanza(stanza) if child.tag.startswith(HINT)]
 
 
 def growing(**how: Any) -> ReplyEncoder:
-    return encoder_for(person(inner=CHAT_STATE), KEY, AGENT, 65_536, PresentationOptions(has_live_messages=True, **how))
+    return encoder_for(person_request(inner=CHAT_STATE), KEY, AGENT, 65_536, PresentationOptions(has_live_messages=True, **how))
 
 
 def test_a_stream_is_shown_with_message_styling_while_it_grows() -> None:
@@ -177,12 +181,12 @@ def test_a_stream_is_shown_with_message_styling_while_it_grows() -> None:
 def test_what_a_stream_said_is_replaced_also_where_it_is_shown() -> None:
     events = (StreamStarted("s"), StreamChunk("s", 0, "The password is"))
     replaced_by = StreamAborted("s", "kept back", "I **keep** it.")
-    assert [text_of(stanza) for stanza in all_of(voice(person()), *events, replaced_by)] == ["I *keep* it."]
+    assert [text_of(stanza) for stanza in encode_all(make_encoder(person_request()), *events, replaced_by)] == ["I *keep* it."]
     growing_voice = growing()
-    all_of(growing_voice, *events)
+    encode_all(growing_voice, *events)
     [shown] = growing_voice.encode_update("s")
     [last] = growing_voice.encode(replaced_by)
-    assert (text_of(last), replaced(last), hints(last)) == ("I *keep* it.", read(shown).get("id"), ["store"])
+    assert (text_of(last), replaced(last), hints(last)) == ("I *keep* it.", parse_stanza(shown).get("id"), ["store"])
 
 
 def test_a_stream_grows_in_one_message_and_only_its_last_version_is_kept() -> None:
@@ -196,16 +200,16 @@ def test_a_stream_grows_in_one_message_and_only_its_last_version_is_kept() -> No
         versions.append(version)
         assert growing_voice.encode_update("s") == []  # nothing more than before
     assert [text_of(version) for version in versions] == ["It", "It is", "It is sunny"]
-    first = read(versions[0]).get("id")
+    first = parse_stanza(versions[0]).get("id")
     assert [replaced(version) for version in versions] == [None, first, first]
     assert all(hints(version) == ["no-store", "no-copy"] for version in versions)
-    assert all(read(version).find(COMPOSING) is not None for version in versions)
+    assert all(parse_stanza(version).find(COMPOSING) is not None for version in versions)
     [last] = growing_voice.encode(StreamEnded("s"))
     assert (text_of(last), replaced(last), hints(last)) == ("It is sunny", first, ["store"])
-    assert read(last).find(ACTIVE) is not None
-    ids = [read(stanza).get("id") for stanza in (*versions, last)]
+    assert parse_stanza(last).find(ACTIVE) is not None
+    ids = [parse_stanza(stanza).get("id") for stanza in (*versions, last)]
     assert len(set(ids)) == 4
-    assert read(last).get("to") == ALICE
+    assert parse_stanza(last).get("to") == ALICE
 
 
 def test_streams_that_grow_at_once_stay_separate_messages() -> None:
@@ -217,12 +221,12 @@ def test_streams_that_grow_at_once_stay_separate_messages() -> None:
     growing_voice.encode(StreamChunk("b", 0, "two"))
     growing_voice.encode(StreamChunk("a", 1, " more"))
     [again], [of_b] = growing_voice.encode_update("a"), growing_voice.encode_update("b")
-    assert replaced(again) == read(of_a).get("id") != read(of_b).get("id")
+    assert replaced(again) == parse_stanza(of_a).get("id") != parse_stanza(of_b).get("id")
     assert replaced(of_b) is None
     [end_of_b] = growing_voice.encode(StreamEnded("b"))
     [end_of_a] = growing_voice.encode(StreamAborted("a", "why"))
-    assert (text_of(end_of_b), replaced(end_of_b)) == ("two", read(of_b).get("id"))
-    assert (text_of(end_of_a), replaced(end_of_a)) == ("one more… (interrupted: why)", read(of_a).get("id"))
+    assert (text_of(end_of_b), replaced(end_of_b)) == ("two", parse_stanza(of_b).get("id"))
+    assert (text_of(end_of_a), replaced(end_of_a)) == ("one more… (interrupted: why)", parse_stanza(of_a).get("id"))
 
 
 def test_a_stream_of_which_nothing_was_shown_is_one_plain_message() -> None:
@@ -240,9 +244,9 @@ def test_what_runs_again_corrects_what_the_first_run_showed() -> None:
         run.encode(StreamChunk("s", 0, "It"))
     [shown] = first_run.encode_update("s")
     [again] = second_run.encode_update("s")
-    assert replaced(again) == read(shown).get("id") != read(again).get("id")
+    assert replaced(again) == parse_stanza(shown).get("id") != parse_stanza(again).get("id")
     [last] = second_run.encode(StreamEnded("s"))
-    assert replaced(last) == read(shown).get("id")
+    assert replaced(last) == parse_stanza(shown).get("id")
 
 
 def test_for_a_device_that_knows_the_last_version_only_each_corrects_the_one_before() -> None:
@@ -253,7 +257,7 @@ def test_for_a_device_that_knows_the_last_version_only_each_corrects_the_one_bef
         growing_voice.encode(StreamChunk("s", seq, chunk))
         stanzas += growing_voice.encode_update("s")
     stanzas += growing_voice.encode(StreamEnded("s"))
-    assert [replaced(stanza) for stanza in stanzas] == [None, *(read(stanza).get("id") for stanza in stanzas[:-1])]
+    assert [replaced(stanza) for stanza in stanzas] == [None, *(parse_stanza(stanza).get("id") for stanza in stanzas[:-1])]
 
 
 @pytest.mark.parametrize("now", [None, "profanity.2"])
@@ -276,11 +280,11 @@ def test_what_runs_again_corrects_nothing_where_the_last_version_is_not_known() 
     second_run.encode(StreamChunk("s", 0, "It"))
     [first] = second_run.encode_update("s")
     [last] = second_run.encode(StreamEnded("s"))
-    assert (replaced(first), replaced(last)) == (None, read(first).get("id"))
+    assert (replaced(first), replaced(last)) == (None, parse_stanza(first).get("id"))
 
 
 def test_what_grows_never_exceeds_a_stanza_and_the_end_is_whole() -> None:
-    growing_voice = encoder_for(person(), KEY, AGENT, 10_000, PresentationOptions(has_live_messages=True))
+    growing_voice = encoder_for(person_request(), KEY, AGENT, 10_000, PresentationOptions(has_live_messages=True))
     growing_voice.encode(StreamStarted("s"))
     words = [f"word-{number} " for number in range(5_000)]
     stanzas = []
@@ -289,7 +293,7 @@ def test_what_grows_never_exceeds_a_stanza_and_the_end_is_whole() -> None:
         if seq % 500 == 0:
             stanzas += growing_voice.encode_update("s")
     end = growing_voice.encode(StreamEnded("s"))
-    assert longest([*stanzas, *end]) <= 10_000
+    assert longest_bytes([*stanzas, *end]) <= 10_000
     assert text_of(stanzas[-1]).endswith(" …")
     assert " ".join(text_of(part) for part in end).split() == "".join(words).split()
     assert [replaced(part) is not None for part in end] == [True, *[False] * (len(end) - 1)]
@@ -299,48 +303,48 @@ def test_what_grows_never_exceeds_a_stanza_and_the_end_is_whole() -> None:
 
 
 def test_typing_is_shown_only_to_who_shows_it() -> None:
-    assert not voice(person()).shows_typing
-    assert voice(person()).encode_composing() is None
+    assert not make_encoder(person_request()).shows_typing
+    assert make_encoder(person_request()).encode_composing() is None
 
 
 def test_typing_ends_with_the_answer() -> None:
-    speaker = voice(person(inner=CHAT_STATE, thread="t"))
+    speaker = make_encoder(person_request(inner=CHAT_STATE, thread="t"))
     assert speaker.shows_typing
-    composing = read(speaker.encode_composing() or "")
+    composing = parse_stanza(speaker.encode_composing() or "")
     assert (composing.get("to"), composing.findtext(THREAD), composing.find(BODY)) == (ALICE, "t", None)
     assert composing.find(COMPOSING) is not None
     assert decode(composing) is None
-    [answer] = speaker.encode(says("hi"))
-    assert read(answer).find(ACTIVE) is not None
+    [answer] = speaker.encode(text_event("hi"))
+    assert parse_stanza(answer).find(ACTIVE) is not None
     assert speaker.encode(Completed("conversation", "active")) == []
 
 
 @pytest.mark.parametrize("last", [Completed("conversation", "active"), Failed("broken", 500, True, is_reported=True)])
 def test_typing_ends_with_a_turn_that_says_nothing(last: TurnEvent) -> None:
-    speaker = voice(person(inner=CHAT_STATE))
+    speaker = make_encoder(person_request(inner=CHAT_STATE))
     speaker.encode_composing()
     [stanza] = speaker.encode(last)
-    assert read(stanza).find(ACTIVE) is not None
-    assert read(stanza).find(BODY) is None
+    assert parse_stanza(stanza).find(ACTIVE) is not None
+    assert parse_stanza(stanza).find(BODY) is None
     assert speaker.encode(last) == []
 
 
 def test_typing_that_leads_to_no_answer_is_taken_back() -> None:
-    typing_voice = voice(person(inner=CHAT_STATE))
+    typing_voice = make_encoder(person_request(inner=CHAT_STATE))
     assert typing_voice.encode_paused() is None
     assert typing_voice.encode_composing() is not None
     taken_back = typing_voice.encode_paused()
     assert taken_back is not None
-    assert read(taken_back).find("{http://jabber.org/protocol/chatstates}paused") is not None
+    assert parse_stanza(taken_back).find("{http://jabber.org/protocol/chatstates}paused") is not None
 
 
 # Markers and receipts
 
 
 def test_a_marker_names_the_message() -> None:
-    incoming = request(message(body("hi") + "<markable xmlns='urn:xmpp:chat-markers:0'/>", id="<'&\">"))
+    incoming = decode_request(message(body("hi") + "<markable xmlns='urn:xmpp:chat-markers:0'/>", id="<'&\">"))
     assert incoming.wants_displayed_marker
-    element = read(encode_displayed(incoming))
+    element = parse_stanza(encode_displayed(incoming))
     marker = element.find("{urn:xmpp:chat-markers:0}displayed")
     assert marker is not None
     assert (element.get("to"), marker.get("id")) == (ALICE, "<'&\">")
@@ -348,8 +352,8 @@ def test_a_marker_names_the_message() -> None:
 
 
 def test_a_receipt_names_the_message() -> None:
-    incoming = request(message(body("hi"), id="<'&\">"))
-    element = read(encode_receipt(incoming))
+    incoming = decode_request(message(body("hi"), id="<'&\">"))
+    element = parse_stanza(encode_receipt(incoming))
     received = element.find("{urn:xmpp:receipts}received")
     assert received is not None
     assert (element.get("to"), received.get("id")) == (ALICE, "<'&\">")

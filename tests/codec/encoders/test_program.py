@@ -31,7 +31,7 @@ from spade_coreason.domain.messages import (
 )
 from spade_coreason.runtime.peers import OpenRequests, PeerEvent
 
-from ...support.encoders import HEAVY, LIMIT, STYLED, all_of, longest, says, voice
+from ...support.encoders import HEAVY, LIMIT, STYLED, encode_all, longest_bytes, make_encoder, text_event
 from ...support.foreign_stanzas import (
     AGENT,
     ALICE,
@@ -41,12 +41,12 @@ from ...support.foreign_stanzas import (
     ORIGIN_ID,
     REQUEST_ID,
     THREAD,
+    decode_request,
     envelope,
     event_of,
     message,
-    program,
-    read,
-    request,
+    parse_stanza,
+    program_request,
 )
 
 
@@ -57,8 +57,8 @@ def origin_of(message: Element) -> str | None:
 
 def test_a_program_gets_events_at_the_full_jid() -> None:
     before = datetime.now(UTC) - timedelta(seconds=1)
-    [stanza] = voice(program(thread="t")).encode(says("hi"))
-    element, event = read(stanza), event_of(stanza)
+    [stanza] = make_encoder(program_request(thread="t")).encode(text_event("hi"))
+    element, event = parse_stanza(stanza), event_of(stanza)
     assert (element.get("to"), element.find(BODY)) == (DEVICE, None)
     assert event["id"] == element.get("id") == origin_of(element)
     assert before < datetime.fromisoformat(event.pop("time")) <= datetime.now(UTC)
@@ -99,44 +99,46 @@ EVENTS: list[tuple[TurnEvent, str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("event", "kind", "data"), EVENTS, ids=[kind for _, kind, _ in EVENTS])
 def test_every_event_is_one_to_a_program(event: TurnEvent, kind: str, data: dict[str, Any]) -> None:
-    [stanza] = voice(program()).encode(event)
+    [stanza] = make_encoder(program_request()).encode(event)
     written = event_of(stanza)
     assert written["type"] == f"ai.coreason.{kind}"
     assert data.items() <= written["data"].items()
-    assert decode(read(stanza)) == ReplyEvent(AGENT, REQUEST_ID, kind, written["id"], written["data"])
+    assert decode(parse_stanza(stanza)) == ReplyEvent(AGENT, REQUEST_ID, kind, written["id"], written["data"])
 
 
 @pytest.mark.parametrize("thoughts", [["looking at 10:00"], ["looking at 10:01"], ["hm", "hm", "well"]])
 def test_thoughts_change_no_id_of_what_follows(thoughts: list[str]) -> None:
-    plain, thinking = voice(program()), voice(program())
+    plain, thinking = make_encoder(program_request()), make_encoder(program_request())
     for thought in thoughts:
         thinking.encode(BlockEmitted(ThinkingBlock(content=thought)))
-    expected = [event_of(plain.encode(event)[0])["id"] for event in (says("one"), says("two"))]
-    [first] = thinking.encode(says("one"))
+    expected = [event_of(plain.encode(event)[0])["id"] for event in (text_event("one"), text_event("two"))]
+    [first] = thinking.encode(text_event("one"))
     between = thinking.encode(BlockEmitted(ThinkingBlock(content="between")))
-    [second] = thinking.encode(says("two"))
+    [second] = thinking.encode(text_event("two"))
     assert [event_of(stanza)["id"] for stanza in (first, second)] == expected
     assert event_of(between[0])["id"] not in expected
 
 
 def test_a_program_sees_no_typing() -> None:
-    assert not voice(program()).shows_typing
-    assert voice(program()).encode_composing() is None
+    assert not make_encoder(program_request()).shows_typing
+    assert make_encoder(program_request()).encode_composing() is None
 
 
 def test_a_request_without_an_id_of_its_own_is_answered_under_ours() -> None:
-    [stanza] = voice(request(message(envelope()))).encode(says("hi"))
+    [stanza] = make_encoder(decode_request(message(envelope()))).encode(text_event("hi"))
     assert event_of(stanza)["requestid"] == str(KEY)
 
 
 def test_a_program_gets_markdown_as_it_is() -> None:
-    block, _, chunk = all_of(voice(program()), says(STYLED), StreamStarted("s"), StreamChunk("s", 0, STYLED))
+    block, _, chunk = encode_all(
+        make_encoder(program_request()), text_event(STYLED), StreamStarted("s"), StreamChunk("s", 0, STYLED)
+    )
     assert event_of(block)["data"]["content"] == event_of(chunk)["data"]["chunk"] == STYLED
 
 
 def result_of(stanza: str) -> tuple[str | None, list[tuple[str, list[str]]], list[list[list[str]]]]:
     """Title, fields with their values, and rows of the data form beside an event."""
-    result = read(stanza).find(DATA_FORM)
+    result = parse_stanza(stanza).find(DATA_FORM)
     assert result is not None
     assert result.get("type") == "result"
 
@@ -151,7 +153,9 @@ def result_of(stanza: str) -> tuple[str | None, list[tuple[str, list[str]]], lis
 
 def test_keys_and_values_are_a_form_to_a_program() -> None:
     data = {"city": "<&'>", "°C": 7.5, "wet": False, "tags": ["a", 1], "wind": None, "more": {"a": [1]}, "note": "x\ny"}
-    [stanza] = voice(program()).encode(BlockEmitted(DataBlock(data=data, view_hint="KEY_VALUE", title="Berlin & more")))
+    [stanza] = make_encoder(program_request()).encode(
+        BlockEmitted(DataBlock(data=data, view_hint="KEY_VALUE", title="Berlin & more"))
+    )
     assert result_of(stanza) == (
         "Berlin & more",
         [
@@ -165,15 +169,15 @@ def test_keys_and_values_are_a_form_to_a_program() -> None:
         ],
         [],
     )
-    types = {field.get("label"): field.get("type") for field in read(stanza).iter(FORM_FIELD)}
+    types = {field.get("label"): field.get("type") for field in parse_stanza(stanza).iter(FORM_FIELD)}
     assert (types["city"], types["tags"]) == ("text-single", "text-multi")
     assert event_of(stanza)["data"]["data"] == data
-    assert isinstance(decode(read(stanza)), ReplyEvent)
+    assert isinstance(decode(parse_stanza(stanza)), ReplyEvent)
 
 
 def test_a_table_is_a_form_to_a_program() -> None:
     data = {"columns": ["city", "°C"], "rows": [{"city": "Berlin", "°C": 7}, {"city": "Rom", "secret": 1}]}
-    [stanza] = voice(program()).encode(BlockEmitted(DataBlock(data=data, view_hint="TABLE")))
+    [stanza] = make_encoder(program_request()).encode(BlockEmitted(DataBlock(data=data, view_hint="TABLE")))
     assert result_of(stanza) == (None, [("city", []), ("°C", [])], [[["Berlin"], ["7"]], [["Rom"], []]])
     assert event_of(stanza)["data"]["data"] == data
 
@@ -193,15 +197,18 @@ def test_a_table_is_a_form_to_a_program() -> None:
     ids=lambda block: f"{block.view_hint} {block.data}"[:40],
 )
 def test_what_is_no_form_goes_without(block: DataBlock) -> None:
-    [stanza] = voice(program()).encode(BlockEmitted(block))
-    assert read(stanza).find(DATA_FORM) is None
+    [stanza] = make_encoder(program_request()).encode(BlockEmitted(block))
+    assert parse_stanza(stanza).find(DATA_FORM) is None
     assert event_of(stanza)["data"]["data"] == block.data
 
 
 def test_a_form_that_has_no_room_is_left_out() -> None:
     def carried(length: int) -> list[bool]:
         block = DataBlock(data={"text": "x" * length}, view_hint="KEY_VALUE")
-        return [read(stanza).find(DATA_FORM) is not None for stanza in voice(program(), 10_000).encode(BlockEmitted(block))]
+        return [
+            parse_stanza(stanza).find(DATA_FORM) is not None
+            for stanza in make_encoder(program_request(), 10_000).encode(BlockEmitted(block))
+        ]
 
     assert carried(3_000) == [True]
     assert carried(5_000) == [False]
@@ -210,7 +217,7 @@ def test_a_form_that_has_no_room_is_left_out() -> None:
 
 
 def test_json_can_say_what_xml_cannot() -> None:
-    [stanza] = voice(program()).encode(StreamChunk("s", 0, "\x00\x1b\r\n\ud800"))
+    [stanza] = make_encoder(program_request()).encode(StreamChunk("s", 0, "\x00\x1b\r\n\ud800"))
     assert event_of(stanza)["data"]["chunk"] == "\x00\x1b\r\n?"
 
 
@@ -220,7 +227,7 @@ async def heard(stanzas: list[str], jid: str = AGENT) -> list[PeerEvent]:
 
     def arrive() -> None:
         for stanza in stanzas:
-            reply = decode(read(stanza))
+            reply = decode(parse_stanza(stanza))
             assert isinstance(reply, ReplyEvent)
             requests.receive(reply)
 
@@ -229,9 +236,9 @@ async def heard(stanzas: list[str], jid: str = AGENT) -> list[PeerEvent]:
 
 @pytest.mark.parametrize("mark", HEAVY, ids=ascii)
 async def test_an_event_that_is_too_long_arrives_whole(mark: str) -> None:
-    speaker = voice(program(), 10_000)
+    speaker = make_encoder(program_request(), 10_000)
     text = "begin " + mark * (30_000 // len(mark)) + " end"
-    said = all_of(speaker, says(text), StreamChunk("s", 0, text), Completed("c", "active"))
+    said = encode_all(speaker, text_event(text), StreamChunk("s", 0, text), Completed("c", "active"))
     block, chunk, last = await heard(said)
     arrived = text.replace("\ufffe", "")  # JSON writes the other forbidden ones as ASCII
     assert block == PeerEvent(
@@ -243,7 +250,7 @@ async def test_an_event_that_is_too_long_arrives_whole(mark: str) -> None:
 
 
 def test_fragments_say_what_they_are_parts_of() -> None:
-    stanzas = voice(program(thread="t"), 10_000).encode(says("x" * 30_000))
+    stanzas = make_encoder(program_request(thread="t"), 10_000).encode(text_event("x" * 30_000))
     events = [event_of(stanza) for stanza in stanzas]
     count = len(stanzas)
     assert count > 3
@@ -253,8 +260,8 @@ def test_fragments_say_what_they_are_parts_of() -> None:
     ]
     [event_id] = {event["data"]["event_id"] for event in events}
     assert [event["id"] for event in events] == [f"{event_id}.{number}" for number in range(count)]
-    assert [read(stanza).get("id") for stanza in stanzas] == [event["id"] for event in events]
-    assert [origin_of(read(stanza)) for stanza in stanzas] == [event["id"] for event in events]
+    assert [parse_stanza(stanza).get("id") for stanza in stanzas] == [event["id"] for event in events]
+    assert [origin_of(parse_stanza(stanza)) for stanza in stanzas] == [event["id"] for event in events]
     assert {event["requestid"] for event in events} == {REQUEST_ID}
     whole = json.loads("".join(event["data"]["chunk"] for event in events))
     assert (whole["id"], whole["type"], whole["data"]["content"]) == (event_id, "ai.coreason.block.markdown", "x" * 30_000)
@@ -265,12 +272,12 @@ async def test_fragments_of_any_text_arrive_in_any_order_and_more_than_once(seed
     chance = random.Random(seed)
     for _ in range(3):
         text = "".join(chance.choices('ab &<>"\\é\N{ROCKET}\x00\r\n. ', k=chance.randrange(30_000)))
-        speaker = voice(program(), 10_000)
+        speaker = make_encoder(program_request(), 10_000)
         fragments = speaker.encode(StreamChunk("s", 0, text))
         chance.shuffle(fragments)
         chunk, _ = await heard(fragments * 2 + speaker.encode(Completed("c", "active")))
         assert chunk.data["chunk"] == text
-        assert longest(fragments) <= 10_000
+        assert longest_bytes(fragments) <= 10_000
 
 
 # To whoever asks what cannot be read
@@ -282,7 +289,7 @@ async def test_a_wrong_request_is_answered_under_the_id_it_gave(named: str | Non
     assert isinstance(malformed, MalformedRequest)
     [stanza] = encode_malformed_reply(malformed, AGENT, LIMIT)
     event = event_of(stanza)
-    assert (read(stanza).get("to"), read(stanza).findtext(THREAD)) == (DEVICE, "t")
+    assert (parse_stanza(stanza).get("to"), parse_stanza(stanza).findtext(THREAD)) == (DEVICE, "t")
     assert (event["type"], event["requestid"]) == ("ai.coreason.request.failed", known_as)
     assert event["data"] == {
         "message": "not a request: data.payload is no object",
@@ -290,14 +297,14 @@ async def test_a_wrong_request_is_answered_under_the_id_it_gave(named: str | Non
         "recoverable": False,
         "incident": None,
     }
-    assert isinstance(decode(read(stanza)), ReplyEvent)
+    assert isinstance(decode(parse_stanza(stanza)), ReplyEvent)
 
 
 def test_the_id_of_a_wrong_request_cannot_become_ours() -> None:
     malformed = decode(message(envelope([]), id="'/><presence type='unavailable'"))
     assert isinstance(malformed, MalformedRequest)
     [stanza] = encode_malformed_reply(malformed, AGENT, LIMIT)
-    assert "presence" not in (read(stanza).get("id") or "")
+    assert "presence" not in (parse_stanza(stanza).get("id") or "")
     assert event_of(stanza)["requestid"] == malformed.stanza_id
 
 
@@ -308,7 +315,7 @@ def test_a_request_of_ours_says_where_it_goes() -> None:
     stanza = request_stanza(
         f"{AGENT}/<'&>", {"payload": {"query": "<&>"}}, source=f"xmpp:{ALICE}", thread="<t>", stanza_id="<'&\">"
     )
-    element, event = read(stanza), event_of(stanza)
+    element, event = parse_stanza(stanza), event_of(stanza)
     assert (element.get("to"), element.get("id"), element.findtext(THREAD)) == (f"{AGENT}/<'&>", "<'&\">", "<t>")
     assert origin_of(element) == "<'&\">"
     assert (event["specversion"], event["type"], event["source"]) == ("1.0", "ai.coreason.request", f"xmpp:{ALICE}")

@@ -12,7 +12,7 @@ import pytest
 from spade_coreason.codec.markdown.convert import style_markdown
 from spade_coreason.codec.markdown.tables import display_width
 
-from ...support.work import calls, cpu_s
+from ...support.work import count_calls, cpu_s
 
 PLAIN = [
     "",
@@ -284,9 +284,9 @@ def test_plain_prose_is_unchanged(seed: int) -> None:
 def test_no_text_takes_long_or_grows_much(text: str) -> None:
     usual = "Just *words* and _words_, `code`.\n\n"
     control = usual * (len(text) // len(usual) + 1)  # the worst of these texts takes some nine times as long
-    with calls() as made:
+    with count_calls() as made:
         shown = style_markdown(text)
-    with calls() as usually_made:
+    with count_calls() as usually_made:
         style_markdown(control)
     assert made.total() < 50 * usually_made.total()
     assert cpu_s(lambda: style_markdown(text), 1) < 50 * cpu_s(lambda: style_markdown(control))
@@ -296,7 +296,7 @@ def test_no_text_takes_long_or_grows_much(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["Just *words* and _words_.\n" * 200_000, "word " * 1_000_000, "[" * 5_000_000])
 def test_a_very_long_text_stays_as_it_is(text: str) -> None:
-    with calls() as made:
+    with count_calls() as made:
         assert style_markdown(text) == text
     assert made.total() < 20
     assert cpu_s(lambda: style_markdown(text)) < 10 * cpu_s(lambda: list(text))  # it looks at each letter once

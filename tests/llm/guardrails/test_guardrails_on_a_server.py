@@ -12,8 +12,8 @@ from spade_coreason import AgentDefinition
 from spade_coreason.llm.agent import LLMAgent
 from spade_coreason.xmpp.muc.room import RoomConfig
 
-from ...support.chat_completions import Answer, ChatServer, Wire, contents, says
-from ...support.hosting import Hosted, hosted
+from ...support.chat_completions import Answer, ChatServer, CompletionStream, message_contents, text_answer
+from ...support.hosting import OnlineAgent, run_agent
 from ...support.servers.clients import StockClient
 from ...support.servers.server import XmppServer
 from ...xmpp.muc.test_rooms import Person, is_in, new_room
@@ -23,12 +23,12 @@ from ...xmpp.test_live_messages import CORRECTS, met, replaces
 @asynccontextmanager
 async def guarded_at(
     server: XmppServer, tmp_path: Path, *answers: Answer, **options: Any
-) -> AsyncIterator[tuple[Hosted, StockClient]]:
+) -> AsyncIterator[tuple[OnlineAgent, StockClient]]:
     """An agent with these options whose model gives these answers, and a person whose client shows corrections."""
     async with ChatServer(*answers) as model:
         agent = LLMAgent(AgentDefinition.simple("keeper"), model="small", endpoint={"url": model.url}, **options)
         account = await server.account()
-        async with hosted(agent, server, tmp_path) as online, StockClient(*account, server, plugins=CORRECTS) as person:
+        async with run_agent(agent, server, tmp_path) as online, StockClient(*account, server, plugins=CORRECTS) as person:
             await met(person, online)
             yield online, person
 
@@ -36,7 +36,7 @@ async def guarded_at(
 async def test_a_marker_in_pieces_ends_the_conversation_and_is_never_seen(prosody: XmppServer, tmp_path: Path) -> None:
     is_shown = asyncio.Event()
 
-    async def goodbye(wire: Wire) -> None:
+    async def goodbye(wire: CompletionStream) -> None:
         for piece in ("The secret word, which nobody knows, is sword", "fish. B", "ye.<E"):
             await wire.delta(content=piece)
         await is_shown.wait()
@@ -46,7 +46,7 @@ async def test_a_marker_in_pieces_ends_the_conversation_and_is_never_seen(prosod
 
     rule = {"keywords": ["swordfish"], "action": "redact", "replacement": "***"}
     options: dict[str, Any] = {"output_guardrails": [rule], "termination_markers": ["<END>"]}
-    async with guarded_at(prosody, tmp_path, goodbye, says("Hello again."), **options) as (online, person):
+    async with guarded_at(prosody, tmp_path, goodbye, text_answer("Hello again."), **options) as (online, person):
         person.send("the word, and bye", online.jid)
         first = await person.answer()
         is_shown.set()
@@ -63,7 +63,7 @@ async def test_a_marker_in_pieces_ends_the_conversation_and_is_never_seen(prosod
 async def test_what_a_stock_client_shows_of_a_blocked_answer_is_corrected(prosody: XmppServer, tmp_path: Path) -> None:
     is_shown = asyncio.Event()
 
-    async def answer(wire: Wire) -> None:
+    async def answer(wire: CompletionStream) -> None:
         await wire.delta(content="I should not say it, but the password is sword")
         await is_shown.wait()
         await wire.delta(content="fish, as you know.")
@@ -90,13 +90,13 @@ async def test_what_people_are_called_in_a_room_is_guarded_like_what_they_say(pr
         {"length": 8},  # of what is said
     ]
     room = new_room()
-    async with ChatServer(says("Yes.")) as model:
+    async with ChatServer(text_answer("Yes.")) as model:
         manifest = AgentDefinition.simple("keeper")
         agent = LLMAgent(manifest, model="small", endpoint={"url": model.url}, input_guardrails=rules)
         async with (
             StockClient(*await prosody.account(), prosody) as one,
             StockClient(*await prosody.account(), prosody) as other,
-            hosted(agent, prosody, tmp_path, rooms=[RoomConfig(room, "Keeper")]) as online,
+            run_agent(agent, prosody, tmp_path, rooms=[RoomConfig(room, "Keeper")]) as online,
         ):
             await is_in(online, room)
             eve, bob = await Person(one, room, "The swordfish").enter(), await Person(other, room, "bomb").enter()
@@ -108,7 +108,7 @@ async def test_what_people_are_called_in_a_room_is_guarded_like_what_they_say(pr
             eve.say("Keeper: and?")
             await eve.hears("Keeper")
             assert (await eve.hears("Keeper"))["body"].endswith("Yes.")
-    assert contents(model.asked[-1], "user") == [
+    assert message_contents(model.asked[-1], "user") == [
         '"The [removed]" says in the room: "hello"',
         '"somebody" says in the room: "(A message that was kept back.)"',
         '"The [removed]" says in the room: "and?"',

@@ -14,9 +14,9 @@ from spade_coreason import AgentDefinition
 from spade_coreason.llm.agent import LLMAgent
 from spade_coreason.llm.mcp.servers import MCPServers
 
-from ...support.hosting import hosted
-from ...support.mcp_servers.servers import began, happened, old
-from ...support.servers.processes import ended, group
+from ...support.hosting import run_agent
+from ...support.mcp_servers.servers import legacy_server, log_lines, process_ids
+from ...support.servers.processes import group_members, wait_until_ended
 from ...support.servers.server import XmppServer
 from ...support.wait import eventually
 
@@ -34,47 +34,47 @@ asyncio.run(main())
 
 
 async def test_a_program_that_ends_for_no_reason_is_killed_and_one_that_does_not_answer_too(tmp_path: Path) -> None:
-    given = {"a": old(tmp_path / "a", "stubborn"), "b": old(tmp_path / "b", "deaf", "stubborn")}
+    given = {"a": legacy_server(tmp_path / "a", "stubborn"), "b": legacy_server(tmp_path / "b", "deaf", "stubborn")}
     servers = MCPServers(given, AgentDefinition.simple("helper"))
     opening = asyncio.create_task(servers.open())
-    await eventually(lambda: all(began(tmp_path / name) for name in "ab") and bool(servers.tools()))
+    await eventually(lambda: all(process_ids(tmp_path / name) for name in "ab") and bool(servers.tools()))
     await servers.close()
     await opening
-    assert [group(began(tmp_path / name)[0]) for name in "ab"] == [[], []]
+    assert [group_members(process_ids(tmp_path / name)[0]) for name in "ab"] == [[], []]
     assert servers.tools() == []
 
 
 async def test_a_start_that_is_cancelled_leaves_no_program(tmp_path: Path) -> None:
-    given = {"a": old(tmp_path / "a"), "b": old(tmp_path / "b", "deaf")}
+    given = {"a": legacy_server(tmp_path / "a"), "b": legacy_server(tmp_path / "b", "deaf")}
     servers = MCPServers(given, AgentDefinition.simple("helper"))
     starting = asyncio.create_task(servers.open())
-    await eventually(lambda: all(began(tmp_path / name) for name in "ab") and bool(servers.tools()))
+    await eventually(lambda: all(process_ids(tmp_path / name) for name in "ab") and bool(servers.tools()))
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
-    assert [group(began(tmp_path / name)[0]) for name in "ab"] == [[], []]
+    assert [group_members(process_ids(tmp_path / name)[0]) for name in "ab"] == [[], []]
     assert servers.tools() == []
 
 
 async def test_a_program_ends_with_an_agent_that_is_killed(tmp_path: Path) -> None:
 
-    given = json.dumps({"files": old(tmp_path / "log")})
+    given = json.dumps({"files": legacy_server(tmp_path / "log")})
     holder = await asyncio.create_subprocess_exec(sys.executable, "-c", HOLDER, given)
-    await eventually(lambda: bool(began(tmp_path / "log")))
+    await eventually(lambda: bool(process_ids(tmp_path / "log")))
     holder.send_signal(signal.SIGKILL)
     await holder.wait()
-    assert await ended(began(tmp_path / "log")[0], 10)
+    assert await wait_until_ended(process_ids(tmp_path / "log")[0], 10)
 
 
 async def test_an_agent_on_a_server_is_online_without_a_server_that_is_away_and_ends_those_that_are_there(
     prosody: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    mcp = {"files": old(tmp_path / "files"), "deaf": old(tmp_path / "deaf", "deaf", timeout_s=0.5)}
+    mcp = {"files": legacy_server(tmp_path / "files"), "deaf": legacy_server(tmp_path / "deaf", "deaf", timeout_s=0.5)}
     agent = LLMAgent(AgentDefinition.simple("helper"), model="small", endpoint={"url": "http://127.0.0.1:9/v1"}, mcp=mcp)
-    async with hosted(agent, prosody, tmp_path):
-        [leader] = began(tmp_path / "files")
-        assert group(leader) != []
+    async with run_agent(agent, prosody, tmp_path):
+        [leader] = process_ids(tmp_path / "files")
+        assert group_members(leader) != []
     said = [record.getMessage() for record in caplog.records if "MCP" in record.getMessage()]
     assert said == ["the MCP server deaf is away: was not there within 0.5 s"]
-    assert happened(tmp_path / "files") == ["began", "ended"]
-    assert not any(group(one) for name in ("files", "deaf") for one in began(tmp_path / name))
+    assert log_lines(tmp_path / "files") == ["began", "ended"]
+    assert not any(group_members(one) for name in ("files", "deaf") for one in process_ids(tmp_path / name))

@@ -19,9 +19,16 @@ from spade_coreason.llm.mcp.options import parse_servers
 from spade_coreason.llm.mcp.servers import MCPServers
 
 from ...cli.conftest import Invoke, invoke as invoke
-from ...support.chat_completions import calls, says
+from ...support.chat_completions import text_answer, tool_call_answer
 from ...support.errors import ExpectedErrors
-from ...support.mcp_servers.servers import offer, old, requiring, results, sdk, tools
+from ...support.mcp_servers.servers import (
+    definition_requiring,
+    last_tool_results,
+    legacy_server,
+    mcp_tool_names,
+    offer,
+    sdk_server,
+)
 from ..test_agent import helper, manifest
 
 ROOT = Path(__file__).parents[3]
@@ -41,19 +48,22 @@ async def test_a_tool_that_is_not_as_the_manifest_requires_it_is_not_offered(
         "dependencies.tools[1].hash: mcp://files/slow has",
         "dependencies.tools[2].uri: mcp://files/fly: the server offers no such tool",
     )
-    required = requiring(
+    required = definition_requiring(
         {"uri": "mcp://files/say", "hash": hash_of("say").upper()},
         {"uri": "mcp://files/slow", "hash": WRONG},
         {"uri": "mcp://files/fly", "hash": WRONG},
         {"uri": "https://example.org/tool", "hash": WRONG},
     )
-    mcp = {"files": old(tmp_path / "log"), "free": old(tmp_path / "log")}
-    answers = [calls(("files__say", {}), ("files__slow", {}), ("files__die", {}), ("files__grow", {})), says("Yes.")]
+    mcp = {"files": legacy_server(tmp_path / "log"), "free": legacy_server(tmp_path / "log")}
+    answers = [
+        tool_call_answer(("files__say", {}), ("files__slow", {}), ("files__die", {}), ("files__grow", {})),
+        text_answer("Yes."),
+    ]
     async with helper(*answers, mcp=mcp, definition=required) as (server, t):
         await t.ask("go")
     free = [f"free__{tool}" for tool in ("say", "slow", "hang", "die", "grow", "long")]
-    assert tools(server.asked[0]) == ["files__say", *free]
-    said, *others = results(server.asked[1])
+    assert mcp_tool_names(server.asked[0]) == ["files__say", *free]
+    said, *others = last_tool_results(server.asked[1])
     assert said == "say"
     assert all(text.startswith("error: there is no tool 'files__") for text in others)
     errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
@@ -64,10 +74,10 @@ async def test_a_tool_that_is_not_as_the_manifest_requires_it_is_not_offered(
 
 
 async def test_what_a_server_says_of_the_risk_of_a_tool_is_read(tmp_path: Path) -> None:
-    files = {"files": sdk(tmp_path / "log")}
+    files = {"files": sdk_server(tmp_path / "log")}
     offers, _ = await MCPServers(files, AgentDefinition.simple("helper")).examine()
     wanted = [{"uri": one.uri, "hash": one.hash, "risk_level": "safe"} for one in offers if one.tool in ("add", "die")]
-    _, problems = await MCPServers(files, requiring(*wanted)).examine()
+    _, problems = await MCPServers(files, definition_requiring(*wanted)).examine()
     [problem] = map(str, problems)
     assert "risk_level: mcp://files/die may destroy something, as its server says; write critical" in problem
 
@@ -75,7 +85,7 @@ async def test_what_a_server_says_of_the_risk_of_a_tool_is_read(tmp_path: Path) 
 def test_a_safe_tool_may_not_be_one_of_which_its_server_says_that_it_destroys() -> None:
     erase = offer("files", "erase", is_destructive=True)
     for risk, is_wrong in (("safe", True), ("standard", False), ("critical", False)):
-        required = requiring({"uri": erase.uri, "hash": erase.hash, "risk_level": risk})
+        required = definition_requiring({"uri": erase.uri, "hash": erase.hash, "risk_level": risk})
         [[one]] = [list(one.values()) for one in parse_requirements(required, ["files"]).values()]
         assert isinstance(one, RequiredTool)
         assert (one.find_fault(erase) is not None) is is_wrong
@@ -153,7 +163,7 @@ def test_a_manifest_that_requires_a_tool_of_no_server_is_a_wrong_one() -> None:
     for uri in ("mcp://files/read", "mcp://web/", "mcp://web"):
         with pytest.raises(ConfigError, match=r"dependencies.tools\[0\].uri: .*there is no such server under options.mcp"):
             LLMAgent(
-                requiring({"uri": uri, "hash": WRONG}),
+                definition_requiring({"uri": uri, "hash": WRONG}),
                 model="small",
                 endpoint={"url": "http://127.0.0.1:9/v1"},
                 mcp={"web": {"url": "http://localhost/"}},
@@ -162,7 +172,7 @@ def test_a_manifest_that_requires_a_tool_of_no_server_is_a_wrong_one() -> None:
 
 def test_the_hashes_are_printed_and_a_check_finds_what_has_changed(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     def write(*requirements: dict[str, Any], before: list[dict[str, Any]] | None = None, **mcp: Any) -> None:
-        Path("manifest.json").write_text(requiring(*requirements).to_json())
+        Path("manifest.json").write_text(definition_requiring(*requirements).to_json())
         thinker = {"jid": "a@localhost", "agent": "spade_coreason.llm:LLMAgent", "manifest": "manifest.json"}
         echo = {"jid": "echo@localhost", "agent": "spade_coreason.agents.echo:EchoAgent"}
         options = {"model": "small", "endpoint": {"url": "http://127.0.0.1:9/v1"}, "mcp": mcp}
@@ -171,7 +181,7 @@ def test_the_hashes_are_printed_and_a_check_finds_what_has_changed(invoke: Invok
         Path("config/platform.yaml").write_text(yaml.safe_dump(settings))
 
     monkeypatch.setenv("LOG", str(Path("log").absolute()))
-    files = old(Path("${LOG}"))
+    files = legacy_server(Path("${LOG}"))
     write(files=files)
     shown = invoke("tools", "a", "--json")
     assert shown.exit_code == 0, shown.output

@@ -20,7 +20,7 @@ from spade_coreason.memory.interaction.format import dump, file_name, parse
 from spade_coreason.memory.interaction.store import AgentInteractionMemory
 
 from ...support.wait import PATIENCE_S
-from ...support.work import calls
+from ...support.work import count_calls
 
 AGENT = "support_agent@example.com"
 
@@ -433,7 +433,7 @@ def test_reading_an_unchanged_file_does_not_read_it_again(tmp_path: Path) -> Non
     memory.add_information("c", "x")
     memory.flush()
     memory.get_information("c")
-    with calls() as made:
+    with count_calls() as made:
         for _ in range(1000):
             memory.get_information("c")
     assert made["stat"] >= 1000  # it looks whether the files have changed

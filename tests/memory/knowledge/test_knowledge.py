@@ -31,7 +31,7 @@ from spade_coreason.storage.repository import AgentRepository
 from ...support.databases import SQLITE
 from ...support.errors import ExpectedErrors
 from ...support.model_server import ModelServer
-from ...support.records import conversation, turn
+from ...support.records import new_conversation, store_turn
 from ...support.servers.postgres import Postgres
 
 AGENT, OTHER = "agent@localhost", "other@localhost"
@@ -438,9 +438,9 @@ async def test_knowledge_is_in_a_backup_and_found_in_either_database(
 
 async def test_a_turn_that_retention_deletes_is_not_known_any_more(open_knowledge: Open, database: Database) -> None:
     store, knowledge = AgentRepository(database, AGENT), open_knowledge()
-    row = conversation(store)
+    row = new_conversation(store)
     for number in range(1, 4):
-        row = await turn(store, row)
+        row = await store_turn(store, row)
         await knowledge.add_turns("t", [(number, Interaction(input={"query": f"question {number}"}))])
     assert await store.retention.delete_oldest(row.id, None, 2, 100) == 2
     assert [document.name for document in await knowledge.list(conversation="t")] == ["turn 3"]

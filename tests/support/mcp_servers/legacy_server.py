@@ -1,8 +1,15 @@
-"""An MCP server without the SDK, of the protocol before 2026, that can do wrong what the SDK cannot: `python legacy_server.py LOG [HOW]`.
+"""An MCP server without the SDK, of the protocol before 2026, with faults that the SDK cannot have.
 
-LOG gets a line for what happens in it. HOW: `deaf` answers nothing, `stubborn` ends for no reason but SIGKILL, `chatty` writes
-what is no message, `broken` says why and ends, `rich` has 120 tools, `wordy` describes what its first takes at great length,
-`halves` ends its texts in the middle of a character, `odd` has a number for the name of a tool.
+Usage: `python legacy_server.py LOG [FAULT ...]`. LOG receives a line for each event. The faults:
+
+deaf      It answers nothing.
+stubborn  It ends only by SIGKILL.
+chatty    It writes lines that are not messages.
+broken    It prints a reason and ends.
+rich      It has 120 tools.
+wordy     It describes the input of its first tool at great length.
+halves    It ends its texts in the middle of a character.
+odd       It has a number for the name of a tool.
 """
 
 from __future__ import annotations
@@ -16,8 +23,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-LOG, HOW = Path(sys.argv[1]), sys.argv[2:]
-NAMES = [f"tool{number}" for number in range(120)] if "rich" in HOW else ["say", "slow", "hang", "die", "grow", "long"]
+LOG, FAULTS = Path(sys.argv[1]), sys.argv[2:]
+NAMES = [f"tool{number}" for number in range(120)] if "rich" in FAULTS else ["say", "slow", "hang", "die", "grow", "long"]
 TOOLS: list[dict[str, Any]] = [
     {"name": name, "description": f"It is called {name}.", "inputSchema": {"type": "object"}} for name in NAMES
 ]
@@ -33,7 +40,7 @@ def send(**message: Any) -> None:
 
 
 def page(cursor: str | None) -> dict[str, Any]:
-    """Two tools a page."""
+    """Return a page of two tools."""
     start = int(cursor or 0)
     more = {"nextCursor": str(start + 2)} if start + 2 < len(TOOLS) else {}
     return {"tools": TOOLS[start : start + 2], **more}
@@ -72,7 +79,7 @@ def answer(message: dict[str, Any]) -> None:
             text = call(params["name"], params.get("arguments", {}))
             if text is None:
                 return
-            result = {"content": [{"type": "text", "text": f"{text}\ud83d" if "halves" in HOW else text}]}
+            result = {"content": [{"type": "text", "text": f"{text}\ud83d" if "halves" in FAULTS else text}]}
         case "notifications/cancelled":
             return note("cancelled")
         case _ if "id" not in message:
@@ -82,21 +89,21 @@ def answer(message: dict[str, Any]) -> None:
     send(id=message["id"], result=result)
 
 
-if "wordy" in HOW:
+if "wordy" in FAULTS:
     TOOLS[0]["inputSchema"] = {"type": "object", "description": "anything at all " * 10_000}
-if "odd" in HOW:
+if "odd" in FAULTS:
     TOOLS[0]["name"] = 7
 note(f"began {os.getpid()}")
-if "broken" in HOW:
+if "broken" in FAULTS:
     sys.exit("the disk is gone")
-if "stubborn" in HOW:
+if "stubborn" in FAULTS:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    subprocess.Popen(["sleep", "600"])  # which ignores it, too
+    subprocess.Popen(["sleep", "600"])  # it ignores the signal, too
 for line in sys.stdin:
-    if "chatty" in HOW:
+    if "chatty" in FAULTS:
         print("Welcome!", flush=True)
-    if "deaf" not in HOW:
+    if "deaf" not in FAULTS:
         answer(json.loads(line))
-while "stubborn" in HOW:
+while "stubborn" in FAULTS:
     time.sleep(60)
 note("ended")

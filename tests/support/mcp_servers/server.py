@@ -1,6 +1,6 @@
 """An MCP server with the SDK: `python server.py LOG` by stdio, `python server.py LOG PORT` by streamable HTTP.
 
-LOG gets a line for what happens in it.
+LOG receives a line for each event.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def die() -> None:
 
 @server.tool()
 def surroundings() -> list[str]:
-    """What it got."""
+    """The environment of the server."""
     return sorted(os.environ)
 
 

@@ -1,4 +1,4 @@
-"""MCP servers of the tests: how they are configured, and what happened in them."""
+"""MCP servers of the tests: their configuration, their logs, and the tools that an agent sees."""
 
 from __future__ import annotations
 
@@ -12,52 +12,52 @@ from spade_coreason import AgentDefinition, AgentTester
 from spade_coreason.llm.agent import LLMAgent
 from spade_coreason.llm.mcp.offers import Offer
 
-from ..chat_completions import Asked
+from ..chat_completions import RequestBody
 from ..wait import PATIENCE_S
 
 HERE = Path(__file__).parent
 
 
-def sdk(log: Path, **further: Any) -> dict[str, Any]:
-    """One made with the SDK, as a program."""
+def sdk_server(log: Path, **further: Any) -> dict[str, Any]:
+    """Configure a server made with the SDK, as a program."""
     return {"command": [sys.executable, str(HERE / "server.py"), str(log)], "timeout_s": 30, **further}
 
 
-def old(log: Path, *how: str, **further: Any) -> dict[str, Any]:
-    """One of the protocol before 2026, as a program."""
-    return {"command": [sys.executable, str(HERE / "legacy_server.py"), str(log), *how], "timeout_s": 20, **further}
+def legacy_server(log: Path, *faults: str, **further: Any) -> dict[str, Any]:
+    """Configure a server of the protocol before 2026, as a program with these faults."""
+    return {"command": [sys.executable, str(HERE / "legacy_server.py"), str(log), *faults], "timeout_s": 20, **further}
 
 
-async def answering(port: int) -> None:
-    """Waits for a server to listen."""
+async def wait_until_listening(port: int) -> None:
+    """Wait for a server to listen."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 _, writer = await asyncio.open_connection("127.0.0.1", port)
             except ConnectionRefusedError:
-                await asyncio.sleep(0.05)  # it tells nobody
+                await asyncio.sleep(0.05)  # there is no event for it
                 continue
             writer.close()
             return
 
 
-def happened(log: Path) -> list[str]:
-    """The lines of its log; what they say of processes is in `began`."""
+def log_lines(log: Path) -> list[str]:
+    """Return the lines of its log without process ids; these are in `process_ids`."""
     return [line.split()[0] if line.startswith("began") else line for line in _lines(log)]
 
 
-def began(log: Path) -> list[int]:
-    """The ids of its processes."""
+def process_ids(log: Path) -> list[int]:
+    """Return the ids of its processes."""
     return [int(line.split()[1]) for line in _lines(log) if line.startswith("began")]
 
 
-def tools(asked: Asked) -> list[str]:
-    """The names of the tools of MCP servers that a model is shown."""
-    return [name for one in asked.get("tools", ()) if "__" in (name := one["function"]["name"])]
+def mcp_tool_names(asked: RequestBody) -> list[str]:
+    """Return the names of the MCP tools in a request to a model."""
+    return [name for tool in asked.get("tools", ()) if "__" in (name := tool["function"]["name"])]
 
 
-def results(asked: Asked) -> list[str]:
-    """What the tools called last have answered."""
+def last_tool_results(asked: RequestBody) -> list[str]:
+    """Return the results of the last tool calls in a request to a model."""
     found: list[str] = []
     for message in asked["messages"]:
         found = [*found, message["content"]] if message["role"] == "tool" else [] if message.get("tool_calls") else found
@@ -68,21 +68,21 @@ def offer(server: str, tool: str, **further: Any) -> Offer:
     return Offer(server, tool, f"It is called {tool}.", {"type": "object"}, **further)
 
 
-def requiring(*requirements: dict[str, Any]) -> AgentDefinition:
-    """A manifest with these ToolRequirements."""
+def definition_requiring(*requirements: dict[str, Any]) -> AgentDefinition:
+    """Define an agent with these ToolRequirements."""
     plain = AgentDefinition.simple("helper").model_dump(by_alias=True)
     plain["dependencies"] = {"tools": list(requirements)}
     return AgentDefinition.model_validate(plain)
 
 
-def offered(t: AgentTester) -> list[str]:
-    """What the agent would show a model now; it hears of changes in its own time."""
+def offered_tool_names(t: AgentTester) -> list[str]:
+    """Return the MCP tools that the agent offers a model now; changes arrive with a delay."""
     assert isinstance(t.agent, LLMAgent)
     return [tool.name for tool in t.agent.mcp_servers.tools()]
 
 
-def away(t: AgentTester) -> list[str]:
-    """The servers that the agent cannot ask now."""
+def disconnected_servers(t: AgentTester) -> list[str]:
+    """Return the servers to which the agent has no connection now."""
     assert isinstance(t.agent, LLMAgent)
     return t.agent.mcp_servers.disconnected_names
 

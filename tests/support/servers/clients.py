@@ -1,4 +1,4 @@
-"""A stock XMPP client, slixmpp as it comes: none of the package's code is in it."""
+"""A stock XMPP client: plain slixmpp, without any code of the package."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ logging.getLogger("slixmpp").setLevel(logging.CRITICAL)  # connections are cut o
 
 
 class Server(Protocol):
-    """What a client has to know of a server: XmppServer has it, and the package's local servers."""
+    """The address and CA file that a client needs; XmppServer and the package's local servers have them."""
 
     @property
     def host(self) -> str: ...
@@ -39,13 +39,13 @@ class Server(Protocol):
 class StockClient:
     """A person's client: `async with StockClient(jid, password, server) as alice: alice.send("hi", "echo@localhost")`.
 
-    Verifies the server's certificate where the server names a `ca_file`. Every message stanza goes into `messages`, whatever
-    its type and with or without a body; presences go into `presences`. `xmpp` is the slixmpp client.
+    It verifies the server's certificate if the server has a `ca_file`. Every message stanza goes into `messages`, of any type,
+    with or without a body; presences go into `presences`. `xmpp` is the slixmpp client.
 
-    plugins   slixmpp's names, such as "xep_0308"
-    smacks    stream management (XEP-0198), without reconnecting
-    resource  asked for; else the server's choice
-    priority  of the initial presence; None sends none (no messages to the bare JID then)
+    plugins   Names of slixmpp plugins, such as "xep_0308".
+    smacks    Stream management (XEP-0198), without reconnecting.
+    resource  The requested resource; else the server's choice.
+    priority  The priority of the initial presence. None sends no presence, so no messages to the bare JID arrive.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class StockClient:
         await self.close()
 
     async def connect(self) -> None:
-        """Logs in; raises PermissionError where the account is refused, ConnectionError where nothing else helped."""
+        """Log in. Raise PermissionError if the account is refused, ConnectionError after the last attempt."""
         for _ in range(ATTEMPTS):  # a connection to the embedded server can hang; the others need one attempt
             self.xmpp = self._client()
             outcome: asyncio.Queue[bool] = asyncio.Queue()
@@ -106,14 +106,14 @@ class StockClient:
         raise ConnectionError(f"{self.jid} cannot connect to {self._server.host}:{self._server.port}")
 
     async def close(self) -> None:
-        """A polite end: unavailable presence and the end of the stream."""
+        """Send unavailable presence and close the stream."""
         if self.xmpp is not None and self.xmpp.transport is not None:
             self.xmpp.send_presence(ptype="unavailable")
             await asyncio.wait_for(self.xmpp.disconnect(wait=1.0), PATIENCE_S)
         await self._drop()
 
     def cut(self) -> None:
-        """The connection ends without a word, as in a tunnel."""
+        """Cut the connection without closing the stream, as a train tunnel does."""
         self.xmpp.abort()
 
     def send(
@@ -126,7 +126,7 @@ class StockClient:
         type: str = "chat",
         extra_xml: str = "",
     ) -> str:
-        """Sends a message and returns its id. Without a body (None) there is no element for it; `id=""` sends none.
+        """Send a message and return its id. Without a body (None) there is no `<body/>`; `id=""` sends no id.
 
         `extra_xml` are further children of the message, as text, each with its namespace.
         """
@@ -138,15 +138,15 @@ class StockClient:
         return ident
 
     def send_xml(self, stanza: str) -> None:
-        """Sends any stanza; it needs its namespace, `jabber:client`. Counted by stream management like any other."""
+        """Send any stanza, with its namespace `jabber:client`. Stream management counts it like any other."""
         self.xmpp.send(slixmpp.xmlstream.StanzaBase(self.xmpp, ET.fromstring(stanza)), use_filters=False)
 
     async def message(self, timeout_s: float = PATIENCE_S) -> Any:
-        """The next message stanza of any kind, as slixmpp has it (`["body"]`, `["thread"]`, `["from"]`, `.xml`)."""
+        """Return the next message stanza of any kind, as slixmpp's object (`["body"]`, `["thread"]`, `["from"]`, `.xml`)."""
         return await asyncio.wait_for(self.messages.get(), timeout_s)
 
     async def answer(self, timeout_s: float = PATIENCE_S) -> Any:
-        """The next message that says something: it has a body, or is an error. Others (typing, receipts) are passed over."""
+        """Return the next message with a body, or of type error. Others (typing, receipts) are skipped."""
         async with asyncio.timeout(timeout_s):
             while True:
                 message = await self.messages.get()
@@ -154,13 +154,13 @@ class StockClient:
                     return message
 
     async def ask(self, body: str, to: str, *, timeout_s: float = PATIENCE_S, thread: str | None = None) -> str:
-        """Sends and returns the text of the next answer."""
+        """Send a message and return the text of the next answer."""
         self.send(body, to, thread=thread)
         return str((await self.answer(timeout_s))["body"])
 
     def _client(self) -> Any:
         xmpp = slixmpp.ClientXMPP(*self._login)
-        xmpp.enable_direct_tls = False  # else the first attempt is one that a STARTTLS port cannot answer
+        xmpp.enable_direct_tls = False  # else the first attempt uses direct TLS, which a STARTTLS port cannot answer
         xmpp.ssl_context = _tls(self._server.ca_file)
         for plugin in self._plugins:
             xmpp.register_plugin(plugin)
@@ -186,7 +186,7 @@ def _put(queue: asyncio.Queue[bool], value: bool, _event: object) -> None:
 
 @cache
 def _tls(ca_file: Path | None) -> ssl.SSLContext:
-    """One context for all clients of a server: a third of the memory of one each."""
+    """Return one context for all clients of a server, which needs a third of the memory of one context each."""
     if ca_file is not None:
         return ssl.create_default_context(cafile=ca_file)
     context = ssl.create_default_context()

@@ -21,8 +21,8 @@ _GROUP = 50
 
 
 @dataclass(frozen=True)
-class Entrance:
-    """Where a server takes the crowd in."""
+class ComponentEndpoint:
+    """The port, secret and host by which a crowd connects to a server."""
 
     port: int = field(default_factory=lambda: find_free_ports(1)[0])
     secret: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -30,12 +30,12 @@ class Entrance:
 
 
 class Crowd:
-    """`async with Crowd(entrance) as crowd: await crowd.join(room, 1000)`.
+    """Many occupants of a room: `async with Crowd(endpoint) as crowd: await crowd.join(room, 1000)`.
 
-    What comes in is counted, and not parsed: a thousand people hear of each other a million times.
+    Received stanzas are counted, not parsed: a thousand occupants receive a million presences of each other.
     """
 
-    def __init__(self, entrance: Entrance) -> None:
+    def __init__(self, entrance: ComponentEndpoint) -> None:
         self._entrance = entrance
         self._joined = 0
         self._came = asyncio.Condition()
@@ -64,11 +64,14 @@ class Crowd:
         return f"person{number}@{self._entrance.host}/room"
 
     async def join(self, room: str, count: int, timeout_s: float = PATIENCE_S) -> None:
-        """Returns when all of them are in. They come in groups: ejabberd does not get through a thousand wishes at once."""
-        wish = f"<x xmlns='{MUC}'><history maxstanzas='0'/></x>"
+        """Join a room with `count` occupants and return when all are in.
+
+        They join in groups, because ejabberd cannot handle a thousand requests at once.
+        """
+        join_element = f"<x xmlns='{MUC}'><history maxstanzas='0'/></x>"
         async with asyncio.timeout(timeout_s):
             for number in range(count):
-                self._presence(room, number, wish)
+                self._presence(room, number, join_element)
                 if (number + 1) % _GROUP == 0 or number + 1 == count:
                     async with self._came:
                         await self._came.wait_for(lambda so_many=number + 1: self._joined >= so_many)  # type: ignore[misc]  # mypy knows no type of a lambda with a default
@@ -96,7 +99,7 @@ class Crowd:
         while data := await self._reader.read(1 << 20):
             data = rest + data
             found = [match.end() for match in _SELF.finditer(data)]
-            # What may be the beginning of one more is kept for the next time.
+            # A tail that may be the start of another match is kept for the next read.
             rest = data[max([len(data) - _LONGEST_STATUS, *found]) :]
             if found:
                 async with self._came:

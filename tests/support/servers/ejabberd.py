@@ -9,7 +9,7 @@ from pathlib import Path
 from spade_coreason.xmpp.servers.certificate import ensure_certificate
 from spade_coreason.xmpp.servers.process import find_free_ports
 
-from .crowd import Entrance
+from .crowd import ComponentEndpoint
 from .server import DOMAIN, OTHER_DOMAIN, XmppServer
 
 DEBIAN_STANZA_BYTES = 262_144
@@ -72,13 +72,15 @@ def ejabberd(
     hibernation_s: int = 300,
     uploads: int | None = None,
     offline: bool = True,
-    crowd: Entrance | None = None,
+    crowd: ComponentEndpoint | None = None,
     registers: bool = True,
 ) -> XmppServer:
-    """A server in `directory`, not started yet: `with ejabberd(tmp_path) as server: …`.
+    """Prepare a server in `directory` without starting it: `with ejabberd(tmp_path) as server: …`.
 
-    `uploads` are the bytes that an uploaded file may have (XEP-0363). Without `offline` no mail waits for who is away. A
-    `crowd` may connect. It `registers` accounts in-band (XEP-0077), or does not.
+    uploads    The largest size of an uploaded file, in bytes (XEP-0363).
+    offline    Store messages for accounts that are offline.
+    crowd      A crowd that may connect.
+    registers  Accept in-band registration (XEP-0077).
     """
     domains = [prefix + domain for domain in (DOMAIN, OTHER_DOMAIN) for prefix in ("", "muc.", "pubsub.", "upload.")]
     certificate = ensure_certificate(directory / "certs", domains)
@@ -113,7 +115,7 @@ def ejabberd(
             modules="\n".join(modules),
         )
     )
-    # `+K true` is epoll; without `-sname` there is no distribution, hence no epmd and no port of its own.
+    # `+K true` is epoll. Without `-sname` there is no distribution, hence no epmd and no port for it.
     command = ("erl", "-noinput", "+K", "true", "+P", "250000", "-mnesia", "dir", f'"{database}"', "-s", "ejabberd")
     return XmppServer(
         kind="ejabberd",

@@ -15,7 +15,7 @@ PROGRAM = Path(spade_coreason.xmpp.servers.__file__).with_name("embedded_main.py
 
 
 def embedded(directory: Path) -> XmppServer:
-    """A server in `directory`, not started yet: `with embedded(tmp_path) as server: …`."""
+    """Prepare a server in `directory` without starting it: `with embedded(tmp_path) as server: …`."""
     certs = directory / "certs"
     certificate = ensure_certificate(certs, (DOMAIN,))
     [port] = find_free_ports(1)

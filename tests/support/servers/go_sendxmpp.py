@@ -14,7 +14,7 @@ from .server import XmppServer
 
 
 class GoSendxmpp:
-    """One account of it on `server`; `home` holds what it keeps."""
+    """A go-sendxmpp with one account on `server`; it stores its data in `home`."""
 
     def __init__(self, program: str, account: tuple[str, str], server: XmppServer, home: Path) -> None:
         self._jid, self._server = account[0], server
@@ -22,22 +22,22 @@ class GoSendxmpp:
         self._environment = {**os.environ, "SSL_CERT_FILE": str(server.ca_file), "HOME": str(home)}
 
     async def send(self, *arguments: str, text: str = "") -> None:
-        """Runs it to its end, with `text` as its input."""
+        """Run it to its end, with `text` as its input."""
         process = await self._start(*arguments)
         await asyncio.wait_for(process.communicate(text.encode()), PATIENCE_S)
         assert process.returncode == 0, arguments
 
     @asynccontextmanager
-    async def listening(self, *arguments: str) -> AsyncIterator[Listener]:
-        """It prints what comes in, meanwhile: of everybody, or with arguments what those say."""
+    async def listen(self, *arguments: str) -> AsyncIterator[Listener]:
+        """Run it during the block as a printer of received messages; with arguments, only of these senders."""
         process = await self._start("-l", *arguments)
         assert process.stdout is not None
         listener = Listener(process.stdout)
         try:
             if not arguments:
                 async with StockClient(*await self._server.account(), self._server) as other:
-                    other.send("are you there?", self._jid)  # kept by the server until it is
-                    await listener.hears("are you there?")
+                    other.send("are you there?", self._jid)  # the server stores this until it is online
+                    await listener.wait_for_line("are you there?")
             yield listener
         finally:
             process.terminate()
@@ -49,13 +49,13 @@ class GoSendxmpp:
 
 
 class Listener:
-    """The lines that it prints: a time, who, and what."""
+    """The lines that it prints: time, sender and text."""
 
     def __init__(self, lines: asyncio.StreamReader) -> None:
         self._lines = lines
 
-    async def hears(self, end: str) -> str:
-        """The next line that ends so."""
+    async def wait_for_line(self, end: str) -> str:
+        """Return the next line with this end."""
         async with asyncio.timeout(PATIENCE_S):
             while not (line := (await self._lines.readline()).decode()).endswith(f"{end}\n"):
                 assert line, "it has ended"

@@ -19,12 +19,12 @@ from urllib.parse import quote
 from ..databases import execute
 
 USER = "platform"
-PASSWORD = "s%3Acr@t"  # what stands in a URL has to be escaped
+PASSWORD = "s%3Acr@t"  # must be escaped in a URL
 _numbers = itertools.count(1)
 
 
 def installed() -> bool:
-    """Whether PostgreSQL's programs are there, and the driver."""
+    """Return True if PostgreSQL's programs and the driver are installed."""
     from importlib.util import find_spec
 
     return _programs() is not None and find_spec("asyncpg") is not None
@@ -41,15 +41,15 @@ class Postgres:
     _process: subprocess.Popen[bytes] | None = field(default=None)
 
     def url(self) -> str:
-        """The address of a new schema, and of the user who owns it."""
+        """Create a schema with a user who owns it; return their URL."""
         user = f"test_{next(_numbers)}"
-        # Who runs the tests comes in by the socket, which nobody else can reach; on the port everybody needs a password.
+        # The user who runs the tests connects by the socket, which no other user can reach; the port requires a password.
         owner = f"postgresql+asyncpg://{USER}@/postgres?host={self.directory}&port={self.port}"
         execute(owner, f"CREATE ROLE {user} LOGIN PASSWORD '{PASSWORD}'; CREATE SCHEMA AUTHORIZATION {user}")
         return f"postgresql+asyncpg://{user}:{quote(PASSWORD, safe='')}@127.0.0.1:{self.port}/postgres"
 
     def start(self) -> None:
-        """Until it answers."""
+        """Start the cluster; return when it answers."""
         fsync = "on" if self.durable else "off"
         settings = [
             f"unix_socket_directories={self.directory}",
@@ -76,17 +76,17 @@ class Postgres:
         raise AssertionError("PostgreSQL does not answer")
 
     def stop(self) -> None:
-        """As an operator does who does not want to wait for clients."""
+        """Stop the cluster without waiting for clients (fast shutdown)."""
         self._end("INT")
 
     def kill(self) -> None:
-        """As a crash does: at once, without a checkpoint."""
+        """Stop the cluster at once, without a checkpoint, as a crash does."""
         self._end("QUIT")
 
     def _end(self, signal: str) -> None:
         if self._process is None:
             return
-        # The postmaster itself, whatever stands before it.
+        # The postmaster itself, not a program that started it.
         pid = (self.directory / "data" / "postmaster.pid").read_text().splitlines()[0]
         subprocess.run([*_unprivileged(), "kill", f"-{signal}", pid], check=True)
         self._process.wait(20)
@@ -95,10 +95,10 @@ class Postgres:
 
 @contextmanager
 def postgres(durable: bool = False) -> Iterator[Postgres]:
-    """A cluster of its own, started; gone afterwards."""
+    """Start a private cluster and delete it afterwards."""
     programs = _programs()
     assert programs is not None
-    # Not pytest's directory: whoever PostgreSQL runs as, if we are root, may not look in there; a socket's path is short.
+    # Not pytest's directory: if we are root, the user of PostgreSQL may not read it. The path of a socket must be short, too.
     with tempfile.TemporaryDirectory(prefix="pg-") as name:
         directory = Path(name)
         if os.geteuid() == 0:
@@ -131,7 +131,7 @@ def _free_port() -> int:
 
 
 def _programs() -> Path | None:
-    """Debian keeps them out of PATH; the newest version counts."""
+    """Find the directory of PostgreSQL's programs, the newest version first: Debian keeps them out of PATH."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
     if found:
         return found[-1].parent
@@ -147,7 +147,7 @@ def _user() -> str:
 
 
 def _unprivileged() -> list[str]:
-    """PostgreSQL refuses to run as root."""
+    """Return the prefix of a command that drops root, because PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return []
     return ["setpriv", f"--reuid={_user()}", f"--regid={pwd.getpwnam(_user()).pw_gid}", "--clear-groups", "--"]

@@ -1,4 +1,4 @@
-"""What the kernel says of a process group: who is in it, when one ends, and what it listens on. Linux only."""
+"""Process groups as the kernel reports them: members, ends and listening sockets. Linux only."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from pathlib import Path
 
 LISTENING = "0A"
 UNCONNECTED = "07"
-"""The state of a UDP socket that takes datagrams from anyone."""
+"""The state of a UDP socket that accepts datagrams from any address."""
 
 
-async def ended(pid: int, timeout_s: float) -> bool:
-    """Whether the process ends in time; it need not be a child of ours."""
+async def wait_until_ended(pid: int, timeout_s: float) -> bool:
+    """Return True if the process ends in time; it need not be a child of ours."""
     return await asyncio.to_thread(_ended, pid, timeout_s)
 
 
-def group(leader: int) -> list[int]:
-    """The living processes of the group, zombies not counted."""
+def group_members(leader: int) -> list[int]:
+    """List the living processes of the group, without zombies."""
     members = []
     for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it ended while we looked
+        with suppress(OSError):  # the process has just ended
             fields = path.read_text().rpartition(")")[2].split()
             if int(fields[2]) == leader and fields[0] != "Z":
                 members.append(int(path.parent.name))
     return members
 
 
-def listens_on(leader: int) -> set[tuple[str, int]]:
-    """Address and port of every socket, TCP or UDP, by which anyone could reach the group."""
-    inodes = {inode for pid in group(leader) for inode in _sockets(pid)}
+def listening_addresses(leader: int) -> set[tuple[str, int]]:
+    """Return address and port of every TCP or UDP socket that could reach the group."""
+    inodes = {inode for pid in group_members(leader) for inode in _sockets(pid)}
     found = set()
     for protocol, open_state in (("tcp", LISTENING), ("tcp6", LISTENING), ("udp", UNCONNECTED), ("udp6", UNCONNECTED)):
         for line in Path(f"/proc/net/{protocol}").read_text().splitlines()[1:]:
@@ -64,6 +64,6 @@ def _sockets(pid: int) -> Iterator[str]:
 
 
 def _address(text: str) -> str:
-    """The kernel writes addresses as 32-bit words in the machine's byte order."""
+    """Decode an address, which the kernel writes as 32-bit words in the machine's byte order."""
     words = [bytes.fromhex(text[at : at + 8])[::-1] for at in range(0, len(text), 8)]
     return str(ipaddress.ip_address(b"".join(words)))

@@ -1,4 +1,4 @@
-"""The client profanity in a terminal of its own (tmux), as a person uses it: keys in, a screen out."""
+"""The client profanity in a terminal of its own (tmux), used as a person does: by keys and screen."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def installed() -> bool:
 class Profanity:
     """`async with Profanity(account, server, tmp_path) as screen: await screen.type("/msg echo@localhost hi")`.
 
-    It is logged in, and has verified the server's certificate. Nothing of the user's own profanity or tmux is touched.
+    It is logged in and has verified the server's certificate. The user's own profanity and tmux are not touched.
     """
 
     def __init__(self, account: tuple[str, str], server: XmppServer, directory: Path) -> None:
@@ -60,16 +60,16 @@ class Profanity:
         await self._run("kill-server")
 
     async def type(self, line: str) -> None:
-        """A line, and Enter."""
+        """Type a line and press Enter."""
         await self._run("send-keys", "-l", "--", line)  # a password may begin with a dash
         await self._run("send-keys", "Enter")
 
     async def screen(self) -> str:
-        """What is seen now: lines without blanks at their ends."""
+        """Return the current screen: lines without trailing blanks."""
         return await self._run("capture-pane", "-p")
 
     async def shows(self, *texts: str, timeout_s: float = PATIENCE_S) -> str:
-        """Waits for a screen on which all of these stand, one behind the other, and returns it."""
+        """Wait for a screen with all of these texts in this order, and return it."""
         seen = ""
         try:
             async with asyncio.timeout(timeout_s):
@@ -92,10 +92,10 @@ class Profanity:
         process = await asyncio.create_subprocess_exec(
             *self._tmux, *arguments, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
-        said, errors = await asyncio.wait_for(process.communicate(), PATIENCE_S)
+        output, errors = await asyncio.wait_for(process.communicate(), PATIENCE_S)
         if process.returncode:
             raise RuntimeError(f"tmux {arguments[0]}: {errors.decode().strip()}")
-        return said.decode()
+        return output.decode()
 
 
 def _in_order(screen: str, texts: tuple[str, ...]) -> bool:

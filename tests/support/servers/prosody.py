@@ -1,4 +1,4 @@
-"""A Prosody for tests, with the limits that it has by default, registration open, and no archive unless asked for."""
+"""A Prosody for tests, with its default limits, open registration, and an archive on request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from spade_coreason.xmpp.servers.certificate import ensure_certificate
 from spade_coreason.xmpp.servers.process import find_free_ports
 
-from .crowd import Entrance
+from .crowd import ComponentEndpoint
 from .server import DOMAIN, OTHER_DOMAIN, XmppServer
 
 CONFIGURATION = """\
@@ -82,17 +82,21 @@ def prosody(
     unasked: int | None = None,
     uploads: int | None = None,
     offline: bool = True,
-    crowd: Entrance | None = None,
+    crowd: ComponentEndpoint | None = None,
     registers: bool = True,
     other: str = OTHER_DOMAIN,
 ) -> XmppServer:
-    """A server in `directory`, not started yet: `with prosody(tmp_path) as server: …`.
+    """Prepare a server in `directory` without starting it: `with prosody(tmp_path) as server: …`. None is Prosody's default.
 
-    `stanza_bytes` raises the limit of 256 KiB a stanza; `hibernation_s` (600) and `queue` (500 stanzas) are what Prosody
-    keeps of a session for its resumption (XEP-0198), and so many stanzas (0) may be `unasked` before it asks whether they
-    have arrived; None is Prosody's own default. `uploads` are the bytes that an uploaded file may have (XEP-0363); ten such
-    are what one account may upload a day. Without `offline` no mail waits for who is away. A `crowd` may connect. It
-    `registers` accounts in-band (XEP-0077), or does not. It serves an `other` domain too.
+    stanza_bytes   The largest stanza (256 KiB).
+    hibernation_s  The time in which a session can be resumed (600; XEP-0198).
+    queue          The number of stanzas stored for its resumption (500).
+    unasked        The number of stanzas sent before an acknowledgement is requested (0).
+    uploads        The largest size of an uploaded file, in bytes (XEP-0363). An account may upload ten of them a day.
+    offline        Store messages for accounts that are offline.
+    crowd          A crowd that may connect.
+    registers      Accept in-band registration (XEP-0077).
+    other          A second domain that it serves.
     """
     certificate = ensure_certificate(directory / "certs", (DOMAIN, other, f"muc.{DOMAIN}"))
     (directory / "data").mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The rule for tests whose programs are missing: skipped with the one line that helps, and failed where all has to run."""
+"""The rule for tests whose programs are missing: skip them with a remedy, or fail them in CI."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REMEDY = "`make servers` enables this test"
 
 
 def require(name: str, is_there: bool) -> None:
-    """Skips the test where a program is missing. In CI, or with SPADE_COREASON_REQUIRE_SERVERS=1, it fails instead."""
+    """Skip the test if a program is missing. In CI, or with SPADE_COREASON_REQUIRE_SERVERS=1, fail it instead."""
     if is_there:
         return
     reason = f"{name} is not installed; {REMEDY}"
@@ -22,7 +22,7 @@ def require(name: str, is_there: bool) -> None:
 
 
 def missing_programs(skipped: Iterable[pytest.TestReport]) -> list[str]:
-    """One line for each program that was missing, with the number of tests that were skipped for it."""
+    """Return a line for each missing program, with the number of tests skipped for it."""
     reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped if isinstance(report.longrepr, tuple))
     return [
         f"{count} skipped: {reason.replace(REMEDY, '`make servers` enables them')}"

@@ -1,4 +1,4 @@
-"""A private XMPP server for tests: started, waited for, stopped, killed, started again; with accounts in no time."""
+"""A private XMPP server for tests, which can be started, stopped and killed, and creates accounts quickly."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _numbers = itertools.count(1)
 
 @dataclass(slots=True)
 class XmppServer:
-    """One server process. Everything but `pid` stays the same over restarts, accounts too (not on the embedded server).
+    """One server process. Restarts change only `pid`; accounts stay too, except on the embedded server.
 
-    `start`, `stop` and `kill` block (well under two seconds): beside clients in the same event loop, call them by
+    `start`, `stop` and `kill` block for less than two seconds. With clients in the same event loop, call them in
     `asyncio.to_thread`.
     """
 
@@ -53,7 +53,7 @@ class XmppServer:
     command: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
     http_port: int | None = None
-    """Prosody: `/xmpp-websocket`, ejabberd: `/ws`."""
+    """The HTTP port. WebSocket paths: `/xmpp-websocket` on Prosody, `/ws` on ejabberd."""
     host: str = LOOPBACK
     domain: str = DOMAIN
     pid: int = 0
@@ -65,7 +65,7 @@ class XmppServer:
 
     @property
     def verify(self) -> bool:
-        """Whether a client of ours verifies the certificate there, as the package does."""
+        """True if the package verifies the certificate of this server."""
         return self.kind != "embedded"
 
     @property
@@ -80,7 +80,7 @@ class XmppServer:
         self.stop()
 
     def start(self, timeout_s: float = PATIENCE_S) -> None:
-        """Starts the process and returns when it serves: it answers with the certificate that was made for it."""
+        """Start the process; return when it answers with the certificate that was made for it."""
         assert self._process is None, "it is running"
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", lifeline.__file__, str(self.log), *self.command],
@@ -93,13 +93,13 @@ class XmppServer:
         assert self._process.stdout is not None
         self.pid = int(self._process.stdout.readline() or 0)
         try:
-            _blocking(self._wait(time.monotonic() + timeout_s))
+            _run_blocking(self._wait(time.monotonic() + timeout_s))
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
-        """SIGTERM, and SIGKILL after three seconds; does nothing when it is not running."""
+        """Send SIGTERM, and SIGKILL after three seconds. Do nothing if it is not running."""
         if (process := self._process) is not None:
             assert process.stdin is not None
             assert process.stdout is not None
@@ -109,13 +109,13 @@ class XmppServer:
             self._process = None
 
     def kill(self) -> None:
-        """`kill -9`, as a crash of the server looks to its clients. ejabberd forgets the accounts of its last two seconds."""
+        """Send SIGKILL, as a crash looks to clients. ejabberd loses the accounts of its last two seconds."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self.stop()
 
     async def account(self, name: str | None = None, *, domain: str | None = None) -> tuple[str, str]:
-        """A fresh account: (bare JID, password). Without a name, one that no other test has."""
+        """Create an account and return its bare JID and password. Without a name, it is one that no other test has."""
         user = name or f"user{next(_numbers)}-{secrets.token_hex(3)}"
         password = secrets.token_urlsafe(9)
         domain = domain or self.domain
@@ -133,7 +133,7 @@ class XmppServer:
         return f"{user}@{domain}", password
 
     def tls_context(self) -> ssl.SSLContext:
-        """Verifies exactly this server."""
+        """Build a TLS context that accepts this server only."""
         return ssl.create_default_context(cafile=self.ca_file)
 
     async def _wait(self, deadline: float) -> None:
@@ -153,14 +153,14 @@ class XmppServer:
                 raise RuntimeError(f"another server answers on port {self.port}: {error}") from error
             except (OSError, StreamError) as error:  # TimeoutError is an OSError
                 problem = error
-            await asyncio.sleep(0.02)  # nothing tells when a port begins to listen
+            await asyncio.sleep(0.02)  # there is no event for a port that starts to listen
         raise TimeoutError(f"{self.kind} does not serve: {problem!r}: {self._tail()}")
 
     def _tail(self) -> str:
         return "\n".join(path.read_text(errors="replace")[-2000:] for path in sorted(self.directory.glob("*.log")))
 
 
-def _blocking(work: Coroutine[object, object, T]) -> T:
-    """Runs it to its end in a loop of its own, also when this thread has one that runs."""
+def _run_blocking(work: Coroutine[object, object, T]) -> T:
+    """Run a coroutine to its end in another thread, because this one may have a running event loop."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, work).result()

@@ -26,7 +26,7 @@ from spade_coreason.xmpp.servers.process import find_free_ports
 from spade_coreason.xmpp.timings import ConnectionTimings
 
 from ...support.clock import LoopClock
-from ...support.hosting import UNLIMITED, By, Echo, Hosted, Tunnel, endpoint_of, hosted
+from ...support.hosting import UNLIMITED, Echo, FunctionAgent, OnlineAgent, Tunnel, endpoint_of, run_agent
 from ...support.servers import ejabberd as ejabberd_server, prosody as prosody_server
 from ...support.servers.clients import StockClient
 from ...support.servers.requirements import require
@@ -243,7 +243,7 @@ async def test_an_agent_is_present_when_it_is_ready_and_not_before(prosody: Xmpp
 
     agents: list[Any] = [Slow(), Echo()]
     async with (
-        hosted(lambda peers: agents.pop(), prosody, tmp_path) as echo,
+        run_agent(lambda peers: agents.pop(), prosody, tmp_path) as echo,
         StockClient(*await prosody.account(), prosody) as alice,
     ):
         # Presence is for those who may see it: the agent lets alice.
@@ -274,7 +274,10 @@ async def _presence(client: StockClient, jid: str, kind: str) -> None:
 
 
 async def test_an_agent_always_binds_the_same_resource(real_server: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Echo(), real_server, tmp_path) as echo, StockClient(*await real_server.account(), real_server) as alice:
+    async with (
+        run_agent(Echo(), real_server, tmp_path) as echo,
+        StockClient(*await real_server.account(), real_server) as alice,
+    ):
         for _ in range(2):
             alice.send("hello", echo.jid)
             assert str((await alice.answer())["from"]) == f"{echo.jid}/agent"
@@ -284,7 +287,7 @@ async def test_an_agent_always_binds_the_same_resource(real_server: XmppServer, 
 async def test_a_cut_connection_comes_back_and_meanwhile_says_so(real_server: XmppServer, tmp_path: Path) -> None:
     async with (
         Tunnel(real_server) as tunnel,
-        hosted(Echo(), real_server, tmp_path, port=tunnel.port) as echo,
+        run_agent(Echo(), real_server, tmp_path, port=tunnel.port) as echo,
         StockClient(*await real_server.account(), real_server) as alice,
     ):
         assert await alice.ask("one", echo.jid) == "one"
@@ -306,13 +309,13 @@ async def test_a_connection_that_carries_nothing_is_given_up_and_made_again(
     timings = ConnectionTimings(keepalive_interval_s=0.3, response_timeout_s=0.3)
     async with (
         Tunnel(real_server) as tunnel,
-        hosted(Echo(), real_server, tmp_path, port=tunnel.port, timings=timings) as echo,
+        run_agent(Echo(), real_server, tmp_path, port=tunnel.port, timings=timings) as echo,
         StockClient(*await real_server.account(), real_server) as alice,
     ):
         assert await alice.ask("one", echo.jid) == "one"
-        tunnel.swallows = direction
+        tunnel.dropped_direction = direction
         await eventually(lambda: not echo.host.is_alive())
-        tunnel.swallows = ""
+        tunnel.dropped_direction = ""
         tunnel.cut()  # an attempt of meanwhile would last as long as an attempt may
         await eventually(echo.host.is_alive)
         assert "the server said nothing for 0.3 s" in caplog.text
@@ -324,12 +327,12 @@ async def test_two_programs_with_one_account_do_not_throw_each_other_out_for_eve
     real_server: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (
-        hosted(Echo(), real_server, tmp_path) as echo,
+        run_agent(Echo(), real_server, tmp_path) as echo,
         StockClient(*await real_server.account(), real_server) as alice,
     ):
         assert await alice.ask("one", echo.jid) == "one"
         url = f"sqlite+aiosqlite:///{tmp_path}/another.db"
-        another = Hosted(echo.account, real_server, url, lambda peers: Echo(prefix="another "), UNLIMITED, None)
+        another = OnlineAgent(echo.account, real_server, url, lambda peers: Echo(prefix="another "), UNLIMITED, None)
         await another.start()
         try:
             await eventually(lambda: not echo.host.is_alive())
@@ -349,7 +352,10 @@ async def test_stopping_within_the_grace_period_lets_answers_leave(our_server: X
         await goes_on.wait()
         await response.markdown("just in time")
 
-    async with hosted(By(assist), our_server, tmp_path) as agent, StockClient(*await our_server.account(), our_server) as alice:
+    async with (
+        run_agent(FunctionAgent(assist), our_server, tmp_path) as agent,
+        StockClient(*await our_server.account(), our_server) as alice,
+    ):
         alice.send("quick", agent.jid)
         await eventually(lambda: agent.runner.turns_in_flight == 1)
         stopping = asyncio.create_task(agent.host.stop(5))
@@ -367,7 +373,7 @@ async def test_what_takes_longer_than_the_grace_period_runs_again_after_the_star
         await response.markdown("at last")
 
     async with (
-        hosted(lambda peers: By(assist), prosody, tmp_path) as agent,
+        run_agent(lambda peers: FunctionAgent(assist), prosody, tmp_path) as agent,
         StockClient(*await prosody.account(), prosody) as alice,
     ):
         alice.send("slow", agent.jid)

@@ -12,13 +12,13 @@ import pytest
 
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 
-from ...support.hosting import By, Echo, Hosted, hosted
+from ...support.hosting import Echo, FunctionAgent, OnlineAgent, run_agent
 from ...support.servers.clients import StockClient
 from ...support.servers.server import XmppServer
 from ...support.wait import eventually
 
 
-def watched(agent: Hosted) -> list[str]:
+def watched(agent: OnlineAgent) -> list[str]:
     """What its connection writes from now on."""
     client, written = agent.host.connection.client, list[str]()
     send_raw = client.send_raw
@@ -47,7 +47,7 @@ async def test_answers_of_one_moment_leave_in_few_writes_and_each_once(
         await response.markdown(request.payload["query"])
 
     async with (
-        hosted(By(assist), real_server, tmp_path) as agent,
+        run_agent(FunctionAgent(assist), real_server, tmp_path) as agent,
         StockClient(*await real_server.account(), real_server) as alice,
     ):
         written = watched(agent)
@@ -68,7 +68,7 @@ async def test_what_the_server_asks_for_is_acknowledged_in_the_write_of_the_answ
     real_server: XmppServer, tmp_path: Path
 ) -> None:
     async with (
-        hosted(Echo(), real_server, tmp_path) as agent,
+        run_agent(Echo(), real_server, tmp_path) as agent,
         StockClient(*await real_server.account(), real_server) as alice,
     ):
         assert await alice.ask("hello", agent.jid) == "hello"

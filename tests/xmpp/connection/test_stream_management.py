@@ -14,7 +14,7 @@ import pytest
 
 from spade_coreason.xmpp.timings import ConnectionTimings
 
-from ...support.hosting import Echo, Hosted, Tunnel, hosted
+from ...support.hosting import Echo, OnlineAgent, Tunnel, run_agent
 from ...support.servers import ejabberd as ejabberd_server, prosody as prosody_server
 from ...support.servers.clients import StockClient
 from ...support.servers.requirements import require
@@ -60,18 +60,18 @@ def each_server(request: pytest.FixtureRequest, pool: Pool) -> XmppServer:
     return pool(request.param)
 
 
-def asked(agent: Hosted) -> list[str]:
+def asked(agent: OnlineAgent) -> list[str]:
     return [request.payload["query"] for request in agent.agent.requests]
 
 
-async def say_three(alice: StockClient, agent: Hosted) -> None:
+async def say_three(alice: StockClient, agent: OnlineAgent) -> None:
     """Without ids, so that nobody could tell when they come again."""
     for number in range(3):
         alice.send(f"{number}", agent.jid, id="")
         await alice.answer()
 
 
-def sent_by(agent: Hosted, element: str) -> list[int]:
+def sent_by(agent: OnlineAgent, element: str) -> list[int]:
     """Each `h` that the agent sends in such elements, from now on."""
     client = agent.host.connection.client
     sent: list[int] = []
@@ -86,14 +86,14 @@ def sent_by(agent: Hosted, element: str) -> list[int]:
 
 
 @contextmanager
-def locked(agent: Hosted) -> Iterator[None]:
+def locked(agent: OnlineAgent) -> Iterator[None]:
     """Nobody can write to the database meanwhile."""
     with closing(sqlite3.connect(agent.url.partition(":///")[2], isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         yield
 
 
-async def held(agent: Hosted) -> int:
+async def held(agent: OnlineAgent) -> int:
     """A message has come in that is not durable yet; its number in the session."""
     sm = agent.host.connection.client.stream_management
     await eventually(lambda: any(not durable.done() for _, durable in sm._pending))
@@ -101,7 +101,7 @@ async def held(agent: Hosted) -> int:
 
 
 async def test_soon_while_the_agent_runs(seldom: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Echo(), seldom, tmp_path) as agent, StockClient(*await seldom.account(), seldom) as alice:
+    async with run_agent(Echo(), seldom, tmp_path) as agent, StockClient(*await seldom.account(), seldom) as alice:
         connection = agent.host.connection
         sent = sent_by(agent, "a")
         await say_three(alice, agent)
@@ -115,13 +115,13 @@ async def test_soon_while_the_agent_runs(seldom: XmppServer, tmp_path: Path) -> 
 
 
 async def test_presences_and_iqs_too(seldom: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Echo(), seldom, tmp_path) as agent:
+    async with run_agent(Echo(), seldom, tmp_path) as agent:
         sm = agent.host.connection.client.stream_management
         await eventually(lambda: sm.handled > 0 and sm._last_sent_count == sm.handled)
 
 
 async def test_at_once_when_the_agent_stops(seldom: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Echo(), seldom, tmp_path) as agent, StockClient(*await seldom.account(), seldom) as alice:
+    async with run_agent(Echo(), seldom, tmp_path) as agent, StockClient(*await seldom.account(), seldom) as alice:
         await say_three(alice, agent)
         await agent.stop()
         await agent.start()
@@ -130,7 +130,7 @@ async def test_at_once_when_the_agent_stops(seldom: XmppServer, tmp_path: Path) 
 
 
 async def test_what_is_durable_beside_what_is_not_yet(seldom: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Echo(), seldom, tmp_path) as agent, StockClient(*await seldom.account(), seldom) as alice:
+    async with run_agent(Echo(), seldom, tmp_path) as agent, StockClient(*await seldom.account(), seldom) as alice:
         sm = agent.host.connection.client.stream_management
         assert await alice.ask("before", agent.jid) == "before"
         with locked(agent):
@@ -146,7 +146,7 @@ async def test_what_is_durable_beside_what_is_not_yet(seldom: XmppServer, tmp_pa
 async def test_a_resumption_acknowledges_nothing_that_is_not_durable(each_server: XmppServer, tmp_path: Path) -> None:
     async with (
         Tunnel(each_server) as tunnel,
-        hosted(Echo(), each_server, tmp_path, port=tunnel.port, timings=ConnectionTimings(resumption_wait_s=0.1)) as agent,
+        run_agent(Echo(), each_server, tmp_path, port=tunnel.port, timings=ConnectionTimings(resumption_wait_s=0.1)) as agent,
         StockClient(*await each_server.account(), each_server) as alice,
     ):
         assert await alice.ask("before", agent.jid) == "before"
@@ -165,7 +165,7 @@ async def test_a_resumption_acknowledges_nothing_that_is_not_durable(each_server
         assert asked(agent) == ["before", "hold this", "last"]
 
 
-async def resumes(agent: Hosted) -> None:
+async def resumes(agent: OnlineAgent) -> None:
     """The agent has logged in again, and is about to resume its session."""
     client = agent.host.connection.client
     await eventually(lambda: "mechanisms" in client.features and client.transport is not None)
@@ -175,7 +175,7 @@ async def resumes(agent: Hosted) -> None:
 async def test_a_resumption_waits_for_what_is_being_stored(each_server: XmppServer, tmp_path: Path, cuts: int) -> None:
     async with (
         Tunnel(each_server) as tunnel,
-        hosted(
+        run_agent(
             Echo(), each_server, tmp_path, port=tunnel.port, timings=ConnectionTimings(resumption_wait_s=PATIENCE_S)
         ) as agent,
         StockClient(*await each_server.account(), each_server) as alice,
@@ -202,7 +202,7 @@ async def test_a_resumption_waits_for_what_is_being_stored(each_server: XmppServ
 
 
 async def test_by_the_archive_a_killed_agent_knows_what_comes_again(managed: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Echo(), managed, tmp_path) as agent, StockClient(*await managed.account(), managed) as alice:
+    async with run_agent(Echo(), managed, tmp_path) as agent, StockClient(*await managed.account(), managed) as alice:
         await say_three(alice, agent)
         await agent.vanish()
         await agent.start()

@@ -15,10 +15,10 @@ import pytest
 
 from spade_coreason.xmpp.muc.room import RoomConfig
 
-from ...support.hosting import Echo, hosted
+from ...support.hosting import Echo, run_agent
 from ...support.servers import ejabberd as ejabberd_server, prosody as prosody_server
 from ...support.servers.clients import StockClient
-from ...support.servers.crowd import HOST, Crowd, Entrance
+from ...support.servers.crowd import HOST, ComponentEndpoint, Crowd
 from ...support.servers.requirements import require
 from ...support.servers.server import XmppServer
 from ...support.wait import eventually
@@ -36,14 +36,14 @@ async def test_in_a_crowd_it_answers_who_addresses_it_and_forgets_who_leaves(
 ) -> None:
     module = {"prosody": prosody_server, "ejabberd": ejabberd_server}[kind]
     require({"prosody": "Prosody", "ejabberd": "ejabberd"}[kind], module.installed())
-    entrance = Entrance()
+    entrance = ComponentEndpoint()
     make = prosody_server.prosody if kind == "prosody" else ejabberd_server.ejabberd
     server = start_server(make(tmp_path / kind, crowd=entrance))
     name, echo = f"room-{secrets.token_hex(3)}@muc.localhost", Echo()
     async with (
         StockClient(*await server.account(), server) as client,
         Crowd(entrance) as crowd,
-        hosted(echo, server, tmp_path, rooms=[RoomConfig(name, "Echo")], access=(HOST, "localhost")) as agent,
+        run_agent(echo, server, tmp_path, rooms=[RoomConfig(name, "Echo")], access=(HOST, "localhost")) as agent,
     ):
         await eventually(lambda: agent.host.rooms.states.get(name) == "joined")
         room = agent.host.rooms._rooms[name]

@@ -14,7 +14,7 @@ from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.runtime.mailbox import QueuedRequest
 from spade_coreason.xmpp.muc.room import RoomConfig
 
-from ...support.hosting import By, Hosted, hosted
+from ...support.hosting import FunctionAgent, OnlineAgent, run_agent
 from ...support.records import query_of
 from ...support.servers import ejabberd as ejabberd_server, prosody as prosody_server
 from ...support.servers.clients import StockClient
@@ -41,7 +41,7 @@ def archived(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         yield server
 
 
-class Table(By):
+class Table(FunctionAgent):
     """Answers with what was asked before on the same thread; "wait" waits. Keeps what was felt about it."""
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ def retraction(of: str) -> str:
     return f"<retract xmlns='urn:xmpp:message-retract:1' id='{of}'/>"
 
 
-async def feedback_in(agent: Hosted, room: str) -> list[Any]:
+async def feedback_in(agent: OnlineAgent, room: str) -> list[Any]:
     [row] = await agent.store.list_conversations(owner=room)
     turns = [json.loads(text) for text in await agent.store.load_history(row.id, 100)]
     return [turn["meta"].get("feedback_of") for turn in turns if turn["meta"].get("feedback") is not None]
@@ -106,7 +106,7 @@ async def own(person: Person, text: str) -> Any:
     return message
 
 
-def waiting_in(agent: Hosted, room: str) -> list[str]:
+def waiting_in(agent: OnlineAgent, room: str) -> list[str]:
     """The questions of a room that wait."""
     queued = [waiting for lane in agent.runner._mailboxes.of_sender(room) for waiting in lane.queue]
     return [waiting.incoming.payload["query"] for waiting in queued if isinstance(waiting, QueuedRequest)]
@@ -119,7 +119,7 @@ async def test_answers_and_replies_in_a_room_refer_by_its_ids(archived: XmppServ
         StockClient(*await archived.account(), archived) as b,
     ):
         alice, bob = await enter(a, room, "Alice"), await enter(b, room, "Bob")
-        async with hosted(Table(), archived, tmp_path, rooms=[RoomConfig(room, "Table")]) as agent:
+        async with run_agent(Table(), archived, tmp_path, rooms=[RoomConfig(room, "Table")]) as agent:
             await is_in(agent, room)
             asked = await said_id(alice, "green?", "<thread parent='drinks'>tea</thread>")
             answer = await alice.hears("Table")
@@ -146,7 +146,7 @@ async def test_everybody_in_a_room_may_react_to_an_answer_and_each_for_themselve
         StockClient(*await archived.account(), archived) as m,
     ):
         alice, bob = await enter(a, room, "Alice"), await enter(b, room, "Bob")
-        async with hosted(table, archived, tmp_path, rooms=[RoomConfig(room, "Table")]) as agent:
+        async with run_agent(table, archived, tmp_path, rooms=[RoomConfig(room, "Table")]) as agent:
             await is_in(agent, room)
             asked = await said_id(alice, "green?")
             answer = id_in(await alice.hears("Table"), room)
@@ -171,7 +171,7 @@ async def test_only_who_asked_takes_a_question_back_in_a_room_or_corrects_it(arc
         StockClient(*await archived.account(), archived) as b,
     ):
         alice, bob = await enter(a, room, "Alice"), await enter(b, room, "Bob")
-        async with hosted(table, archived, tmp_path, rooms=[RoomConfig(room, "Table")]) as agent:
+        async with run_agent(table, archived, tmp_path, rooms=[RoomConfig(room, "Table")]) as agent:
             await is_in(agent, room)
             waiting = await said_id(alice, "wait")
             await eventually(lambda: table.asked == ["wait"])
@@ -204,7 +204,7 @@ async def test_a_moderator_takes_a_question_back(archived: XmppServer, tmp_path:
     room, table = new_room(), Table()
     async with StockClient(*await archived.account(), archived) as a:
         alice = await enter(a, room, "Alice")
-        async with hosted(table, archived, tmp_path, rooms=[RoomConfig(room, "Table")]) as agent:
+        async with run_agent(table, archived, tmp_path, rooms=[RoomConfig(room, "Table")]) as agent:
             await is_in(agent, room)
             waiting = await said_id(alice, "wait")
             await eventually(lambda: table.asked == ["wait"])
@@ -232,7 +232,7 @@ async def test_commands_about_a_person_need_to_know_who_that_is(
     async with StockClient(*await real_server.account(), real_server) as a:
         alice = Person(a, room, "Alice")
         await alice.enter(muc__roomconfig_whois="anyone" if is_shown else "moderators")
-        async with hosted(Table(), real_server, tmp_path, rooms=[RoomConfig(room, "Table")]) as agent:
+        async with run_agent(Table(), real_server, tmp_path, rooms=[RoomConfig(room, "Table")]) as agent:
             await is_in(agent, room)
             if is_shown:
                 assert await a.ask("from home", agent.jid) == "from home"
@@ -255,7 +255,7 @@ async def test_in_private_a_question_is_taken_back_and_an_answer_liked(real_serv
     async with (
         StockClient(*await real_server.account(), real_server) as a,
         StockClient(*await real_server.account(), real_server) as b,
-        hosted(table, real_server, tmp_path, rooms=[RoomConfig(room, "Table")]) as agent,
+        run_agent(table, real_server, tmp_path, rooms=[RoomConfig(room, "Table")]) as agent,
     ):
         await is_in(agent, room)
         alice, bob = await Person(a, room, "Alice").enter(), await Person(b, room, "Bob").enter()
@@ -286,7 +286,7 @@ async def test_nobody_in_a_room_gets_a_receipt_or_sees_typing(real_server: XmppS
     )
     async with (
         StockClient(*await real_server.account(), real_server) as a,
-        hosted(table, real_server, tmp_path, rooms=[RoomConfig(room, "Table")]) as agent,
+        run_agent(table, real_server, tmp_path, rooms=[RoomConfig(room, "Table")]) as agent,
     ):
         await is_in(agent, room)
         alice = await Person(a, room, "Alice").enter()

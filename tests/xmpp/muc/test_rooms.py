@@ -22,7 +22,7 @@ from spade_coreason.runtime.policy import Policy
 from spade_coreason.xmpp.muc.membership import RoomState
 from spade_coreason.xmpp.muc.room import RoomConfig
 
-from ...support.hosting import PROJECT, By, Echo, Hosted, Tunnel, hosted
+from ...support.hosting import PROJECT, Echo, FunctionAgent, OnlineAgent, Tunnel, run_agent
 from ...support.servers.clients import StockClient
 from ...support.servers.server import XmppServer
 from ...support.wait import PATIENCE_S, eventually
@@ -101,11 +101,11 @@ class Person:
                     said.append(f"{message['from'].resource}| {message['body']}")
 
 
-async def is_in(agent: Hosted, room: str) -> None:
+async def is_in(agent: OnlineAgent, room: str) -> None:
     await eventually(lambda: agent.host.rooms.states.get(room) == "joined")
 
 
-def state(agent: Hosted, room: str) -> str:
+def state(agent: OnlineAgent, room: str) -> str:
     return agent.host.rooms.states.get(room, "unknown")
 
 
@@ -113,7 +113,7 @@ async def test_it_answers_who_addresses_it_and_nobody_else(real_server: XmppServ
     room, echo = new_room(), Echo()
     async with (
         StockClient(*await real_server.account(), real_server) as client,
-        hosted(echo, real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent,
+        run_agent(echo, real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent,
     ):
         await is_in(agent, room)  # which made the room, and unlocked it for others
         alice = await Person(client, room, "Alice").enter()
@@ -144,7 +144,7 @@ async def test_history_its_own_words_and_subjects_are_no_requests(real_server: X
     async with StockClient(*await real_server.account(), real_server) as client:
         alice = await Person(client, room, "Alice").enter()
         await alice.heard_until("Echo: before you came")
-        async with hosted(By(to_itself), real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent:
+        async with run_agent(FunctionAgent(to_itself), real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent:
             await is_in(agent, room)
             client.send(None, room, type="groupchat", extra_xml="<subject>Echo: news</subject>")
             alice.say("Echo: now")
@@ -158,8 +158,8 @@ async def test_commands_and_everything_where_it_is_told_so(prosody: XmppServer, 
     room, commands, everything = new_room(), Echo(), Echo()
     async with (
         StockClient(*await prosody.account(), prosody) as client,
-        hosted(commands, prosody, tmp_path, rooms=[RoomConfig(room, "cmd", answers="command")]) as one,
-        hosted(everything, prosody, tmp_path, rooms=[RoomConfig(room, "all", answers="all")]) as two,
+        run_agent(commands, prosody, tmp_path, rooms=[RoomConfig(room, "cmd", answers="command")]) as one,
+        run_agent(everything, prosody, tmp_path, rooms=[RoomConfig(room, "all", answers="all")]) as two,
     ):
         await is_in(one, room)
         await is_in(two, room)
@@ -180,8 +180,8 @@ async def test_two_agents_talk_to_each_other_up_to_a_limit(real_server: XmppServ
 
     async with (
         StockClient(*await real_server.account(), real_server) as client,
-        hosted(By(go_on), real_server, tmp_path, rooms=plans[:1]) as one,
-        hosted(By(go_on), real_server, tmp_path, rooms=plans[1:]) as two,
+        run_agent(FunctionAgent(go_on), real_server, tmp_path, rooms=plans[:1]) as one,
+        run_agent(FunctionAgent(go_on), real_server, tmp_path, rooms=plans[1:]) as two,
     ):
         await is_in(one, room)
         await is_in(two, room)
@@ -201,7 +201,7 @@ async def test_who_is_called_like_it_makes_it_take_another_name(real_server: Xmp
     room, echo = new_room(), Echo()
     async with StockClient(*await real_server.account(), real_server) as client:
         other = await Person(client, room, "Echo").enter()
-        async with hosted(echo, real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent:
+        async with run_agent(echo, real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent:
             await is_in(agent, room)
             assert agent.host.rooms.nick_in(room) == "Echo-2"
             other.say("Echo: not you")
@@ -221,7 +221,7 @@ async def test_a_private_message_is_its_occupants_and_nobody_else_sees_it(real_s
     async with (
         StockClient(*await real_server.account(), real_server) as a,
         StockClient(*await real_server.account(), real_server) as b,
-        hosted(By(note), real_server, tmp_path, rooms=[RoomConfig(room, "Notes")]) as agent,
+        run_agent(FunctionAgent(note), real_server, tmp_path, rooms=[RoomConfig(room, "Notes")]) as agent,
     ):
         await is_in(agent, room)
         alice, bob = await Person(a, room, "Alice").enter(), await Person(b, room, "Bob").enter()
@@ -253,7 +253,7 @@ async def test_the_next_who_has_the_nickname_is_another(real_server: XmppServer,
     async with (
         StockClient(*await real_server.account(), real_server) as a,
         StockClient(*await real_server.account(), real_server) as b,
-        hosted(By(slow), real_server, tmp_path, rooms=[RoomConfig(room, "Notes")]) as agent,
+        run_agent(FunctionAgent(slow), real_server, tmp_path, rooms=[RoomConfig(room, "Notes")]) as agent,
     ):
         await is_in(agent, room)
         alice = await Person(a, room, "Alice").enter()
@@ -282,7 +282,7 @@ async def test_a_kick_lets_it_come_again_once_and_a_ban_never(real_server: XmppS
 
     async with StockClient(*await real_server.account(), real_server) as client:
         owner = await Person(client, room, "Owner").enter()
-        async with hosted(Echo(), real_server, tmp_path, rooms=[RoomConfig(room, "Echo")], prepare=soon) as agent:
+        async with run_agent(Echo(), real_server, tmp_path, rooms=[RoomConfig(room, "Echo")], prepare=soon) as agent:
             await owner.presence("Echo", "available")
             await owner.owner_query("<item nick='Echo' role='none'/>", "admin")
             await owner.presence("Echo", "unavailable")
@@ -294,7 +294,7 @@ async def test_a_kick_lets_it_come_again_once_and_a_ban_never(real_server: XmppS
             assert state(agent, room) == "kicked"
             assert agent.host.is_alive()
 
-        async with hosted(Echo(), real_server, tmp_path, rooms=[RoomConfig(room, "Echo")], prepare=soon) as agent:
+        async with run_agent(Echo(), real_server, tmp_path, rooms=[RoomConfig(room, "Echo")], prepare=soon) as agent:
             await is_in(agent, room)
             await owner.owner_query(f"<item jid='{agent.jid}' affiliation='outcast'/>", "admin")
             await eventually(lambda: state(agent, room) == "banned")
@@ -311,13 +311,13 @@ async def test_a_room_that_is_destroyed_or_closed_is_left_alone(real_server: Xmp
         await Person(client, secret, "Owner").enter(**protected)
         owner = await Person(client, gone, "Owner").enter()
         plans = [RoomConfig(gone, "Echo"), RoomConfig(members, "Echo"), RoomConfig(secret, "Echo", "wrong")]
-        async with hosted(Echo(), real_server, tmp_path, rooms=plans) as agent:
+        async with run_agent(Echo(), real_server, tmp_path, rooms=plans) as agent:
             await is_in(agent, gone)
             await eventually(lambda: state(agent, members) == "members only")
             await eventually(lambda: state(agent, secret) == "wrong password")
             await owner.owner_query("<destroy/>")
             await eventually(lambda: state(agent, gone) == "destroyed")
-        async with hosted(Echo(), real_server, tmp_path, rooms=[RoomConfig(secret, "Echo", "sesame")]) as agent:
+        async with run_agent(Echo(), real_server, tmp_path, rooms=[RoomConfig(secret, "Echo", "sesame")]) as agent:
             await is_in(agent, secret)
 
 
@@ -331,7 +331,7 @@ async def test_it_comes_again_after_a_cut_and_says_what_it_owes(real_server: Xmp
 
     async with (
         StockClient(*await real_server.account(), real_server) as client,
-        hosted(By(slow), real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent,
+        run_agent(FunctionAgent(slow), real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent,
     ):
         await is_in(agent, room)
         alice = await Person(client, room, "Alice").enter()
@@ -352,7 +352,7 @@ async def test_it_follows_invitations_into_the_rooms_that_may_invite_it(real_ser
     direct, mediated, other = new_room(), new_room(), new_room()
     async with (
         StockClient(*await real_server.account("ida" + secrets.token_hex(3)), real_server) as client,
-        hosted(Echo(), real_server, tmp_path, name="echo" + secrets.token_hex(3), invited_by=[direct, mediated]) as agent,
+        run_agent(Echo(), real_server, tmp_path, name="echo" + secrets.token_hex(3), invited_by=[direct, mediated]) as agent,
     ):
         hosts = {room: await Person(client, room, "Ida").enter() for room in (direct, mediated, other)}
         for room in (other, direct):
@@ -375,7 +375,7 @@ async def test_the_rooms_it_was_invited_to_are_joined_again_after_a_restart(real
 
     async with (
         StockClient(*await real_server.account(), real_server) as client,
-        hosted(Echo(), real_server, tmp_path, name="echo" + secrets.token_hex(3), invited_by=rooms, prepare=soon) as agent,
+        run_agent(Echo(), real_server, tmp_path, name="echo" + secrets.token_hex(3), invited_by=rooms, prepare=soon) as agent,
     ):
         hosts = {room: await Person(client, room, "Ida").enter() for room in rooms}
         for room in rooms:
@@ -401,7 +401,7 @@ async def test_the_rooms_it_was_invited_to_are_joined_again_after_a_restart(real
         assert (await hosts[kept].hears(nick))["body"] == "Ida: hi"
 
 
-async def lost(agent: Hosted, room: str, witness: Person) -> None:
+async def lost(agent: OnlineAgent, room: str, witness: Person) -> None:
     """The room puts the agent out, and the agent never hears of it."""
     seen = agent.host.rooms._rooms[room]
     seen.state = RoomState.LEFT
@@ -418,7 +418,7 @@ async def test_a_room_that_has_lost_it_without_a_word_is_joined_again(real_serve
 
     async with StockClient(*await real_server.account(), real_server) as client:
         alice = await Person(client, room, "Alice").enter()
-        async with hosted(Echo(), real_server, tmp_path, rooms=[RoomConfig(room, "Echo")], prepare=impatient) as agent:
+        async with run_agent(Echo(), real_server, tmp_path, rooms=[RoomConfig(room, "Echo")], prepare=impatient) as agent:
             await alice.presence("Echo", "available")
             await is_in(agent, room)
             await asyncio.sleep(0.5)  # it asks, and is told that it is there
@@ -426,7 +426,7 @@ async def test_a_room_that_has_lost_it_without_a_word_is_joined_again(real_serve
             await lost(agent, room, alice)
             await alice.presence("Echo", "available")
         await alice.presence("Echo", "unavailable")
-        async with hosted(Echo(), real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent:
+        async with run_agent(Echo(), real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent:
             await alice.presence("Echo", "available")
             await is_in(agent, room)
             await lost(agent, room, alice)
@@ -442,7 +442,7 @@ async def test_the_limit_of_a_conversation_is_the_rooms(prosody: XmppServer, tmp
     policy = Policy(rules=Rules(max_interactions=1))
     async with (
         StockClient(*await prosody.account(), prosody) as client,
-        hosted(Echo(), prosody, tmp_path, rooms=[RoomConfig(room, "Echo")], policy=policy) as agent,
+        run_agent(Echo(), prosody, tmp_path, rooms=[RoomConfig(room, "Echo")], policy=policy) as agent,
     ):
         await is_in(agent, room)
         alice = await Person(client, room, "Alice").enter()
@@ -461,7 +461,7 @@ async def test_a_room_that_shows_who_is_there_answers_only_the_admitted(real_ser
     ):
         alice = await Person(a, room, "Alice").enter(muc__roomconfig_whois="anyone")
         bob = await Person(b, room, "Bob").enter()
-        async with hosted(echo, real_server, tmp_path, rooms=[RoomConfig(room, "Echo")], access=[a.jid]) as agent:
+        async with run_agent(echo, real_server, tmp_path, rooms=[RoomConfig(room, "Echo")], access=[a.jid]) as agent:
             await is_in(agent, room)
             bob.say("Echo: me?")
             bob.whisper("Echo", "me?")
@@ -478,7 +478,7 @@ async def test_the_room_is_joined_again_when_the_network_was_away(prosody: XmppS
     async with (
         Tunnel(prosody) as tunnel,
         StockClient(*await prosody.account(), prosody) as client,
-        hosted(Echo(), prosody, tmp_path, rooms=[RoomConfig(room, "Echo")], port=tunnel.port) as agent,
+        run_agent(Echo(), prosody, tmp_path, rooms=[RoomConfig(room, "Echo")], port=tunnel.port) as agent,
     ):
         await is_in(agent, room)
         alice = await Person(client, room, "Alice").enter()
@@ -500,7 +500,7 @@ async def test_a_private_answer_finds_its_occupant_after_a_restart(prosody: Xmpp
 
     async with (
         StockClient(*await prosody.account(), prosody) as client,
-        hosted(By(slow), prosody, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent,
+        run_agent(FunctionAgent(slow), prosody, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent,
     ):
         await is_in(agent, room)
         alice = await Person(client, room, "Alice").enter()
@@ -524,7 +524,7 @@ async def test_what_is_being_answered_when_it_stops_is_still_said_in_the_room(re
 
     async with (
         StockClient(*await real_server.account(), real_server) as client,
-        hosted(By(slow), real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent,
+        run_agent(FunctionAgent(slow), real_server, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent,
     ):
         await is_in(agent, room)
         alice = await Person(client, room, "Alice").enter()
@@ -548,7 +548,7 @@ async def test_what_an_occupant_without_a_name_has_told_goes_with_them(ejabberd:
         StockClient(*await ejabberd.account(), ejabberd) as b,
     ):
         await Person(b, room, "Owner").enter()
-        async with hosted(Echo(), ejabberd, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent:
+        async with run_agent(Echo(), ejabberd, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent:
             await is_in(agent, room)
             alice = await Person(a, room, "Alice").enter()
             alice.whisper("Echo", "hi")
@@ -586,7 +586,7 @@ async def test_a_room_that_throws_it_out_again_and_again_is_not_joined_in_a_loop
     caplog.set_level(logging.INFO)
     async with (
         StockClient(*await prosody.account(), prosody) as client,
-        hosted(Echo(), prosody, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent,
+        run_agent(Echo(), prosody, tmp_path, rooms=[RoomConfig(room, "Echo")]) as agent,
     ):
         await is_in(agent, room)
         alice = await Person(client, room, "Alice").enter()

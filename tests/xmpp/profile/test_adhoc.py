@@ -18,7 +18,7 @@ from spade_coreason.domain.conversation import Rules
 from spade_coreason.xmpp.muc.room import RoomConfig
 
 from ...support.errors import ExpectedErrors
-from ...support.hosting import Hosted, hosted
+from ...support.hosting import OnlineAgent, run_agent
 from ...support.servers.clients import StockClient
 from ...support.servers.server import XmppServer
 from ...support.wait import PATIENCE_S
@@ -111,12 +111,12 @@ async def person(server: XmppServer, agent: str, name: str | None = None) -> Asy
 
 
 @asynccontextmanager
-async def weather(server: XmppServer, tmp_path: Path, **policy: Any) -> AsyncIterator[Hosted]:
-    async with hosted(Weather(), server, tmp_path, policy=Policy(rules=Rules(max_interactions=0), **policy)) as one:
+async def weather(server: XmppServer, tmp_path: Path, **policy: Any) -> AsyncIterator[OnlineAgent]:
+    async with run_agent(Weather(), server, tmp_path, policy=Policy(rules=Rules(max_interactions=0), **policy)) as one:
         yield one
 
 
-def full(one: Hosted) -> str:
+def full(one: OnlineAgent) -> str:
     return f"{one.jid}/agent"
 
 
@@ -141,7 +141,7 @@ async def test_the_menu_shows_what_somebody_may_run_and_strangers_see_nothing(re
     account = await real_server.account()
     policy = Policy(operators=frozenset({account[0]}))
     async with (
-        hosted(Weather(), real_server, tmp_path, policy=policy, access=[account[0]]) as one,
+        run_agent(Weather(), real_server, tmp_path, policy=policy, access=[account[0]]) as one,
         StockClient(*account, real_server, plugins=["xep_0050"]) as client,
         person(real_server, full(one)) as stranger,
     ):
@@ -366,7 +366,7 @@ async def test_an_occupant_of_a_room_has_no_menu(prosody: XmppServer, tmp_path: 
     """The room's conversation is everybody's; one of them could forget it."""
     room = new_room()
     async with (
-        hosted(Weather(), prosody, tmp_path, access=["*"], rooms=[RoomConfig(room, "weather")]) as one,
+        run_agent(Weather(), prosody, tmp_path, access=["*"], rooms=[RoomConfig(room, "weather")]) as one,
         StockClient(*await prosody.account(), prosody, plugins=["xep_0050"]) as client,
     ):
         await is_in(one, room)
@@ -381,7 +381,7 @@ async def test_what_a_room_says_of_who_somebody_is_makes_nobody_an_operator(pros
     policy = Policy(operators=frozenset({account[0]}))
     async with StockClient(*account, prosody) as client:
         operator = await Person(client, room, "boss").enter(muc__roomconfig_whois="anyone")
-        async with hosted(Weather(), prosody, tmp_path, policy=policy, rooms=[RoomConfig(room, "weather")]) as one:
+        async with run_agent(Weather(), prosody, tmp_path, policy=policy, rooms=[RoomConfig(room, "weather")]) as one:
             await is_in(one, room)
             operator.whisper("weather", "hello")
             assert (await operator.hears("weather"))["body"] == "you said hello"

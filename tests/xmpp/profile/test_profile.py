@@ -31,7 +31,7 @@ from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.timings import ConnectionTimings
 
 from ...support.errors import ExpectedErrors
-from ...support.hosting import Echo, Hosted, hosted
+from ...support.hosting import Echo, OnlineAgent, run_agent
 from ...support.servers.clients import StockClient
 from ...support.servers.server import OTHER_DOMAIN, XmppServer
 from ...support.wait import PATIENCE_S, eventually
@@ -148,7 +148,7 @@ def form_of(disco: Any) -> dict[str, Any] | None:
     }
 
 
-async def published(agent: Hosted) -> None:
+async def published(agent: OnlineAgent) -> None:
     """The agent has said all that it has to say of itself."""
     await eventually(lambda: agent.host._profile is not None and agent.host._profile._is_published)
 
@@ -157,7 +157,7 @@ async def published(agent: Hosted) -> None:
 
 
 async def test_its_client_is_a_bot_with_the_name_of_the_manifest(real_server: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Weather(), real_server, tmp_path) as agent, person(real_server) as alice:
+    async with run_agent(Weather(), real_server, tmp_path) as agent, person(real_server) as alice:
         disco = await info(alice, agent.jid)
         assert disco["identities"] == {("client", "bot", None, "weather & co")}
         features = disco["features"]
@@ -170,7 +170,7 @@ async def test_its_client_is_a_bot_with_the_name_of_the_manifest(real_server: Xm
 
 
 async def test_the_short_card_is_in_its_disco_info_and_its_caps_fit(real_server: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Weather(), real_server, tmp_path) as agent, person(real_server) as alice:
+    async with run_agent(Weather(), real_server, tmp_path) as agent, person(real_server) as alice:
         disco = await info(alice, agent.jid)
         assert form_of(disco) == {
             "FORM_TYPE": [CARD],
@@ -191,7 +191,7 @@ async def test_the_short_card_is_in_its_disco_info_and_its_caps_fit(real_server:
 
 
 async def test_a_contact_finds_its_vcard_nickname_picture_and_card(real_server: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Weather(), real_server, tmp_path) as agent, person(real_server) as alice:
+    async with run_agent(Weather(), real_server, tmp_path) as agent, person(real_server) as alice:
         picture = draw_avatar("weather & co")
         await befriended(alice, agent.jid)
         await published(agent)
@@ -222,7 +222,7 @@ async def test_a_contact_finds_its_vcard_nickname_picture_and_card(real_server: 
 
 
 async def test_its_presence_has_the_hash_of_its_picture(real_server: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Weather(), real_server, tmp_path) as agent, person(real_server) as alice:
+    async with run_agent(Weather(), real_server, tmp_path) as agent, person(real_server) as alice:
         await published(agent)
         alice.xmpp.send_presence(pto=agent.jid, ptype="subscribe")
         shown = await presence(alice, agent.jid, lambda stanza: bool(stanza.xml.findtext(PHOTO)))
@@ -243,7 +243,7 @@ async def test_the_same_is_not_published_again_after_a_restart(real_server: Xmpp
 
     everything = {"vCard", CARD, "http://jabber.org/protocol/nick"}  # Prosody makes the picture's items of the vCard itself
     async with (
-        hosted(lambda peers: Weather(), real_server, tmp_path, prepare=watched) as agent,
+        run_agent(lambda peers: Weather(), real_server, tmp_path, prepare=watched) as agent,
         person(real_server) as alice,
     ):
         await published(agent)
@@ -280,7 +280,7 @@ async def test_after_a_restart_nothing_is_published_that_is_there(real_server: X
 
         host.connection.client.add_filter("out", keep)
 
-    async with hosted(lambda peers: Weather(), real_server, tmp_path, prepare=listen) as agent:
+    async with run_agent(lambda peers: Weather(), real_server, tmp_path, prepare=listen) as agent:
         await published(agent)
         assert published_at
         published_at.clear()
@@ -291,7 +291,7 @@ async def test_after_a_restart_nothing_is_published_that_is_there(real_server: X
 
 async def test_an_agent_that_leaves_while_it_is_published_does_not_come_back(real_server: XmppServer, tmp_path: Path) -> None:
     said: list[str | None] = []
-    async with hosted(Weather(), real_server, tmp_path) as agent:
+    async with run_agent(Weather(), real_server, tmp_path) as agent:
         citizen = agent.host._profile
         assert citizen is not None
 
@@ -351,7 +351,10 @@ async def test_what_is_too_long_for_a_stanza_is_cut_or_left_out(real_server: Xmp
 
         client.send_raw = measured
 
-    async with hosted(talkative, real_server, tmp_path, prepare=prepare, avatar=picture) as agent, person(real_server) as alice:
+    async with (
+        run_agent(talkative, real_server, tmp_path, prepare=prepare, avatar=picture) as agent,
+        person(real_server) as alice,
+    ):
         await published(agent)
         introduction = await befriended(alice, agent.jid)
         assert introduction.startswith("Hello, I am ")
@@ -377,7 +380,7 @@ async def test_its_presence_says_how_busy_it_is(real_server: XmppServer, tmp_pat
     held.may_start.set()
     policy = Policy(rules=Rules(max_interactions=0), concurrency=4)
     async with (
-        hosted(held, real_server, tmp_path, policy=policy, timings=timings) as agent,
+        run_agent(held, real_server, tmp_path, policy=policy, timings=timings) as agent,
         person(real_server) as alice,
     ):
         await befriended(alice, agent.jid)
@@ -392,7 +395,7 @@ async def test_its_presence_says_how_busy_it_is(real_server: XmppServer, tmp_pat
 
 
 async def test_its_presence_says_that_it_is_paused(prosody: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Weather(), prosody, tmp_path) as agent, person(prosody) as alice:
+    async with run_agent(Weather(), prosody, tmp_path) as agent, person(prosody) as alice:
         await befriended(alice, agent.jid)
         await published(agent)
         agent.runner.pause()
@@ -407,7 +410,7 @@ async def test_its_presence_says_that_nothing_can_be_stored(
     expected_errors("is gone (No such file or directory)", "what came in cannot be stored; it is not acknowledged")
     timings, store_timings = ConnectionTimings(presence_interval_s=0.1), StoreTimings(retry_s=0.1)
     async with (
-        hosted(Weather(), prosody, tmp_path, timings=timings, store_timings=store_timings) as agent,
+        run_agent(Weather(), prosody, tmp_path, timings=timings, store_timings=store_timings) as agent,
         person(prosody) as alice,
     ):
         await befriended(alice, agent.jid)
@@ -423,7 +426,7 @@ async def test_its_presence_says_that_nothing_can_be_stored(
 async def test_it_is_away_while_it_starts_and_while_it_stops(real_server: XmppServer, tmp_path: Path) -> None:
     held = Held()
     held.may_start.set()
-    async with hosted(held, real_server, tmp_path) as agent, person(real_server) as alice:
+    async with run_agent(held, real_server, tmp_path) as agent, person(real_server) as alice:
         await befriended(alice, agent.jid)
         alice.send("work", agent.jid)
         await eventually(lambda: agent.runner.turns_in_flight == 1)
@@ -446,7 +449,7 @@ async def test_it_is_away_while_it_starts_and_while_it_stops(real_server: XmppSe
 
 
 async def test_after_a_reconnect_it_announces_itself_again(real_server: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Weather(), real_server, tmp_path) as agent, person(real_server) as alice:
+    async with run_agent(Weather(), real_server, tmp_path) as agent, person(real_server) as alice:
         await befriended(alice, agent.jid)
         await published(agent)
         agent.host.connection.client.stream_management.sm_id = None  # so that the session is not resumed
@@ -462,7 +465,7 @@ async def test_a_presence_that_says_what_no_presence_can_say_harms_nobody(
     prosody: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """ejabberd lets none through."""
-    async with hosted(Echo(), prosody, tmp_path) as agent, person(prosody) as alice:
+    async with run_agent(Echo(), prosody, tmp_path) as agent, person(prosody) as alice:
         odd = "<show>lunch</show><show>xa</show><priority>very</priority><status/>"
         alice.send_xml(f"<presence xmlns='jabber:client' to='{agent.jid}'>{odd}</presence>")
         await silence(alice, agent.jid)
@@ -477,7 +480,7 @@ async def test_a_presence_that_says_what_no_presence_can_say_harms_nobody(
 async def test_a_strangers_subscription_is_refused_and_gets_neither_presence_nor_card(
     real_server: XmppServer, tmp_path: Path
 ) -> None:
-    async with hosted(Weather(), real_server, tmp_path) as agent, person(real_server, OTHER_DOMAIN) as mallory:
+    async with run_agent(Weather(), real_server, tmp_path) as agent, person(real_server, OTHER_DOMAIN) as mallory:
         await published(agent)
         mallory.xmpp.send_presence(pto=agent.jid, ptype="subscribe")
         await presence(mallory, agent.jid, of("unsubscribed"))
@@ -495,7 +498,7 @@ async def test_a_stranger_who_asks_hears_the_same_whether_it_is_online_or_not(re
         "<ping xmlns='urn:xmpp:ping'/>",
         "<command xmlns='http://jabber.org/protocol/commands' node='help'/>",
     )
-    async with hosted(lambda peers: Weather(), real_server, tmp_path) as agent, person(real_server, OTHER_DOMAIN) as mallory:
+    async with run_agent(lambda peers: Weather(), real_server, tmp_path) as agent, person(real_server, OTHER_DOMAIN) as mallory:
 
         async def heard() -> list[tuple[str, str]]:
             conditions = []
@@ -518,7 +521,7 @@ async def test_a_stranger_who_asks_hears_the_same_whether_it_is_online_or_not(re
 
 async def test_who_is_not_admitted_any_more_sees_nothing_after_the_restart(real_server: XmppServer, tmp_path: Path) -> None:
     async with (
-        hosted(lambda peers: Weather(), real_server, tmp_path) as agent,
+        run_agent(lambda peers: Weather(), real_server, tmp_path) as agent,
         person(real_server) as alice,
         person(real_server) as bob,
     ):
@@ -540,7 +543,7 @@ async def test_who_is_not_admitted_any_more_sees_nothing_after_the_restart(real_
 
 
 async def test_an_admitted_person_is_approved_and_subscribed_back(real_server: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Weather(), real_server, tmp_path) as agent, person(real_server) as alice:
+    async with run_agent(Weather(), real_server, tmp_path) as agent, person(real_server) as alice:
         alice.xmpp.roster.auto_authorize = None
         alice.xmpp.send_presence(pto=agent.jid, ptype="subscribe")
         kinds: set[str] = set()
@@ -553,7 +556,7 @@ async def test_an_admitted_person_is_approved_and_subscribed_back(real_server: X
 
 
 async def test_who_leaves_and_comes_back_at_once_sees_it_again(real_server: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Weather(), real_server, tmp_path) as agent, person(real_server) as alice:
+    async with run_agent(Weather(), real_server, tmp_path) as agent, person(real_server) as alice:
         await befriended(alice, agent.jid)
         for kind in ("unsubscribe", "subscribe"):
             alice.xmpp.send_presence(pto=agent.jid, ptype=kind)
@@ -566,7 +569,7 @@ async def test_who_leaves_and_comes_back_at_once_sees_it_again(real_server: Xmpp
 
 
 async def test_it_introduces_itself_once_to_each_person(real_server: XmppServer, tmp_path: Path) -> None:
-    async with hosted(lambda peers: Weather(), real_server, tmp_path) as agent, person(real_server) as alice:
+    async with run_agent(lambda peers: Weather(), real_server, tmp_path) as agent, person(real_server) as alice:
         alice.xmpp.send_presence(pto=agent.jid, ptype="subscribe")
         hello = await alice.answer()
         assert hello["body"] == (
@@ -596,7 +599,7 @@ async def test_it_introduces_itself_once_to_each_person(real_server: XmppServer,
 
 async def test_agents_do_not_introduce_themselves_to_agents(real_server: XmppServer, tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
-    async with hosted(Weather(), real_server, tmp_path) as one, hosted(Echo(), real_server, tmp_path / "b") as other:
+    async with run_agent(Weather(), real_server, tmp_path) as one, run_agent(Echo(), real_server, tmp_path / "b") as other:
         one.host.presence.subscribe(other.jid)
         for agent, peer in ((one, other), (other, one)):
             await eventually(lambda a=agent, p=peer: a.host.client.client_roster[p.jid]["subscription"] == "both")  # type: ignore[misc]  # mypy knows no type of a lambda with a default
@@ -609,7 +612,7 @@ async def test_agents_do_not_introduce_themselves_to_agents(real_server: XmppSer
 
 
 async def test_it_does_not_introduce_itself_to_somebody_elses_bot(real_server: XmppServer, tmp_path: Path) -> None:
-    async with hosted(Echo(), real_server, tmp_path) as agent, person(real_server, kind="bot") as bot:
+    async with run_agent(Echo(), real_server, tmp_path) as agent, person(real_server, kind="bot") as bot:
         bot.xmpp.send_presence(pto=agent.jid, ptype="subscribe")
         await presence(bot, agent.jid, of("available"))
         citizen = agent.host._profile
@@ -623,7 +626,7 @@ async def test_it_does_not_introduce_itself_to_somebody_elses_bot(real_server: X
 
 async def test_nothing_of_this_harms_the_embedded_server(embedded: XmppServer, tmp_path: Path) -> None:
     async with (
-        hosted(lambda peers: Weather(), embedded, tmp_path) as agent,
+        run_agent(lambda peers: Weather(), embedded, tmp_path) as agent,
         StockClient(*await embedded.account(), embedded) as alice,
     ):
         assert await alice.ask("hello", agent.jid) == "hello"

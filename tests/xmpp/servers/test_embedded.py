@@ -10,7 +10,7 @@ from slixmpp.exceptions import IqError
 
 from spade_coreason.xmpp.muc.room import RoomConfig
 
-from ...support.hosting import Echo, hosted
+from ...support.hosting import Echo, run_agent
 from ...support.servers.clients import StockClient
 from ...support.servers.server import XmppServer
 from ...support.wait import PATIENCE_S, eventually
@@ -22,7 +22,7 @@ async def test_an_agent_with_rooms_answers_where_there_are_none(
     room = "tea@muc.localhost"
     async with (
         StockClient(*await embedded.account(), embedded) as alice,
-        hosted(Echo(), embedded, tmp_path, rooms=[RoomConfig(room, "Echo")], invited_by=["*"]) as agent,
+        run_agent(Echo(), embedded, tmp_path, rooms=[RoomConfig(room, "Echo")], invited_by=["*"]) as agent,
     ):
         await eventually(lambda: agent.host.rooms.states[room] == "away")
         alice.send(None, agent.jid, type="normal", extra_xml="<x xmlns='jabber:x:conference' jid='other@muc.localhost'/>")

@@ -24,7 +24,7 @@ from spade_coreason.xmpp.servers.server import ServerKind
 from spade_coreason.xmpp.servers.stream import StreamError, open_bare_stream
 
 from ...support.servers.clients import StockClient
-from ...support.servers.processes import ended, group, listens_on
+from ...support.servers.processes import group_members, listening_addresses, wait_until_ended
 from ...support.servers.requirements import require
 from ...support.wait import PATIENCE_S
 
@@ -53,14 +53,14 @@ async def test_a_stock_client_logs_in_and_the_server_ends_with_its_block(kind: S
         async with StockClient("änne.b@localhost", PASSWORD, server) as anne:
             anne.send("to myself", "änne.b@localhost")
             assert (await anne.answer())["body"] == "to myself"
-    assert group(server.process.pid) == []
+    assert group_members(server.process.pid) == []
     assert is_port_free(server.port)
 
 
 async def test_nothing_but_loopback_can_reach_it(kind: ServerKind, tmp_path: Path) -> None:
     async with run_local_server(kind, tmp_path) as server:
         await server.create_account("a@localhost", "a")  # whatever is started late, is there now
-        reached = listens_on(server.process.pid)
+        reached = listening_addresses(server.process.pid)
         assert (LOOPBACK, server.port) in reached
         assert {address for address, _ in reached} == {LOOPBACK}
         assert len(reached) == (2 if kind == "prosody" else 1)  # Prosody's second is the WebSocket
@@ -135,12 +135,12 @@ def parent_of(pid: int) -> int:
 
 async def test_it_ends_when_its_starter_is_killed_with_kill_9(kind: ServerKind, tmp_path: Path) -> None:
     starter, pid, _ = await start_elsewhere(kind, tmp_path)
-    assert group(pid)
+    assert group_members(pid)
     starter.kill()
     await starter.wait()
-    assert await ended(pid, PATIENCE_S)
+    assert await wait_until_ended(pid, PATIENCE_S)
     async with run_local_server(kind, tmp_path):  # waits for whatever is left of the first
-        assert group(pid) == []
+        assert group_members(pid) == []
 
 
 async def test_it_ends_when_what_watches_over_it_is_killed_too(kind: ServerKind, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ async def test_it_ends_when_what_watches_over_it_is_killed_too(kind: ServerKind,
     os.kill(parent_of(pid), signal.SIGKILL)
     starter.kill()
     await starter.wait()
-    assert await ended(pid, PATIENCE_S)
+    assert await wait_until_ended(pid, PATIENCE_S)
 
 
 async def test_it_ends_even_if_a_fork_of_its_starter_lives_on(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ async def test_it_ends_even_if_a_fork_of_its_starter_lives_on(tmp_path: Path) ->
     try:
         starter.kill()
         await starter.wait()
-        assert await ended(pid, PATIENCE_S)
+        assert await wait_until_ended(pid, PATIENCE_S)
     finally:
         os.kill(child, signal.SIGKILL)
 
@@ -179,7 +179,7 @@ async def test_a_program_that_hangs_is_an_error_in_time_and_leaves_nothing_behin
     with pytest.raises(ServerError, match=r"Prosody did not answer on 127.0.0.1:\d+ within 0.3 s"):
         async with run_prosody_server(tmp_path / "server", program=program, timeout_s=0.3):
             pass
-    assert group(int((tmp_path / "pid").read_text())) == []
+    assert group_members(int((tmp_path / "pid").read_text())) == []
 
 
 @pytest.mark.parametrize(

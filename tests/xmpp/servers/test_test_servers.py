@@ -10,7 +10,7 @@ import pytest
 
 from ...support.servers.clients import StockClient
 from ...support.servers.ejabberd import ejabberd, installed as ejabberd_installed
-from ...support.servers.processes import group, listens_on
+from ...support.servers.processes import group_members, listening_addresses
 from ...support.servers.prosody import installed as prosody_installed, prosody
 from ...support.servers.requirements import require
 from ...support.servers.server import OTHER_DOMAIN, XmppServer
@@ -36,7 +36,7 @@ async def test_two_stock_clients_talk(name: str, request: pytest.FixtureRequest)
 
 
 async def test_nothing_but_loopback_can_reach_them(real_server: XmppServer) -> None:
-    assert {address for address, _ in listens_on(real_server.pid)} == {"127.0.0.1"}
+    assert {address for address, _ in listening_addresses(real_server.pid)} == {"127.0.0.1"}
 
 
 async def test_a_stranger_of_another_domain_reaches_agents_without_federation(real_server: XmppServer) -> None:
@@ -84,7 +84,7 @@ async def _again(server: XmppServer, end: Callable[[], None]) -> None:
     account = await server.account()
     pid, port = server.pid, server.port
     await asyncio.to_thread(end)
-    assert group(pid) == []
+    assert group_members(pid) == []
     await asyncio.to_thread(server.start)
     assert (server.pid != pid, server.port) == (True, port)
     async with StockClient(*account, server):
