@@ -13,19 +13,18 @@ from pathlib import Path
 import pytest
 
 from spade_coreason.storage import AgentRepository, Database
-
-from .support.databases import SQLITE, open_without_sync
-from .support.errors import ExpectedErrors
-from .support.records import AGENT
-from .support.servers import (
+from tests.support.databases import SQLITE, open_without_sync
+from tests.support.errors import ExpectedErrors
+from tests.support.records import AGENT
+from tests.support.servers import (
     ejabberd as ejabberd_server,
     embedded as embedded_server,
     postgres as postgres_server,
     prosody as prosody_server,
 )
-from .support.servers.postgres import Postgres
-from .support.servers.requirements import missing_programs, require
-from .support.servers.server import XmppServer
+from tests.support.servers.postgres import Postgres
+from tests.support.servers.requirements import missing_programs, require
+from tests.support.servers.server import XmppServer
 
 RAISED_STANZA_BYTES = 4 * 1024 * 1024
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.memory import WAYS
-
-from .support.servers import prosody
-from .support.servers.requirements import require
+from tests.support.servers import prosody
+from tests.support.servers.requirements import require
 
 ROOT = Path(__file__).parents[1]
 

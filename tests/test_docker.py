@@ -18,9 +18,8 @@ from spade_coreason import AgentClient, Platform, load_settings
 from spade_coreason.config.runfile import RunFile, write_run_file
 from spade_coreason.storage.lock import lock_directory
 from spade_coreason.xmpp.servers.process import find_free_ports
-
-from .support.servers.requirements import require
-from .support.wait import PATIENCE_S
+from tests.support.servers.requirements import require
+from tests.support.wait import PATIENCE_S
 
 ROOT = Path(__file__).parents[1]
 DOCKER = ROOT / "docker"

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from .support.errors import ExpectedErrors, errors_in
+from tests.support.errors import ExpectedErrors, errors_in
 
 log = logging.getLogger("spade_coreason.somewhere")
 

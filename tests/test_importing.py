@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .support import importing
+from tests.support import importing
 
 ROOT = Path(__file__).parents[1]
 MAY_APPEAR = re.compile(r"pyjabber_xep0363_\w+$")

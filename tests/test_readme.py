@@ -20,12 +20,11 @@ from spade_coreason.runtime.commands.builtin import EVERYBODY, OPERATORS
 from spade_coreason.runtime.commands.parser import find_command
 from spade_coreason.storage import open_database
 from spade_coreason.storage.repository import AgentRepository
-
-from .support.records import AGENT, new_conversation, store_turn
-from .support.servers import prosody as prosody_server
-from .support.servers.clients import StockClient
-from .support.servers.requirements import require
-from .support.wait import PATIENCE_S
+from tests.support.records import AGENT, new_conversation, store_turn
+from tests.support.servers import prosody as prosody_server
+from tests.support.servers.clients import StockClient
+from tests.support.servers.requirements import require
+from tests.support.wait import PATIENCE_S
 
 ROOT = Path(__file__).parents[1]
 COMMAND = [str(Path(sys.executable).with_name("spade-coreason"))]

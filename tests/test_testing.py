@@ -32,10 +32,9 @@ from spade_coreason import (
     UploadError,
     agent,
 )
-
-from .support.clock import Clock, LoopClock
-from .support.errors import ExpectedErrors
-from .support.work import count_calls
+from tests.support.clock import Clock, LoopClock
+from tests.support.errors import ExpectedErrors
+from tests.support.work import count_calls
 
 
 @agent(description="Knows the weather")

@@ -14,8 +14,7 @@ from agents.notes import NotesAgent
 from agents.relay import RelayAgent
 from agents.round_table import RoundTableAgent
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, ConfigError, ResponseHandler, SessionHandle, agent
-
-from ..support.clock import Clock
+from tests.support.clock import Clock
 
 ALICE = "alice@localhost"
 BOB = "bob@localhost"

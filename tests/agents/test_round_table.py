@@ -8,12 +8,11 @@ from pathlib import Path
 
 from spade_coreason.app.platform import Platform
 from spade_coreason.config.loader import load_settings
-
-from ..support.hosting import PROJECT
-from ..support.servers.clients import StockClient
-from ..support.servers.server import XmppServer
-from ..support.wait import eventually
-from ..xmpp.muc.test_rooms import Person, new_room
+from tests.support.hosting import PROJECT
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import XmppServer
+from tests.support.wait import eventually
+from tests.xmpp.muc.test_rooms import Person, new_room
 
 
 async def test_people_and_three_agents_talk_in_one_room_up_to_a_limit(real_server: XmppServer, tmp_path: Path) -> None:

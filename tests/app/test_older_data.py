@@ -34,10 +34,9 @@ from spade_coreason.storage.audit import AuditVerification
 from spade_coreason.storage.database import Database
 from spade_coreason.storage.knowledge import KnowledgeRepository
 from spade_coreason.storage.repository import AgentRepository
-
-from ..support.servers.clients import StockClient
-from ..support.servers.prosody import installed
-from ..support.servers.requirements import require
+from tests.support.servers.clients import StockClient
+from tests.support.servers.prosody import installed
+from tests.support.servers.requirements import require
 
 PROJECT = Path(__file__).parents[2]
 FIXTURE = PROJECT / "tests" / "fixtures" / "data_9d7501a"

@@ -13,11 +13,10 @@ from spade.message import Message
 from spade.template import Template
 
 from spade_coreason import LoginError, Platform, Settings, load_settings
-
-from ..support.servers.clients import StockClient
-from ..support.servers.server import XmppServer
-from ..support.wait import PATIENCE_S
-from ..xmpp.test_spade import plain_spade
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import XmppServer
+from tests.support.wait import PATIENCE_S
+from tests.xmpp.test_spade import plain_spade
 
 SPADE = Path(__file__).parents[2] / "docs" / "spade.md"
 ECHO = "spade_coreason.agents.echo:EchoAgent"

@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 
 from spade_coreason import AgentDefinition, AgentRequest, Platform, ResponseHandler, SessionHandle, load_settings
-
-from ..support.databases import read_rows
-from ..support.servers.clients import StockClient
-from ..support.servers.postgres import Postgres
-from ..support.servers.server import XmppServer
+from tests.support.databases import read_rows
+from tests.support.servers.clients import StockClient
+from tests.support.servers.postgres import Postgres
+from tests.support.servers.server import XmppServer
 
 
 class Counts:

@@ -10,10 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spade_coreason.cli.app import cli
-
-from ..support.program import RunningCommand, run_in_background, write_project
-from ..support.servers import prosody as prosody_server
-from ..support.servers.requirements import require
+from tests.support.program import RunningCommand, run_in_background, write_project
+from tests.support.servers import prosody as prosody_server
+from tests.support.servers.requirements import require
 
 Invoke = Callable[..., Result]
 

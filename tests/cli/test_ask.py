@@ -15,10 +15,9 @@ import pytest
 from spade_coreason.cli.account import Account
 from spade_coreason.exceptions import PeerUnavailableError
 from spade_coreason.storage.lock import lock_directory
-
-from ..support.program import COMMAND, MOODY, TIMEOUT_S, RunningCommand, clean_environment, run_command, run_in_background
-from ..support.wait import PATIENCE_S
-from .conftest import Invoke
+from tests.cli.conftest import Invoke
+from tests.support.program import COMMAND, MOODY, TIMEOUT_S, RunningCommand, clean_environment, run_command, run_in_background
+from tests.support.wait import PATIENCE_S
 
 EMBEDDED = {"SPADE_COREASON_SERVER__MODE": "embedded"}
 

@@ -10,10 +10,9 @@ from spade_coreason.contracts import AuditEntry
 from spade_coreason.storage import open_database
 from spade_coreason.storage.lock import lock_directory
 from spade_coreason.storage.repository import AgentRepository
-
-from ..support.databases import SQLITE, execute
-from ..support.records import AGENT, ALICE
-from .conftest import Invoke
+from tests.cli.conftest import Invoke
+from tests.support.databases import SQLITE, execute
+from tests.support.records import AGENT, ALICE
 
 
 def filled(url: str, entries: int) -> list[AuditEntry]:

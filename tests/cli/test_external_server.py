@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ..support.program import run_command, run_in_background
-from ..support.servers.clients import StockClient
-from ..support.servers.server import XmppServer
+from tests.support.program import run_command, run_in_background
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import XmppServer
 
 ECHO = "spade_coreason.agents.echo:EchoAgent"
 

@@ -13,9 +13,8 @@ import pytest
 
 from spade_coreason import __version__
 from spade_coreason.cli.app import COMMANDS, cli
-
-from ..support.wait import PATIENCE_S
-from .conftest import Invoke
+from tests.cli.conftest import Invoke
+from tests.support.wait import PATIENCE_S
 
 HEAVY = {"spade", "slixmpp", "sqlalchemy", "rich", "prompt_toolkit", "aiosqlite", "asyncpg"}
 NEEDED = {"click", "lazy_loader", "pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection"}

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ..support.program import clean_environment, run_in_background
-from ..support.wait import PATIENCE_S
-from .conftest import Invoke
+from tests.cli.conftest import Invoke
+from tests.support.program import clean_environment, run_in_background
+from tests.support.wait import PATIENCE_S
 
 
 @pytest.fixture

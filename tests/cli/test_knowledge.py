@@ -15,10 +15,9 @@ from pathlib import Path
 import pytest
 
 from spade_coreason.storage.lock import lock_directory
-
-from ..support.model_server import ModelServer
-from ..support.program import COMMAND, clean_environment, run_in_background
-from .conftest import Invoke
+from tests.cli.conftest import Invoke
+from tests.support.model_server import ModelServer
+from tests.support.program import COMMAND, clean_environment, run_in_background
 
 AGENT = "notes@localhost"
 

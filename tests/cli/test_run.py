@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from ..support.program import MOODY, TIMEOUT_S, clean_environment, run_command, run_in_background, write_project
-from ..support.servers import prosody as prosody_server
-from ..support.servers.requirements import require
-from ..support.terminal import Terminal
-from ..support.wait import PATIENCE_S
+from tests.support.program import MOODY, TIMEOUT_S, clean_environment, run_command, run_in_background, write_project
+from tests.support.servers import prosody as prosody_server
+from tests.support.servers.requirements import require
+from tests.support.terminal import Terminal
+from tests.support.wait import PATIENCE_S
 
 STOPPED = "Stopping: answers in flight are finished. Ctrl-C again stops at once.\nStopped.\n"
 WEATHER = """

@@ -20,14 +20,13 @@ from spade_coreason.config.loader import load_settings
 from spade_coreason.exceptions import ServerError, StoreError
 from spade_coreason.runtime.status import AgentStatus, PlatformStatus
 from spade_coreason.storage.lock import lock_directory
-
-from ..support.errors import ExpectedErrors
-from ..support.hosting import PROJECT, Tunnel
-from ..support.program import MOODY, RunningCommand, run_in_background
-from ..support.servers.clients import StockClient
-from ..support.servers.server import XmppServer
-from ..support.wait import PATIENCE_S, eventually
-from .conftest import Invoke
+from tests.cli.conftest import Invoke
+from tests.support.errors import ExpectedErrors
+from tests.support.hosting import PROJECT, Tunnel
+from tests.support.program import MOODY, RunningCommand, run_in_background
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import XmppServer
+from tests.support.wait import PATIENCE_S, eventually
 
 
 def test_it_shows_every_agent_of_a_running_platform(platform: RunningCommand, invoke_beside_platform: Invoke) -> None:

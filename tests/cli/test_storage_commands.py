@@ -9,11 +9,10 @@ from pathlib import Path
 from spade_coreason.storage import open_database, schema
 from spade_coreason.storage.lock import lock_directory
 from spade_coreason.storage.repository import AgentRepository
-
-from ..support.databases import SQLITE, downgrade, execute, read_all_tables
-from ..support.records import AGENT, new_conversation, receive_request, store_turn
-from ..support.servers.postgres import Postgres
-from .conftest import Invoke
+from tests.cli.conftest import Invoke
+from tests.support.databases import SQLITE, downgrade, execute, read_all_tables
+from tests.support.records import AGENT, new_conversation, receive_request, store_turn
+from tests.support.servers.postgres import Postgres
 
 
 def filled(url: str) -> None:

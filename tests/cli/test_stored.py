@@ -25,12 +25,11 @@ from spade_coreason.storage import open_database
 from spade_coreason.storage.lock import lock_directory
 from spade_coreason.storage.records import StoredConversation, TurnRecord, Variable
 from spade_coreason.storage.repository import AgentRepository
-
-from ..support.program import COMMAND, clean_environment
-from ..support.records import new_conversation
-from ..support.servers.postgres import Postgres
-from ..support.wait import PATIENCE_S
-from .conftest import Invoke
+from tests.cli.conftest import Invoke
+from tests.support.program import COMMAND, clean_environment
+from tests.support.records import new_conversation
+from tests.support.servers.postgres import Postgres
+from tests.support.wait import PATIENCE_S
 
 AGENT = "notes@localhost"
 ALICE, BOB = "alice@localhost", "bob@localhost"

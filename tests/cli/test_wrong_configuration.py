@@ -10,12 +10,11 @@ import pytest
 from click.testing import Result
 
 from spade_coreason.storage.lock import lock_database
-
-from ..support.program import run_command
-from ..support.servers import prosody as prosody_server
-from ..support.servers.requirements import require
-from ..support.servers.server import XmppServer
-from .conftest import Invoke
+from tests.cli.conftest import Invoke
+from tests.support.program import run_command
+from tests.support.servers import prosody as prosody_server
+from tests.support.servers.requirements import require
+from tests.support.servers.server import XmppServer
 
 ECHO = "agents: [{jid: echo@localhost, agent: 'spade_coreason.agents.echo:EchoAgent'}]"
 NO_AGENT = "class Empty:\n    pass\n"

@@ -10,8 +10,7 @@ import pytest
 from spade_coreason.codec.archive import archive_id, archive_query, is_sent_to, newest_query, read_archived, read_page
 from spade_coreason.codec.decode import decode
 from spade_coreason.domain.messages import InboundRequest
-
-from ..support.foreign_stanzas import AGENT, DEVICE, message
+from tests.support.foreign_stanzas import AGENT, DEVICE, message
 
 KEPT = f"<message xmlns='jabber:client' from='{DEVICE}' to='{AGENT}' type='chat' id='1'><body>hi</body>%s</message>"
 STAMP = "<delay xmlns='urn:xmpp:delay' stamp='2026-11-20T10:00:00Z'/>"

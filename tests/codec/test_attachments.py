@@ -7,7 +7,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 import pytest
 
-from ..support.foreign_stanzas import person_request
+from tests.support.foreign_stanzas import person_request
 
 PICTURE = "https://example.org/f/a%20picture.png?token=1"
 

@@ -16,8 +16,7 @@ from spade_coreason.contracts import AgentRequest, ClientCapabilities
 from spade_coreason.domain.identifiers import derive_inbox_key
 from spade_coreason.domain.messages import RESERVED_METADATA, Bounce, InboundRequest, MalformedRequest, ReplyEvent, owner_of
 from spade_coreason.domain.value import replace
-
-from ..support.foreign_stanzas import (
+from tests.support.foreign_stanzas import (
     AGENT,
     ALICE,
     DEVICE,

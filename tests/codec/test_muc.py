@@ -23,8 +23,7 @@ from spade_coreason.domain.messages import Completed, InboundRequest, TextEmitte
 from spade_coreason.domain.value import replace
 from spade_coreason.xmpp.muc.membership import RoomState, decide_after_leaving, decide_after_refusal
 from spade_coreason.xmpp.muc.room import Room, RoomConfig
-
-from ..support.foreign_stanzas import AGENT, KEY, message
+from tests.support.foreign_stanzas import AGENT, KEY, message
 
 ROOM = "tea@muc.example.org"
 USER = "xmlns='http://jabber.org/protocol/muc#user'"

@@ -9,8 +9,7 @@ import time
 import pytest
 
 from spade_coreason.concurrency import Deadline, TimerGroup
-
-from ..support.wait import PATIENCE_S, eventually
+from tests.support.wait import PATIENCE_S, eventually
 
 
 async def rung(alarms: TimerGroup, expected: int, heard: list[str]) -> list[str]:

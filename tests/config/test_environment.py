@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ..support.configurations import ECHO, agents_section, config_error, load_config
+from tests.support.configurations import ECHO, agents_section, config_error, load_config
 
 
 def test_variables_override_the_file(project: Path) -> None:

@@ -15,8 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from spade_coreason.config.loader import load_settings
 from spade_coreason.config.settings import AgentSettings, RoomSettings, Settings, keys_of, section_of
-
-from ..support.configurations import ECHO, agents_section, config_error, load_config
+from tests.support.configurations import ECHO, agents_section, config_error, load_config
 
 ROOT = Path(__file__).parent.parent.parent
 CONFIG = ROOT / "config"

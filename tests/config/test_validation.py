@@ -8,8 +8,7 @@ import pytest
 
 from spade_coreason.config.loader import load_settings
 from spade_coreason.exceptions import ConfigError
-
-from ..support.configurations import ECHO, agents_section, config_error, load_config
+from tests.support.configurations import ECHO, agents_section, config_error, load_config
 
 PREFIX = "config/platform.yaml: "
 MISTAKES = [

@@ -20,8 +20,7 @@ from spade_coreason.contracts import (
     SessionHandle,
     StreamHandle,
 )
-
-from ..support.seed_echo import EchoAgent
+from tests.support.seed_echo import EchoAgent
 
 
 class StreamOfNobody:

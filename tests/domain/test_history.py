@@ -9,8 +9,7 @@ from uuid import uuid4
 import pytest
 
 from spade_coreason.domain.history import RecentTurns, StoredTurn, parse_turns
-
-from ..support.errors import ExpectedErrors
+from tests.support.errors import ExpectedErrors
 
 
 def turn(number: int) -> str:

@@ -24,8 +24,7 @@ from spade_coreason.contracts.blocks import STEP_TITLE
 from spade_coreason.domain.messages import BlockEmitted, InboundRequest, TextEmitted
 from spade_coreason.domain.preferences import DEFAULTS, PREFERENCES, Preferences, is_language_tag
 from spade_coreason.runtime.response import Response
-
-from ..support.errors import ExpectedErrors
+from tests.support.errors import ExpectedErrors
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
 

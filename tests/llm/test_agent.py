@@ -36,8 +36,7 @@ from spade_coreason.llm.agent import LLMAgent
 from spade_coreason.llm.model.client import ModelClient, parse_retry_after_s
 from spade_coreason.llm.options import Endpoint
 from spade_coreason.llm.prompts import render_request
-
-from ..support.chat_completions import (
+from tests.support.chat_completions import (
     Answer,
     ChatServer,
     CompletionStream,
@@ -49,8 +48,8 @@ from ..support.chat_completions import (
     text_answer,
     tool_call_answer,
 )
-from ..support.llm_agent import EndlessTool, stored_turns
-from ..support.wait import PATIENCE_S, eventually
+from tests.support.llm_agent import EndlessTool, stored_turns
+from tests.support.wait import PATIENCE_S, eventually
 
 
 def manifest(**config: Any) -> AgentDefinition:

@@ -12,9 +12,8 @@ import pytest
 from agents.assistant import AssistantAgent
 from spade_coreason import AgentTester, ConfigError, load_settings
 from spade_coreason.runtime.agent_factory import Injectables, load_agent
-
-from ..support.chat_completions import ChatServer, message_contents, text_answer, tool_call_answer
-from ..support.mcp_servers.servers import legacy_server
+from tests.support.chat_completions import ChatServer, message_contents, text_answer, tool_call_answer
+from tests.support.mcp_servers.servers import legacy_server
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,10 +9,9 @@ import pytest
 
 from spade_coreason import AgentTester, PeerFailedError
 from spade_coreason.memory.usage import USAGE_EVENT
-
-from ..support.chat_completions import hanging_answer, text_answer, tool_call_answer
-from ..support.clock import Clock
-from ..support.llm_agent import run_llm_agent, stored_turns
+from tests.support.chat_completions import hanging_answer, text_answer, tool_call_answer
+from tests.support.clock import Clock
+from tests.support.llm_agent import run_llm_agent, stored_turns
 
 # The model server says of each reply that it took 18 tokens.
 EVENING = datetime(2026, 11, 21, 18, 30, tzinfo=UTC)

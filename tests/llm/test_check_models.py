@@ -9,8 +9,7 @@ import pytest
 
 from spade_coreason import AgentDefinition
 from spade_coreason.llm.agent import LLMAgent
-
-from ..support.chat_completions import ChatServer, text_answer
+from tests.support.chat_completions import ChatServer, text_answer
 
 MANIFEST = AgentDefinition.simple("thinker")
 

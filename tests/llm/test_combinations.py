@@ -10,10 +10,16 @@ from uuid import uuid4
 import pytest
 
 from spade_coreason import AgentRequest, PeerEvent, PeerFailedError
-
-from ..support.chat_completions import Answer, CompletionStream, broken_answer, hanging_answer, text_answer, tool_call_answer
-from ..support.llm_agent import definition_with_output, run_llm_agent, stored_turns
-from ..support.mcp_servers.servers import last_tool_results, legacy_server, log_lines
+from tests.support.chat_completions import (
+    Answer,
+    CompletionStream,
+    broken_answer,
+    hanging_answer,
+    text_answer,
+    tool_call_answer,
+)
+from tests.support.llm_agent import definition_with_output, run_llm_agent, stored_turns
+from tests.support.mcp_servers.servers import last_tool_results, legacy_server, log_lines
 
 RULE = "be nice " * 1000  # more than 1000 tokens
 

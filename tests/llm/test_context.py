@@ -11,9 +11,8 @@ from spade_coreason import Interaction, PeerFailedError
 from spade_coreason.llm.context import Context, ContextTooLongError
 from spade_coreason.llm.prompts import Message
 from spade_coreason.memory.tokens import counter_for
-
-from ..support.chat_completions import RequestBody, message_contents, text_answer, tool_call_answer
-from .test_agent import helper
+from tests.llm.test_agent import helper
+from tests.support.chat_completions import RequestBody, message_contents, text_answer, tool_call_answer
 
 HEAD = [{"role": "system", "content": "h" * 10}]
 LIMIT = 2000

@@ -14,8 +14,8 @@ from aiohttp import web
 
 from spade_coreason import ConfigError, PeerFailedError, Policy
 from spade_coreason.llm.agent import LLMAgent
-
-from ..support.chat_completions import (
+from tests.llm.test_agent import helper, manifest
+from tests.support.chat_completions import (
     Answer,
     CompletionStream,
     broken_answer,
@@ -24,9 +24,8 @@ from ..support.chat_completions import (
     text_answer,
     tool_call_answer,
 )
-from ..support.errors import ExpectedErrors
-from ..support.wait import PATIENCE_S, eventually
-from .test_agent import helper, manifest
+from tests.support.errors import ExpectedErrors
+from tests.support.wait import PATIENCE_S, eventually
 
 
 @asynccontextmanager

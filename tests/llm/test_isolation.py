@@ -6,10 +6,9 @@ import json
 from typing import Any
 
 from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, SessionHandle
-
-from ..support.chat_completions import CompletionStream, message_contents, text_answer, tool_call_answer
-from ..support.records import query_of
-from .test_agent import helper
+from tests.llm.test_agent import helper
+from tests.support.chat_completions import CompletionStream, message_contents, text_answer, tool_call_answer
+from tests.support.records import query_of
 
 SECRET = "swordfish"
 LOOK: tuple[tuple[str, Any], ...] = (

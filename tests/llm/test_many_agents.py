@@ -12,10 +12,16 @@ import pytest
 
 from spade_coreason import AgentTester, PeerFailedError, Policy
 from spade_coreason.llm.agent import LLMAgent
-
-from ..support.chat_completions import ChatServer, CompletionStream, error_answer, hanging_answer, message_contents, text_answer
-from ..support.wait import PATIENCE_S, eventually
-from .test_agent import helper
+from tests.llm.test_agent import helper
+from tests.support.chat_completions import (
+    ChatServer,
+    CompletionStream,
+    error_answer,
+    hanging_answer,
+    message_contents,
+    text_answer,
+)
+from tests.support.wait import PATIENCE_S, eventually
 
 
 async def test_a_hundred_conversations_at_once_use_as_many_connections_as_turns_may_run() -> None:

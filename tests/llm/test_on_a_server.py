@@ -14,16 +14,15 @@ import pytest
 
 from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, Peers, ResponseHandler, SessionHandle
 from spade_coreason.llm.agent import LLMAgent
-
-from ..support.chat_completions import Answer, ChatServer, CompletionStream, message_contents, text_answer, tool_call_answer
-from ..support.hosting import FunctionAgent, OnlineAgent, run_agent
-from ..support.llm_agent import EndlessTool
-from ..support.servers.clients import StockClient
-from ..support.servers.profanity import Profanity, installed
-from ..support.servers.requirements import require
-from ..support.servers.server import XmppServer
-from ..support.wait import PATIENCE_S, eventually
-from ..xmpp.test_live_messages import CORRECTS, met, replaces
+from tests.support.chat_completions import Answer, ChatServer, CompletionStream, message_contents, text_answer, tool_call_answer
+from tests.support.hosting import FunctionAgent, OnlineAgent, run_agent
+from tests.support.llm_agent import EndlessTool
+from tests.support.servers.clients import StockClient
+from tests.support.servers.profanity import Profanity, installed
+from tests.support.servers.requirements import require
+from tests.support.servers.server import XmppServer
+from tests.support.wait import PATIENCE_S, eventually
+from tests.xmpp.test_live_messages import CORRECTS, met, replaces
 
 PEOPLE = 10
 REMEMBER = "remember_interaction_info"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from ..support.chat_completions import (
+from tests.support.chat_completions import (
     ChatServer,
     CompletionStream,
     error_answer,
@@ -18,7 +18,7 @@ from ..support.chat_completions import (
     text_answer,
     tool_call_answer,
 )
-from ..support.wait import PATIENCE_S
+from tests.support.wait import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 

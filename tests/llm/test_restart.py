@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from ..support.chat_completions import ChatServer, CompletionStream, message_contents, text_answer, tool_call_answer
-from ..support.hosting import run_platform
-from ..support.servers.clients import StockClient
-from ..support.servers.server import XmppServer
-from ..support.wait import PATIENCE_S, eventually
-from ..xmpp.profile.test_profile import befriended, of, person, presence
+from tests.support.chat_completions import ChatServer, CompletionStream, message_contents, text_answer, tool_call_answer
+from tests.support.hosting import run_platform
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import XmppServer
+from tests.support.wait import PATIENCE_S, eventually
+from tests.xmpp.profile.test_profile import befriended, of, person, presence
 
 AGENT = "spade_coreason.llm:LLMAgent"
 

@@ -14,8 +14,7 @@ import pytest
 from agents.assistant import AssistantAgent
 from spade_coreason import AgentTester
 from spade_coreason.llm.scripted import NOTICE, REMEMBER_TOOL, TIME_TOOL, ScriptedModel, ScriptedReply, choose_reply
-
-from ..support.wait import PATIENCE_S
+from tests.support.wait import PATIENCE_S
 
 
 def person(text: str, *remembered: str) -> list[dict[str, Any]]:

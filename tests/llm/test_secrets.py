@@ -12,8 +12,8 @@ from aiohttp import web
 from spade_coreason import AgentTester, ConfigError, load_settings
 from spade_coreason.llm.agent import LLMAgent
 from spade_coreason.llm.options import Endpoint
-
-from ..support.chat_completions import (
+from tests.llm.test_agent import manifest
+from tests.support.chat_completions import (
     ChatServer,
     CompletionStream,
     broken_answer,
@@ -23,10 +23,9 @@ from ..support.chat_completions import (
     text_answer,
     tool_call_answer,
 )
-from ..support.program import run_command, run_in_background
-from ..support.servers.clients import StockClient
-from ..support.servers.server import XmppServer
-from .test_agent import manifest
+from tests.support.program import run_command, run_in_background
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import XmppServer
 
 WORD = "x7391y"  # in every key, prompt, question and answer
 KEYS = {"file": f"sk-file-{WORD}", "environment": f"sk-env-{WORD}", "configuration": f"sk-conf-{WORD}"}

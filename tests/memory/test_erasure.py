@@ -17,9 +17,8 @@ from spade_coreason.memory.erasure import ErasureReport, forget_conversation, fo
 from spade_coreason.runtime.policy import Policy
 from spade_coreason.storage.records import StoredConversation, Variable
 from spade_coreason.storage.repository import AgentRepository
-
-from ..support.databases import CLOSED, SQLITE, open_without_sync, read_all_tables
-from ..support.records import (
+from tests.support.databases import CLOSED, SQLITE, open_without_sync, read_all_tables
+from tests.support.records import (
     AGENT,
     ALICE,
     ALICE_ELSEWHERE,
@@ -32,7 +31,7 @@ from ..support.records import (
     receive_request,
     store_turn,
 )
-from ..support.runner import Observation, RememberingAgent, RunnerHarness
+from tests.support.runner import Observation, RememberingAgent, RunnerHarness
 
 
 @pytest.fixture

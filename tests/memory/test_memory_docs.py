@@ -23,8 +23,7 @@ from spade_coreason.config.loader import load_settings
 from spade_coreason.memory.knowledge.chunking import MAX_CHARACTERS
 from spade_coreason.memory.summaries import ExtractiveSummariser, ModelSummariser
 from spade_coreason.memory.tokens import TokenCounter
-
-from ..support.errors import ExpectedErrors
+from tests.support.errors import ExpectedErrors
 
 TEXT = (Path(__file__).parents[2] / "docs" / "memory.md").read_text(encoding="utf-8")
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, CloudEvent, ResponseHandler, SessionHandle, Usage
 from spade_coreason.runtime.stream import Stream
-
-from ..support.llm_agent import stored_turns
+from tests.support.llm_agent import stored_turns
 
 
 class Spender:

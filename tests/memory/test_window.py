@@ -31,10 +31,9 @@ from spade_coreason.memory.session import Session
 from spade_coreason.memory.summaries import ModelSummariser
 from spade_coreason.runtime.policy import Keep, Retention
 from spade_coreason.storage.compaction import COMPACTION_VARIABLE
-
-from ..support.errors import ExpectedErrors
-from ..support.model_server import ModelServer
-from ..support.records import query_of
+from tests.support.errors import ExpectedErrors
+from tests.support.model_server import ModelServer
+from tests.support.records import query_of
 
 ALICE = "alice@localhost"
 

@@ -21,10 +21,9 @@ from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage.database import Database
 from spade_coreason.storage.records import DeletionReport, StoredConversation
 from spade_coreason.storage.repository import AgentRepository
-
-from ..support.clock import Clock
-from ..support.wait import PATIENCE_S
-from .test_runner_faults import ALICE, BOB, asked
+from tests.runtime.test_runner_faults import ALICE, BOB, asked
+from tests.support.clock import Clock
+from tests.support.wait import PATIENCE_S
 
 AGENT = "agent@localhost"
 

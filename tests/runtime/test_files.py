@@ -28,8 +28,7 @@ from spade_coreason import (
 from spade_coreason.runtime.url_policy import is_public
 from spade_coreason.xmpp.servers.certificate import ensure_certificate
 from spade_coreason.xmpp.servers.process import find_free_ports
-
-from ..support.web_server import WebServer, page, redirect
+from tests.support.web_server import WebServer, page, redirect
 
 WORLD = ("127.0.0.3/32",)
 """In these tests this one address is the public internet; every other of the machine stays private."""

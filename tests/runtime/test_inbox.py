@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, ResponseHandler, SessionHandle
-
-from ..support.wait import PATIENCE_S
+from tests.support.wait import PATIENCE_S
 
 AGENT = "agent@localhost"
 

@@ -19,8 +19,7 @@ from spade_coreason import (
 )
 from spade_coreason.codec.xml import preview
 from spade_coreason.testing import LocalFiles, ReceivedMessage
-
-from .test_runner_outbox import Wire, question, running
+from tests.runtime.test_runner_outbox import Wire, question, running
 
 FIRST = "It is about *tea* & **coffee**."
 LONG = "\n\n".join([f"# Drinks\n\n{FIRST}", *(f"Paragraph {n} of many." for n in range(100))])

@@ -11,10 +11,9 @@ import pytest
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Policy, ResponseHandler, SessionHandle
 from spade_coreason.domain.conversation import Rules
 from spade_coreason.runtime.operations import PAUSED_NOTICE
-
-from ..support.clock import Clock, LoopClock
-from ..support.errors import ExpectedErrors
-from ..support.wait import eventually
+from tests.support.clock import Clock, LoopClock
+from tests.support.errors import ExpectedErrors
+from tests.support.wait import eventually
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
 CONVERSATION = f"{ALICE}_{AGENT}"

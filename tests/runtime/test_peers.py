@@ -10,8 +10,7 @@ import pytest
 from spade_coreason import PeerError, PeerFailedError, PeerRefusedError, PeerTimeoutError, PeerUnavailableError
 from spade_coreason.domain.messages import Bounce, ReplyEvent
 from spade_coreason.runtime.peers import OpenRequests, PeerEvent
-
-from ..support.peer_answers import (
+from tests.support.peer_answers import (
     OTHER,
     PEER,
     chunk_reply,

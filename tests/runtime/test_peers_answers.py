@@ -13,8 +13,17 @@ from spade_coreason.codec.cloud_events import EventWriter
 from spade_coreason.codec.decode import decode
 from spade_coreason.domain.messages import ReplyEvent
 from spade_coreason.runtime.peers import OpenRequests, collect
-
-from ..support.peer_answers import ME, OTHER, PEER, chunk_reply, collect_events, completed_reply, markdown_reply, reply, texts
+from tests.support.peer_answers import (
+    ME,
+    OTHER,
+    PEER,
+    chunk_reply,
+    collect_events,
+    completed_reply,
+    markdown_reply,
+    reply,
+    texts,
+)
 
 # Fragments
 

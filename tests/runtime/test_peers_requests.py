@@ -16,8 +16,7 @@ from spade_coreason.domain.identifiers import derive_thread
 from spade_coreason.domain.messages import Bounce, InboundRequest
 from spade_coreason.exceptions import RequestTooLongError
 from spade_coreason.runtime.peers import CURRENT_REQUEST, OpenRequests
-
-from ..support.peer_answers import ME, OTHER, PEER, collect_events, completed_reply, deliver, markdown_reply, texts
+from tests.support.peer_answers import ME, OTHER, PEER, collect_events, completed_reply, deliver, markdown_reply, texts
 
 
 def outgoing(stanza: str) -> InboundRequest:

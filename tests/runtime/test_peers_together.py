@@ -23,10 +23,9 @@ from spade_coreason import (
     agent,
 )
 from spade_coreason.runtime.peers import collect
-
-from ..support.errors import ExpectedErrors
-from ..support.peer_answers import OTHER, PEER
-from ..support.wait import PATIENCE_S
+from tests.support.errors import ExpectedErrors
+from tests.support.peer_answers import OTHER, PEER
+from tests.support.wait import PATIENCE_S
 
 ALICE, BOB = "alice@localhost", "bob@localhost"
 

@@ -14,9 +14,8 @@ from spade_coreason.runtime.gateway import InboundGateway
 from spade_coreason.runtime.peers import OpenRequests
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.storage.statements import RECEIVE
-
-from ..support.databases import SQLITE, WriteInterceptor, open_without_sync
-from ..support.errors import ExpectedErrors
+from tests.support.databases import SQLITE, WriteInterceptor, open_without_sync
+from tests.support.errors import ExpectedErrors
 
 AGENT = "echo@localhost"
 

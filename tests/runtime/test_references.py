@@ -10,9 +10,8 @@ from uuid import uuid4
 import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Interaction, ResponseHandler, SessionHandle
-
-from ..support.errors import ExpectedErrors
-from ..support.wait import PATIENCE_S, eventually
+from tests.support.errors import ExpectedErrors
+from tests.support.wait import PATIENCE_S, eventually
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
 

@@ -11,9 +11,8 @@ import pytest
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Interaction, Policy, ResponseHandler, SessionHandle
 from spade_coreason.domain.conversation import Rules
 from spade_coreason.testing import ReceivedMessage
-
-from ..support.records import query_of
-from ..support.wait import eventually
+from tests.support.records import query_of
+from tests.support.wait import eventually
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
 REPLY = "{urn:xmpp:reply:0}reply"

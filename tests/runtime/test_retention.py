@@ -28,11 +28,10 @@ from spade_coreason.runtime.policy import Keep, Policy, Retention
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import open_database
 from spade_coreason.storage.repository import AgentRepository
-
-from ..support.clock import Clock
-from ..support.databases import read_rows
-from ..support.records import query_of
-from ..support.wait import eventually
+from tests.support.clock import Clock
+from tests.support.databases import read_rows
+from tests.support.records import query_of
+from tests.support.wait import eventually
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
 DAYS_30 = Retention(Keep(age=timedelta(days=30)))

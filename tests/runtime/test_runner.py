@@ -6,9 +6,8 @@ import asyncio
 from datetime import timedelta
 
 from spade_coreason import AgentRequest, AgentTester, Policy, ResponseHandler, SessionHandle, agent
-
-from ..support.clock import Clock
-from ..support.stanzas import collect_replies, message
+from tests.support.clock import Clock
+from tests.support.stanzas import collect_replies, message
 
 ALICE = "alice@localhost"
 BOB = "bob@localhost"

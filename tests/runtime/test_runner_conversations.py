@@ -24,11 +24,10 @@ from spade_coreason import (
 )
 from spade_coreason.domain.conversation import Rules
 from spade_coreason.memory.session import Session
-
-from ..support.clock import Clock, LoopClock
-from ..support.errors import ExpectedErrors
-from ..support.records import query_of
-from ..support.wait import PATIENCE_S
+from tests.support.clock import Clock, LoopClock
+from tests.support.errors import ExpectedErrors
+from tests.support.records import query_of
+from tests.support.wait import PATIENCE_S
 
 ALICE = "alice@localhost"
 BOB = "bob@localhost"

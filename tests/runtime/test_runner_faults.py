@@ -44,12 +44,11 @@ from spade_coreason.storage.inbox import Inbox
 from spade_coreason.storage.records import StoredConversation
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.storage.statements import RECEIVE
-
-from ..support.databases import SQLITE, WriteInterceptor, open_without_sync
-from ..support.errors import ExpectedErrors
-from ..support.records import NOT_REMEMBERED
-from ..support.servers.postgres import Postgres
-from ..support.wait import PATIENCE_S, eventually
+from tests.support.databases import SQLITE, WriteInterceptor, open_without_sync
+from tests.support.errors import ExpectedErrors
+from tests.support.records import NOT_REMEMBERED
+from tests.support.servers.postgres import Postgres
+from tests.support.wait import PATIENCE_S, eventually
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
 

@@ -22,8 +22,7 @@ from spade_coreason import (
     agent,
 )
 from spade_coreason.runtime.policy import Timings
-
-from ..support.errors import ExpectedErrors
+from tests.support.errors import ExpectedErrors
 
 Assist = Callable[[ResponseHandler], Awaitable[None]]
 

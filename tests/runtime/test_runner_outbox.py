@@ -16,10 +16,9 @@ from spade_coreason.runtime.outbound import OutboundStanza
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import open_database
 from spade_coreason.storage.repository import AgentRepository
-
-from ..support.databases import read_rows
-from ..support.errors import ExpectedErrors
-from ..support.records import NOT_REMEMBERED
+from tests.support.databases import read_rows
+from tests.support.errors import ExpectedErrors
+from tests.support.records import NOT_REMEMBERED
 
 AGENT = "agent@localhost"
 

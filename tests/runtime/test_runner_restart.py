@@ -17,8 +17,7 @@ from spade_coreason import (
     SessionHandle,
     agent,
 )
-
-from ..support.stanzas import collect_replies, message
+from tests.support.stanzas import collect_replies, message
 
 ALICE = "alice@localhost"
 BOB = "bob@localhost"

@@ -28,9 +28,8 @@ from spade_coreason import (
 )
 from spade_coreason.domain.identifiers import derive_session_id
 from spade_coreason.memory.session import Session
-
-from ..support.errors import ExpectedErrors
-from ..support.records import query_of
+from tests.support.errors import ExpectedErrors
+from tests.support.records import query_of
 
 ALICE = "alice@localhost"
 BOB = "bob@localhost"

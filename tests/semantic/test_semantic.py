@@ -24,9 +24,8 @@ from spade_coreason.memory.knowledge.embeddings import LocalEmbedder, OpenAIEmbe
 from spade_coreason.memory.openai_api import OpenAIApi
 from spade_coreason.storage import open_database
 from spade_coreason.storage.knowledge import KnowledgeRepository
-
-from ..support.model_server import ModelServer
-from .minilm import MiniLM, model_directory
+from tests.semantic.minilm import MiniLM, model_directory
+from tests.support.model_server import ModelServer
 
 DOCS = Path(__file__).parents[2] / "docs" / "memory.md"
 QUESTION = "What is the refund policy for subscriptions?"

@@ -17,11 +17,10 @@ from spade_coreason.storage.backup import back_up, restore
 from spade_coreason.storage.database import Database
 from spade_coreason.storage.health import check_health
 from spade_coreason.storage.repository import AgentRepository
-
-from ..support.databases import SQLITE, execute
-from ..support.errors import ExpectedErrors
-from ..support.records import AGENT, ALICE, BOB
-from ..support.wait import eventually
+from tests.support.databases import SQLITE, execute
+from tests.support.errors import ExpectedErrors
+from tests.support.records import AGENT, ALICE, BOB
+from tests.support.wait import eventually
 
 EMPTY = sha256(b"{}").hexdigest()
 

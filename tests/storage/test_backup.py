@@ -17,10 +17,9 @@ from spade_coreason.storage import open_database
 from spade_coreason.storage.backup import back_up, restore
 from spade_coreason.storage.records import Variable
 from spade_coreason.storage.repository import AgentRepository
-
-from ..support.databases import SQLITE, execute, read_all_tables
-from ..support.records import AGENT, ALICE, NOW, new_conversation, receive_request, store_turn
-from ..support.servers.postgres import Postgres
+from tests.support.databases import SQLITE, execute, read_all_tables
+from tests.support.records import AGENT, ALICE, NOW, new_conversation, receive_request, store_turn
+from tests.support.servers.postgres import Postgres
 
 
 def silent(done: int, total: int) -> None:

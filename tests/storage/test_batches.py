@@ -16,10 +16,9 @@ from spade_coreason.storage.database import Database
 from spade_coreason.storage.records import StoredConversation
 from spade_coreason.storage.repository import AgentRepository
 from spade_coreason.storage.statements import RECEIVE
-
-from ..support.databases import open_without_sync
-from ..support.errors import ExpectedErrors
-from ..support.wait import PATIENCE_S
+from tests.support.databases import open_without_sync
+from tests.support.errors import ExpectedErrors
+from tests.support.wait import PATIENCE_S
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

@@ -26,9 +26,8 @@ from spade_coreason.storage.dedup import KeyIndex
 from spade_coreason.storage.lock import lock_directory
 from spade_coreason.storage.records import StoredConversation, TurnRecord, Variable
 from spade_coreason.storage.repository import AgentRepository
-
-from ..support.databases import SQLITE, downgrade, execute, read_all_tables
-from ..support.errors import ExpectedErrors
+from tests.support.databases import SQLITE, downgrade, execute, read_all_tables
+from tests.support.errors import ExpectedErrors
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

@@ -16,11 +16,10 @@ from spade_coreason import StoreError
 from spade_coreason.storage import open_database
 from spade_coreason.storage.database import Database, StoreTimings
 from spade_coreason.storage.repository import AgentRepository
-
-from ..support.databases import SQLITE, execute
-from ..support.errors import ExpectedErrors
-from ..support.servers.postgres import Postgres
-from ..support.wait import PATIENCE_S, eventually
+from tests.support.databases import SQLITE, execute
+from tests.support.errors import ExpectedErrors
+from tests.support.servers.postgres import Postgres
+from tests.support.wait import PATIENCE_S, eventually
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 SOON = StoreTimings(retry_s=0.02)

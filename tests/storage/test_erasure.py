@@ -14,10 +14,9 @@ from spade_coreason.storage import open_database
 from spade_coreason.storage.database import Database, StoreTimings
 from spade_coreason.storage.records import Variable
 from spade_coreason.storage.repository import AgentRepository
-
-from ..support.databases import SQLITE
-from ..support.records import AGENT, ALICE, BOB, new_conversation, store_turn
-from ..support.wait import eventually
+from tests.support.databases import SQLITE
+from tests.support.records import AGENT, ALICE, BOB, new_conversation, store_turn
+from tests.support.wait import eventually
 
 USUAL = StoreTimings()
 

@@ -22,11 +22,10 @@ from spade_coreason.runtime.policy import Policy
 from spade_coreason.storage.database import Database
 from spade_coreason.storage.records import TurnRecord
 from spade_coreason.storage.repository import AgentRepository
-
-from ..support.clock import Clock
-from ..support.databases import SQLITE, execute, open_without_sync
-from ..support.records import AGENT, ALICE, BOB, NOW, new_conversation, receive_request
-from ..support.runner import RunnerHarness
+from tests.support.clock import Clock
+from tests.support.databases import SQLITE, execute, open_without_sync
+from tests.support.records import AGENT, ALICE, BOB, NOW, new_conversation, receive_request
+from tests.support.runner import RunnerHarness
 
 
 @pytest.mark.parametrize("limit", [0, 1, 4, 25, 100])

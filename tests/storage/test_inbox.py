@@ -14,9 +14,8 @@ from spade_coreason.domain.value import replace
 from spade_coreason.storage.database import Database
 from spade_coreason.storage.records import StoredConversation, TurnRecord, Variable
 from spade_coreason.storage.repository import AgentRepository
-
-from ..support.databases import ANSWERED, CLOSED, RECEIVED, count_commits, open_without_sync, read_all_tables, read_rows
-from ..support.records import AGENT, ALICE, NOW, OTHER_AGENT, new_conversation, receive_request, store_turn
+from tests.support.databases import ANSWERED, CLOSED, RECEIVED, count_commits, open_without_sync, read_all_tables, read_rows
+from tests.support.records import AGENT, ALICE, NOW, OTHER_AGENT, new_conversation, receive_request, store_turn
 
 
 def inbox(database_url: str) -> list[tuple[int, str | None, str | None]]:

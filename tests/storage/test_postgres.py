@@ -17,11 +17,10 @@ from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.storage import open_database
 from spade_coreason.storage.records import StoredConversation, TurnRecord
 from spade_coreason.storage.repository import AgentRepository
-
-from ..support.databases import execute, read_rows
-from ..support.errors import ExpectedErrors
-from ..support.servers.postgres import Postgres
-from ..support.wait import eventually
+from tests.support.databases import execute, read_rows
+from tests.support.errors import ExpectedErrors
+from tests.support.servers.postgres import Postgres
+from tests.support.wait import eventually
 
 AGENT, ALICE = "echo@localhost", "alice@localhost"
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -15,11 +15,10 @@ from spade_coreason.memory.session import Session
 from spade_coreason.storage.database import Database
 from spade_coreason.storage.records import StoredConversation, Variable
 from spade_coreason.storage.repository import AgentRepository
-
-from ..support.databases import open_without_sync
-from ..support.records import AGENT, ALICE, BOB, MALICE, NOW, OTHER_AGENT, new_conversation, store_turn
-from ..support.runner import RunnerHarness
-from ..support.wait import eventually
+from tests.support.databases import open_without_sync
+from tests.support.records import AGENT, ALICE, BOB, MALICE, NOW, OTHER_AGENT, new_conversation, store_turn
+from tests.support.runner import RunnerHarness
+from tests.support.wait import eventually
 
 # Conversations and their owners
 

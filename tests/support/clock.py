@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from .wait import PATIENCE_S
+from tests.support.wait import PATIENCE_S
 
 _ROUNDS = 10  # of the loop: one for an alarm, one for its callback, one for the write at the end of a round
 

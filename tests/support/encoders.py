@@ -7,8 +7,7 @@ from uuid import UUID
 from spade_coreason.codec.encoders.base import ReplyEncoder
 from spade_coreason.codec.encoders.factory import encoder_for
 from spade_coreason.domain.messages import InboundRequest, TextEmitted, TurnEvent
-
-from .foreign_stanzas import AGENT, KEY
+from tests.support.foreign_stanzas import AGENT, KEY
 
 LIMIT = 65_536
 CHAT_STATE = "<active xmlns='http://jabber.org/protocol/chatstates'/>"

@@ -41,11 +41,10 @@ from spade_coreason.xmpp.connection.endpoint import ServerEndpoint
 from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.muc.room import RoomConfig
 from spade_coreason.xmpp.timings import DEFAULT_TIMINGS, ConnectionTimings
-
-from .errors import check_errors, errors_in
-from .records import query_of
-from .servers.server import XmppServer
-from .wait import PATIENCE_S
+from tests.support.errors import check_errors, errors_in
+from tests.support.records import query_of
+from tests.support.servers.server import XmppServer
+from tests.support.wait import PATIENCE_S
 
 PROJECT = Path(__file__).parents[2]
 UNLIMITED = Policy(rules=Rules(max_interactions=0))

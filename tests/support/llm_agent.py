@@ -10,8 +10,7 @@ from typing import Any
 
 from spade_coreason import AgentDefinition, AgentTester
 from spade_coreason.llm.agent import LLMAgent
-
-from .chat_completions import Answer, ChatServer
+from tests.support.chat_completions import Answer, ChatServer
 
 
 class EndlessTool:

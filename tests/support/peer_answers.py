@@ -8,8 +8,7 @@ from uuid import uuid4
 
 from spade_coreason.domain.messages import Bounce, ReplyEvent
 from spade_coreason.runtime.peers import OpenRequests, PeerEvent
-
-from .wait import PATIENCE_S
+from tests.support.wait import PATIENCE_S
 
 ME = "me@localhost"
 PEER = "peer@localhost"

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import check_errors, errors_in
-from .wait import PATIENCE_S
+from tests.support.errors import check_errors, errors_in
+from tests.support.wait import PATIENCE_S
 
 COMMAND = [sys.executable, "-c", "from spade_coreason.cli import main; main()"]
 TIMEOUT_S = PATIENCE_S

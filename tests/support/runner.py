@@ -15,9 +15,8 @@ from spade_coreason.memory.session import Session
 from spade_coreason.runtime.policy import Policy
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage.repository import AgentRepository
-
-from .databases import open_without_sync
-from .records import AGENT, ALICE
+from tests.support.databases import open_without_sync
+from tests.support.records import AGENT, ALICE
 
 
 class Observation(NamedTuple):

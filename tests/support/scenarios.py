@@ -16,13 +16,12 @@ from spade_coreason.domain.conversation import Rules
 from spade_coreason.exceptions import PeerError
 from spade_coreason.runtime.peers import PeerEvent
 from spade_coreason.runtime.policy import Policy
-
-from ..codec.test_attachments import oob, sfs, sims
-from ..xmpp.test_failing_agents import asking
-from .hosting import run_agent
-from .servers.clients import StockClient
-from .servers.server import XmppServer
-from .wait import PATIENCE_S, eventually
+from tests.codec.test_attachments import oob, sfs, sims
+from tests.support.hosting import run_agent
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import XmppServer
+from tests.support.wait import PATIENCE_S, eventually
+from tests.xmpp.test_failing_agents import asking
 
 POLICY = Policy(rules=Rules(max_interactions=6))
 BODY = "{jabber:client}body"

@@ -12,7 +12,7 @@ import termios
 from collections.abc import Mapping
 from pathlib import Path
 
-from .program import COMMAND, TIMEOUT_S, clean_environment
+from tests.support.program import COMMAND, TIMEOUT_S, clean_environment
 
 
 class Terminal:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from ..support.servers import ejabberd as ejabberd_server, prosody as prosody_server
-from ..support.servers.requirements import require
-from ..support.servers.server import XmppServer
+from tests.support.servers import ejabberd as ejabberd_server, prosody as prosody_server
+from tests.support.servers.requirements import require
+from tests.support.servers.server import XmppServer
 
 MAX_UPLOAD_BYTES = 200_000
 

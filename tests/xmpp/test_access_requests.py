@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from slixmpp.exceptions import IqError
 
-from ..support.hosting import UNLIMITED, Echo, run_agent
-from ..support.servers.clients import StockClient
-from ..support.servers.server import OTHER_DOMAIN, XmppServer
-from ..support.wait import PATIENCE_S, eventually
-from .profile.test_profile import Weather, of, person, presence
+from tests.support.hosting import UNLIMITED, Echo, run_agent
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import OTHER_DOMAIN, XmppServer
+from tests.support.wait import PATIENCE_S, eventually
+from tests.xmpp.profile.test_profile import Weather, of, person, presence
 
 RESPONSE = "{urn:xmpp:tmp:quick-response}response"
 WAIT = "I may not talk with you yet. I have asked whoever runs me, and tell you when I may."

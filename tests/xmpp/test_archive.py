@@ -22,14 +22,13 @@ from spade_coreason.runtime.policy import Policy
 from spade_coreason.xmpp.archive import POSITION_KEY
 from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.timings import ConnectionTimings
-
-from ..support.hosting import UNLIMITED, Echo, OnlineAgent, Tunnel, envelope, run_agent, run_platform
-from ..support.servers import ejabberd as ejabberd_server, prosody as prosody_server
-from ..support.servers.clients import StockClient
-from ..support.servers.requirements import require
-from ..support.servers.server import XmppServer
-from ..support.wait import PATIENCE_S, eventually
-from .test_live_messages import CORRECTS, Pen, met
+from tests.support.hosting import UNLIMITED, Echo, OnlineAgent, Tunnel, envelope, run_agent, run_platform
+from tests.support.servers import ejabberd as ejabberd_server, prosody as prosody_server
+from tests.support.servers.clients import StockClient
+from tests.support.servers.requirements import require
+from tests.support.servers.server import XmppServer
+from tests.support.wait import PATIENCE_S, eventually
+from tests.xmpp.test_live_messages import CORRECTS, Pen, met
 
 MARK = "<answer xmlns='urn:spade-coreason:answer:0'/>"
 SERVERS = {

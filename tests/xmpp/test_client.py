@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from spade_coreason import AgentClient, AgentRequest, ResponseHandler, SessionHandle
-
-from ..support.hosting import FunctionAgent, Tunnel, endpoint_of, run_agent
-from ..support.servers.server import XmppServer
-from ..support.wait import PATIENCE_S, eventually
+from tests.support.hosting import FunctionAgent, Tunnel, endpoint_of, run_agent
+from tests.support.servers.server import XmppServer
+from tests.support.wait import PATIENCE_S, eventually
 
 
 @pytest.mark.parametrize("answered", ["when it is there again", "while it is away"])

@@ -17,13 +17,12 @@ from spade_coreason.domain.conversation import Rules
 from spade_coreason.exceptions import PeerRefusedError
 from spade_coreason.memory.session import Session
 from spade_coreason.runtime.policy import Policy
-
-from ..support.clock import Clock, LoopClock
-from ..support.errors import ExpectedErrors
-from ..support.hosting import OnlineAgent, envelope, receive_events, run_agent
-from ..support.servers.clients import StockClient
-from ..support.servers.server import XmppServer
-from ..support.wait import eventually
+from tests.support.clock import Clock, LoopClock
+from tests.support.errors import ExpectedErrors
+from tests.support.hosting import OnlineAgent, envelope, receive_events, run_agent
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import XmppServer
+from tests.support.wait import eventually
 
 SECOND = timedelta(seconds=1)
 

@@ -15,12 +15,11 @@ from spade_coreason.exceptions import PeerFailedError
 from spade_coreason.runtime.policy import Policy
 from spade_coreason.runtime.response import Response
 from spade_coreason.xmpp.client import AgentClient
-
-from ..support.errors import ExpectedErrors
-from ..support.hosting import Echo, FunctionAgent, OnlineAgent, endpoint_of, run_agent
-from ..support.servers.clients import StockClient
-from ..support.servers.server import XmppServer
-from ..support.wait import PATIENCE_S, eventually
+from tests.support.errors import ExpectedErrors
+from tests.support.hosting import Echo, FunctionAgent, OnlineAgent, endpoint_of, run_agent
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import XmppServer
+from tests.support.wait import PATIENCE_S, eventually
 
 MIB = 1024 * 1024
 

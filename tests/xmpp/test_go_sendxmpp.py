@@ -7,11 +7,10 @@ from pathlib import Path
 
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle, fetch
 from spade_coreason.xmpp.muc.room import RoomConfig
-
-from ..support.hosting import Echo, FunctionAgent, run_agent
-from ..support.servers.go_sendxmpp import GoSendxmpp
-from ..support.servers.server import XmppServer
-from ..support.wait import eventually
+from tests.support.hosting import Echo, FunctionAgent, run_agent
+from tests.support.servers.go_sendxmpp import GoSendxmpp
+from tests.support.servers.server import XmppServer
+from tests.support.wait import eventually
 
 
 async def test_go_sendxmpp_asks_and_is_answered(go_sendxmpp: str, real_server: XmppServer, tmp_path: Path) -> None:

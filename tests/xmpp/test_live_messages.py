@@ -11,12 +11,11 @@ from typing import Any
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.runtime.policy import Timings
 from spade_coreason.xmpp.timings import ConnectionTimings
-
-from ..support.clock import LoopClock
-from ..support.hosting import UNLIMITED, FunctionAgent, OnlineAgent, Tunnel, count_bodies, record_sent, run_agent
-from ..support.servers.clients import StockClient
-from ..support.servers.server import XmppServer
-from ..support.wait import PATIENCE_S, eventually
+from tests.support.clock import LoopClock
+from tests.support.hosting import UNLIMITED, FunctionAgent, OnlineAgent, Tunnel, count_bodies, record_sent, run_agent
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import XmppServer
+from tests.support.wait import PATIENCE_S, eventually
 
 ACTIVE = "<active xmlns='http://jabber.org/protocol/chatstates'/>"
 STATES = "{http://jabber.org/protocol/chatstates}"

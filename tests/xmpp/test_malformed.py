@@ -12,10 +12,10 @@ import pytest
 from slixmpp.xmlstream.handler import Waiter
 from slixmpp.xmlstream.matcher import MatcherId
 
-from ..support.hosting import Echo, OnlineAgent, run_agent
-from ..support.servers.clients import StockClient
-from ..support.servers.server import XmppServer
-from ..support.wait import PATIENCE_S
+from tests.support.hosting import Echo, OnlineAgent, run_agent
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import XmppServer
+from tests.support.wait import PATIENCE_S
 
 # What a message may carry: an element, its namespace, its attributes, and what stands in it.
 IN_MESSAGES = [

@@ -10,11 +10,10 @@ from spade.behaviour import CyclicBehaviour
 from spade.template import Template
 
 from spade_coreason.xmpp.host import HostedAgent
-
-from ..support.hosting import Echo, OnlineAgent, container, envelope, parse_event, receive_events, run_agent
-from ..support.servers.clients import StockClient
-from ..support.servers.server import XmppServer
-from ..support.wait import PATIENCE_S, eventually
+from tests.support.hosting import Echo, OnlineAgent, container, envelope, parse_event, receive_events, run_agent
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import XmppServer
+from tests.support.wait import PATIENCE_S, eventually
 
 FORM = "<x xmlns='jabber:x:data' type='form'><title>spade:x:metadata</title>{fields}</x>"
 IDS = {"request_id": str(uuid4()), "root_request_id": str(uuid4())}

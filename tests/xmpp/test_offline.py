@@ -10,12 +10,11 @@ from slixmpp.exceptions import IqError
 
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.exceptions import StoreError
-
-from ..support.hosting import Echo, FunctionAgent, OnlineAgent, run_agent
-from ..support.servers.clients import StockClient
-from ..support.servers.server import XmppServer
-from ..support.wait import PATIENCE_S
-from .profile.test_profile import published
+from tests.support.hosting import Echo, FunctionAgent, OnlineAgent, run_agent
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import XmppServer
+from tests.support.wait import PATIENCE_S
+from tests.xmpp.profile.test_profile import published
 
 
 async def given_nothing(agent: OnlineAgent) -> None:

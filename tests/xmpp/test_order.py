@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from ..support.hosting import Echo, run_agent, texts
-from ..support.servers.clients import StockClient
-from ..support.servers.server import XmppServer
-from ..support.wait import PATIENCE_S
+from tests.support.hosting import Echo, run_agent, texts
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import XmppServer
+from tests.support.wait import PATIENCE_S
 
 MESSAGES = 3_000
 IN_FLIGHT = 64

@@ -7,12 +7,11 @@ from pathlib import Path
 
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.domain.preferences import Preferences
-
-from ..support.hosting import FunctionAgent, run_agent
-from ..support.servers.clients import StockClient
-from ..support.servers.server import XmppServer
-from ..support.wait import PATIENCE_S, eventually
-from .test_live_messages import CORRECTS, met, replaces
+from tests.support.hosting import FunctionAgent, run_agent
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import XmppServer
+from tests.support.wait import PATIENCE_S, eventually
+from tests.xmpp.test_live_messages import CORRECTS, met, replaces
 
 ACTIVE = "<active xmlns='http://jabber.org/protocol/chatstates'/>"
 NO_STORE = "{urn:xmpp:hints}no-store"

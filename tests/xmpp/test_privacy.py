@@ -15,12 +15,11 @@ from spade_coreason.contracts import AgentDefinition
 from spade_coreason.domain.identifiers import derive_session_id
 from spade_coreason.storage import open_database
 from spade_coreason.storage.repository import AgentRepository
-
-from ..support.hosting import FunctionAgent, envelope, parse_event, receive_events, run_agent
-from ..support.records import query_of
-from ..support.servers.clients import StockClient
-from ..support.servers.server import XmppServer
-from ..support.wait import PATIENCE_S, eventually
+from tests.support.hosting import FunctionAgent, envelope, parse_event, receive_events, run_agent
+from tests.support.records import query_of
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import XmppServer
+from tests.support.wait import PATIENCE_S, eventually
 
 
 class Tells:

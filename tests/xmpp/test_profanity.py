@@ -12,12 +12,11 @@ import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, SessionHandle, command
 from spade_coreason.xmpp.muc.room import RoomConfig
-
-from ..support.hosting import FunctionAgent, run_agent
-from ..support.servers.profanity import Profanity, installed
-from ..support.servers.requirements import require
-from ..support.servers.server import XmppServer
-from ..support.wait import eventually
+from tests.support.hosting import FunctionAgent, run_agent
+from tests.support.servers.profanity import Profanity, installed
+from tests.support.servers.requirements import require
+from tests.support.servers.server import XmppServer
+from tests.support.wait import eventually
 
 WEATHER = """\
 # Weather

@@ -13,13 +13,12 @@ from typing import Any
 from benchmarks.promptness import ACTIVE, COMPOSING, THREADS, busy
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.runtime.policy import Timings
-
-from ..support.clock import LoopClock
-from ..support.hosting import UNLIMITED, FunctionAgent, count_bodies, record_sent, run_agent
-from ..support.servers.clients import StockClient
-from ..support.servers.server import XmppServer
-from .test_failing_agents import asking
-from .test_live_messages import CORRECTS, Pen, met, replaces
+from tests.support.clock import LoopClock
+from tests.support.hosting import UNLIMITED, FunctionAgent, count_bodies, record_sent, run_agent
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import XmppServer
+from tests.xmpp.test_failing_agents import asking
+from tests.xmpp.test_live_messages import CORRECTS, Pen, met, replaces
 
 
 async def test_typing_is_shown_200_to_300_ms_after_a_message_with_100_busy_conversations(

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
-
-from ..support.hosting import FunctionAgent, run_agent
-from ..support.records import query_of
-from ..support.servers.clients import StockClient
-from ..support.servers.server import XmppServer
-from .test_live_messages import met
+from tests.support.hosting import FunctionAgent, run_agent
+from tests.support.records import query_of
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import XmppServer
+from tests.xmpp.test_live_messages import met
 
 REPLIES = ("xep_0030", "xep_0115", "xep_0461")
 

@@ -8,13 +8,12 @@ from contextlib import closing
 from pathlib import Path
 
 from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, SessionHandle
-
-from ..support.clock import LoopClock
-from ..support.hosting import Echo, FunctionAgent, envelope, parse_event, receive_events, record_sent, run_agent
-from ..support.seed_echo import EchoAgent
-from ..support.servers.clients import StockClient
-from ..support.servers.server import XmppServer
-from ..support.wait import PATIENCE_S
+from tests.support.clock import LoopClock
+from tests.support.hosting import Echo, FunctionAgent, envelope, parse_event, receive_events, record_sent, run_agent
+from tests.support.seed_echo import EchoAgent
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import XmppServer
+from tests.support.wait import PATIENCE_S
 
 ACTIVE = "<active xmlns='http://jabber.org/protocol/chatstates'/>"
 COMPOSING = "{http://jabber.org/protocol/chatstates}composing"

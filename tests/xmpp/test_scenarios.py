@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ..support.errors import ExpectedErrors
-from ..support.scenarios import SCENARIOS, Driver, a_program, errors, in_memory, on_server
+from tests.support.errors import ExpectedErrors
+from tests.support.scenarios import SCENARIOS, Driver, a_program, errors, in_memory, on_server
 
 
 @pytest.mark.parametrize("place", ["memory", "prosody", "ejabberd", "embedded"])

@@ -16,12 +16,11 @@ from spade.template import Template
 
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.domain.jid import bare_jid
-
-from ..support.errors import ExpectedErrors
-from ..support.hosting import Echo, run_agent
-from ..support.servers.clients import StockClient
-from ..support.servers.server import XmppServer
-from ..support.wait import PATIENCE_S
+from tests.support.errors import ExpectedErrors
+from tests.support.hosting import Echo, run_agent
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import XmppServer
+from tests.support.wait import PATIENCE_S
 
 
 @asynccontextmanager

@@ -17,11 +17,10 @@ from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.domain.conversation import Rules
 from spade_coreason.exceptions import PeerUnavailableError
 from spade_coreason.runtime.policy import Policy
-
-from ..support.hosting import Echo, FunctionAgent, OnlineAgent, run_agent
-from ..support.servers.clients import StockClient
-from ..support.servers.server import OTHER_DOMAIN, XmppServer
-from ..support.wait import PATIENCE_S, eventually
+from tests.support.hosting import Echo, FunctionAgent, OnlineAgent, run_agent
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import OTHER_DOMAIN, XmppServer
+from tests.support.wait import PATIENCE_S, eventually
 
 
 class AnswersEverything(CyclicBehaviour):  # type: ignore[misc]  # SPADE comes without types

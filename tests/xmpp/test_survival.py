@@ -20,9 +20,8 @@ from spade_coreason.exceptions import StoreError
 from spade_coreason.runtime.policy import Timings
 from spade_coreason.storage.schema import ANSWERED, RECEIVED
 from spade_coreason.xmpp.timings import ConnectionTimings
-
-from ..support.errors import ExpectedErrors
-from ..support.hosting import (
+from tests.support.errors import ExpectedErrors
+from tests.support.hosting import (
     UNLIMITED,
     Echo,
     FunctionAgent,
@@ -33,12 +32,12 @@ from ..support.hosting import (
     run_platform,
     texts,
 )
-from ..support.servers.clients import StockClient
-from ..support.servers.ejabberd import ejabberd as ejabberd_server, installed as ejabberd_installed
-from ..support.servers.prosody import installed as prosody_installed, prosody as prosody_server
-from ..support.servers.requirements import require
-from ..support.servers.server import XmppServer
-from ..support.wait import PATIENCE_S, eventually
+from tests.support.servers.clients import StockClient
+from tests.support.servers.ejabberd import ejabberd as ejabberd_server, installed as ejabberd_installed
+from tests.support.servers.prosody import installed as prosody_installed, prosody as prosody_server
+from tests.support.servers.requirements import require
+from tests.support.servers.server import XmppServer
+from tests.support.wait import PATIENCE_S, eventually
 
 QUESTIONS = 100
 

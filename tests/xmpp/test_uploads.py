@@ -14,14 +14,13 @@ from spade_coreason import AgentDefinition, AgentRequest, Files, ResponseHandler
 from spade_coreason.runtime.policy import Policy
 from spade_coreason.xmpp.connection.connection import Connection
 from spade_coreason.xmpp.uploads import Uploads
-
-from ..support.clock import LoopClock
-from ..support.hosting import FunctionAgent, endpoint_of, run_agent, run_platform
-from ..support.servers import prosody as prosody_server
-from ..support.servers.clients import StockClient
-from ..support.servers.requirements import require
-from ..support.servers.server import XmppServer
-from .conftest import MAX_UPLOAD_BYTES
+from tests.support.clock import LoopClock
+from tests.support.hosting import FunctionAgent, endpoint_of, run_agent, run_platform
+from tests.support.servers import prosody as prosody_server
+from tests.support.servers.clients import StockClient
+from tests.support.servers.requirements import require
+from tests.support.servers.server import XmppServer
+from tests.xmpp.conftest import MAX_UPLOAD_BYTES
 
 
 class Keeping:

@@ -9,8 +9,8 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from ...support.program import TIMEOUT_S, RunningCommand
-from ...support.terminal import Terminal
+from tests.support.program import TIMEOUT_S, RunningCommand
+from tests.support.terminal import Terminal
 
 Chat = Callable[[str], Terminal]
 

@@ -6,10 +6,10 @@ import json
 from contextlib import closing
 from pathlib import Path
 
-from ...support.program import run_in_background, write_project
-from ...support.servers import prosody as prosody_server
-from ...support.servers.requirements import require
-from ...support.terminal import Terminal
+from tests.support.program import run_in_background, write_project
+from tests.support.servers import prosody as prosody_server
+from tests.support.servers.requirements import require
+from tests.support.terminal import Terminal
 
 
 def test_at_the_limit_a_new_conversation_is_offered_as_an_answer(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from ...support.chat_completions import ChatServer, CompletionStream, tool_call_answer
-from ...support.program import TIMEOUT_S, run_in_background
-from ...support.servers import prosody as prosody_server
-from ...support.servers.requirements import require
-from ...support.terminal import Terminal
+from tests.support.chat_completions import ChatServer, CompletionStream, tool_call_answer
+from tests.support.program import TIMEOUT_S, run_in_background
+from tests.support.servers import prosody as prosody_server
+from tests.support.servers.requirements import require
+from tests.support.terminal import Terminal
 
 
 class Slow:

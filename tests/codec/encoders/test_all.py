@@ -28,9 +28,8 @@ from spade_coreason.domain.messages import (
     TurnEvent,
 )
 from spade_coreason.domain.value import replace
-
-from ...support.encoders import HEAVY, LIMIT, encode_all, longest_bytes, make_encoder, text_event
-from ...support.foreign_stanzas import (
+from tests.support.encoders import HEAVY, LIMIT, encode_all, longest_bytes, make_encoder, text_event
+from tests.support.foreign_stanzas import (
     AGENT,
     ALICE,
     KEY,

@@ -27,9 +27,8 @@ from spade_coreason.domain.messages import (
     StreamStarted,
     TurnEvent,
 )
-
-from ...support.encoders import CHAT_STATE, STYLED, encode_all, longest_bytes, make_encoder, text_event
-from ...support.foreign_stanzas import (
+from tests.support.encoders import CHAT_STATE, STYLED, encode_all, longest_bytes, make_encoder, text_event
+from tests.support.foreign_stanzas import (
     ACTIVE,
     AGENT,
     ALICE,

@@ -30,9 +30,8 @@ from spade_coreason.domain.messages import (
     derive_part_id,
 )
 from spade_coreason.runtime.peers import OpenRequests, PeerEvent
-
-from ...support.encoders import HEAVY, LIMIT, STYLED, encode_all, longest_bytes, make_encoder, text_event
-from ...support.foreign_stanzas import (
+from tests.support.encoders import HEAVY, LIMIT, STYLED, encode_all, longest_bytes, make_encoder, text_event
+from tests.support.foreign_stanzas import (
     AGENT,
     ALICE,
     BODY,

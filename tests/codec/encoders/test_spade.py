@@ -8,9 +8,8 @@ import pytest
 
 from spade_coreason import DataBlock, UserErrorBlock
 from spade_coreason.domain.messages import BlockEmitted, Failed, InboundRequest, Refused, TurnEvent
-
-from ...support.encoders import CHAT_STATE, LIMIT, longest_bytes, make_encoder, text_event
-from ...support.foreign_stanzas import (
+from tests.support.encoders import CHAT_STATE, LIMIT, longest_bytes, make_encoder, text_event
+from tests.support.foreign_stanzas import (
     AGENT,
     BODY,
     DEVICE,

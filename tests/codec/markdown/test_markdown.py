@@ -11,8 +11,7 @@ import pytest
 
 from spade_coreason.codec.markdown.convert import style_markdown
 from spade_coreason.codec.markdown.tables import display_width
-
-from ...support.work import count_calls, cpu_s
+from tests.support.work import count_calls, cpu_s
 
 PLAIN = [
     "",

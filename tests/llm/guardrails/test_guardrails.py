@@ -29,8 +29,8 @@ from spade_coreason.llm.guardrails.patterns import INLINE_TIMEOUT_S
 from spade_coreason.llm.model.client import ModelClient
 from spade_coreason.llm.model.fallback import ModelWithFallback
 from spade_coreason.llm.options import Endpoint
-
-from ...support.chat_completions import (
+from tests.llm.guardrails.test_patterns import in_pieces
+from tests.support.chat_completions import (
     broken_answer,
     error_answer,
     hanging_answer,
@@ -38,10 +38,9 @@ from ...support.chat_completions import (
     text_answer,
     tool_call_answer,
 )
-from ...support.errors import ExpectedErrors
-from ...support.llm_agent import guardrail_decisions, run_llm_agent, stored_turns
-from ...support.wait import PATIENCE_S
-from .test_patterns import in_pieces
+from tests.support.errors import ExpectedErrors
+from tests.support.llm_agent import guardrail_decisions, run_llm_agent, stored_turns
+from tests.support.wait import PATIENCE_S
 
 KEY = r"sk-[a-z0-9]{6,}"
 

@@ -11,13 +11,12 @@ from typing import Any
 from spade_coreason import AgentDefinition
 from spade_coreason.llm.agent import LLMAgent
 from spade_coreason.xmpp.muc.room import RoomConfig
-
-from ...support.chat_completions import Answer, ChatServer, CompletionStream, message_contents, text_answer
-from ...support.hosting import OnlineAgent, run_agent
-from ...support.servers.clients import StockClient
-from ...support.servers.server import XmppServer
-from ...xmpp.muc.test_rooms import Person, is_in, new_room
-from ...xmpp.test_live_messages import CORRECTS, met, replaces
+from tests.support.chat_completions import Answer, ChatServer, CompletionStream, message_contents, text_answer
+from tests.support.hosting import OnlineAgent, run_agent
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import XmppServer
+from tests.xmpp.muc.test_rooms import Person, is_in, new_room
+from tests.xmpp.test_live_messages import CORRECTS, met, replaces
 
 
 @asynccontextmanager

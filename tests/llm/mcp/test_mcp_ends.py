@@ -13,12 +13,11 @@ import pytest
 from spade_coreason import AgentDefinition
 from spade_coreason.llm.agent import LLMAgent
 from spade_coreason.llm.mcp.servers import MCPServers
-
-from ...support.hosting import run_agent
-from ...support.mcp_servers.servers import legacy_server, log_lines, process_ids
-from ...support.servers.processes import group_members, wait_until_ended
-from ...support.servers.server import XmppServer
-from ...support.wait import eventually
+from tests.support.hosting import run_agent
+from tests.support.mcp_servers.servers import legacy_server, log_lines, process_ids
+from tests.support.servers.processes import group_members, wait_until_ended
+from tests.support.servers.server import XmppServer
+from tests.support.wait import eventually
 
 HOLDER = """
 import asyncio, json, sys

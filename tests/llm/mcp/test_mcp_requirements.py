@@ -17,11 +17,11 @@ from spade_coreason.llm.agent import LLMAgent
 from spade_coreason.llm.mcp.offers import Offer, RequiredTool, parse_requirements
 from spade_coreason.llm.mcp.options import parse_servers
 from spade_coreason.llm.mcp.servers import MCPServers
-
-from ...cli.conftest import Invoke, invoke as invoke
-from ...support.chat_completions import text_answer, tool_call_answer
-from ...support.errors import ExpectedErrors
-from ...support.mcp_servers.servers import (
+from tests.cli.conftest import Invoke, invoke as invoke
+from tests.llm.test_agent import helper, manifest
+from tests.support.chat_completions import text_answer, tool_call_answer
+from tests.support.errors import ExpectedErrors
+from tests.support.mcp_servers.servers import (
     definition_requiring,
     last_tool_results,
     legacy_server,
@@ -29,7 +29,6 @@ from ...support.mcp_servers.servers import (
     offer,
     sdk_server,
 )
-from ..test_agent import helper, manifest
 
 ROOT = Path(__file__).parents[3]
 WRONG = "0" * 64

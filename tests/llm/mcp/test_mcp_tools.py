@@ -16,9 +16,9 @@ from aiohttp import web
 from spade_coreason.domain.conversation import Rules
 from spade_coreason.runtime.policy import Policy
 from spade_coreason.xmpp.servers.process import find_free_ports
-
-from ...support.chat_completions import message_contents, text_answer, tool_call_answer
-from ...support.mcp_servers.servers import (
+from tests.llm.test_agent import helper
+from tests.support.chat_completions import message_contents, text_answer, tool_call_answer
+from tests.support.mcp_servers.servers import (
     HERE,
     disconnected_servers,
     last_tool_results,
@@ -30,9 +30,8 @@ from ...support.mcp_servers.servers import (
     sdk_server,
     wait_until_listening,
 )
-from ...support.servers.processes import group_members
-from ...support.wait import PATIENCE_S, eventually
-from ..test_agent import helper
+from tests.support.servers.processes import group_members
+from tests.support.wait import PATIENCE_S, eventually
 
 ENDLESS = Policy(rules=Rules(max_interactions=0))
 """For who asks again and again until a server is back."""

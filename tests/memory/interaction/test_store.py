@@ -18,9 +18,8 @@ import pytest
 from spade_coreason.exceptions import MemoryFileError, StoreError
 from spade_coreason.memory.interaction.format import dump, file_name, parse
 from spade_coreason.memory.interaction.store import AgentInteractionMemory
-
-from ...support.wait import PATIENCE_S
-from ...support.work import count_calls
+from tests.support.wait import PATIENCE_S
+from tests.support.work import count_calls
 
 AGENT = "support_agent@example.com"
 

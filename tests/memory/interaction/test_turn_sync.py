@@ -23,9 +23,8 @@ from spade_coreason import (
 )
 from spade_coreason.memory.interaction.file import Addition, MemoryFile, MemoryLimits
 from spade_coreason.memory.interaction.journal import encode_addition
-
-from ...support.errors import ExpectedErrors
-from ...support.wait import eventually
+from tests.support.errors import ExpectedErrors
+from tests.support.wait import eventually
 
 ALICE, BOB = "alice@localhost", "bob@localhost"
 MEMORY = "notes@localhost"

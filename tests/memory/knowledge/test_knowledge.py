@@ -27,12 +27,11 @@ from spade_coreason.storage.backup import back_up, restore
 from spade_coreason.storage.database import Database
 from spade_coreason.storage.knowledge import KnowledgeRepository, Shelf
 from spade_coreason.storage.repository import AgentRepository
-
-from ...support.databases import SQLITE
-from ...support.errors import ExpectedErrors
-from ...support.model_server import ModelServer
-from ...support.records import new_conversation, store_turn
-from ...support.servers.postgres import Postgres
+from tests.support.databases import SQLITE
+from tests.support.errors import ExpectedErrors
+from tests.support.model_server import ModelServer
+from tests.support.records import new_conversation, store_turn
+from tests.support.servers.postgres import Postgres
 
 AGENT, OTHER = "agent@localhost", "other@localhost"
 ALICE, BOB = "alice@localhost", "bob@localhost"

@@ -16,9 +16,8 @@ from spade_coreason.domain.conversation import Rules
 from spade_coreason.memory.session import Session
 from spade_coreason.runtime.commands.builtin import EVERYBODY
 from spade_coreason.runtime.commands.parser import find_command, remove_escape
-
-from ...support.clock import Clock
-from ...support.errors import ExpectedErrors
+from tests.support.clock import Clock
+from tests.support.errors import ExpectedErrors
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
 

@@ -23,8 +23,7 @@ from spade_coreason.codec.adhoc import Action, CommandCall, CommandProblem, Comm
 from spade_coreason.memory.session import Session
 from spade_coreason.runtime.commands.dialogs import AdHocSessions
 from spade_coreason.runtime.policy import Timings
-
-from ...support.wait import eventually
+from tests.support.wait import eventually
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
 

@@ -11,9 +11,8 @@ from typing import Any
 from spade_coreason import AgentDefinition, AgentTester
 from spade_coreason.llm.agent import LLMAgent
 from spade_coreason.llm.mcp.offers import Offer
-
-from ..chat_completions import RequestBody
-from ..wait import PATIENCE_S
+from tests.support.chat_completions import RequestBody
+from tests.support.wait import PATIENCE_S
 
 HERE = Path(__file__).parent
 

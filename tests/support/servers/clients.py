@@ -17,7 +17,7 @@ from slixmpp.xmlstream import ET
 from slixmpp.xmlstream.handler import Callback
 from slixmpp.xmlstream.matcher import MatchXPath
 
-from ..wait import PATIENCE_S
+from tests.support.wait import PATIENCE_S
 
 ATTEMPTS = 3
 CONNECT_S = PATIENCE_S

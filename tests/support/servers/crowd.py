@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from xml.sax.saxutils import quoteattr
 
 from spade_coreason.xmpp.servers.process import find_free_ports
-
-from ..wait import PATIENCE_S
+from tests.support.wait import PATIENCE_S
 
 HOST = "crowd.localhost"
 MUC = "http://jabber.org/protocol/muc"

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from spade_coreason.xmpp.servers.certificate import ensure_certificate
 from spade_coreason.xmpp.servers.process import find_free_ports
-
-from .crowd import ComponentEndpoint
-from .server import DOMAIN, OTHER_DOMAIN, XmppServer
+from tests.support.servers.crowd import ComponentEndpoint
+from tests.support.servers.server import DOMAIN, OTHER_DOMAIN, XmppServer
 
 DEBIAN_STANZA_BYTES = 262_144
 

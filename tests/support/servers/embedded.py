@@ -8,8 +8,7 @@ from pathlib import Path
 import spade_coreason.xmpp.servers
 from spade_coreason.xmpp.servers.certificate import ensure_certificate
 from spade_coreason.xmpp.servers.process import find_free_ports
-
-from .server import DOMAIN, XmppServer
+from tests.support.servers.server import DOMAIN, XmppServer
 
 PROGRAM = Path(spade_coreason.xmpp.servers.__file__).with_name("embedded_main.py")
 

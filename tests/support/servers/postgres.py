@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
-from ..databases import execute
+from tests.support.databases import execute
 
 USER = "platform"
 PASSWORD = "s%3Acr@t"  # must be escaped in a URL

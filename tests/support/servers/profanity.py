@@ -7,8 +7,8 @@ import os
 import shutil
 from pathlib import Path
 
-from ..wait import PATIENCE_S
-from .server import XmppServer
+from tests.support.servers.server import XmppServer
+from tests.support.wait import PATIENCE_S
 
 COLUMNS, LINES = 100, 40
 

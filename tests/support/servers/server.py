@@ -21,8 +21,7 @@ from typing import Literal, TypeVar
 from spade_coreason.xmpp.servers import lifeline
 from spade_coreason.xmpp.servers.certificate import CertificateFiles
 from spade_coreason.xmpp.servers.stream import StreamError, open_bare_stream
-
-from ..wait import PATIENCE_S
+from tests.support.wait import PATIENCE_S
 
 T = TypeVar("T")
 Kind = Literal["prosody", "ejabberd", "embedded"]

@@ -24,14 +24,13 @@ from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.servers.certificate import ensure_certificate
 from spade_coreason.xmpp.servers.process import find_free_ports
 from spade_coreason.xmpp.timings import ConnectionTimings
-
-from ...support.clock import LoopClock
-from ...support.hosting import UNLIMITED, Echo, FunctionAgent, OnlineAgent, Tunnel, endpoint_of, run_agent
-from ...support.servers import ejabberd as ejabberd_server, prosody as prosody_server
-from ...support.servers.clients import StockClient
-from ...support.servers.requirements import require
-from ...support.servers.server import XmppServer
-from ...support.wait import PATIENCE_S, eventually
+from tests.support.clock import LoopClock
+from tests.support.hosting import UNLIMITED, Echo, FunctionAgent, OnlineAgent, Tunnel, endpoint_of, run_agent
+from tests.support.servers import ejabberd as ejabberd_server, prosody as prosody_server
+from tests.support.servers.clients import StockClient
+from tests.support.servers.requirements import require
+from tests.support.servers.server import XmppServer
+from tests.support.wait import PATIENCE_S, eventually
 
 DTD = "<?xml version='1.0'?><!DOCTYPE l [<!ENTITY i 'ha'>]>"
 LOOK_AT = "is the server running, and are host and port right?"

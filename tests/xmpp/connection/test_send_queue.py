@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
-
-from ...support.hosting import Echo, FunctionAgent, OnlineAgent, run_agent
-from ...support.servers.clients import StockClient
-from ...support.servers.server import XmppServer
-from ...support.wait import eventually
+from tests.support.hosting import Echo, FunctionAgent, OnlineAgent, run_agent
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import XmppServer
+from tests.support.wait import eventually
 
 
 def watched(agent: OnlineAgent) -> list[str]:

@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 
 from spade_coreason.xmpp.timings import ConnectionTimings
-
-from ...support.hosting import Echo, OnlineAgent, Tunnel, run_agent
-from ...support.servers import ejabberd as ejabberd_server, prosody as prosody_server
-from ...support.servers.clients import StockClient
-from ...support.servers.requirements import require
-from ...support.servers.server import XmppServer
-from ...support.wait import PATIENCE_S, eventually
+from tests.support.hosting import Echo, OnlineAgent, Tunnel, run_agent
+from tests.support.servers import ejabberd as ejabberd_server, prosody as prosody_server
+from tests.support.servers.clients import StockClient
+from tests.support.servers.requirements import require
+from tests.support.servers.server import XmppServer
+from tests.support.wait import PATIENCE_S, eventually
 
 Pool = Callable[[str], XmppServer]
 

@@ -14,15 +14,14 @@ from pathlib import Path
 import pytest
 
 from spade_coreason.xmpp.muc.room import RoomConfig
-
-from ...support.hosting import Echo, run_agent
-from ...support.servers import ejabberd as ejabberd_server, prosody as prosody_server
-from ...support.servers.clients import StockClient
-from ...support.servers.crowd import HOST, ComponentEndpoint, Crowd
-from ...support.servers.requirements import require
-from ...support.servers.server import XmppServer
-from ...support.wait import eventually
-from .test_rooms import Person
+from tests.support.hosting import Echo, run_agent
+from tests.support.servers import ejabberd as ejabberd_server, prosody as prosody_server
+from tests.support.servers.clients import StockClient
+from tests.support.servers.crowd import HOST, ComponentEndpoint, Crowd
+from tests.support.servers.requirements import require
+from tests.support.servers.server import XmppServer
+from tests.support.wait import eventually
+from tests.xmpp.muc.test_rooms import Person
 
 OCCUPANTS = int(os.environ.get("OCCUPANTS", "120"))
 PATIENCE_S = 60 + OCCUPANTS

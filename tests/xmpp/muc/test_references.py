@@ -13,15 +13,14 @@ import pytest
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.runtime.mailbox import QueuedRequest
 from spade_coreason.xmpp.muc.room import RoomConfig
-
-from ...support.hosting import FunctionAgent, OnlineAgent, run_agent
-from ...support.records import query_of
-from ...support.servers import ejabberd as ejabberd_server, prosody as prosody_server
-from ...support.servers.clients import StockClient
-from ...support.servers.requirements import require
-from ...support.servers.server import XmppServer
-from ...support.wait import eventually
-from .test_rooms import Person, is_in, new_room
+from tests.support.hosting import FunctionAgent, OnlineAgent, run_agent
+from tests.support.records import query_of
+from tests.support.servers import ejabberd as ejabberd_server, prosody as prosody_server
+from tests.support.servers.clients import StockClient
+from tests.support.servers.requirements import require
+from tests.support.servers.server import XmppServer
+from tests.support.wait import eventually
+from tests.xmpp.muc.test_rooms import Person, is_in, new_room
 
 STANZA_ID = "{urn:xmpp:sid:0}stanza-id"
 REPLY = "{urn:xmpp:reply:0}reply"

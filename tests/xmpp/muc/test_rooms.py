@@ -21,11 +21,10 @@ from spade_coreason.domain.conversation import Rules
 from spade_coreason.runtime.policy import Policy
 from spade_coreason.xmpp.muc.membership import RoomState
 from spade_coreason.xmpp.muc.room import RoomConfig
-
-from ...support.hosting import PROJECT, Echo, FunctionAgent, OnlineAgent, Tunnel, run_agent
-from ...support.servers.clients import StockClient
-from ...support.servers.server import XmppServer
-from ...support.wait import PATIENCE_S, eventually
+from tests.support.hosting import PROJECT, Echo, FunctionAgent, OnlineAgent, Tunnel, run_agent
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import XmppServer
+from tests.support.wait import PATIENCE_S, eventually
 
 MUC = "http://jabber.org/protocol/muc"
 MARKER = "{urn:spade-coreason:answer:0}answer"

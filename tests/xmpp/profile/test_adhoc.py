@@ -16,13 +16,12 @@ from slixmpp.exceptions import IqError
 from spade_coreason import AgentDefinition, AgentRequest, Policy, ResponseHandler, SessionHandle, command
 from spade_coreason.domain.conversation import Rules
 from spade_coreason.xmpp.muc.room import RoomConfig
-
-from ...support.errors import ExpectedErrors
-from ...support.hosting import OnlineAgent, run_agent
-from ...support.servers.clients import StockClient
-from ...support.servers.server import XmppServer
-from ...support.wait import PATIENCE_S
-from ..muc.test_rooms import Person, is_in, new_room
+from tests.support.errors import ExpectedErrors
+from tests.support.hosting import OnlineAgent, run_agent
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import XmppServer
+from tests.support.wait import PATIENCE_S
+from tests.xmpp.muc.test_rooms import Person, is_in, new_room
 
 COMMANDS = "http://jabber.org/protocol/commands"
 COMMAND = f"{{{COMMANDS}}}command"

@@ -29,12 +29,11 @@ from spade_coreason.runtime.policy import Policy
 from spade_coreason.storage.database import StoreTimings
 from spade_coreason.xmpp.host import HostedAgent
 from spade_coreason.xmpp.timings import ConnectionTimings
-
-from ...support.errors import ExpectedErrors
-from ...support.hosting import Echo, OnlineAgent, run_agent
-from ...support.servers.clients import StockClient
-from ...support.servers.server import OTHER_DOMAIN, XmppServer
-from ...support.wait import PATIENCE_S, eventually
+from tests.support.errors import ExpectedErrors
+from tests.support.hosting import Echo, OnlineAgent, run_agent
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import OTHER_DOMAIN, XmppServer
+from tests.support.wait import PATIENCE_S, eventually
 
 PUBSUB = "{http://jabber.org/protocol/pubsub}"
 CARD = "urn:spade-coreason:card:0"

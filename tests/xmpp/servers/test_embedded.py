@@ -9,11 +9,10 @@ import pytest
 from slixmpp.exceptions import IqError
 
 from spade_coreason.xmpp.muc.room import RoomConfig
-
-from ...support.hosting import Echo, run_agent
-from ...support.servers.clients import StockClient
-from ...support.servers.server import XmppServer
-from ...support.wait import PATIENCE_S, eventually
+from tests.support.hosting import Echo, run_agent
+from tests.support.servers.clients import StockClient
+from tests.support.servers.server import XmppServer
+from tests.support.wait import PATIENCE_S, eventually
 
 
 async def test_an_agent_with_rooms_answers_where_there_are_none(

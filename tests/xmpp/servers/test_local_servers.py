@@ -22,11 +22,10 @@ from spade_coreason.xmpp.servers.prosody import ProsodyServer, find_prosody, run
 from spade_coreason.xmpp.servers.selection import run_local_server, select_server
 from spade_coreason.xmpp.servers.server import ServerKind
 from spade_coreason.xmpp.servers.stream import StreamError, open_bare_stream
-
-from ...support.servers.clients import StockClient
-from ...support.servers.processes import group_members, listening_addresses, wait_until_ended
-from ...support.servers.requirements import require
-from ...support.wait import PATIENCE_S
+from tests.support.servers.clients import StockClient
+from tests.support.servers.processes import group_members, listening_addresses, wait_until_ended
+from tests.support.servers.requirements import require
+from tests.support.wait import PATIENCE_S
 
 PASSWORD = "pässwörd ⅷ"
 """With what SASLprep changes: Ⅷ becomes viii."""

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from ...support.servers.clients import StockClient
-from ...support.servers.ejabberd import ejabberd, installed as ejabberd_installed
-from ...support.servers.processes import group_members, listening_addresses
-from ...support.servers.prosody import installed as prosody_installed, prosody
-from ...support.servers.requirements import require
-from ...support.servers.server import OTHER_DOMAIN, XmppServer
-from ...support.wait import PATIENCE_S
+from tests.support.servers.clients import StockClient
+from tests.support.servers.ejabberd import ejabberd, installed as ejabberd_installed
+from tests.support.servers.processes import group_members, listening_addresses
+from tests.support.servers.prosody import installed as prosody_installed, prosody
+from tests.support.servers.requirements import require
+from tests.support.servers.server import OTHER_DOMAIN, XmppServer
+from tests.support.wait import PATIENCE_S
 
 StartServer = Callable[[XmppServer], XmppServer]
 
