@@ -1,0 +1,38 @@
+"""CONTRIBUTING.md and docs/design.md: the places that they name exist, and every package has its line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "spade_coreason"
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+GLOSSARY = (ROOT / "docs" / "reference" / "glossary.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("document", ["CONTRIBUTING.md", "docs/design.md"])
+def test_every_place_that_is_named_exists(document: str) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+\.py)?)`", text))
+    assert named
+    assert not [place for place in sorted(named) if not (PACKAGE / place).exists() and not (ROOT / place).exists()]
+
+
+def test_the_tree_has_a_line_for_every_package() -> None:
+    tree = re.findall(r"^```\n(spade_coreason/\n.*?)^```", CONTRIBUTING, re.MULTILINE | re.DOTALL)[0]
+    lines = set(re.findall(r"^ {2,4}([a-z_]+)/ {2,}\S", tree, re.MULTILINE))
+    packages = {path.parent.name for path in PACKAGE.glob("*/**/__init__.py") if "agents" not in path.parts}
+    assert packages - {"versions"} <= lines | {"commands", "chat", "demo"}
+    modules = {path.name for path in PACKAGE.glob("*.py")} - {"__main__.py", "_version.py"}
+    assert all(f"  {module} " in tree for module in modules)
+
+
+def test_the_glossary_fixes_the_words_of_the_project() -> None:
+    words = """JID,bare JID,stanza,thread,conversation,episode,session,turn,interaction,request,reply,event,mailbox,inbox,outbox
+    ,window,knowledge,interaction memory,operator,peer,channel"""
+    fixed = re.findall(r"^\| \*\*(.+?)\*\* \| \S", GLOSSARY, re.MULTILINE)
+    assert {word.strip() for word in words.split(",")} <= set(fixed)
+    assert len(fixed) == len(set(fixed))
