@@ -168,3 +168,12 @@ def test_modules_that_are_not_needed_are_not_imported(module: str, is_not_needed
     program = f"import {module}, sys; print(*{is_not_needed} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+def test_no_two_classes_share_a_name() -> None:
+    names: dict[str, Path] = {}
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                other = names.setdefault(node.name.lstrip("_"), path)
+                assert other == path, f"{node.name} is a class of {other} too"

@@ -26,7 +26,7 @@ def variable_for(path: KeyPath) -> str:
     return PREFIX + "__".join(str(step) for step in path).upper()
 
 
-class _Variables(EnvSettingsSource):
+class _EnvironmentSource(EnvSettingsSource):
     """The variables that name keys, as one mapping of nested sections."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -61,7 +61,7 @@ def read_overrides(environ: Mapping[str, str]) -> dict[str, Any]:
             near = difflib.get_close_matches(first, known, n=1)
             hint = f'did you mean "{variable_for((*near, *rest))}"?' if near else "unset it"
             raise ConfigError(variable, f"there is no such setting; {hint}")
-    return _Variables(environ)()
+    return _EnvironmentSource(environ)()
 
 
 def merge_overrides(

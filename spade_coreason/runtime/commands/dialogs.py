@@ -87,7 +87,7 @@ def parse_form(step: Step, form: Mapping[str, str], before: Mapping[str, FieldVa
 
 
 @dataclass(slots=True)
-class _Session:
+class _AdHocSession:
     """One run of a command by one device (a full JID)."""
 
     sender: str
@@ -109,7 +109,7 @@ class AdHocSessions:
         self._runner = runner
         self._session_timeout_s = session_timeout_s
         self._reply_timeout_s = reply_timeout_s
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[str, _AdHocSession] = {}
         self._running_counts: Counter[str] = Counter()
         self._running: set[asyncio.Task[CommandResult]] = set()
 
@@ -152,7 +152,9 @@ class AdHocSessions:
             records = [record for record in found if record.turns]
         steps = steps_of(command, records, self._runner.store.agent)
         values = await self._runner.commands.get_initial_values(command, self._runner, owner)
-        session = _Session(call.sender, command, steps, values, asyncio.get_running_loop().time() + self._session_timeout_s)
+        session = _AdHocSession(
+            call.sender, command, steps, values, asyncio.get_running_loop().time() + self._session_timeout_s
+        )
         session_id = secrets.token_hex(12)
         if not steps:
             return await self._complete(session_id, session, owner)
@@ -181,7 +183,7 @@ class AdHocSessions:
         return await self._forward(call.session, session, call, owner)
 
     async def _forward(
-        self, session_id: str, session: _Session, call: CommandCall, owner: str
+        self, session_id: str, session: _AdHocSession, call: CommandCall, owner: str
     ) -> CommandStage | CommandProblem:
         session.values |= parse_form(session.steps[session.step_index], call.form or {}, session.values)
         if session.step_index + 1 < len(session.steps):
@@ -194,7 +196,7 @@ class AdHocSessions:
             self._sessions[session_id] = session  # the form may be corrected and sent again
             raise
 
-    async def _complete(self, session_id: str, session: _Session, owner: str) -> CommandStage:
+    async def _complete(self, session_id: str, session: _AdHocSession, owner: str) -> CommandStage:
         command, values = session.command, session.values
         conversation_id = values.get(CONVERSATION_FIELD) if command.subject == "a conversation" else None
         task = asyncio.create_task(self._runner.run_command(owner, command, values, conversation_id))
@@ -232,7 +234,7 @@ class AdHocSessions:
         else:
             self._runner.send_command_result(owner, task.result())
 
-    def _add_session(self, session_id: str, session: _Session) -> None:
+    def _add_session(self, session_id: str, session: _AdHocSession) -> None:
         self._expire()
         owner = bare_jid(session.sender)
         own_ids = [name for name, other in self._sessions.items() if bare_jid(other.sender) == owner]
@@ -248,7 +250,7 @@ class AdHocSessions:
             del self._sessions[name]
 
 
-def _form_stage(session_id: str, session: _Session) -> CommandStage:
+def _form_stage(session_id: str, session: _AdHocSession) -> CommandStage:
     step = session.steps[session.step_index]
     form = CommandForm(session.command.title, step.instructions, step.fields, session.values)
     return CommandStage(

@@ -43,7 +43,7 @@ class _TooLongError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Account:
+class _OwnAccount:
     """Requests to our own account on the server."""
 
     client: Any
@@ -69,7 +69,7 @@ async def publish(client: Any, agent_card: AgentCard, stanza_bytes: int) -> bool
 
     One log line names the parts that were not published. No stanza is longer than `stanza_bytes`.
     """
-    account = _Account(client, stanza_bytes)
+    account = _OwnAccount(client, stanza_bytes)
     avatar = agent_card.avatar
     data = Element(f"{{{AVATAR_DATA}}}data")
     data.text = b64encode(avatar.data).decode()
@@ -131,7 +131,7 @@ def _build_vcard4(client: Any, agent_card: AgentCard) -> Element:
     return vcard
 
 
-async def _publish_vcard(account: _Account, vcard: Element) -> None:
+async def _publish_vcard(account: _OwnAccount, vcard: Element) -> None:
     result = await account.request("get", Element(f"{{{VCARD}}}vCard"))
     published = result.find(vcard.tag) if result is not None else None
     for note in published.iter(f"{{{VCARD}}}NOTE") if published is not None else ():
@@ -142,7 +142,7 @@ async def _publish_vcard(account: _Account, vcard: Element) -> None:
 
 
 async def _publish_item(
-    account: _Account, node: str, item_id: str, payload: Element, options: dict[str, list[str]] | None = None
+    account: _OwnAccount, node: str, item_id: str, payload: Element, options: dict[str, list[str]] | None = None
 ) -> None:
     """Publish an item if it has changed. Each publication notifies every contact, so the same item is not published again."""
     query = Element(f"{{{PUBSUB}}}pubsub")
