@@ -23,7 +23,7 @@ from spade_coreason.app.gc import tune_gc
 from spade_coreason.domain.access import AccessPolicy
 from spade_coreason.domain.conversation import Rules
 from spade_coreason.runtime.gateway import InboundGateway
-from spade_coreason.runtime.outbound import OutboundStanza
+from spade_coreason.runtime.outbound_stanza import OutboundStanza
 from spade_coreason.runtime.peers import OpenRequests
 from spade_coreason.storage import open_database
 from spade_coreason.storage.repository import AgentRepository

@@ -106,7 +106,7 @@ class Deadline:
         """
         task = self._task = self._task or asyncio.current_task()
         if task is None:
-            raise RuntimeError("a Limit is for a task")
+            raise RuntimeError("a Deadline is for a task")
         before = task.cancelling()
         steps: Any = work.__await__()
         if self._timers.delay_s > 0:

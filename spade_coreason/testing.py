@@ -515,7 +515,7 @@ class AgentTester:
                 await runner.wait_until_idle()
             await self._network.wait_until_delivered()
         for runner in self.runners.values():
-            await runner.history_window.wait_until_idle()
+            await runner.history_windows.wait_until_idle()
 
     @property
     def uploaded(self) -> dict[str, FetchedFile]:

@@ -30,7 +30,7 @@ def test_importing_every_module_leaves_the_process_and_its_files_as_they_were(tm
     before, after = changed.pop("environment", ({}, {}))
     assert {name for name in {**before, **after} if before.get(name) != after.get(name)} <= MAY_BE_SET
     assert changed == {}
-    assert {"spade_coreason.xmpp.host", "spade_coreason.xmpp.connection.client", "spade_coreason.cli.app"} <= set(
+    assert {"spade_coreason.xmpp.host", "spade_coreason.xmpp.connection.slixmpp_client", "spade_coreason.cli.app"} <= set(
         said["modules"]
     )
     assert done.stderr == ""

@@ -92,7 +92,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "SUBJECT",
             "THREAD",
         ],
-        "receipts": ["encode_displayed", "encode_notice", "encode_receipt"],
+        "signals": ["encode_displayed", "encode_notice", "encode_receipt"],
         "xml": ["clean", "escape", "escape_attribute", "preview"],
     },
 )

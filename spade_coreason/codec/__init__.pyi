@@ -107,7 +107,7 @@ from .namespaces import (
     SUBJECT as SUBJECT,
     THREAD as THREAD,
 )
-from .receipts import (
+from .signals import (
     encode_displayed as encode_displayed,
     encode_notice as encode_notice,
     encode_receipt as encode_receipt,

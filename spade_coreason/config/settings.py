@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from .types import (
+from .setting_types import (
     SQLITE_PREFIX,
     Address,
     AgentName,

@@ -21,6 +21,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "summaries": ["ExtractiveSummariser", "ModelSummariser", "Summariser"],
         "tokens": ["TokenCounter", "Tokenizer", "counter_for", "guard_counter"],
         "usage": ["TOKENS_VARIABLE", "USAGE_EVENT", "Usage", "sum_usage"],
-        "window": ["HistoryWindow"],
+        "history_windows": ["HistoryWindows"],
     },
 )

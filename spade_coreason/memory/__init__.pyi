@@ -12,6 +12,9 @@ from .erasure import (
 from .export import (
     export_person as export_person,
 )
+from .history_windows import (
+    HistoryWindows as HistoryWindows,
+)
 from .interaction.file import (
     MemoryLimits as MemoryLimits,
 )
@@ -60,7 +63,4 @@ from .usage import (
     USAGE_EVENT as USAGE_EVENT,
     Usage as Usage,
     sum_usage as sum_usage,
-)
-from .window import (
-    HistoryWindow as HistoryWindow,
 )

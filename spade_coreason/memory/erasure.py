@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..domain.identifiers import candidate_conversation_ids
 from ..domain.jid import bare_jid
-from ..storage import AgentRepository, DeletionReport, StoredConversation
+from ..storage import AgentRepository, StorageErasureReport, StoredConversation
 from .interaction.store import AgentInteractionMemory
 
 _NO_LIMIT = 2**31
@@ -34,7 +34,7 @@ class ErasureReport:
         """True if there was nothing to delete."""
         return self == ErasureReport()
 
-    def plus(self, report: DeletionReport, memories: int) -> ErasureReport:
+    def plus(self, report: StorageErasureReport, memories: int) -> ErasureReport:
         """Add the report of the database, and a number of conversations deleted from the interaction memory."""
         return ErasureReport(
             self.conversation_ids + report.conversation_ids,

@@ -17,7 +17,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "function_agent": ["agent"],
         "gateway": ["InboundGateway"],
         "metrics": ["MetricsSnapshot"],
-        "outbound": ["OutboundStanza"],
+        "outbound_stanza": ["OutboundStanza"],
         "peers": [
             "MAX_REQUEST_BYTES",
             "OpenRequests",

@@ -40,7 +40,7 @@ from .gateway import (
 from .metrics import (
     MetricsSnapshot as MetricsSnapshot,
 )
-from .outbound import (
+from .outbound_stanza import (
     OutboundStanza as OutboundStanza,
 )
 from .peers import (

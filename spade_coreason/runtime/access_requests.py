@@ -12,7 +12,7 @@ from ..domain.access import AccessPolicy
 from ..domain.jid import bare_jid, parse_jid
 from ..exceptions import StoreError
 from ..storage import AgentRepository
-from .outbound import SendStanzas
+from .outbound_stanza import SendStanzas
 
 log = logging.getLogger(__name__)
 

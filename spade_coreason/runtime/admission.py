@@ -17,7 +17,7 @@ from .mailbox import Mailboxes, QueuedRequest
 from .thread_resolver import ThreadResolver
 
 
-def decide(active: ActiveConversation, incoming: InboundRequest, now: datetime, rules: Rules) -> Decision:
+def decide_for_conversation(active: ActiveConversation, incoming: InboundRequest, now: datetime, rules: Rules) -> Decision:
     """Decide what a request does to its conversation: run it, refuse it, or refuse it with a notice.
 
     Counts in `active` how often the sender has echoed the last reply of the agent. Requests of programs are not counted.

@@ -18,7 +18,7 @@ from ..memory import ActiveConversation
 from ..storage import AgentRepository, StoredConversation
 from .agent_lifecycle import AgentLifecycle
 from .mailbox import Mailboxes
-from .policy import Timings
+from .policy import RunnerTimings
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class ConversationExpiry:
         clock: Callable[[], datetime],
         callbacks: Sequence[OnConversationEnd],
         prune: Callable[[StoredConversation, ActiveConversation | None], StoredConversation],
-        timings: Timings,
+        timings: RunnerTimings,
     ) -> None:
         self._store = store
         self._mailboxes = mailboxes

@@ -27,7 +27,7 @@ from ..domain.jid import bare_jid
 from ..domain.messages import Bounce, InboundRequest, MalformedRequest, Reaction, Refused, ReplyEvent, Retraction
 from ..domain.value import replace
 from .access_requests import AccessRequests
-from .outbound import SendStanzas
+from .outbound_stanza import SendStanzas
 from .peers import OpenRequests
 from .runner import Runner
 

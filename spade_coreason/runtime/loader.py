@@ -7,8 +7,8 @@ import weakref
 from ..domain import conversation
 from ..domain.history import RecentTurns, StoredTurn, parse_turns, reply_text
 from ..domain.identifiers import candidate_conversation_ids, choose_conversation_id, derive_session_id
+from ..domain.memory_strategies import max_cached_turns
 from ..domain.preferences import PREFERENCES, Preferences
-from ..domain.window import max_cached_turns
 from ..exceptions import StoreError
 from ..memory import ActiveConversation, ActivePerson, Variables
 from ..storage import StoredConversation
@@ -48,7 +48,7 @@ class ConversationLoader:
         turns = RecentTurns([StoredTurn(text) for text in stored.history])
         active = ActiveConversation(record, turns, variables, person)
         # The policy may have changed since the last turn of the conversation.
-        active.record = services.history_window.with_current_window(record, active)
+        active.record = services.history_windows.with_current_window(record, active)
         if newest := parse_turns(turns[-1:]):
             active.last_reply = reply_text(newest[0]).strip()
         mailbox.conversation = active

@@ -10,7 +10,7 @@ from ..concurrency import RateLimiter
 from ..domain.messages import Failed, InboundRequest, Refused, TurnEvent, owner_of
 from ..exceptions import CoReasonError
 from ..storage import Inbox
-from .outbound import OutboundStanza, SendStanzas
+from .outbound_stanza import OutboundStanza, SendStanzas
 
 
 class Outbox:

@@ -28,7 +28,7 @@ from ..exceptions import (
     PeerUnavailableError,
     RequestTooLongError,
 )
-from .outbound import SendStanzas
+from .outbound_stanza import SendStanzas
 
 CURRENT_REQUEST: ContextVar[AgentRequest | None] = ContextVar("current_request", default=None)
 """The request whose turn runs in this task."""

@@ -43,7 +43,7 @@ class Retention:
 
 
 @dataclass(frozen=True, slots=True)
-class Timings:
+class RunnerTimings:
     """Waits that the configuration cannot set, in seconds. The defaults are for production; tests shorten them."""
 
     retry_s: float = 10.0
@@ -88,4 +88,4 @@ class Policy:
     file_over_bytes: int = 262144
     remembered_turns: int = 256
     """Number of the newest turns whose threads are in memory. Replies to older turns are resolved by the database."""
-    timings: Timings = field(default_factory=Timings)
+    timings: RunnerTimings = field(default_factory=RunnerTimings)

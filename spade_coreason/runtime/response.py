@@ -15,7 +15,7 @@ from ..domain.text import replace_lone_surrogates
 from ..storage import AgentRepository
 from .long_answers import UNCHANGED, LongAnswers
 from .mailbox import QueuedRequest
-from .outbound import OutboundStanza, SendStanzas
+from .outbound_stanza import OutboundStanza, SendStanzas
 from .stream import ReplyTimers, Stream
 
 _MAX_CHOICES = 20
@@ -167,7 +167,7 @@ class Response:
             self.send(self._drain_buffer() + stanzas)
 
     def emit_soon(self, event: TurnEvent) -> None:
-        """Buffer an event. It is sent with the next event, with the end of the turn, or after `Timings.hold_s`."""
+        """Buffer an event. It is sent with the next event, with the end of the turn, or after `RunnerTimings.hold_s`."""
         if stanzas := self._encode(event):
             buffered, self._buffered = self._drain_buffer(), stanzas
             self.timers.buffering.schedule(self._flush)

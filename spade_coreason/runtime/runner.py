@@ -26,10 +26,11 @@ from ..domain.jid import bare_jid
 from ..domain.messages import Failed, InboundRequest, TextEmitted, owner_of
 from ..domain.preferences import Preferences
 from ..domain.value import replace
-from ..memory import ActiveConversation, AgentInteractionMemory, HistoryWindow, Knowledge, Summariser, TokenCounter, Usage
+from ..memory import ActiveConversation, AgentInteractionMemory, HistoryWindows, Knowledge, Summariser, TokenCounter, Usage
 from ..storage import AgentRepository, OnCommit
 from .access_requests import AccessRequests
-from .admission import MAX_HOPS, AdmissionControl, decide, refusal_notice
+from .admission import MAX_HOPS, AdmissionControl, decide_for_conversation, refusal_notice
+from .agent_control import PAUSED_NOTICE, AgentControl
 from .agent_lifecycle import AgentLifecycle
 from .client_features import ClientFeatures, UnknownClientFeatures
 from .commands.executor import CommandExecutor
@@ -38,18 +39,17 @@ from .commands.parser import ParsedCommand
 from .commands.registry import Commands
 from .dispatcher import Dispatcher
 from .expiry import ConversationExpiry, OnConversationEnd
-from .feedback import Feedback
 from .files import Files
 from .loader import ConversationLoader
 from .long_answers import LongAnswers
 from .mailbox import Mailbox, Mailboxes, MailboxTask, QueuedRequest
 from .metrics import Metrics
-from .operations import PAUSED_NOTICE, AgentControl
-from .outbound import SendStanzas
+from .outbound_stanza import SendStanzas
 from .outbox import Outbox
 from .policy import Policy
+from .received_reactions import ReceivedReactions
 from .response import Response
-from .retention import EphemeralOwners, Purged, RetentionJob
+from .retention_job import EphemeralOwners, Purged, RetentionJob
 from .stream import ReplyTimers
 from .thread_resolver import ThreadResolver
 from .turn import Turn
@@ -94,7 +94,7 @@ class Runner:
         self.store = store
         self.policy = policy or Policy()
         self.knowledge = knowledge
-        self.history_window = HistoryWindow(
+        self.history_windows = HistoryWindows(
             store, self.policy.memory, count_tokens=count_tokens, summariser=summariser, knowledge=knowledge
         )
         self.files = files
@@ -117,7 +117,7 @@ class Runner:
             self.policy.rules,
             clock,
             end_callbacks,
-            self.history_window.with_current_window,
+            self.history_windows.with_current_window,
             timings,
         )
         self._outbox = Outbox(self.jid, store.inbox, self.policy.stanza_bytes)
@@ -130,7 +130,7 @@ class Runner:
             mailboxes=self._mailboxes,
             lifecycle=lifecycle,
             expiry=self._expiry,
-            history_window=self.history_window,
+            history_windows=self.history_windows,
             knowledge=knowledge,
             long_answers=LongAnswers(self.jid, files, self.policy.file_over_bytes),
             outbox=self._outbox,
@@ -155,10 +155,10 @@ class Runner:
             self._expiry,
             self.policy.retention,
             clock,
-            self.history_window.cancel_for,
+            self.history_windows.cancel_for,
         )
-        self.ephemeral_owners = EphemeralOwners(store, self._mailboxes, self.history_window)
-        self._feedback = Feedback(agent, store, self._mailboxes, self.policy.assist_timeout_s)
+        self.ephemeral_owners = EphemeralOwners(store, self._mailboxes, self.history_windows)
+        self._feedback = ReceivedReactions(agent, store, self._mailboxes, self.policy.assist_timeout_s)
         self._received_early: list[QueuedRequest] = []
         self._is_accepting = False
 
@@ -228,7 +228,7 @@ class Runner:
         await self._expiry.close()
         await self._thread_resolver.wait_until_idle()
         await self._feedback.wait_until_idle()
-        await self.history_window.close()
+        await self.history_windows.close()
         await self._services.lifecycle.close()
 
     # The way of a request
@@ -278,7 +278,7 @@ class Runner:
             if parsed is not text:
                 incoming = replace(incoming, payload={**incoming.payload, "query": parsed})
                 queued = replace(queued, incoming=incoming)
-        decision = decide(active, incoming, now, self.policy.rules)
+        decision = decide_for_conversation(active, incoming, now, self.policy.rules)
         active.status = decision.status
         if decision.ended_state is not None:
             await self._expiry.on_ended(active.record.conversation_id, decision.ended_state)

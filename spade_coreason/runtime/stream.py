@@ -10,13 +10,13 @@ from ..codec import ReplyEncoder
 from ..concurrency import TimerGroup
 from ..domain.messages import StreamAborted, StreamChunk, StreamEnded, StreamStarted, TextEmitted, TurnEvent
 from .long_answers import UNCHANGED, LongAnswers, RenderedAnswer
-from .policy import Timings
+from .policy import RunnerTimings
 
 
 class ReplyTimers:
     """The timers of replies, shared by all turns of an agent: for buffered blocks, for typing, and for updates of streams."""
 
-    def __init__(self, timings: Timings) -> None:
+    def __init__(self, timings: RunnerTimings) -> None:
         self.buffering = TimerGroup(timings.hold_s)
         self.typing = TimerGroup(timings.typing_after_s)
         self.typing_repeat = TimerGroup(timings.typing_again_s)

@@ -196,10 +196,10 @@ class Turn:
             status = conversation.complete(status)
         final_stanzas = response.finish(final_event)
         usage = sum_usage(response.events)
-        stored_turn = services.history_window.mark_over_limit(StoredTurn(_encode_turn(self._interaction_fields(usage))))
+        stored_turn = services.history_windows.mark_over_limit(StoredTurn(_encode_turn(self._interaction_fields(usage))))
         record = active.record
         turns = active.turns.with_appended(stored_turn)
-        window_start = services.history_window.prune(turns, record.turns + 1, active.variables)
+        window_start = services.history_windows.prune(turns, record.turns + 1, active.variables)
         record = record.with_turns(status, rules.max_interactions, max(window_start, record.window_start), record.turns + 1)
         active.record = record  # a change during this write is stored after it
         usage_variables = await self._count_usage(usage) if usage else ()
@@ -209,7 +209,7 @@ class Turn:
         await self.queued.stored  # if this raises, the sender is told, and the server keeps the request
         session.publish_variables()
         active.turns = turns
-        services.history_window.compact_later(active)
+        services.history_windows.compact_later(active)
         active.last_reply = response.text.strip()
         services.metrics.record_reply(self.queued.received_at_s)
         if log.isEnabledFor(logging.INFO):
@@ -327,9 +327,9 @@ def _make_session(services: TurnServices, active: ActiveConversation, queued: Qu
         services.store,
         active.variables,
         active.person.variables,
-        compaction=services.history_window.compacted(active.variables),
+        compaction=services.history_windows.compacted(active.variables),
         knowledge=services.knowledge,
-        on_window_read=services.history_window.warn_unbounded,
+        on_window_read=services.history_windows.warn_unbounded,
     )
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from ..codec import PLAIN_PRESENTATION, PresentationOptions, encoder_for
 from ..concurrency import TimerGroup
 from ..contracts import AgentInterface
-from ..memory import ActiveConversation, HistoryWindow, Knowledge, Usage
+from ..memory import ActiveConversation, HistoryWindows, Knowledge, Usage
 from ..storage import AgentRepository
 from .agent_lifecycle import AgentLifecycle
 from .client_features import ClientFeatures
@@ -36,7 +36,7 @@ class TurnServices:
     mailboxes: Mailboxes
     lifecycle: AgentLifecycle
     expiry: ConversationExpiry
-    history_window: HistoryWindow
+    history_windows: HistoryWindows
     knowledge: Knowledge | None
     long_answers: LongAnswers
     outbox: Outbox

@@ -43,8 +43,8 @@ from .lock import (
     lock_directory as lock_directory,
 )
 from .records import (
-    DeletionReport as DeletionReport,
     InboxRecord as InboxRecord,
+    StorageErasureReport as StorageErasureReport,
     StoredConversation as StoredConversation,
     TurnRecord as TurnRecord,
     Variable as Variable,

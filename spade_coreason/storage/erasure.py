@@ -11,7 +11,7 @@ from ..domain.identifiers import candidate_conversation_ids
 from ..domain.preferences import PREFERENCES
 from . import audit
 from .knowledge import Shelf, delete_shelves
-from .records import DeletionReport, StoredConversation
+from .records import StorageErasureReport, StoredConversation
 from .schema import CLOSED, conversations, inbox, interactions, variables
 
 REFUSED_SCOPE = "refused"
@@ -22,7 +22,7 @@ PERSON_SCOPES = ("person", PREFERENCES, REFUSED_SCOPE)
 
 def delete_everything(
     connection: Connection, agent: str, records: Sequence[StoredConversation], person: str | None = None
-) -> DeletionReport:
+) -> StorageErasureReport:
     """Delete conversations of an agent, and everything else about `person` (a bare JID) if one is given.
 
     Run this inside a transaction of the writer.
@@ -46,7 +46,7 @@ def delete_everything(
         connection.execute(received.values(sender=""))
         entry_count = audit.erase_person_entries(connection, agent, person)
     document_count = delete_shelves(connection, agent, targets)
-    return DeletionReport(
+    return StorageErasureReport(
         tuple(record.conversation_id for record in records),
         turn_count,
         variable_count,

@@ -106,7 +106,7 @@ class PendingRequest(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class DeletionReport:
+class StorageErasureReport:
     """The ids of deleted conversations, and the number of other deleted rows by kind."""
 
     conversation_ids: tuple[str, ...]

@@ -22,8 +22,8 @@ from .inbox import Inbox
 from .knowledge import KnowledgeRepository
 from .records import (
     ConversationColumns,
-    DeletionReport,
     LoadedConversation,
+    StorageErasureReport,
     StoredConversation,
     conversation_columns,
     conversation_from_row,
@@ -160,20 +160,20 @@ class AgentRepository:
         [row] = await self._fetch_rows(counts)
         return row.active, row.total
 
-    async def delete_conversation(self, record: StoredConversation, *, with_copies: bool = False) -> DeletionReport:
+    async def delete_conversation(self, record: StoredConversation, *, with_copies: bool = False) -> StorageErasureReport:
         """Delete a conversation with everything under its id.
 
         `with_copies` also deletes its owner's copies of its variables (see `delete_person_copies`).
         """
 
-        def work(connection: Connection) -> DeletionReport:
+        def work(connection: Connection) -> StorageErasureReport:
             if with_copies:
                 delete_person_copies(connection, self.agent, record)
             return delete_everything(connection, self.agent, [record])
 
         return await self._database.erase(work)
 
-    async def erase_person(self, person: str) -> DeletionReport:
+    async def erase_person(self, person: str) -> StorageErasureReport:
         """Delete everything about a person (a bare JID): conversations, turns, variables, pending requests and knowledge.
 
         Entries of the audit trail are erased; their hashes stay.

@@ -19,7 +19,7 @@ from spade_coreason.runtime.expiry import OnConversationEnd
 from spade_coreason.runtime.policy import Keep, Policy, Retention
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage.database import Database
-from spade_coreason.storage.records import DeletionReport, StoredConversation
+from spade_coreason.storage.records import StorageErasureReport, StoredConversation
 from spade_coreason.storage.repository import AgentRepository
 from tests.runtime.test_runner_faults import ALICE, BOB, asked
 from tests.support.clock import Clock
@@ -43,7 +43,7 @@ class Store(AgentRepository):
         self._happens()
         return stored
 
-    async def delete_conversation(self, row: StoredConversation, *, with_copies: bool = False) -> DeletionReport:
+    async def delete_conversation(self, row: StoredConversation, *, with_copies: bool = False) -> StorageErasureReport:
         deleted = asyncio.ensure_future(super().delete_conversation(row, with_copies=with_copies))
         await asyncio.sleep(0)
         self._happens()

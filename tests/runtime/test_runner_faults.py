@@ -36,7 +36,7 @@ from spade_coreason.memory.interaction.file import MemoryLimits
 from spade_coreason.memory.session import Session
 from spade_coreason.runtime.gateway import InboundGateway
 from spade_coreason.runtime.peers import OpenRequests
-from spade_coreason.runtime.policy import Policy, Timings
+from spade_coreason.runtime.policy import Policy, RunnerTimings
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import open_database
 from spade_coreason.storage.database import Database
@@ -180,7 +180,7 @@ async def test_one_look_that_fails_does_not_end_the_watch(
     database_url: str, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
 ) -> None:
     expected_errors("idle conversations cannot be ended at the moment: locked")
-    async with running(database_url, rules=idle_after(0.1), timings=Timings(retry_s=0.05)) as r:
+    async with running(database_url, rules=idle_after(0.1), timings=RunnerTimings(retry_s=0.05)) as r:
         r.store.fails_to_look = 2
         await r.ask("one")
         await r.ended()
@@ -221,7 +221,7 @@ async def test_whoever_is_told_of_an_end_holds_up_no_conversation(
                 task.cancel()
             await asyncio.Event().wait()
 
-    async with AgentTester(Talkative(), policy=Policy(timings=Timings(conversation_end_s=0.05))) as t:
+    async with AgentTester(Talkative(), policy=Policy(timings=RunnerTimings(conversation_end_s=0.05))) as t:
         asked = [asyncio.create_task(t.ask(str(number))) for number in range(3)]
         assert [answer.text for answer in await asyncio.gather(*asked)] == ["0", "1", "2"]
         assert await t.say("hi") == ["hi"]
@@ -435,7 +435,7 @@ async def test_a_turn_that_could_not_be_stored_runs_again_when_it_can_marked_as_
     database_url: str, expected_errors: ExpectedErrors
 ) -> None:
     expected_errors("a request of alice@localhost is not stored: the disk is full")
-    async with running(database_url, timings=Timings(retry_s=0.05)) as r:
+    async with running(database_url, timings=RunnerTimings(retry_s=0.05)) as r:
         r.store.inbox.fails_to_finish = True
         await r.ask("one")
         await eventually(lambda: len(r.agent.asked) >= 3)
@@ -451,7 +451,7 @@ async def test_a_turn_that_ends_while_the_database_server_is_away_is_answered_wh
     own_postgres: Postgres, expected_errors: ExpectedErrors
 ) -> None:
     expected_errors("it is tried again every 5 s", "a request of alice@localhost is not stored")
-    async with running(own_postgres.url(), timings=Timings(retry_s=0.1)) as r:
+    async with running(own_postgres.url(), timings=RunnerTimings(retry_s=0.1)) as r:
         await r.ask("before")
         r.agent.waits_for = asyncio.Event()
         taken = r.runner.receive(asked("during"))
@@ -506,7 +506,7 @@ async def test_a_shutdown_that_exits_or_hangs_holds_up_nothing(
             await asyncio.Event().wait()
 
     for faulty in (Exiting(), Hanging()):
-        async with AgentTester(faulty, policy=Policy(timings=Timings(shutdown_s=0.05))) as t:
+        async with AgentTester(faulty, policy=Policy(timings=RunnerTimings(shutdown_s=0.05))) as t:
             assert await t.say("hi") == ["hi"]
     assert "shutdown() of Exiting failed" in caplog.text
     assert "shutdown() of Hanging took longer than 0.05 s" in caplog.text

@@ -21,7 +21,7 @@ from spade_coreason import (
     StreamHandle,
     agent,
 )
-from spade_coreason.runtime.policy import Timings
+from spade_coreason.runtime.policy import RunnerTimings
 from tests.support.errors import ExpectedErrors
 
 Assist = Callable[[ResponseHandler], Awaitable[None]]
@@ -181,7 +181,7 @@ async def test_who_holds_up_everybody_is_named(caplog: pytest.LogCaptureFixture)
         time.sleep(0.1)  # noqa: ASYNC251 - as agents do
         await response.markdown("good morning")
 
-    async with AgentTester(sleepy, policy=Policy(timings=Timings(blocked_s=0.05))) as t:
+    async with AgentTester(sleepy, policy=Policy(timings=RunnerTimings(blocked_s=0.05))) as t:
         assert await t.say("hi") == ["good morning"]
     said = r"agent@localhost held up everybody else for \d\.\d s; give what blocks to asyncio\.to_thread"
     assert re.search(said, caplog.text)

@@ -12,7 +12,7 @@ from spade_coreason import AgentDefinition, AgentRequest, ResponseHandler, Sessi
 from spade_coreason.codec.decode import decode
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.memory.session import Session
-from spade_coreason.runtime.outbound import OutboundStanza
+from spade_coreason.runtime.outbound_stanza import OutboundStanza
 from spade_coreason.runtime.runner import Runner
 from spade_coreason.storage import open_database
 from spade_coreason.storage.repository import AgentRepository

@@ -15,9 +15,9 @@ from sqlalchemy import Connection, text
 from spade_coreason import AgentDefinition, AgentRequest, ConversationState, ResponseHandler, SessionHandle
 from spade_coreason.contracts import Interaction, MemoryConfig, MemoryStrategy
 from spade_coreason.domain.conversation import Rules
+from spade_coreason.domain.memory_strategies import window_bounds
 from spade_coreason.domain.messages import InboundRequest
 from spade_coreason.domain.value import replace
-from spade_coreason.domain.window import window_bounds
 from spade_coreason.runtime.policy import Policy
 from spade_coreason.storage.database import Database
 from spade_coreason.storage.records import TurnRecord

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
-from spade_coreason.runtime.policy import Timings
+from spade_coreason.runtime.policy import RunnerTimings
 from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.support.clock import LoopClock
 from tests.support.hosting import UNLIMITED, FunctionAgent, OnlineAgent, Tunnel, count_bodies, record_sent, run_agent
@@ -277,7 +277,7 @@ async def test_typing_is_said_again_for_as_long_as_the_work_lasts(prosody: XmppS
     async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await goes_on.wait()
 
-    policy = replace(UNLIMITED, timings=Timings(typing_again_s=0.1))
+    policy = replace(UNLIMITED, timings=RunnerTimings(typing_again_s=0.1))
     async with (
         run_agent(FunctionAgent(assist), prosody, tmp_path, policy=policy) as agent,
         StockClient(*await prosody.account(), prosody) as alice,

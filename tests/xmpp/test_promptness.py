@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.promptness import ACTIVE, COMPOSING, THREADS, busy
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
-from spade_coreason.runtime.policy import Timings
+from spade_coreason.runtime.policy import RunnerTimings
 from tests.support.clock import LoopClock
 from tests.support.hosting import UNLIMITED, FunctionAgent, count_bodies, record_sent, run_agent
 from tests.support.servers.clients import StockClient
@@ -145,7 +145,7 @@ async def test_a_message_is_corrected_once_a_second_at_most(prosody: XmppServer,
 async def test_the_end_of_an_answer_does_not_wait_for_the_time_of_its_next_correction(
     prosody: XmppServer, tmp_path: Path
 ) -> None:
-    pen, policy = Pen(), replace(UNLIMITED, timings=Timings(growth_s=60))
+    pen, policy = Pen(), replace(UNLIMITED, timings=RunnerTimings(growth_s=60))
     async with (
         run_agent(pen.agent, prosody, tmp_path, policy=policy) as agent,
         StockClient(*await prosody.account(), prosody, plugins=CORRECTS) as alice,

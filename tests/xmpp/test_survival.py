@@ -17,7 +17,7 @@ import pytest
 
 from spade_coreason import AgentRequest, ResponseHandler, SessionHandle
 from spade_coreason.exceptions import StoreError
-from spade_coreason.runtime.policy import Timings
+from spade_coreason.runtime.policy import RunnerTimings
 from spade_coreason.storage.schema import ANSWERED, RECEIVED
 from spade_coreason.xmpp.timings import ConnectionTimings
 from tests.support.errors import ExpectedErrors
@@ -206,7 +206,7 @@ async def test_what_comes_while_the_disk_is_full_is_answered_when_there_is_room_
     real_server: XmppServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, expected_errors: ExpectedErrors
 ) -> None:
     expected_errors("database or disk is full", "what came in cannot be stored; it is not acknowledged")
-    policy, timings = replace(UNLIMITED, timings=Timings(retry_s=0.3)), ConnectionTimings(renewal_delay_s=0.3)
+    policy, timings = replace(UNLIMITED, timings=RunnerTimings(retry_s=0.3)), ConnectionTimings(renewal_delay_s=0.3)
 
     async def grows_to(pages: int) -> None:
         async with asyncio.timeout(PATIENCE_S):

@@ -20,7 +20,7 @@ from ...memory import ActiveConversation, ErasureReport, forget_conversation, fo
 from ..admission import AdmissionControl
 from ..loader import ConversationLoader
 from ..mailbox import Mailbox, MailboxTask, QueuedRequest
-from ..outbound import SendStanzas
+from ..outbound_stanza import SendStanzas
 from ..response import Response
 from ..turn import Turn
 from ..turn_services import TurnServices
@@ -251,7 +251,7 @@ class CommandExecutor:
         workers = [other.worker for other in others if other.worker is not None]
         if workers:
             await asyncio.wait(workers, timeout=services.policy.timings.stop_s)
-        await services.history_window.cancel_for_owner(owner)
+        await services.history_windows.cancel_for_owner(owner)
         if everything:
             report = await forget_person(services.store, self._context.interaction_memory, owner)
             active.person.variables.values.clear()

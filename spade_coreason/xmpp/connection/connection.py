@@ -16,12 +16,12 @@ from ...contracts.base import utc_now
 from ...domain.jid import bare_jid
 from ...exceptions import ConnectError, LoginError
 from ..timings import DEFAULT_TIMINGS, ConnectionTimings
-from .client import XMPPClient
 from .endpoint import ServerEndpoint
 from .errors import CONNECTION_CLOSED, NO_ADDRESS, describe_problem, describe_refused_login, suggest_remedy
 from .iq_filter import refusal
 from .liveness import BackOff, Keepalive
 from .send_queue import SendQueue, StanzaT
+from .slixmpp_client import XMPPClient
 from .stream_management import ACK, ACK_REQUEST
 from .tcp import configure_socket, enable_quick_ack
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 
 from ..timings import ConnectionTimings
-from .client import XMPPClient
+from .slixmpp_client import XMPPClient
 from .stream_management import REQUEST_ACK
 
 _DELAYS_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)

@@ -6,8 +6,8 @@ import asyncio
 from typing import TypeVar
 
 from ...runtime import OutboundStanza
-from .client import XMPPClient
 from .liveness import Keepalive
+from .slixmpp_client import XMPPClient
 from .stream_management import REQUEST_ACK
 
 StanzaT = TypeVar("StanzaT", bound=str)

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...exceptions import ServerError
+from .bare_stream import AccountExistsError, StreamError, open_bare_stream
 from .process import START_TIMEOUT_S, LaunchSpec
 from .server import DOMAIN, LocalServer, prepare_directory, run_server, saslprep
-from .stream import AccountExistsError, StreamError, open_bare_stream
 
 EMBEDDED_PROGRAM = Path(__file__).with_name("embedded_main.py")
 REGISTRATION_TIMEOUT_S = 5.0

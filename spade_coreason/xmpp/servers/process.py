@@ -16,8 +16,8 @@ from pathlib import Path
 
 from ...exceptions import ServerError
 from . import lifeline
+from .bare_stream import StreamError, open_bare_stream
 from .certificate import CertificateFiles
-from .stream import StreamError, open_bare_stream
 
 LOOPBACK = "127.0.0.1"
 START_TIMEOUT_S = 20.0

@@ -12,7 +12,7 @@ from spade_coreason.codec.decode import decode
 from spade_coreason.codec.encoders.chat import ChatEncoder
 from spade_coreason.codec.encoders.program import CloudEventEncoder, encode_malformed_reply
 from spade_coreason.codec.encoders.spade import SpadeEncoder
-from spade_coreason.codec.receipts import encode_displayed, encode_receipt
+from spade_coreason.codec.signals import encode_displayed, encode_receipt
 from spade_coreason.codec.xml import clean, wire_size
 from spade_coreason.domain.messages import (
     BlockEmitted,

@@ -13,7 +13,7 @@ from spade_coreason.codec.decode import decode
 from spade_coreason.codec.encoders.base import PresentationOptions, ReplyEncoder
 from spade_coreason.codec.encoders.factory import encoder_for
 from spade_coreason.codec.namespaces import DATA_FORM
-from spade_coreason.codec.receipts import encode_displayed, encode_receipt
+from spade_coreason.codec.signals import encode_displayed, encode_receipt
 from spade_coreason.codec.xml import clean
 from spade_coreason.domain.messages import (
     BlockEmitted,

@@ -22,7 +22,7 @@ from spade_coreason import (
 from spade_coreason.codec.adhoc import Action, CommandCall, CommandProblem, CommandStage
 from spade_coreason.memory.session import Session
 from spade_coreason.runtime.commands.dialogs import AdHocSessions
-from spade_coreason.runtime.policy import Timings
+from spade_coreason.runtime.policy import RunnerTimings
 from tests.support.wait import eventually
 
 AGENT, ALICE, BOB = "agent@localhost", "alice@localhost", "bob@localhost"
@@ -189,7 +189,7 @@ async def test_what_a_turn_does_that_cannot_be_stopped_is_forgotten_too() -> Non
 
         wait = command("wait", "wait for a sign")(wait)
 
-    async with AgentTester(Stubborn, user=ALICE, policy=Policy(timings=Timings(stop_s=0.05))) as t:
+    async with AgentTester(Stubborn, user=ALICE, policy=Policy(timings=RunnerTimings(stop_s=0.05))) as t:
         for thread, text in (("a", "work"), ("b", "/wait")):
             t.send(text, thread=thread)
         await eventually(lambda: t.agent.at_work == 2)  # type: ignore[attr-defined]

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from spade_coreason.xmpp.servers import lifeline
+from spade_coreason.xmpp.servers.bare_stream import StreamError, open_bare_stream
 from spade_coreason.xmpp.servers.certificate import CertificateFiles
-from spade_coreason.xmpp.servers.stream import StreamError, open_bare_stream
 from tests.support.wait import PATIENCE_S
 
 T = TypeVar("T")

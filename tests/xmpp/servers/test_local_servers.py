@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from spade_coreason.exceptions import ServerError
+from spade_coreason.xmpp.servers.bare_stream import StreamError, open_bare_stream
 from spade_coreason.xmpp.servers.certificate import ensure_certificate
 from spade_coreason.xmpp.servers.embedded import EMBEDDED_PROGRAM, run_embedded_server
 from spade_coreason.xmpp.servers.process import LOOPBACK, AddressInUseError, LaunchSpec, is_port_free, run_server_process
 from spade_coreason.xmpp.servers.prosody import ProsodyServer, find_prosody, run_prosody_server
 from spade_coreason.xmpp.servers.selection import run_local_server, select_server
 from spade_coreason.xmpp.servers.server import ServerKind
-from spade_coreason.xmpp.servers.stream import StreamError, open_bare_stream
 from tests.support.servers.clients import StockClient
 from tests.support.servers.processes import group_members, listening_addresses, wait_until_ended
 from tests.support.servers.requirements import require

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from spade_coreason import MemoryConfig, MemoryStrategy
-from spade_coreason.domain.window import MAX_UNBOUNDED_TURNS, count_fitting_turns, turns_to_compact, window_bounds
+from spade_coreason.domain.memory_strategies import MAX_UNBOUNDED_TURNS, count_fitting_turns, turns_to_compact, window_bounds
 from spade_coreason.exceptions import ConfigError
 from spade_coreason.memory.summaries import extract_sentences
 from spade_coreason.memory.tokens import Tokenizer, counter_for, estimate_tokens

@@ -15,7 +15,7 @@ from .mailbox import Mailboxes
 log = logging.getLogger(__name__)
 
 
-class Feedback:
+class ReceivedReactions:
     """The reactions to the replies of one agent. Exceptions of its `feedback` method are logged only."""
 
     def __init__(self, agent: AgentInterface, store: AgentRepository, mailboxes: Mailboxes, timeout_s: float) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from spade_coreason import AgentDefinition, AgentRequest, AgentTester, Policy, ResponseHandler, SessionHandle
 from spade_coreason.domain.conversation import Rules
-from spade_coreason.runtime.operations import PAUSED_NOTICE
+from spade_coreason.runtime.agent_control import PAUSED_NOTICE
 from tests.support.clock import Clock, LoopClock
 from tests.support.errors import ExpectedErrors
 from tests.support.wait import eventually

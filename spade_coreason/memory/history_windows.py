@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ..contracts import MemoryConfig, MemoryStrategy
 from ..domain.history import RecentTurns, StoredTurn, parse_interactions, turn_text
-from ..domain.window import turns_to_compact, window_bounds
+from ..domain.memory_strategies import turns_to_compact, window_bounds
 from ..exceptions import CoReasonError, describe_for_log
 from ..storage import COMPACTION_VARIABLE, NO_COMPACTION, AgentRepository, CompactionState, StoredConversation
 from .conversation import ActiveConversation, Variables
@@ -33,7 +33,7 @@ class _CompactionJob(NamedTuple):
     task: asyncio.Task[None]
 
 
-class HistoryWindow:
+class HistoryWindows:
     """The windows of all conversations of one agent, as its memory policy sets them."""
 
     def __init__(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ..contracts import ConversationState
 from ..exceptions import StoreError
-from ..memory import AgentInteractionMemory, HistoryWindow, forget_conversation
+from ..memory import AgentInteractionMemory, HistoryWindows, forget_conversation
 from ..storage import AgentRepository, StoredConversation
 from .expiry import ConversationExpiry
 from .mailbox import Mailboxes
@@ -151,10 +151,10 @@ class RetentionJob:
 class EphemeralOwners:
     """The owners of one agent's conversations who may leave for good, such as occupants of rooms."""
 
-    def __init__(self, store: AgentRepository, mailboxes: Mailboxes, history_window: HistoryWindow) -> None:
+    def __init__(self, store: AgentRepository, mailboxes: Mailboxes, history_windows: HistoryWindows) -> None:
         self._store = store
         self._mailboxes = mailboxes
-        self._history_window = history_window
+        self._history_window = history_windows
 
     async def forget_where(self, has_left: Callable[[str], bool]) -> None:
         """Erase all owners for whom `has_left` returns True, before the runner opens."""
