@@ -76,11 +76,11 @@ from .runtime import (
     Runner,
     UnknownClientFeatures,
     UploadFile,
-    as_request,
     build_agent,
-    collect,
+    collect_answer,
     encode_request,
     fetch,
+    to_request,
 )
 from .storage import AgentRepository, Database, KnowledgeRepository, open_database
 
@@ -392,7 +392,7 @@ class AgentTester:
         """
         to = to or self.jid
         events = [event async for event in self.stream(request, thread=thread, user=user, to=to, timeout=timeout)]
-        return collect(to, events)
+        return collect_answer(to, events)
 
     async def stream(
         self,
@@ -408,7 +408,7 @@ class AgentTester:
         The parameters and errors are those of `ask`.
         """
         sender = self._local_user(user)
-        agent_request = as_request(request)
+        agent_request = to_request(request)
         stanza = encode_request(sender.jid, to or self.jid, agent_request, thread)
         request_id = str(agent_request.request_id)
         async for event in sender.requests.events(to or self.jid, request_id, timeout, lambda: sender.send([stanza])):

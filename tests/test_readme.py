@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from spade_coreason import AgentTester
-from spade_coreason.runtime.commands.builtin import EVERYBODY, OPERATORS
+from spade_coreason.runtime.commands.builtin import COMMANDS_FOR_EVERYBODY, COMMANDS_FOR_OPERATORS
 from spade_coreason.runtime.commands.parser import find_command
 from spade_coreason.storage import open_database
 from spade_coreason.storage.repository import AgentRepository
@@ -130,8 +130,10 @@ def test_the_commands_for_people_are_all_there_are() -> None:
     section = (
         (ROOT / "README.md").read_text(encoding="utf-8").partition("## Commands for people")[2].partition("An agent adds")[0]
     )
-    named = {find_command(text, (*EVERYBODY, *OPERATORS)) for text in re.findall(r"`(/[^`]+)`", section)}
-    assert {found[0] for found in named if found is not None} == {*EVERYBODY, *OPERATORS}
+    named = {
+        find_command(text, (*COMMANDS_FOR_EVERYBODY, *COMMANDS_FOR_OPERATORS)) for text in re.findall(r"`(/[^`]+)`", section)
+    }
+    assert {found[0] for found in named if found is not None} == {*COMMANDS_FOR_EVERYBODY, *COMMANDS_FOR_OPERATORS}
 
 
 async def test_the_reporter_asks_the_weather(project: Path) -> None:

@@ -77,7 +77,7 @@ class Platform:
         self.settings = settings
         self.server: LocalServer | None = None
         """The server that the platform started; None for an external one."""
-        self.server_line = ""
+        self.server_description = ""
         """A description of the server for people."""
         self.notice: str | None = None
         """A notice about the choice of the server for people, if there is one."""
@@ -131,7 +131,9 @@ class Platform:
 
     async def status(self) -> PlatformStatus:
         """Return the status of the platform and its agents at this moment."""
-        return PlatformStatus(os.getpid(), self.server_line, tuple([await host.status() for host in self.agents.values()]))
+        return PlatformStatus(
+            os.getpid(), self.server_description, tuple([await host.status() for host in self.agents.values()])
+        )
 
     async def _raise_when_server_ended(self, server: LocalServer) -> None:
         raise ServerError(f"the {server.kind} server ended: {await server.wait_until_ended()}")
@@ -179,7 +181,7 @@ class Platform:
         server = self.settings.server
         if server.mode == "external":
             self.endpoint = ServerEndpoint(server.host, server.port, server.tls.verify, server.tls.ca_file)
-            self.server_line = f"external, {self.endpoint.address(server.domain)}"
+            self.server_description = f"external, {self.endpoint.address(server.domain)}"
             return
         with _place_errors(ServerError, self.settings.place("server.mode")):
             choice = select_server(server.mode)
@@ -188,10 +190,12 @@ class Platform:
                 run_local_server(choice.kind, self.settings.data_dir / "server", port=server.port)
             )
         self.server = local
-        self.server_line = f"{choice.kind}, {local.host}:{local.port}"
+        self.server_description = f"{choice.kind}, {local.host}:{local.port}"
         self.notice = choice.notice
         if choice.kind == "embedded":
-            self.server_line += " (for demonstrations: senders can be forged; `apt install prosody` gives you a real one)"
+            self.server_description += (
+                " (for demonstrations: senders can be forged; `apt install prosody` gives you a real one)"
+            )
         # About one in fifty connections to the embedded server hangs while it is opened.
         timeout_s, attempts = (3.0, 5) if local.kind == "embedded" else (10.0, 1)
         self.endpoint = ServerEndpoint(local.host, local.port, local.verify, local.ca_file, timeout_s, attempts)

@@ -103,7 +103,7 @@ async def _open_database(settings: Settings, is_exclusive: bool) -> Database | N
         return None
 
     try:
-        return await open_database(settings.storage.url, settings.storage.durability, reads_only=not is_exclusive)
+        return await open_database(settings.storage.url, settings.storage.durability, is_read_only=not is_exclusive)
     except DatabaseEmptyError:
         return None
 

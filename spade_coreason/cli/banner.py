@@ -49,7 +49,7 @@ def print_guest(jid: str, agents: int) -> None:
 
 def print_platform(platform: Platform) -> None:
     """Print the server and the agents, a line each."""
-    print(f"{paint('XMPP server', 'bold')}   {platform.server_line}")
+    print(f"{paint('XMPP server', 'bold')}   {platform.server_description}")
     if platform.agent_descriptions:
         print_agents(platform.agent_descriptions)
     sys.stdout.flush()

@@ -143,7 +143,7 @@ async def _check_storage(settings: Settings) -> AsyncIterator[Finding]:
         return
 
     try:
-        database = await open_database(settings.storage.url, reads_only=True)
+        database = await open_database(settings.storage.url, is_read_only=True)
     except DatabaseEmptyError:
         yield Finding("database", "good", "is reached, and empty: the first start makes its tables")
     except StoreError as error:

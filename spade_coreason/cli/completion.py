@@ -71,7 +71,7 @@ def _find_in_file(database: Path, incomplete: str) -> list[str]:
 async def _find_on_server(settings: Settings, incomplete: str) -> list[str]:
     from ..storage import AgentRepository, open_database
 
-    database = await open_database(settings.storage.url, reads_only=True)
+    database = await open_database(settings.storage.url, is_read_only=True)
     try:
         repositories = [AgentRepository(database, bare_jid(agent.jid)) for agent in settings.agents]
         found = [

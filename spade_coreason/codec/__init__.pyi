@@ -4,9 +4,9 @@ from .adhoc import (
     CommandForm as CommandForm,
     CommandProblem as CommandProblem,
     CommandStage as CommandStage,
+    decode_command_call as decode_command_call,
     problem_stanza as problem_stanza,
-    read_call as read_call,
-    split_to_fit as split_to_fit,
+    split_result as split_result,
     stage_stanza as stage_stanza,
 )
 from .archive import (
@@ -14,7 +14,7 @@ from .archive import (
     ArchivePage as ArchivePage,
     archive_id as archive_id,
     archive_query as archive_query,
-    is_sent_to as is_sent_to,
+    is_addressed_to as is_addressed_to,
     newest_query as newest_query,
     read_archived as read_archived,
     read_page as read_page,
@@ -73,11 +73,10 @@ from .muc import (
     read_room_message as read_room_message,
     read_room_reference as read_room_reference,
     room_request as room_request,
-    self_ping as self_ping,
+    self_ping_query as self_ping_query,
     unlock_query as unlock_query,
 )
 from .namespaces import (
-    ANSWER_MARKER as ANSWER_MARKER,
     BODY as BODY,
     CHAT_STATES as CHAT_STATES,
     CHAT_STATES_NAMESPACE as CHAT_STATES_NAMESPACE,
@@ -99,6 +98,7 @@ from .namespaces import (
     RECEIPTS_NAMESPACE as RECEIPTS_NAMESPACE,
     REPLACE as REPLACE,
     REPLY as REPLY,
+    REPLY_MARKER as REPLY_MARKER,
     REPLY_NAMESPACE as REPLY_NAMESPACE,
     RETRACT_NAMESPACE as RETRACT_NAMESPACE,
     SHOW as SHOW,

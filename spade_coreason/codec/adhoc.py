@@ -85,7 +85,7 @@ class CommandStage(NamedTuple):
 _ERROR_TYPES = {"bad-request": "modify", "forbidden": "auth", "resource-constraint": "wait", "internal-server-error": "wait"}
 
 
-def read_call(iq: Element) -> CommandCall | CommandProblem | None:
+def decode_command_call(iq: Element) -> CommandCall | CommandProblem | None:
     """Read an `<iq/>`. None if it is no call. A CommandProblem is meant for its sender."""
     command = iq.find(_COMMAND)
     sender, iq_id = iq.get("from", ""), iq.get("id", "")
@@ -121,7 +121,7 @@ def _form_values(form: Element) -> dict[str, str]:
 def stage_stanza(call: CommandCall, stage: CommandStage, limit_bytes: int) -> str:
     """Encode the answer to a call.
 
-    Choices that do not fit are left out. A text must fit already (`split_to_fit`).
+    Choices that do not fit are left out. A text must fit already (`split_result`).
     """
     stanza = _stage_stanza(call, stage)
     while stage.form is not None and len(stanza.encode()) > limit_bytes and any(f.choices for f in stage.form.fields):
@@ -188,7 +188,7 @@ def _encode_result(stage: CommandStage) -> str:
     return f"<x xmlns='{FORM_NAMESPACE}' type='{RESULT_FORM}'><title>{escape(stage.title)}</title>{fields}</x>"
 
 
-def split_to_fit(text: str, limit_bytes: int) -> tuple[str, str]:
+def split_result(text: str, limit_bytes: int) -> tuple[str, str]:
     """Split a text into the beginning that fits into a result of `limit_bytes`, and the rest."""
     used_bytes = 0
     shown: list[str] = []

@@ -97,7 +97,7 @@ def read_archived(message: Element, own_jid: str, query_id: str) -> ArchivedMess
     return ArchivedMessage(result_id, archived)
 
 
-def is_sent_to(own_jid: str, message: Element) -> bool:
+def is_addressed_to(own_jid: str, message: Element) -> bool:
     """True if a message is from another account to `own_jid` (a bare JID), and not to a room."""
     sender = message.get("from", "")
     return (

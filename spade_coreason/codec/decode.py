@@ -24,7 +24,6 @@ from ..domain.preferences import is_language_tag
 from .attachments import LINK_ELEMENTS, read_attachments
 from .cloud_events import FOREIGN_CONTAINER, read_container
 from .namespaces import (
-    ANSWER_MARKER,
     APPLY_TO,
     BODY,
     CHAT_STATES,
@@ -46,6 +45,7 @@ from .namespaces import (
     RECEIPT_REQUEST,
     REPLACE,
     REPLY,
+    REPLY_MARKER,
     REPLY_NAMESPACE,
     RETRACTIONS,
     SPADE_FORM,
@@ -147,11 +147,11 @@ def decode(message: Element, *, in_room: bool = False) -> InboundMessage:
     container = parts.get(JSON)
     if container is not None:
         from_program = read_container(
-            container.text or "", sender, stanza_id, thread, ANSWER_MARKER in parts, bool(text.strip())
+            container.text or "", sender, stanza_id, thread, REPLY_MARKER in parts, bool(text.strip())
         )
         if from_program is not FOREIGN_CONTAINER:
             return from_program
-    if ANSWER_MARKER in parts:
+    if REPLY_MARKER in parts:
         return None
     form = parts.get(DATA_FORM)
     fields = _spade_fields(form) if form is not None else None

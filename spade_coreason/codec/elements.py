@@ -10,16 +10,16 @@ from zlib import crc32
 from ..domain.jid import bare_jid
 from ..domain.messages import PARENT_THREAD, InboundRequest
 from .namespaces import (
-    ANSWER_MARKER_NAMESPACE,
     CORRECTION_NAMESPACE,
     HINTS_NAMESPACE,
     OOB_NAMESPACE,
     QUICK_RESPONSE_NAMESPACE,
+    REPLY_MARKER_NAMESPACE,
     REPLY_NAMESPACE,
 )
 from .xml import escape, escape_attribute
 
-ANSWER_MARKER_XML = f"<answer xmlns='{ANSWER_MARKER_NAMESPACE}'/>"
+ANSWER_MARKER_XML = f"<answer xmlns='{REPLY_MARKER_NAMESPACE}'/>"
 """The mark of every reply of ours, so that no agent of ours replies to it."""
 MAX_CHARACTER_BYTES = 6
 """The longest form of a character on the wire: a quote in an attribute."""

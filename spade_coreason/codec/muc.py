@@ -11,7 +11,6 @@ from ..domain.messages import MAX_ID_CHARACTERS, PARENT_THREAD, InboundRequest, 
 from ..domain.value import replace
 from .decode import parent_thread, read_message_reference, remove_quote
 from .namespaces import (
-    ANSWER_MARKER,
     APPLY_TO,
     BODY,
     CONFERENCE,
@@ -31,6 +30,7 @@ from .namespaces import (
     REACTIONS,
     REPLACE,
     REPLY,
+    REPLY_MARKER,
     RETRACTIONS,
     STANZA_ERRORS_NAMESPACE,
     STANZA_ID,
@@ -105,7 +105,7 @@ def encode_leave(room: str, nick: str) -> str:
     return f"<presence to='{escape_attribute(f'{room}/{nick}')}' type='unavailable'/>"
 
 
-def self_ping() -> Element:
+def self_ping_query() -> Element:
     """Build the ping that an occupant sends to itself through the room, to check that it still is one (XEP-0410)."""
     return Element(f"{{{PING_NAMESPACE}}}ping")
 
@@ -183,7 +183,7 @@ def read_room_message(message: Element) -> RoomMessage | None:
         stanza_id,
         room_id,
         thread,
-        message.find(ANSWER_MARKER) is not None,
+        message.find(REPLY_MARKER) is not None,
         _delay_source(message),
         reply.get("id", "") if reply is not None else "",
         reply.get("to", "") if reply is not None else "",

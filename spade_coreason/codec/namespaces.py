@@ -85,8 +85,8 @@ COMMANDS_NAMESPACE = "http://jabber.org/protocol/commands"  # XEP-0050
 QUICK_RESPONSE_NAMESPACE = "urn:xmpp:tmp:quick-response"  # XEP-0439
 
 # Marks every reply of ours. Our agents never reply to a message with this mark.
-ANSWER_MARKER_NAMESPACE = "urn:spade-coreason:answer:0"
-ANSWER_MARKER = f"{{{ANSWER_MARKER_NAMESPACE}}}answer"
+REPLY_MARKER_NAMESPACE = "urn:spade-coreason:answer:0"
+REPLY_MARKER = f"{{{REPLY_MARKER_NAMESPACE}}}answer"
 
 TYPE_PREFIX = "ai.coreason."
 REQUEST_TYPE = "ai.coreason.request"

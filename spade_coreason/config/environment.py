@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource
 
 from ..exceptions import ConfigError
-from .settings import Settings, keys_of
+from .settings import Settings, section_keys
 
 PREFIX = "SPADE_COREASON_"
 REFERENCE = re.compile(r"\$(\$?)\{([^}]*)(\}?)")
@@ -54,7 +54,7 @@ def read_overrides(environ: Mapping[str, str]) -> dict[str, Any]:
     An empty variable counts as unset. A variable with our prefix whose first word is not a key belongs to another program
     and is ignored. If it has the form of a nested key, it is a ConfigError.
     """
-    known = keys_of(Settings)
+    known = section_keys(Settings)
     for variable in sorted(name for name, text in environ.items() if text and name.startswith(PREFIX)):
         first, *rest = variable.removeprefix(PREFIX).lower().split("__")
         if rest and first not in known:

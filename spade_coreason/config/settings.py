@@ -52,7 +52,7 @@ class Section(BaseModel):
     def _drop_unset(cls, values: Any) -> Any:
         if not isinstance(values, Mapping):
             return values
-        return {key: value for key, value in values.items() if value is not None or key not in keys_of(cls)}
+        return {key: value for key, value in values.items() if value is not None or key not in section_keys(cls)}
 
 
 class TlsSettings(Section):
@@ -335,15 +335,15 @@ class Settings(Section):
         return self.access.model_copy(update={key: getattr(own, key) for key in own.model_fields_set})
 
 
-def keys_of(model: type[BaseModel]) -> dict[str, Any]:
+def section_keys(model: type[BaseModel]) -> dict[str, Any]:
     """Return the keys of a section as they are written, each with its annotation."""
     return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
 
 
-def section_of(annotation: Any) -> type[BaseModel] | None:
+def find_section(annotation: Any) -> type[BaseModel] | None:
     """Return the section that an annotation contains: itself, an item of a list, or an optional section."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     if get_origin(annotation) in (tuple, Union, UnionType, Annotated):
-        return next(filter(None, map(section_of, get_args(annotation))), None)
+        return next(filter(None, map(find_section, get_args(annotation))), None)
     return None

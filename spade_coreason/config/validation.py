@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 from ..domain.avatar import read_avatar
 from ..domain.jid import bare_jid, jid_domain, local_part
 from .environment import KeyPath, format_key
-from .settings import AgentSettings, Settings, keys_of, section_of
+from .settings import AgentSettings, Settings, find_section, section_keys
 
 LOCAL_DOMAIN = "localhost"
 
@@ -101,7 +101,7 @@ def _unknown_choice(choices: list[str], value: Any, path: KeyPath) -> str:
 def _unknown_key(path: KeyPath) -> str:
     *above, key = path
     section = _section_at(tuple(above))
-    keys = list(keys_of(section))
+    keys = list(section_keys(section))
     near = difflib.get_close_matches(str(key).lower().replace("-", "_"), keys, n=1)
     if near:
         return f'unknown key; did you mean "{near[0]}"?'
@@ -114,15 +114,15 @@ def _unknown_key(path: KeyPath) -> str:
 def _section_at(path: KeyPath) -> type[BaseModel]:
     section: type[BaseModel] = Settings
     for step in path:
-        inner = None if isinstance(step, int) else section_of(keys_of(section).get(step))
+        inner = None if isinstance(step, int) else find_section(section_keys(section).get(step))
         section = inner or section
     return section
 
 
 def _all_keys(section: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    for key, annotation in keys_of(section).items():
+    for key, annotation in section_keys(section).items():
         yield (*above, key)
-        inner = section_of(annotation)
+        inner = find_section(annotation)
         if inner is not None and key != "agents":
             yield from _all_keys(inner, (*above, key))
 

@@ -9,7 +9,7 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
-MAX_BYTES = 40 * 1024
+MAX_AVATAR_BYTES = 40 * 1024
 """The largest picture. Base64 adds a third, and it must fit one stanza of 64 KiB by default (`limits.stanza_bytes`)."""
 
 _CELLS = 5
@@ -35,13 +35,15 @@ def read_avatar(path: Path) -> Avatar:
     """Read a picture from a file: PNG, JPEG or WebP. Raise ValueError with the mistake and the remedy."""
     try:
         with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+            data = file.read(MAX_AVATAR_BYTES + 1)
     except FileNotFoundError as error:
         raise ValueError(f"there is no file {path}; correct the name, or leave it out") from error
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}; correct the name or its rights") from error
-    if len(data) > MAX_BYTES:
-        raise ValueError(f"{path} is larger than {MAX_BYTES // 1024} KiB; make the picture smaller (128 x 128 is enough)")
+    if len(data) > MAX_AVATAR_BYTES:
+        raise ValueError(
+            f"{path} is larger than {MAX_AVATAR_BYTES // 1024} KiB; make the picture smaller (128 x 128 is enough)"
+        )
     media_type = _detect_media_type(data)
     if media_type is None:
         raise ValueError(f"{path} is no PNG, JPEG or WebP picture; convert it to one")

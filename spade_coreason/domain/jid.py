@@ -6,7 +6,7 @@ import ipaddress
 import unicodedata
 from functools import lru_cache
 
-REMEDY = "write it like name@example.org"
+JID_REMEDY = "write it like name@example.org"
 
 MAX_PART_BYTES = 1023  # bytes (RFC 7622, section 3.1)
 
@@ -24,17 +24,17 @@ def parse_jid(text: str) -> str:
     address, slash, resource = text.partition("/")
     local, at, domain = address.partition("@")
     if not at:
-        raise ValueError(f"{text!r} is not a JID; {REMEDY}")
+        raise ValueError(f"{text!r} is not a JID; {JID_REMEDY}")
     local = unicodedata.normalize("NFC", local).lower()
     problem = _find_local_part_problem(local)
     if slash and not problem:
         problem = _find_resource_problem(resource)
     if problem:
-        raise ValueError(f"{text!r} is not a JID: {problem}; {REMEDY}")
+        raise ValueError(f"{text!r} is not a JID: {problem}; {JID_REMEDY}")
     try:
         domain = parse_domain(domain)
     except ValueError as error:
-        raise ValueError(f"{text!r} is not a JID: {error}; {REMEDY}") from error
+        raise ValueError(f"{text!r} is not a JID: {error}; {JID_REMEDY}") from error
     return f"{local}@{domain}{slash}{resource}"
 
 

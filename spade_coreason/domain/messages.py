@@ -302,6 +302,6 @@ class Reaction(NamedTuple):
 InboundMessage: TypeAlias = InboundRequest | ReplyEvent | Bounce | MalformedRequest | Retraction | Reaction | None
 
 
-def owner_of(inbound: InboundRequest) -> str:
+def conversation_owner(inbound: InboundRequest) -> str:
     """Return the owner of the conversation: by default the sender's bare JID, as a full JID changes with every reconnect."""
     return inbound.owner or bare_jid(inbound.sender)

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 log = logging.getLogger(__name__)
 
-PREFERENCES = "preferences"
+PREFERENCES_SCOPE = "preferences"
 """The scope, and the only name in it, under which preferences are stored; their holder is the person."""
 
 _LANGUAGE_TAG = re.compile(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*")
@@ -60,14 +60,14 @@ class Preferences:
 
         Preferences that cannot be read are logged as an error, and the defaults apply.
         """
-        text = stored.get(PREFERENCES)
+        text = stored.get(PREFERENCES_SCOPE)
         if text is None:
-            return DEFAULTS
+            return DEFAULT_PREFERENCES
         try:
             return cls(**json.loads(text))
         except (TypeError, ValueError) as error:  # stored by a newer version, which has more preferences
             log.error("preferences that cannot be read are left aside: %s", error)
-            return DEFAULTS
+            return DEFAULT_PREFERENCES
 
 
-DEFAULTS = Preferences()
+DEFAULT_PREFERENCES = Preferences()

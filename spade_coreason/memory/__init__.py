@@ -7,8 +7,9 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "conversation": ["ActiveConversation", "ActivePerson", "Variables"],
-        "erasure": ["ErasureReport", "forget_conversation", "forget_everybody", "forget_person"],
+        "erasure": ["ErasureReport", "erase_conversation", "erase_everyone", "erase_person"],
         "export": ["export_person"],
+        "history_windows": ["HistoryWindows"],
         "interaction.file": ["MemoryLimits"],
         "interaction.store": ["AgentInteractionMemory"],
         "interaction.tools": ["CONTROL_CHARACTERS", "MemoryTool"],
@@ -21,6 +22,5 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "summaries": ["ExtractiveSummariser", "ModelSummariser", "Summariser"],
         "tokens": ["TokenCounter", "Tokenizer", "counter_for", "guard_counter"],
         "usage": ["TOKENS_VARIABLE", "USAGE_EVENT", "Usage", "sum_usage"],
-        "history_windows": ["HistoryWindows"],
     },
 )

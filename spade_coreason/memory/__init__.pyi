@@ -5,9 +5,9 @@ from .conversation import (
 )
 from .erasure import (
     ErasureReport as ErasureReport,
-    forget_conversation as forget_conversation,
-    forget_everybody as forget_everybody,
-    forget_person as forget_person,
+    erase_conversation as erase_conversation,
+    erase_everyone as erase_everyone,
+    erase_person as erase_person,
 )
 from .export import (
     export_person as export_person,

@@ -48,7 +48,7 @@ class ErasureReport:
         )
 
 
-async def forget_conversation(
+async def erase_conversation(
     repository: AgentRepository, memory: AgentInteractionMemory | None, record: StoredConversation, *, with_copies: bool = True
 ) -> ErasureReport:
     """Delete a conversation with its turns, its variables and its interaction memory.
@@ -76,14 +76,14 @@ async def find_person_records(repository: AgentRepository, person: str) -> tuple
     return person, records, list(conversation_ids)
 
 
-async def forget_person(repository: AgentRepository, memory: AgentInteractionMemory | None, person: str) -> ErasureReport:
+async def erase_person(repository: AgentRepository, memory: AgentInteractionMemory | None, person: str) -> ErasureReport:
     """Delete everything that one agent stores about a person (a JID), including requests that still wait."""
     person, _, conversation_ids = await find_person_records(repository, person)
     memories = await memory.aclear_conversations(conversation_ids) if memory is not None else 0
     return ErasureReport().plus(await repository.erase_person(person), memories)
 
 
-async def forget_everybody(repository: AgentRepository, memory: AgentInteractionMemory) -> ErasureReport:
+async def erase_everyone(repository: AgentRepository, memory: AgentInteractionMemory) -> ErasureReport:
     """Delete everything that one agent stores about all people."""
     total = ErasureReport(memories=await memory.aclear_conversations(await memory.aget_all_conversations()))
     for person in await repository.list_people():

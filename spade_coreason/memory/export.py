@@ -1,4 +1,4 @@
-"""Export of everything that one agent stores about a person, as one JSON object: the data that `forget_person` deletes."""
+"""Export of everything that one agent stores about a person, as one JSON object: the data that `erase_person` deletes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from ..contracts.base import format_rfc3339, utc_now
-from ..domain.preferences import PREFERENCES, Preferences
+from ..domain.preferences import PREFERENCES_SCOPE, Preferences
 from ..storage import AgentRepository, InboxRecord, Shelf, StoredConversation
 from .erasure import find_person_records
 from .interaction.store import AgentInteractionMemory
@@ -43,7 +43,7 @@ async def export_person(
     """
     owner, records, conversation_ids = await find_person_records(repository, owner)
     entries = await memory.aget_entries() if memory is not None else {}
-    preferences = Preferences.from_stored(await repository.load_variables(PREFERENCES, owner))
+    preferences = Preferences.from_stored(await repository.load_variables(PREFERENCES_SCOPE, owner))
     return {
         "schema": SCHEMA,
         "version": VERSION,
@@ -93,7 +93,7 @@ async def _export_documents(repository: AgentRepository, owner: str, conversatio
 
 def _export_request(record: InboxRecord) -> dict[str, Any]:
     request: dict[str, Any] = {"received_at": format_rfc3339(record.received_at), "state": _STATES[record.state]}
-    for name, text in (("request", record.request), ("answer", record.answer)):
+    for name, text in (("request", record.request), ("answer", record.reply)):
         if text is not None:
             request[name] = _parse_json(text)
     return request

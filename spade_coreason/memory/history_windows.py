@@ -71,7 +71,7 @@ class HistoryWindows:
                 available, self.policy, newest_number, sizes=(self._turn_tokens(turn) for turn in reversed(recent_turns))
             )
         else:
-            compacted_through = self.compacted(variables).through if self._compacts else 0
+            compacted_through = self.compaction_state(variables).through if self._compacts else 0
             max_turns, first = window_bounds(available, self.policy, newest_number, compacted_through)
         if max_turns < available:
             recent_turns.truncate(max_turns)
@@ -91,7 +91,7 @@ class HistoryWindows:
             return record
         return record.with_turns(record.status, record.max_interactions, max(first, record.window_start), record.turns)
 
-    def compacted(self, variables: Variables) -> CompactionState:
+    def compaction_state(self, variables: Variables) -> CompactionState:
         """Return how far the current strategy has compacted. The work of an earlier strategy does not count."""
         if not self._compacts:
             return NO_COMPACTION
@@ -140,7 +140,7 @@ class HistoryWindows:
         """Cancel the compaction of all conversations of an owner, before data of theirs is deleted."""
         await self._cancel_tasks([job.task for job in self._jobs.values() if job.owner == owner])
 
-    async def cancel_for(self, conversation_id: str) -> None:
+    async def cancel_for_conversation(self, conversation_id: str) -> None:
         """Cancel the compaction of a conversation, before data of it is deleted."""
         await self._cancel_tasks([job.task for name, job in self._jobs.items() if name == conversation_id])
 
@@ -160,7 +160,7 @@ class HistoryWindows:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _turns_to_compact(self, active: ActiveConversation) -> range:
-        return turns_to_compact(self.policy, active.record.turns, self.compacted(active.variables).through)
+        return turns_to_compact(self.policy, active.record.turns, self.compaction_state(active.variables).through)
 
     async def _compact(self, active: ActiveConversation) -> None:
         try:
@@ -184,7 +184,7 @@ class HistoryWindows:
         state = CompactionState(self.policy.strategy.value, numbers[-1])
         if self.policy.strategy is MemoryStrategy.SUMMARY:
             turns = parse_interactions(body for _, body in stored_turns)
-            summary = self.compacted(variables).summary
+            summary = self.compaction_state(variables).summary
             if turns:
                 summary = await self._summariser.summarise(self.policy.summary_prompt or "", summary, turns)
             state = state._replace(summary=summary)

@@ -49,10 +49,10 @@ from .peers import (
     PeerAnswer as PeerAnswer,
     PeerEvent as PeerEvent,
     Peers as Peers,
-    as_request as as_request,
-    collect as collect,
+    collect_answer as collect_answer,
     command_request as command_request,
     encode_request as encode_request,
+    to_request as to_request,
 )
 from .policy import (
     Keep as Keep,

@@ -41,10 +41,10 @@ class AccessRequests:
 
     async def load(self) -> None:
         """Load the earlier decisions and refusals, before the agent goes online."""
-        decisions = await self._store.load_variable_of_all(_SCOPE, _NAME)
+        decisions = await self._store.load_variable_by_holder(_SCOPE, _NAME)
         self._access.approved |= {person for person, value in decisions.items() if value == "true"}
         self._rejected |= {person for person, value in decisions.items() if value != "true"}
-        self._refused = dict.fromkeys(await self._store.list_refused())
+        self._refused = dict.fromkeys(await self._store.list_refused_people())
 
     def record_refusal(self, person: str) -> bool:
         """Record that a stranger (a bare JID) is refused.

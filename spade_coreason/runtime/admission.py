@@ -9,7 +9,7 @@ from ..concurrency import RATE_INTERVAL_S
 from ..contracts import ErrorCode
 from ..domain import conversation
 from ..domain.conversation import RUN, Decision, Rules
-from ..domain.messages import InboundRequest, Refused, owner_of
+from ..domain.messages import InboundRequest, Refused, conversation_owner
 from ..domain.value import replace
 from ..memory import ActiveConversation
 from ..storage import Inbox
@@ -96,7 +96,7 @@ class AdmissionControl:
 
     async def wait_for_capacity(self, incoming: InboundRequest) -> None:
         """Wait until the queues have room for a request."""
-        sender = owner_of(incoming)
+        sender = conversation_owner(incoming)
         while self.is_full(sender, incoming.thread):
             workers = [mailbox.worker for mailbox in self._mailboxes.of_sender(sender) if mailbox.worker is not None]
             if workers:

@@ -102,7 +102,7 @@ class AgentControl:
         mailbox = self._mailboxes.find_by_conversation(conversation_id)
         record = replace(record, status=status)
         if not status.is_active:
-            record = self._expiry.prune(record, mailbox.conversation if mailbox is not None else None)
+            record = self._expiry.prune(record, mailbox.active if mailbox is not None else None)
         self._update_active(conversation_id, change)
         await self._store.save_conversation(record)
         if stored is not None:
@@ -111,11 +111,11 @@ class AgentControl:
 
     def _find_active(self, conversation_id: str) -> StoredConversation | None:
         mailbox = self._mailboxes.find_by_conversation(conversation_id)
-        return mailbox.conversation.record if mailbox is not None and mailbox.conversation is not None else None
+        return mailbox.active.record if mailbox is not None and mailbox.active is not None else None
 
     def _update_active(self, conversation_id: str, change: Callable[[ConversationStatus], ConversationStatus]) -> None:
         mailbox = self._mailboxes.find_by_conversation(conversation_id)
-        if mailbox is not None and (active := mailbox.conversation) is not None:
+        if mailbox is not None and (active := mailbox.active) is not None:
             active.record = replace(active.record, status=change(active.record.status))
             active.echo_count = 0
 

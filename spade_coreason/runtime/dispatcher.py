@@ -93,7 +93,7 @@ class Dispatcher:
         slots = mailbox.quota.slots
         try:
             while (item := mailbox.dequeue(self._may_start)) is not None:
-                mailbox.is_withdrawn = False
+                mailbox.is_cancelled = False
                 if isinstance(item, MailboxTask):
                     await _run_task(item, slots)
                     continue
@@ -129,7 +129,7 @@ class Dispatcher:
         The request is not finished, so the sender must not believe that it is. A request that is not in the inbox was not
         acknowledged, so the server delivers it again.
         """
-        mailbox.conversation = None
+        mailbox.active = None
         text = (
             "I cannot store anything at the moment, so what you just said is not remembered yet."
             " I answer as soon as I can; if you hear nothing, please ask again."
@@ -147,11 +147,11 @@ class Dispatcher:
 
     async def _fail_request(self, mailbox: Mailbox, queued: QueuedRequest) -> None:
         """Finish a request with an error reply. Unfinished, it would run and fail again after every start."""
-        services, active = self._services, mailbox.conversation
+        services, active = self._services, mailbox.active
         if active is None:
             await self._report_storage_failure(mailbox, queued)
             return
-        mailbox.conversation = None
+        mailbox.active = None
         problem = Failed("Something went wrong on my side. Please try again later.", ErrorCode.INTERNAL, False)
         stanzas = services.outbox.encode(queued.incoming, queued.key, problem)
         try:

@@ -8,7 +8,7 @@ from ..domain import conversation
 from ..domain.history import RecentTurns, StoredTurn, parse_turns, reply_text
 from ..domain.identifiers import candidate_conversation_ids, choose_conversation_id, derive_session_id
 from ..domain.memory_strategies import max_cached_turns
-from ..domain.preferences import PREFERENCES, Preferences
+from ..domain.preferences import PREFERENCES_SCOPE, Preferences
 from ..exceptions import StoreError
 from ..memory import ActiveConversation, ActivePerson, Variables
 from ..storage import StoredConversation
@@ -51,7 +51,7 @@ class ConversationLoader:
         active.record = services.history_windows.with_current_window(record, active)
         if newest := parse_turns(turns[-1:]):
             active.last_reply = reply_text(newest[0]).strip()
-        mailbox.conversation = active
+        mailbox.active = active
         return active
 
     async def _create(self, conversation_id: str, owner: str) -> StoredConversation:
@@ -70,17 +70,17 @@ class ConversationLoader:
     def current_record(self, record: StoredConversation) -> StoredConversation:
         """Return the newest record of a conversation: the one in memory, which may not be stored yet, or `record`."""
         mailbox = self._services.mailboxes.find_by_conversation(record.conversation_id)
-        return mailbox.conversation.record if mailbox is not None and mailbox.conversation is not None else record
+        return mailbox.active.record if mailbox is not None and mailbox.active is not None else record
 
     async def get_preferences(self, owner: str) -> Preferences:
         """Return the preferences of a person (a bare JID) for the agent."""
         person = self._persons.get(owner)
         if person is not None:
             return person.preferences
-        return Preferences.from_stored(await self._services.store.load_variables(PREFERENCES, owner))
+        return Preferences.from_stored(await self._services.store.load_variables(PREFERENCES_SCOPE, owner))
 
     async def set_preferences(self, owner: str, preferences: Preferences) -> None:
         """Store the preferences of a person (a bare JID), for the next turn on."""
-        await self._services.store.save_variable(PREFERENCES, owner, PREFERENCES, preferences.to_json())
+        await self._services.store.save_variable(PREFERENCES_SCOPE, owner, PREFERENCES_SCOPE, preferences.to_json())
         if (person := self._persons.get(owner)) is not None:
             person.preferences = preferences

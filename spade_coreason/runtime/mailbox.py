@@ -83,12 +83,12 @@ class Mailbox:
     """Queue of one conversation: the requests of one sender on one thread, run one at a time and in order."""
 
     __slots__ = (
-        "conversation",
+        "active",
         "conversation_id",
         "current",
-        "has_cancelled",
+        "has_cancelled_turn",
         "is_assisting",
-        "is_withdrawn",
+        "is_cancelled",
         "key",
         "queue",
         "quota",
@@ -100,15 +100,15 @@ class Mailbox:
         self.quota = quota
         self.queue: deque[QueuedRequest | MailboxTask] = deque()
         self.worker: asyncio.Task[None] | None = None
-        self.conversation: ActiveConversation | None = None
+        self.active: ActiveConversation | None = None
         self.conversation_id: str | None = None
         self.current: QueuedRequest | None = None
         """The request whose turn runs, until `assist` returns."""
         self.is_assisting = False
         """True while the agent runs."""
-        self.has_cancelled = False
+        self.has_cancelled_turn = False
         """True if a `/cancel` that is still unanswered has stopped a turn."""
-        self.is_withdrawn = False
+        self.is_cancelled = False
         """True if the sender has cancelled the current request."""
 
     @property
@@ -144,7 +144,7 @@ class Mailbox:
         """Stop the current turn and discard it. Return False if no turn runs."""
         if self.current is None or self.worker is None:
             return False
-        self.is_withdrawn = True
+        self.is_cancelled = True
         if self.is_assisting:
             self.worker.cancel()
         return True
@@ -220,7 +220,7 @@ class Mailboxes:
 
         An active conversation stays in memory while the agent has fewer than 10,000 mailboxes.
         """
-        active = mailbox.conversation
+        active = mailbox.active
         if mailbox.queue or mailbox.worker is not None:
             return
         if active is not None and active.record.status.is_active and len(self._mailboxes) < _MAX_MAILBOXES:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from ..codec import encoder_for
 from ..concurrency import RateLimiter
-from ..domain.messages import Failed, InboundRequest, Refused, TurnEvent, owner_of
+from ..domain.messages import Failed, InboundRequest, Refused, TurnEvent, conversation_owner
 from ..exceptions import CoReasonError
 from ..storage import Inbox
 from .outbound_stanza import OutboundStanza, SendStanzas
@@ -37,7 +37,7 @@ class Outbox:
 
         The limit ends an exchange with a sender that echoes our own text as its next request.
         """
-        if incoming.channel == "program" or self._rate_limiter.allow(owner_of(incoming)):
+        if incoming.channel == "program" or self._rate_limiter.allow(conversation_owner(incoming)):
             self.send(self.encode(incoming, key, problem))
 
     def send_final(self, inbox_row: int, stanzas: list[str]) -> None:

@@ -174,7 +174,7 @@ def _raise_if_failed(jid: str, final_event: ReplyEvent) -> None:
         raise PeerFailedError(jid, message, code if isinstance(code, int) else None)
 
 
-def collect(jid: str, events: list[PeerEvent]) -> PeerAnswer:
+def collect_answer(jid: str, events: list[PeerEvent]) -> PeerAnswer:
     """Build the reply from its events: blocks and streams in the order of their start, with two line breaks between them.
 
     A turn that was interrupted and runs again may send other text. Then the newer text counts, from where it differs.
@@ -230,7 +230,7 @@ class Peers:
         Raises `PeerTimeoutError`, `PeerUnavailableError`, `PeerRefusedError`, `PeerFailedError` or `RequestTooLongError`.
         Each names the peer.
         """
-        return collect(jid, [event async for event in self.stream(jid, request, timeout)])
+        return collect_answer(jid, [event async for event in self.stream(jid, request, timeout)])
 
     async def stream(
         self, jid: str, request: AgentRequest | Mapping[str, Any] | str, timeout: float = 30.0
@@ -239,7 +239,7 @@ class Peers:
 
         Parameters, errors and retraction are those of `ask`.
         """
-        child = as_request(request)
+        child = to_request(request)
         stanza = self._stanza(jid, child)
         try:
             async for event in self._requests.events(jid, str(child.request_id), timeout, lambda: self._send([stanza])):
@@ -250,7 +250,7 @@ class Peers:
 
     async def tell(self, jid: str, request: AgentRequest | Mapping[str, Any] | str) -> None:
         """Send a request without waiting. Its reply is dropped. `RequestTooLongError` as for `ask`."""
-        self._send([self._stanza(jid, as_request(request))])
+        self._send([self._stanza(jid, to_request(request))])
 
     def _stanza(self, jid: str, request: AgentRequest) -> str:
         thread = derive_thread(request.session_id, _normalise_jid(jid))
@@ -259,7 +259,7 @@ class Peers:
         return encode_request(self._jid, jid, request, thread, self._stanza_bytes, hops)
 
 
-def as_request(request: AgentRequest | Mapping[str, Any] | str) -> AgentRequest:
+def to_request(request: AgentRequest | Mapping[str, Any] | str) -> AgentRequest:
     """Return a request as it is. Make a payload or a text a child of the request that this task answers, if there is one."""
     if isinstance(request, AgentRequest):
         return request

@@ -27,9 +27,9 @@ class Retention:
 
     default: Keep = Keep()
     by_state: Mapping[ConversationState, Keep] = field(default_factory=lambda: MappingProxyType({}))
-    every: timedelta = timedelta(days=1)
+    interval: timedelta = timedelta(days=1)
     """Interval between two deletions."""
-    batch: int = 200
+    batch_rows: int = 200
     """Largest number of rows that one transaction deletes. A turn that ends waits for one such transaction at most."""
 
     def for_state(self, state: ConversationState) -> Keep:
@@ -52,19 +52,19 @@ class RunnerTimings:
     """Time limit of `on_conversation_end` of an agent or a program."""
     shutdown_s: float = 10.0
     """Time limit of `shutdown()` of an agent."""
-    stop_s: float = 5.0
+    cancel_grace_s: float = 5.0
     """Time limit for cancelled turns of a person to end, before the person's data is deleted."""
     blocked_s: float = 1.0
     """Time after which the log warns of work that blocks the event loop."""
-    hold_s: float = 0.1
+    buffer_s: float = 0.1
     """Time that a block is buffered for the next event, so that the only block of a quick turn is sent with its commit."""
     typing_after_s: float = 0.2
     """Time after which typing is shown."""
-    typing_again_s: float = 20.0
+    typing_interval_s: float = 20.0
     """Interval at which typing is shown again, because clients stop showing it."""
-    first_words_s: float = 0.015
+    first_update_s: float = 0.015
     """Time to the first message of a stream, to show its first words within 50 ms. A shorter stream is one message."""
-    growth_s: float = 1.0
+    update_interval_s: float = 1.0
     """Least interval between two corrections of a message."""
 
 

@@ -54,7 +54,7 @@ class ReceivedReactions:
         conversation_id, interaction = stored
         mailbox = self._mailboxes.find_by_conversation(conversation_id)
         if mailbox is not None and mailbox.worker is None:
-            mailbox.conversation = None  # it is loaded again, with the reaction
+            mailbox.active = None  # it is loaded again, with the reaction
         feedback = getattr(self._agent, "feedback", None)
         if callable(feedback):
             try:

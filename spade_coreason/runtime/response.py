@@ -10,7 +10,7 @@ from uuid import UUID
 from ..codec import ReplyEncoder
 from ..contracts import AgentRequest, AuditEntry, CloudEvent, DataBlock, GraphEventBase, ThinkingBlock, UserErrorBlock
 from ..contracts.blocks import STEP_TITLE
-from ..domain.messages import BlockEmitted, StreamStarted, TextEmitted, TurnEvent, derive_part_id, owner_of
+from ..domain.messages import BlockEmitted, StreamStarted, TextEmitted, TurnEvent, conversation_owner, derive_part_id
 from ..domain.text import replace_lone_surrogates
 from ..storage import AgentRepository
 from .long_answers import UNCHANGED, LongAnswers
@@ -152,7 +152,7 @@ class Response:
             resource=replace_lone_surrogates(resource),
             outcome="success" if success else "failure",
         )
-        sealed = await self._store.audit_trail.append(entry, owner_of(self._queued.incoming))
+        sealed = await self._store.audit_trail.append(entry, conversation_owner(self._queued.incoming))
         await self.emit(CloudEvent(type="ai.coreason.audit", source=f"xmpp:{self._store.agent}", data=sealed.dump()))
 
     # Called by the streams
@@ -167,7 +167,7 @@ class Response:
             self.send(self._drain_buffer() + stanzas)
 
     def emit_soon(self, event: TurnEvent) -> None:
-        """Buffer an event. It is sent with the next event, with the end of the turn, or after `RunnerTimings.hold_s`."""
+        """Buffer an event. It is sent with the next event, with the end of the turn, or after `RunnerTimings.buffer_s`."""
         if stanzas := self._encode(event):
             buffered, self._buffered = self._drain_buffer(), stanzas
             self.timers.buffering.schedule(self._flush)

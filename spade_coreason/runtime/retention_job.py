@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ..contracts import ConversationState
 from ..exceptions import StoreError
-from ..memory import AgentInteractionMemory, HistoryWindows, forget_conversation
+from ..memory import AgentInteractionMemory, HistoryWindows, erase_conversation
 from ..storage import AgentRepository, StoredConversation
 from .expiry import ConversationExpiry
 from .mailbox import Mailboxes
@@ -75,7 +75,7 @@ class RetentionJob:
                 if purged != Purged():
                     log.info("%s: deleted for good: %d conversations, %d turns", self._store.agent, *purged)
             try:
-                async with asyncio.timeout(self._retention.every.total_seconds()):
+                async with asyncio.timeout(self._retention.interval.total_seconds()):
                     await self._is_closing.wait()
             except TimeoutError:
                 continue
@@ -98,7 +98,7 @@ class RetentionJob:
     async def _delete_idle(self, state: ConversationState, before: datetime) -> Purged:
         """Delete the conversations in a state that have been idle since `before`."""
         conversations = turns = after_id = 0
-        while records := await self._store.retention.find_silent(state, before, after_id, self._retention.batch):
+        while records := await self._store.retention.find_idle(state, before, after_id, self._retention.batch_rows):
             after_id = records[-1].id
             for record in records:
                 if self._is_closing.is_set():
@@ -108,7 +108,7 @@ class RetentionJob:
                     if self._is_closing.is_set():
                         return Purged(conversations, turns)
                     self._expiry.on_deleted(record.conversation_id)  # before a request can load it again
-                    await forget_conversation(self._store, self._interaction_memory(), record, with_copies=False)
+                    await erase_conversation(self._store, self._interaction_memory(), record, with_copies=False)
                     conversations += 1
         return Purged(conversations, turns)
 
@@ -116,7 +116,9 @@ class RetentionJob:
         """Delete the oldest turns of conversations in a state that themselves stay."""
         before = now - keep.age if keep.age is not None else None
         deleted = after_id = 0
-        while records := await self._store.retention.find_overfull(state, before, keep.turns, after_id, self._retention.batch):
+        while records := await self._store.retention.find_with_expired_turns(
+            state, before, keep.turns, after_id, self._retention.batch_rows
+        ):
             after_id = records[-1].id
             for record in records:
                 if self._is_closing.is_set():
@@ -129,9 +131,9 @@ class RetentionJob:
     async def _delete_turns(self, record: StoredConversation, before: datetime | None, through: int) -> int:
         deleted = 0
         while not self._is_closing.is_set():
-            count = await self._store.retention.delete_oldest(record.id, before, through, self._retention.batch)
+            count = await self._store.retention.delete_oldest(record.id, before, through, self._retention.batch_rows)
             deleted += count
-            if count < self._retention.batch:
+            if count < self._retention.batch_rows:
                 break
         return deleted
 
@@ -143,7 +145,7 @@ class RetentionJob:
             return True
         if mailbox.worker is not None:
             return False
-        mailbox.conversation = None  # it is loaded again, without the deleted turns
+        mailbox.active = None  # it is loaded again, without the deleted turns
         self._mailboxes.evict_if_idle(mailbox)
         return True
 
@@ -156,19 +158,19 @@ class EphemeralOwners:
         self._mailboxes = mailboxes
         self._history_window = history_windows
 
-    async def forget_where(self, has_left: Callable[[str], bool]) -> None:
+    async def erase_where(self, has_left: Callable[[str], bool]) -> None:
         """Erase all owners for whom `has_left` returns True, before the runner opens."""
         for owner in await self._store.list_people():
             if has_left(owner):
                 await self._store.erase_person(owner)
 
-    async def forget(self, owner: str) -> None:
+    async def erase(self, owner: str) -> None:
         """Erase an owner, once their running turns have ended."""
         while workers := [mailbox.worker for mailbox in self._mailboxes.of_sender(owner) if mailbox.worker is not None]:
             await asyncio.wait(workers)
         await self._history_window.cancel_for_owner(owner)
         for mailbox in self._mailboxes.of_sender(owner):
             mailbox.clear()  # requests that wait for the end of a pause
-            mailbox.conversation = None
+            mailbox.active = None
             self._mailboxes.evict_if_idle(mailbox)
         await self._store.erase_person(owner)

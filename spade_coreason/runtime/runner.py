@@ -23,7 +23,7 @@ from ..contracts.base import utc_now
 from ..domain.conversation import RUN, Outcome, Rules
 from ..domain.identifiers import derive_inbox_key
 from ..domain.jid import bare_jid
-from ..domain.messages import Failed, InboundRequest, TextEmitted, owner_of
+from ..domain.messages import Failed, InboundRequest, TextEmitted, conversation_owner
 from ..domain.preferences import Preferences
 from ..domain.value import replace
 from ..memory import ActiveConversation, AgentInteractionMemory, HistoryWindows, Knowledge, Summariser, TokenCounter, Usage
@@ -155,7 +155,7 @@ class Runner:
             self._expiry,
             self.policy.retention,
             clock,
-            self.history_windows.cancel_for,
+            self.history_windows.cancel_for_conversation,
         )
         self.ephemeral_owners = EphemeralOwners(store, self._mailboxes, self.history_windows)
         self._feedback = ReceivedReactions(agent, store, self._mailboxes, self.policy.assist_timeout_s)
@@ -185,8 +185,8 @@ class Runner:
         for pending_request in pending:
             if pending_request.inbox_row in early_rows:
                 continue
-            if pending_request.answer is not None:
-                self._outbox.add_unsent(pending_request.inbox_row, json.loads(pending_request.answer))
+            if pending_request.reply is not None:
+                self._outbox.add_unsent(pending_request.inbox_row, json.loads(pending_request.reply))
             elif pending_request.request is not None:
                 self._recover_request(
                     InboundRequest.from_json(pending_request.request),
@@ -194,7 +194,7 @@ class Runner:
                     pending_request.inbox_row,
                 )
         for queued in early:
-            self._thread_resolver.resolve_and_enqueue(queued, owner_of(queued.incoming))
+            self._thread_resolver.resolve_and_enqueue(queued, conversation_owner(queued.incoming))
 
     def _recover_request(self, incoming: InboundRequest, key: UUID, inbox_row: int) -> None:
         """Queue or refuse a request that was received and not finished before the restart (`Policy.on_restart`)."""
@@ -202,7 +202,7 @@ class Runner:
         stored.set_result(True)
         if self.policy.on_restart == "rerun" or self.is_paused:  # during a pause its turn had not begun
             queued = QueuedRequest(incoming, key, inbox_row, stored, self.metrics.now(), is_redelivered=True)
-            self._thread_resolver.resolve_and_enqueue(queued, owner_of(incoming))
+            self._thread_resolver.resolve_and_enqueue(queued, conversation_owner(incoming))
             return
         text = "I was interrupted before I could answer this. Please ask again."
         self._outbox.add_unsent(inbox_row, self._outbox.encode(incoming, key, Failed(text, ErrorCode.UNAVAILABLE, True)))
@@ -240,7 +240,7 @@ class Runner:
         came through too many agents. The sender is told. `on_stored` is called with the result of the future, before the
         reply is sent.
         """
-        sender = owner_of(incoming)
+        sender = conversation_owner(incoming)
         incoming = self._thread_resolver.resolve_now(incoming, sender)
         if (refusal := self._admission.refusal(incoming, sender)) is not None:
             self._outbox.send_problem(incoming, uuid4(), refusal)
@@ -252,7 +252,7 @@ class Runner:
         inbox_row, stored, may_start_early = self.store.inbox.receive(key.bytes, sender, request, self._clock(), on_stored)
         mailbox = self._mailboxes.get(sender, incoming.thread)
         if mailbox is not None and mailbox.worker is None:
-            mailbox.has_cancelled = False
+            mailbox.has_cancelled_turn = False
         elif mailbox is not None:
             self._command_executor.cancel_if_requested(mailbox, incoming, stored, may_start_early)
         queued = QueuedRequest(incoming, key, inbox_row, stored, self.metrics.now(), may_start_early)
@@ -267,7 +267,7 @@ class Runner:
     async def _run_turn(self, mailbox: Mailbox, queued: QueuedRequest) -> None:
         """Answer one request in a worker: load its conversation, then run a command, run the agent or refuse."""
         incoming = queued.incoming
-        active = mailbox.conversation or await self._loader.load(mailbox)
+        active = mailbox.active or await self._loader.load(mailbox)
         now = self._clock()
         if incoming.may_be_command:
             text = str(incoming.payload.get("query", ""))
@@ -317,7 +317,7 @@ class Runner:
         is_new = not stored.cancelled() and stored.exception() is None and stored.result()
         if not is_new or not self.is_paused or incoming.channel not in ("person", "room"):
             return
-        if self._command_executor.is_for_agent(queued) and self._control.allow_notice(owner_of(incoming)):
+        if self._command_executor.is_for_agent(queued) and self._control.allow_notice(conversation_owner(incoming)):
             self._outbox.send(self._outbox.encode(incoming, uuid4(), TextEmitted(PAUSED_NOTICE, 1)))
 
     # Beside the requests

@@ -17,11 +17,11 @@ class ReplyTimers:
     """The timers of replies, shared by all turns of an agent: for buffered blocks, for typing, and for updates of streams."""
 
     def __init__(self, timings: RunnerTimings) -> None:
-        self.buffering = TimerGroup(timings.hold_s)
+        self.buffering = TimerGroup(timings.buffer_s)
         self.typing = TimerGroup(timings.typing_after_s)
-        self.typing_repeat = TimerGroup(timings.typing_again_s)
-        self.first_update = TimerGroup(timings.first_words_s)
-        self.updates = TimerGroup(timings.growth_s)
+        self.typing_repeat = TimerGroup(timings.typing_interval_s)
+        self.first_update = TimerGroup(timings.first_update_s)
+        self.updates = TimerGroup(timings.update_interval_s)
 
     def stop(self) -> None:
         """Cancel all timers, after the last turn."""

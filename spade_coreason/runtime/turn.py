@@ -80,7 +80,7 @@ class Turn:
     @property
     def is_deleted(self) -> bool:
         """True if the conversation was deleted during the turn, because the agent did not stop when it was cancelled."""
-        return self.mailbox.conversation is not self.conversation
+        return self.mailbox.active is not self.conversation
 
     async def run(self, work: Callable[[], Awaitable[object]]) -> TurnEvent | None:
         """Run `assist`, or a command of the agent, and return the last event of the reply.
@@ -92,7 +92,7 @@ class Turn:
         task = mailbox.worker
         deadline, syncs = Deadline(services.assist_timers, task), DeferredSyncs()
         try:
-            if mailbox.is_withdrawn:
+            if mailbox.is_cancelled:
                 response.cancel()
                 return None
             mailbox.is_assisting = True
@@ -124,7 +124,7 @@ class Turn:
                 raise
             await self._clear_cancellation()
             await self._sync_after_failure(syncs)
-            if mailbox.is_withdrawn:
+            if mailbox.is_cancelled:
                 response.cancel()
                 return None
             return self._report_failure(error, is_late=isinstance(error, TimeoutError) and deadline.has_expired)
@@ -327,7 +327,7 @@ def _make_session(services: TurnServices, active: ActiveConversation, queued: Qu
         services.store,
         active.variables,
         active.person.variables,
-        compaction=services.history_windows.compacted(active.variables),
+        compaction=services.history_windows.compaction_state(active.variables),
         knowledge=services.knowledge,
         on_window_read=services.history_windows.warn_unbounded,
     )

@@ -38,12 +38,12 @@ class AuditRecord(NamedTuple):
 class AuditVerification(NamedTuple):
     """The result of `verify`.
 
-    `entries` counts all entries and `forgotten` the erased ones. `head` is the hash of the last entry. `problems` has at most
+    `entries` counts all entries and `erased` the erased ones. `head` is the hash of the last entry. `problems` has at most
     20 lines.
     """
 
     entries: int
-    forgotten: int
+    erased: int
     head: str
     problems: tuple[str, ...]
 

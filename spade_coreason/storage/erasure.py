@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, delete, select, update
 
 from ..domain.identifiers import candidate_conversation_ids
-from ..domain.preferences import PREFERENCES
+from ..domain.preferences import PREFERENCES_SCOPE
 from . import audit
 from .knowledge import Shelf, delete_shelves
 from .records import StorageErasureReport, StoredConversation
@@ -16,7 +16,7 @@ from .schema import CLOSED, conversations, inbox, interactions, variables
 
 REFUSED_SCOPE = "refused"
 """The scope of the variables that mark people whom an agent has refused."""
-PERSON_SCOPES = ("person", PREFERENCES, REFUSED_SCOPE)
+PERSON_SCOPES = ("person", PREFERENCES_SCOPE, REFUSED_SCOPE)
 """The scopes of the variables that belong to people."""
 
 
@@ -36,7 +36,7 @@ def delete_everything(
         connection.execute(delete(conversations).where(conversations.c.id == record.id))
     if person is not None:
         variable_count += connection.execute(_delete_variables(agent, "person", person)).rowcount
-        preference_count = connection.execute(_delete_variables(agent, PREFERENCES, person)).rowcount
+        preference_count = connection.execute(_delete_variables(agent, PREFERENCES_SCOPE, person)).rowcount
         delete_refusal(connection, agent, person)
         targets += [Shelf("person", person), Shelf("conversation", candidate_conversation_ids(None, person, agent)[0])]
         # The keys stay, so that a duplicate of a message is still recognised.

@@ -13,20 +13,20 @@ async def open_database(
     url: str,
     durability: Durability = "full",
     *,
-    reads_only: bool = False,
+    is_read_only: bool = False,
     timings: StoreTimings = StoreTimings(),  # noqa: B008 - it is frozen
     intercept: Intercept | None = None,
 ) -> Database:
     """Open the database at `url`; create or migrate it if necessary.
 
-    `url` is `sqlite+aiosqlite:///path` or `postgresql+asyncpg://user@host/name`. With `reads_only`, opening waits for
+    `url` is `sqlite+aiosqlite:///path` or `postgresql+asyncpg://user@host/name`. With `is_read_only`, opening waits for
     no writer, and the database is neither created nor migrated. `durability`: "full" survives a power cut, "normal" survives
     the end of the process, "off" is for tests. `intercept` receives each batch of writes before the writer does. Raise
     StoreError, which names the database and the problem.
     """
     database = _create_database(url, durability, timings, intercept)
     try:
-        if reads_only:
+        if is_read_only:
             await database.open_to_read()
         else:
             await database.open()

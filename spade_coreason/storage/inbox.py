@@ -96,7 +96,7 @@ class Inbox:
         if not stored.cancelled() and stored.exception() is None:
             self._open_rows.discard(inbox_row)
 
-    def store_answer(self, inbox_row: int, answer: str) -> asyncio.Future[bool]:
+    def store_reply(self, inbox_row: int, answer: str) -> asyncio.Future[bool]:
         """Store the reply to a request that does not belong to a conversation any more."""
         return self._database.submit([(ANSWER, (inbox_row, ANSWERED, answer))])
 

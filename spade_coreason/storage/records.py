@@ -93,7 +93,7 @@ class InboxRecord(NamedTuple):
     received_at: datetime
     state: int
     request: str | None
-    answer: str | None
+    reply: str | None
 
 
 class PendingRequest(NamedTuple):
@@ -102,7 +102,7 @@ class PendingRequest(NamedTuple):
     inbox_row: int
     key: bytes
     request: str | None
-    answer: str | None
+    reply: str | None
 
 
 @dataclass(frozen=True, slots=True)

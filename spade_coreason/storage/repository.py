@@ -13,7 +13,7 @@ from sqlalchemy import CompoundSelect, Connection, Row, Select, func, select, un
 from ..contracts import ConversationState
 from ..contracts.base import utc_now
 from ..domain.identifiers import choose_conversation_id
-from ..domain.preferences import PREFERENCES
+from ..domain.preferences import PREFERENCES_SCOPE
 from ..exceptions import StoreError
 from .audit import AuditTrail
 from .database import Database, QueryGenerator
@@ -110,7 +110,7 @@ class AgentRepository:
                 if own.turns:
                     values = dict((yield LOAD_VARIABLES, (self.agent, "conversation", own.conversation_id)))
             person = dict((yield LOAD_VARIABLES, (self.agent, "person", sender)))
-            preferences = dict((yield LOAD_VARIABLES, (self.agent, PREFERENCES, sender)))
+            preferences = dict((yield LOAD_VARIABLES, (self.agent, PREFERENCES_SCOPE, sender)))
             return LoadedConversation(records, history, values, person, preferences)
 
         return self._database.run_queries(queries())
@@ -282,7 +282,7 @@ class AgentRepository:
         )
         return {row.name: row.value for row in await self._fetch_rows(query)}
 
-    async def load_variable_of_all(self, scope: str, name: str) -> dict[str, str]:
+    async def load_variable_by_holder(self, scope: str, name: str) -> dict[str, str]:
         """Return the variable `name` of all holders as JSON texts, by holder."""
         query = select(variables.c.holder, variables.c.value).where(
             variables.c.agent == self.agent, variables.c.scope == scope, variables.c.name == name
@@ -295,7 +295,7 @@ class AgentRepository:
 
     # Refused people
 
-    async def list_refused(self) -> list[str]:
+    async def list_refused_people(self) -> list[str]:
         """Return the people (bare JIDs) whom the agent has told that they have no access, the latest last."""
         query = select(variables.c.holder).where(variables.c.agent == self.agent, variables.c.scope == REFUSED_SCOPE)
         return list(await self._fetch_scalars(query.order_by(variables.c.updated_at)))

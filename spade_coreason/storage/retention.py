@@ -24,7 +24,7 @@ class RetentionRepository:
         self._database = database
         self._agent = agent
 
-    async def find_silent(self, state: ConversationState, before: datetime, after: int, limit: int) -> list[StoredConversation]:
+    async def find_idle(self, state: ConversationState, before: datetime, after: int, limit: int) -> list[StoredConversation]:
         """Return conversations in `state` whose last interaction is older than `before`.
 
         They are ordered by row id. For the next page pass the last id as `after`.
@@ -32,12 +32,12 @@ class RetentionRepository:
         query = self._select_in_state(state, after, limit).where(conversations.c.last_interaction < to_micros(before))
         return await self._load_conversations(query)
 
-    async def find_overfull(
+    async def find_with_expired_turns(
         self, state: ConversationState, before: datetime | None, turns: int | None, after: int, limit: int
     ) -> list[StoredConversation]:
         """Return conversations in `state` whose oldest turn is older than `before`, or that have more than `turns` turns.
 
-        Order and pages are those of `find_silent`.
+        Order and pages are those of `find_idle`.
         """
 
         def oldest(column: str) -> Any:

@@ -18,7 +18,16 @@ from xml.etree.ElementTree import Element
 
 from slixmpp.exceptions import IqError, XMPPError
 
-from ..codec import ArchivedMessage, ArchivePage, archive_id, archive_query, is_sent_to, newest_query, read_archived, read_page
+from ..codec import (
+    ArchivedMessage,
+    ArchivePage,
+    archive_id,
+    archive_query,
+    is_addressed_to,
+    newest_query,
+    read_archived,
+    read_page,
+)
 from ..contracts.base import utc_now
 from ..domain.jid import bare_jid
 from ..exceptions import StoreError
@@ -211,7 +220,7 @@ class Archive:
         """Receive the messages of a page, and wait until all of them are durable."""
         pending = []
         for archived in page:
-            if is_sent_to(self._own_jid, archived.message):
+            if is_addressed_to(self._own_jid, archived.message):
                 self.received_count += 1
                 if (stored := await self._receive(archived.message)) is not None:
                     pending.append(stored)

@@ -22,10 +22,10 @@ from ..runtime import (
     OpenRequests,
     PeerAnswer,
     PeerEvent,
-    as_request,
-    collect,
+    collect_answer,
     command_request,
     encode_request,
+    to_request,
 )
 from .connection.connection import Connection
 from .connection.endpoint import ServerEndpoint
@@ -141,7 +141,7 @@ class AgentClient:
         Raise PeerTimeoutError, PeerUnavailableError, PeerRefusedError, PeerFailedError or RequestTooLongError. Each names
         the agent.
         """
-        return collect(jid, [event async for event in self.stream(jid, request, thread=thread, timeout=timeout)])
+        return collect_answer(jid, [event async for event in self.stream(jid, request, thread=thread, timeout=timeout)])
 
     async def stream(
         self,
@@ -155,7 +155,7 @@ class AgentClient:
         connection = self._connection
         if connection is None:
             raise RuntimeError("use the client in `async with`")
-        agent_request = as_request(request)
+        agent_request = to_request(request)
         stanza = encode_request(bare_jid(self.jid), jid, agent_request, thread, self._stanza_bytes)
         request_id = str(agent_request.request_id)
         async for event in self._requests.events(jid, request_id, timeout, lambda: connection.send([stanza])):

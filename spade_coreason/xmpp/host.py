@@ -189,7 +189,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
             await self._profile.prepare_session()
             await self._hook_plugin_after_connection()
             if self.rooms.may_join_any:
-                await self._runner.ephemeral_owners.forget_where(is_ephemeral_owner)
+                await self._runner.ephemeral_owners.erase_where(is_ephemeral_owner)
             await self._restore_invited_rooms(self._runner.store)
             await self._runner.open(self.send, self.peer_features)
             await self.setup()
@@ -322,7 +322,7 @@ class HostedAgent(Agent):  # type: ignore[misc]  # SPADE comes without types
     def _on_occupant_left(self, owner: str) -> None:
         if self._runner is None:
             return
-        task = asyncio.create_task(self._runner.ephemeral_owners.forget(owner))
+        task = asyncio.create_task(self._runner.ephemeral_owners.erase(owner))
         self._deletions.add(task)
         task.add_done_callback(self._deletions.discard)
 

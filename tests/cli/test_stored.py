@@ -20,7 +20,7 @@ from spade_coreason import AgentInteractionMemory, ConversationState, Interactio
 from spade_coreason.config.runfile import RunFile
 from spade_coreason.domain.conversation import ConversationStatus
 from spade_coreason.domain.identifiers import derive_session_id
-from spade_coreason.memory.erasure import forget_conversation, forget_everybody, forget_person
+from spade_coreason.memory.erasure import erase_conversation, erase_everyone, erase_person
 from spade_coreason.storage import open_database
 from spade_coreason.storage.lock import lock_directory
 from spade_coreason.storage.records import StoredConversation, TurnRecord, Variable
@@ -292,11 +292,11 @@ async def test_forgetting_reports_what_was_there(tmp_path: Path) -> None:
     database = await open_database(f"sqlite+aiosqlite:///{tmp_path / 'platform.db'}", "off")
     store, memory = AgentRepository(database, AGENT), AgentInteractionMemory(AGENT, tmp_path / "memory")
     row = await keep(store, memory, ALICE, "holiday")
-    gone = await forget_conversation(store, memory, row)
+    gone = await erase_conversation(store, memory, row)
     assert (gone.conversation_ids, gone.interactions, gone.variables, gone.memories) == (("holiday",), 1, 1, 1)
     # What is in the memory alone belongs to the person too.
     await memory.aadd_information(f"{ALICE}_{AGENT}", "only here")
-    gone = await forget_person(store, memory, f"{ALICE}/phone")
+    gone = await erase_person(store, memory, f"{ALICE}/phone")
     assert (gone.conversation_ids, gone.variables, gone.memories) == ((), 1, 1)
-    assert (await forget_everybody(store, memory)).is_empty
+    assert (await erase_everyone(store, memory)).is_empty
     await database.close()

@@ -12,9 +12,9 @@ from spade_coreason.codec.adhoc import (
     CommandForm,
     CommandProblem,
     CommandStage,
+    decode_command_call,
     problem_stanza,
-    read_call,
-    split_to_fit,
+    split_result,
     stage_stanza,
 )
 from spade_coreason.domain.forms import Choice, Field
@@ -37,10 +37,10 @@ def test_a_call_is_read_with_what_was_filled_in() -> None:
         "<x xmlns='jabber:x:data' type='submit'><field var='a'><value>1</value></field><field var='b'><value>x</value>"
         "<value>y</value></field><field><value>nameless</value></field><field var='c'/></x>"
     )
-    call = read_call(iq(command("node='n' sessionid='s' action='next'", form)))
+    call = decode_command_call(iq(command("node='n' sessionid='s' action='next'", form)))
     assert call == CommandCall("a@b/c", "1", "n", "s", "next", {"a": "1", "b": "x\ny", "c": ""})
-    assert read_call(iq(command())) == CommandCall("a@b/c", "1", "n", "", "execute", None)
-    canceled = read_call(iq(command("node='n' sessionid='s'", "<x xmlns='jabber:x:data' type='cancel'/>")))
+    assert decode_command_call(iq(command())) == CommandCall("a@b/c", "1", "n", "", "execute", None)
+    canceled = decode_command_call(iq(command("node='n' sessionid='s'", "<x xmlns='jabber:x:data' type='cancel'/>")))
     assert isinstance(canceled, CommandCall)
     assert canceled.action == "cancel"
 
@@ -55,7 +55,7 @@ def test_a_call_is_read_with_what_was_filled_in() -> None:
     ],
 )
 def test_what_is_no_call_is_a_problem(stanza: Element, detail: str) -> None:
-    problem = read_call(stanza)
+    problem = decode_command_call(stanza)
     assert isinstance(problem, CommandProblem)
     assert (problem.condition, problem.type, problem.detail) == ("bad-request", "modify", detail)
 
@@ -64,7 +64,7 @@ def test_what_is_no_call_is_a_problem(stanza: Element, detail: str) -> None:
     "stanza", [iq(""), iq(command(), kind="result"), iq(command(), kind="error"), iq(command(), sender="")]
 )
 def test_what_asks_nothing_is_not_answered(stanza: Element) -> None:
-    assert read_call(stanza) is None
+    assert decode_command_call(stanza) is None
 
 
 def test_a_form_shows_every_kind_of_field() -> None:
@@ -119,7 +119,7 @@ def test_no_stanza_is_longer_than_it_may_be() -> None:
 
 @pytest.mark.parametrize("text", ["one line " * 5000, "x\n" * 5000, "<&>é\n\n" * 3000, "short", "", "a\n" + "b" * 9000])
 def test_a_text_is_cut_where_it_no_longer_fits_and_nothing_is_lost(text: str) -> None:
-    shown, rest = split_to_fit(text, 4000)
+    shown, rest = split_result(text, 4000)
     stage = CommandStage("n", "s", "completed", title="T", text=f"{shown}\n…")
     assert len(stage_stanza(CALL, stage, 65536).encode()) < 4000 + 600
     assert f"{shown}\n{rest}".split() == text.split()

@@ -7,7 +7,7 @@ from xml.etree.ElementTree import fromstring, tostring
 
 import pytest
 
-from spade_coreason.codec.archive import archive_id, archive_query, is_sent_to, newest_query, read_archived, read_page
+from spade_coreason.codec.archive import archive_id, archive_query, is_addressed_to, newest_query, read_archived, read_page
 from spade_coreason.codec.decode import decode
 from spade_coreason.domain.messages import InboundRequest
 from tests.support.foreign_stanzas import AGENT, DEVICE, message
@@ -79,7 +79,9 @@ def test_everything_else_is_no_answer_of_it(inner: str, sender: str) -> None:
     ],
 )
 def test_only_what_others_sent_to_it_counts(attributes: str, expected: bool) -> None:
-    assert is_sent_to(AGENT, fromstring(f"<message xmlns='jabber:client' {attributes}><body>hi</body></message>")) is expected
+    assert (
+        is_addressed_to(AGENT, fromstring(f"<message xmlns='jabber:client' {attributes}><body>hi</body></message>")) is expected
+    )
 
 
 def test_the_end_of_a_page_says_where_to_go_on() -> None:

@@ -14,7 +14,14 @@ from spade_coreason.codec.decode import decode
 from spade_coreason.codec.encoders.factory import encoder_for
 from spade_coreason.contracts import AgentRequest, ClientCapabilities
 from spade_coreason.domain.identifiers import derive_inbox_key
-from spade_coreason.domain.messages import RESERVED_METADATA, Bounce, InboundRequest, MalformedRequest, ReplyEvent, owner_of
+from spade_coreason.domain.messages import (
+    RESERVED_METADATA,
+    Bounce,
+    InboundRequest,
+    MalformedRequest,
+    ReplyEvent,
+    conversation_owner,
+)
 from spade_coreason.domain.value import replace
 from tests.support.foreign_stanzas import (
     AGENT,
@@ -69,7 +76,7 @@ def test_of_several_bodies_the_first_counts() -> None:
 
 def test_the_owner_is_the_bare_jid_and_the_sender_the_full_one() -> None:
     incoming = decode_request(message(body("hi"), sender=f"{ALICE}/a/b"))
-    assert (incoming.sender, owner_of(incoming)) == (f"{ALICE}/a/b", ALICE)
+    assert (incoming.sender, conversation_owner(incoming)) == (f"{ALICE}/a/b", ALICE)
 
 
 @pytest.mark.parametrize("thread", ["t", "a b", "<&>", "x" * 1024])
@@ -467,7 +474,7 @@ def test_a_bounce_needs_neither_sender_nor_id() -> None:
 
 
 def key(incoming: InboundRequest) -> UUID:
-    return derive_inbox_key(AGENT, owner_of(incoming), incoming.stanza_id, incoming.content)
+    return derive_inbox_key(AGENT, conversation_owner(incoming), incoming.stanza_id, incoming.content)
 
 
 SAID = [

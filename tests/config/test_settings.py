@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from spade_coreason.config.loader import load_settings
-from spade_coreason.config.settings import AgentSettings, RoomSettings, Settings, keys_of, section_of
+from spade_coreason.config.settings import AgentSettings, RoomSettings, Settings, find_section, section_keys
 from tests.support.configurations import ECHO, agents_section, config_error, load_config
 
 ROOT = Path(__file__).parent.parent.parent
@@ -64,10 +64,10 @@ def test_platform_yaml_names_every_key_with_its_default_and_nothing_else() -> No
     written = yaml.safe_load(text)
 
     def compare(values: dict[str, Any], section: type[BaseModel], place: str) -> None:
-        assert list(values) == list(keys_of(section)), place
+        assert list(values) == list(section_keys(section)), place
         for name, field in section.model_fields.items():
             key = field.alias or name
-            inner = section_of(field.annotation)
+            inner = find_section(field.annotation)
             if key == "agents":
                 assert inner is AgentSettings
                 assert field.get_default() == ()

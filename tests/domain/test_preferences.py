@@ -22,7 +22,7 @@ from spade_coreason.codec.encoders.base import PresentationOptions
 from spade_coreason.codec.encoders.factory import encoder_for
 from spade_coreason.contracts.blocks import STEP_TITLE
 from spade_coreason.domain.messages import BlockEmitted, InboundRequest, TextEmitted
-from spade_coreason.domain.preferences import DEFAULTS, PREFERENCES, Preferences, is_language_tag
+from spade_coreason.domain.preferences import DEFAULT_PREFERENCES, PREFERENCES_SCOPE, Preferences, is_language_tag
 from spade_coreason.runtime.response import Response
 from tests.support.errors import ExpectedErrors
 
@@ -196,18 +196,18 @@ async def test_the_language_of_a_message_is_known_where_it_has_one(
 async def test_preferences_outlast_a_restart_and_end_with_forget_me() -> None:
     prefers = Preferences("de", thoughts=True, streaming=False)
     async with thinking() as t:
-        assert await t.runners[AGENT].get_preferences(ALICE) == DEFAULTS
+        assert await t.runners[AGENT].get_preferences(ALICE) == DEFAULT_PREFERENCES
         await t.runners[AGENT].set_preferences(ALICE, prefers)
         assert await t.runners[AGENT].get_preferences(ALICE) == prefers
         assert await t.say("?") == ALOUD
         await t.restart()
         assert await t.runners[AGENT].get_preferences(ALICE) == prefers
         assert await t.say("?") == ALOUD
-        assert await t.runners[AGENT].get_preferences(BOB) == DEFAULTS
+        assert await t.runners[AGENT].get_preferences(BOB) == DEFAULT_PREFERENCES
         await t.say("/forget yes")
         assert await t.say("?") == ALOUD
         await t.say("/forget me yes")
-        assert await t.runners[AGENT].get_preferences(ALICE) == DEFAULTS
+        assert await t.runners[AGENT].get_preferences(ALICE) == DEFAULT_PREFERENCES
         assert await t.say("?") == SILENT
         await t.restart()
         assert await t.say("?") == SILENT
@@ -219,7 +219,7 @@ async def test_preferences_that_cannot_be_read_are_as_if_there_were_none(
 ) -> None:
     expected_errors("preferences that cannot be read are left aside")
     async with thinking() as t:
-        await t.runners[AGENT].store.save_variable(PREFERENCES, ALICE, PREFERENCES, stored)
+        await t.runners[AGENT].store.save_variable(PREFERENCES_SCOPE, ALICE, PREFERENCES_SCOPE, stored)
         with caplog.at_level(logging.ERROR):
             assert await t.say("?") == SILENT
         assert "preferences that cannot be read are left aside" in caplog.text

@@ -13,7 +13,7 @@ import pytest
 from spade_coreason import AgentInteractionMemory
 from spade_coreason.domain.identifiers import candidate_conversation_ids, choose_conversation_id, derive_session_id
 from spade_coreason.domain.value import replace
-from spade_coreason.memory.erasure import ErasureReport, forget_conversation, forget_everybody, forget_person
+from spade_coreason.memory.erasure import ErasureReport, erase_conversation, erase_everyone, erase_person
 from spade_coreason.runtime.policy import Policy
 from spade_coreason.storage.records import StoredConversation, Variable
 from spade_coreason.storage.repository import AgentRepository
@@ -112,10 +112,10 @@ async def test_of_a_forgotten_stranger_nothing_is_left(database_url: str) -> Non
     store = AgentRepository(database, AGENT)
     for stranger in (ALICE, BOB):
         await store.save_refusal(stranger)
-    assert sorted(await store.list_refused()) == sorted(await store.list_people()) == sorted([ALICE, BOB])
+    assert sorted(await store.list_refused_people()) == sorted(await store.list_people()) == sorted([ALICE, BOB])
     await store.erase_person(ALICE)
     await store.delete_refusal(BOB)
-    assert await store.list_refused() == await store.list_people() == []
+    assert await store.list_refused_people() == await store.list_people() == []
     await database.close()
 
 
@@ -170,9 +170,9 @@ async def test_after_a_conversation_was_cleared_everybody_else_keeps_theirs(
     hers, his = await taken(store, "t", ALICE), await taken(store, "t", BOB)
     assert (hers.conversation_id, his.conversation_id) == ("t", f"t_{BOB}")
     if cleared == "conversation":
-        await forget_conversation(store, memory, hers)
+        await erase_conversation(store, memory, hers)
     else:
-        await forget_person(store, memory, ALICE)
+        await erase_person(store, memory, ALICE)
     again = await taken(store, "t", BOB)
     assert (again.conversation_id, again.id, again.turns) == (f"t_{BOB}", his.id, 2)
     carols = await taken(store, "t", CAROL)
@@ -207,7 +207,7 @@ async def test_nothing_of_a_forgotten_person_remains_in_the_memory_file(
     row = (await store.find_conversations(["t"]))["t"]
     assert row.owner == ALICE
     if cleared == "conversation":
-        gone = await forget_conversation(store, memory, row)
+        gone = await erase_conversation(store, memory, row)
         assert gone == ErasureReport(("t",), 1, 1, 0, 1)
     elif cleared == "memory":
         assert await memory.aclear_conversation("t")
@@ -220,11 +220,11 @@ async def test_nothing_of_a_forgotten_person_remains_in_the_memory_file(
     assert agent.seen == [Observation(), alice_sees]
     database = await open_without_sync(database_url)
     store = AgentRepository(database, AGENT)
-    gone = await forget_person(store, memory, f"{ALICE}/phone")
+    gone = await erase_person(store, memory, f"{ALICE}/phone")
     assert (len(gone.conversation_ids), gone.memories) == (3, 3)
     assert ALICE not in remembered(memory)
     assert all(remembered(memory).count(f"a secret of {other}") for other in (BOB, CAROL))
-    assert (await forget_person(store, memory, ALICE)).is_empty
+    assert (await erase_person(store, memory, ALICE)).is_empty
     assert set(await memory.aget_all_conversations()) == {row.conversation_id for row in await store.list_conversations()}
     await database.close()
 
@@ -239,7 +239,7 @@ async def test_what_an_unfinished_turn_remembered_is_forgotten_too(
         await agent.at_work.wait()
     assert ALICE in remembered(memory)
     database = await open_without_sync(database_url)
-    gone = await forget_person(AgentRepository(database, AGENT), memory, ALICE)
+    gone = await erase_person(AgentRepository(database, AGENT), memory, ALICE)
     await database.close()
     assert (gone.requests, gone.memories) == (1, 1)
     assert ALICE not in remembered(memory)
@@ -255,7 +255,7 @@ async def test_forgetting_somebodys_unfinished_turn_takes_no_memory_of_who_owns_
         talk.begin("x", "t", ALICE)
         await agent.at_work.wait()
     database = await open_without_sync(database_url)
-    gone = await forget_person(AgentRepository(database, AGENT), memory, ALICE)
+    gone = await erase_person(AgentRepository(database, AGENT), memory, ALICE)
     await database.close()
     assert gone.memories == 1
     assert ALICE not in remembered(memory)
@@ -275,7 +275,7 @@ async def test_what_an_interrupted_turn_remembered_stays_its_owners(database_url
     assert BOB not in str(await memory.aget_information("t"))
     assert await memory.aget_information(f"t_{BOB}") == [f"a secret of {BOB}"]
     database = await open_without_sync(database_url)
-    await forget_person(AgentRepository(database, AGENT), memory, ALICE)
+    await erase_person(AgentRepository(database, AGENT), memory, ALICE)
     await database.close()
     assert ALICE not in remembered(memory)
 
@@ -291,16 +291,16 @@ async def test_forgetting_everybody_leaves_nothing_of_an_agent_and_everything_of
     row = await store_turn(
         store, new_conversation(store, "carols", CAROL), Variable("person", CAROL, "v", '"a secret of carol"')
     )
-    await forget_conversation(store, memory, row)
+    await erase_conversation(store, memory, row)
     await receive_request(store, "dave@localhost", '{"from": "dave@localhost"}')
-    gone = await forget_everybody(store, memory)
+    gone = await erase_everyone(store, memory)
     after = read_all_tables(database_url)
     for table in ("conversations", "variables"):
         assert after[table] == [row for row in before[table] if row["agent"] == OTHER_AGENT]
     assert all(row["state"] == CLOSED and row["request"] is None for row in after["inbox"] if row["agent"] == AGENT)
     assert (len(gone.conversation_ids), gone.interactions, gone.variables, gone.requests, gone.memories) == (8, 28, 13, 9, 8)
     assert "secret" not in remembered(memory)
-    assert (await forget_everybody(store, memory)).is_empty
+    assert (await erase_everyone(store, memory)).is_empty
     await database.close()
 
 

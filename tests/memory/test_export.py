@@ -15,9 +15,9 @@ import pytest
 from spade_coreason import AgentInteractionMemory, ConversationState
 from spade_coreason.contracts import AuditEntry
 from spade_coreason.domain.conversation import ConversationStatus
-from spade_coreason.domain.preferences import PREFERENCES, Preferences
+from spade_coreason.domain.preferences import PREFERENCES_SCOPE, Preferences
 from spade_coreason.domain.value import replace
-from spade_coreason.memory.erasure import forget_person
+from spade_coreason.memory.erasure import erase_person
 from spade_coreason.memory.export import SCHEMA, VERSION, export_person
 from spade_coreason.storage import open_database
 from spade_coreason.storage.database import Database
@@ -66,7 +66,7 @@ async def lived(store: AgentRepository, memory: AgentInteractionMemory, owner: s
     await talked(store, owner, f"{owner}/short", 1)
     await store.save_feedback(f"{owner}/short-0", owner, ["👍"])
     await store.save_variable("person", owner, "name", f'"{owner}"')
-    await store.save_variable(PREFERENCES, owner, PREFERENCES, Preferences("de", streaming=False).to_json())
+    await store.save_variable(PREFERENCES_SCOPE, owner, PREFERENCES_SCOPE, Preferences("de", streaming=False).to_json())
     await memory.aadd_information(f"{owner}/short", f"is {owner}")
     known = [NewDocument(f"note of {owner}", owner.encode(), [f"knows {owner}", "and more"])]
     await store.knowledge.save_documents(Shelf("person", owner), known, NOW)
@@ -145,7 +145,7 @@ async def test_what_is_forgotten_was_shown_before_and_nothing_is_shown_after(
         "audit_entries": len(shown["audit"]),
     }
     assert all(counted.values())
-    gone = asdict(await forget_person(store, memory, ALICE))
+    gone = asdict(await erase_person(store, memory, ALICE))
     assert {**gone, "conversation_ids": set(gone["conversation_ids"])} == counted
     kinds = ("conversations", "variables", "preferences", "memories", "documents", "audit", "requests")
     empty = await export_person(store, memory, ALICE)
@@ -157,10 +157,10 @@ async def test_whoever_has_only_said_what_they_prefer_is_known_and_can_be_forgot
     database: Database, memory: AgentInteractionMemory
 ) -> None:
     store = AgentRepository(database, AGENT)
-    await store.save_variable(PREFERENCES, ALICE, PREFERENCES, Preferences(thoughts=True).to_json())
+    await store.save_variable(PREFERENCES_SCOPE, ALICE, PREFERENCES_SCOPE, Preferences(thoughts=True).to_json())
     assert await store.list_people() == [ALICE]
     assert (await export_person(store, None, ALICE))["preferences"] == {"thoughts": True}
-    gone = await forget_person(store, memory, ALICE)
+    gone = await erase_person(store, memory, ALICE)
     assert (gone.preferences, gone.is_empty, await store.list_people()) == (1, False, [])
 
 

@@ -12,7 +12,7 @@ import pytest
 from spade_coreason.codec.cloud_events import EventWriter
 from spade_coreason.codec.decode import decode
 from spade_coreason.domain.messages import ReplyEvent
-from spade_coreason.runtime.peers import OpenRequests, collect
+from spade_coreason.runtime.peers import OpenRequests, collect_answer
 from tests.support.peer_answers import (
     ME,
     OTHER,
@@ -142,7 +142,7 @@ async def test_an_answer_is_its_blocks_and_streams_in_the_order_in_which_they_be
         reply("block.thought", {"content": "hm"}),
         completed_reply(),
     )
-    answer = collect(f"{PEER}/agent", events)
+    answer = collect_answer(f"{PEER}/agent", events)
     assert answer.text == str(answer) == "first\n\nsecond\n\nthird\n\nfourth"
     assert [block["data"] for block in answer.data] == [{"a": 1}]
     assert (answer.jid, answer.conversation_id, answer.events) == (PEER, "c", tuple(events))
@@ -172,7 +172,7 @@ async def test_a_turn_that_was_broken_off_and_says_something_else_counts_from_wh
     end.append(("request.completed", {}))
     first, again = stanzas(*run(broken_off)), stanzas(*run(whole), *end)
     events = await collect_events(OpenRequests(), *(stanza for event in (*first, *again) for stanza in event))
-    assert collect(PEER, events).text == whole + ("\n\nend" if last == "block.markdown" else "")
+    assert collect_answer(PEER, events).text == whole + ("\n\nend" if last == "block.markdown" else "")
 
 
 async def test_a_turn_that_runs_again_and_says_the_same_is_heard_once() -> None:

@@ -22,7 +22,7 @@ from spade_coreason import (
     SessionHandle,
     agent,
 )
-from spade_coreason.runtime.peers import collect
+from spade_coreason.runtime.peers import collect_answer
 from tests.support.errors import ExpectedErrors
 from tests.support.peer_answers import OTHER, PEER
 from tests.support.wait import PATIENCE_S
@@ -176,7 +176,7 @@ async def test_a_stream_is_passed_on_piece_by_piece() -> None:
             seen.append(event)
             if event.type == "stream.chunk":
                 heard.set()
-    answer = collect("x", seen)
+    answer = collect_answer("x", seen)
     assert answer.text == "ONE TWO"
     assert answer.data[0]["data"]["kinds"] == [
         "stream.start",

@@ -173,7 +173,7 @@ async def test_after_a_clock_that_jumped_back_only_the_oldest_turns_are_deleted(
 
 
 async def test_it_is_done_again_every_day(tmp_path: Path, database_url: str) -> None:
-    clock, often = Clock(), replace(DAYS_30, every=timedelta(milliseconds=20))
+    clock, often = Clock(), replace(DAYS_30, interval=timedelta(milliseconds=20))
     async with running(database_url, tmp_path, clock, often) as r:
         await r.ask("one")
         clock.move(days=31)
@@ -182,7 +182,7 @@ async def test_it_is_done_again_every_day(tmp_path: Path, database_url: str) -> 
 
 async def test_much_is_deleted_in_pieces(tmp_path: Path, database_url: str) -> None:
     clock = Clock()
-    async with running(database_url, tmp_path, clock, replace(DAYS_30, batch=2)) as r:
+    async with running(database_url, tmp_path, clock, replace(DAYS_30, batch_rows=2)) as r:
         for thread in ("a", "b", "c"):
             for _ in range(5):
                 await r.ask("x", ALICE, thread)

@@ -286,7 +286,7 @@ async def test_an_answer_that_cannot_be_sent_is_kept_and_the_log_says_whose(
     async with running(database_url, send) as r:
         await r.ask("quick")
         assert f"{AGENT}: the answer to {ALICE}/x cannot be sent" in caplog.text
-        assert [one.answer is not None for one in await r.store.inbox.load_pending()] == [True]
+        assert [one.reply is not None for one in await r.store.inbox.load_pending()] == [True]
         await r.ask("next")
     assert len(said) == 1
 

@@ -42,7 +42,7 @@ async def test_what_is_backed_up_comes_back_in_either_database(database_url: str
     await filled(database_url, tmp_path / "memory")
     kept = read_all_tables(database_url)
     seen: list[tuple[int, int]] = []
-    database = await open_database(database_url, reads_only=True)
+    database = await open_database(database_url, is_read_only=True)
     about = await back_up(database, tmp_path / "memory", tmp_path / "b.tar", "1", lambda *done: seen.append(done))
     await database.close()
     assert {table: count for table, count in about.rows.items() if count} == {
@@ -78,7 +78,7 @@ async def test_a_backup_is_of_one_moment_while_turns_are_stored(database_url: st
 
     talking = [asyncio.create_task(talks(f"t{number}")) for number in range(4)]
     for number in range(5):
-        beside = await open_database(database_url, reads_only=True)
+        beside = await open_database(database_url, is_read_only=True)
         await back_up(beside, tmp_path / "memory", tmp_path / f"{number}.tar", "1", silent)
         await beside.close()
     is_over = True
@@ -141,7 +141,7 @@ async def test_a_backup_that_cannot_be_read_is_one_line_and_changes_nothing(
     tmp_path: Path, damage: Callable[[Path], object], problem: str
 ) -> None:
     await filled(f"{SQLITE}{tmp_path}/platform.db", tmp_path / "memory", 3)
-    database = await open_database(f"{SQLITE}{tmp_path}/platform.db", reads_only=True)
+    database = await open_database(f"{SQLITE}{tmp_path}/platform.db", is_read_only=True)
     await back_up(database, tmp_path / "memory", tmp_path / "b.tar", "1", silent)
     await database.close()
     damage(tmp_path)

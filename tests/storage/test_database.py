@@ -79,7 +79,7 @@ async def test_the_json_of_a_request_is_made_only_where_it_is_written(store: Age
     again = store.inbox.receive(b"w" * 16, "alice@localhost", json_of("again"), NOW)[1]
     assert [await is_new, await answered, await waits, await again] == [True, True, True, False]
     assert sorted(made) == ["again", "waits"]
-    assert [(one.request, one.answer) for one in await store.inbox.load_pending()] == [
+    assert [(one.request, one.reply) for one in await store.inbox.load_pending()] == [
         (None, '["<message/>"]'),
         ('"waits"', None),
     ]
@@ -172,7 +172,7 @@ async def test_what_is_not_closed_is_pending_in_order(store: AgentRepository) ->
     await store.inbox.finish(rows[1], talk, None, '["<message/>"]')
     await store.inbox.finish(rows[2], talk, None, None)
     pending = await store.inbox.load_pending()
-    assert [(p.inbox_row, p.request, p.answer) for p in pending] == [
+    assert [(p.inbox_row, p.request, p.reply) for p in pending] == [
         (rows[0], '{"n":0}', None),
         (rows[1], None, '["<message/>"]'),
         (rows[3], '{"n":3}', None),
@@ -371,14 +371,14 @@ def _schema(url: str) -> dict[str, list[object]]:
         (("CREATE TABLE songs (title TEXT)",), "another program"),
     ],
 )
-@pytest.mark.parametrize("reads_only", [False, True])
+@pytest.mark.parametrize("is_read_only", [False, True])
 async def test_a_database_that_is_not_ours_is_one_clear_line(
-    database_url: str, prepare: tuple[str, ...], problem: str, reads_only: bool
+    database_url: str, prepare: tuple[str, ...], problem: str, is_read_only: bool
 ) -> None:
     for statement in prepare:
         execute(database_url, statement)
     with pytest.raises(StoreError, match=problem) as caught:
-        await open_database(database_url, reads_only=reads_only)
+        await open_database(database_url, is_read_only=is_read_only)
     assert "\n" not in str(caught.value)
 
 
@@ -456,7 +456,7 @@ async def test_reading_beside_a_writer_waits_for_nobody_and_changes_nothing(tmp_
     with closing(sqlite3.connect(tmp_path / "platform.db", isolation_level=None)) as writer:
         writer.execute("BEGIN IMMEDIATE")
         waiting = asyncio.create_task(asyncio.to_thread(_wait_to_write, tmp_path / "platform.db"))
-        beside = await open_database(url(tmp_path), reads_only=True)
+        beside = await open_database(url(tmp_path), is_read_only=True)
         assert len(await AgentRepository(beside, "echo@localhost").list_conversations()) == 1
         assert not waiting.done()  # it waits as long as a reader would that waits for writers
         await beside.close()
@@ -476,7 +476,7 @@ async def test_what_is_opened_to_read_is_neither_made_nor_migrated(tmp_path: Pat
         other.execute("INSERT INTO alembic_version VALUES ('')")
         other.commit()
     with pytest.raises(StoreError, match=r"is of an older version \(none\); the next start of the platform migrates it"):
-        await open_database(url(tmp_path), reads_only=True)
+        await open_database(url(tmp_path), is_read_only=True)
 
 
 async def test_writes_of_one_batch_hear_at_once_that_the_file_is_locked(

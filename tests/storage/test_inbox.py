@@ -89,8 +89,8 @@ async def test_unsent_answers_are_listed_again_in_order_until_they_are_closed(da
         store = AgentRepository(database, AGENT)
         pending = await store.inbox.load_pending()
         assert [row.key[0] for row in pending] == expected
-        assert [row.answer for row in pending] == [None if n == 2 else f'["answer {n}"]' for n in expected]
-        assert [row.request for row in pending if row.answer is None] == ['{"secret": 1}']
+        assert [row.reply for row in pending] == [None if n == 2 else f'["answer {n}"]' for n in expected]
+        assert [row.request for row in pending if row.reply is None] == ['{"secret": 1}']
     await database.close()
 
 

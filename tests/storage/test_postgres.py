@@ -35,7 +35,7 @@ async def test_a_second_platform_on_a_database_is_one_clear_line(postgres: Postg
     database = await open_database(url)
     with pytest.raises(StoreError, match="another platform uses this database; stop that one, or name another database"):
         await open_database(url)
-    beside = await open_database(url, reads_only=True)
+    beside = await open_database(url, is_read_only=True)
     assert await AgentRepository(beside, AGENT).list_conversations() == []
     await beside.close()
     elsewhere = await open_database(postgres.url())

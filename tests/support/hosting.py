@@ -157,7 +157,7 @@ class OnlineAgent:
     async def vanish(self) -> None:
         """Cut the connection for good and finish no turn: to the server this looks like `kill -9`."""
         connection = self.host.connection
-        connection.vanish()
+        connection.drop()
         await self.runner.drain(0)
         await self.runner.close()
         await connection.close()

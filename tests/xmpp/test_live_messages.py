@@ -277,7 +277,7 @@ async def test_typing_is_said_again_for_as_long_as_the_work_lasts(prosody: XmppS
     async def assist(request: AgentRequest, session: SessionHandle, response: ResponseHandler) -> None:
         await goes_on.wait()
 
-    policy = replace(UNLIMITED, timings=RunnerTimings(typing_again_s=0.1))
+    policy = replace(UNLIMITED, timings=RunnerTimings(typing_interval_s=0.1))
     async with (
         run_agent(FunctionAgent(assist), prosody, tmp_path, policy=policy) as agent,
         StockClient(*await prosody.account(), prosody) as alice,

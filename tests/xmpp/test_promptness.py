@@ -145,7 +145,7 @@ async def test_a_message_is_corrected_once_a_second_at_most(prosody: XmppServer,
 async def test_the_end_of_an_answer_does_not_wait_for_the_time_of_its_next_correction(
     prosody: XmppServer, tmp_path: Path
 ) -> None:
-    pen, policy = Pen(), replace(UNLIMITED, timings=RunnerTimings(growth_s=60))
+    pen, policy = Pen(), replace(UNLIMITED, timings=RunnerTimings(update_interval_s=60))
     async with (
         run_agent(pen.agent, prosody, tmp_path, policy=policy) as agent,
         StockClient(*await prosody.account(), prosody, plugins=CORRECTS) as alice,

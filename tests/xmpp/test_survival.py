@@ -394,7 +394,7 @@ async def test_after_a_failed_resumption_every_question_is_answered_and_none_run
         ids = [(str(message["id"]), str(message["body"])) for message in listener.heard if message["type"] != "error"]
         assert len(set(ids)) == len(everything) + 1  # twice only with the same id
         await agent.settled()
-        assert not [row for row in await agent.store.inbox.load_pending() if row.answer is not None]
+        assert not [row for row in await agent.store.inbox.load_pending() if row.reply is not None]
 
 
 async def test_while_the_server_is_away_answers_wait_and_nothing_is_lost(

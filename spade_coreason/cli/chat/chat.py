@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ...contracts import AgentRequest
 from ...domain.jid import local_part
 from ...exceptions import ConfigError, PeerError, PeerRefusedError
-from ...runtime import as_request, collect, command_request
+from ...runtime import collect_answer, command_request, to_request
 from .. import errors
 from ..answers import AnswerText, parse_choices, parse_steps, parse_thought
 from ..console import decode_input, paint, status_line, terminal_width, write
@@ -85,7 +85,7 @@ class Chat:
         for jid in self._roster.jids_without_commands:
             with contextlib.suppress(PeerError):
                 events = [event async for event in self._client.run_command(jid, "/help", timeout=self._timeout_s)]
-                self._roster.set_commands(jid, parse_commands(collect(jid, events).text))
+                self._roster.set_commands(jid, parse_commands(collect_answer(jid, events).text))
 
     async def _run_prompt(self) -> None:
         prompt = Prompt(self._roster)
@@ -165,7 +165,7 @@ class Chat:
 
 
 def _build_request(text: str) -> AgentRequest:
-    return command_request(text) if is_command(text) else as_request(text.removeprefix("/") if text.startswith("//") else text)
+    return command_request(text) if is_command(text) else to_request(text.removeprefix("/") if text.startswith("//") else text)
 
 
 def _render_steps(steps: list[str], wrapper: IncrementalWrapper, has_text: bool) -> str:

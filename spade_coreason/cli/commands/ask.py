@@ -55,11 +55,11 @@ def _read_standard_input() -> str:
 
 
 async def _ask(account: Account, agent: str, question: str, thread: str | None, timeout_s: float, as_json: bool) -> None:
-    from ...runtime import as_request
+    from ...runtime import to_request
 
     jid = account.resolve_jid(agent)
     shows_thoughts = sys.stderr.isatty() and sys.stdout.isatty()
-    request, answer = as_request(question), AnswerText()
+    request, answer = to_request(question), AnswerText()
     async with account.build_client(timeout_s) as client:
         try:
             async for event in client.stream(jid, request, thread=thread, timeout=timeout_s):

@@ -119,7 +119,7 @@ async def _verify(file: Path | None, data: Path | None, agent: str | None, throu
 
 
 def _print_verdict(jid: str, verdict: AuditVerification) -> None:
-    forgotten = f", {verdict.forgotten:,} of them forgotten" if verdict.forgotten else ""
+    forgotten = f", {verdict.erased:,} of them forgotten" if verdict.erased else ""
     sign = verdict_sign("bad" if verdict.problems else "good")
     entries = f"{verdict.entries:,} {'entry' if verdict.entries == 1 else 'entries'}"
     print(

@@ -87,7 +87,7 @@ async def _run_while_server_lives(platform: Platform, work: Coroutine[Any, Any, 
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     if chat not in done:
-        raise ServerError(f"the {platform.server_line.partition(',')[0]} server ended; start the demo again")
+        raise ServerError(f"the {platform.server_description.partition(',')[0]} server ended; start the demo again")
     chat.result()
 
 

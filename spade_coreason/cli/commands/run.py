@@ -134,7 +134,7 @@ def _read_password(jid: str, values: dict[str, Any]) -> str:
 def _print_started(platform: Platform, data: Path | None, server_options: str) -> None:
     """Print that the agent is online, and a command that asks it. `server_options` are the options of an external server."""
     [(jid, _)] = platform.agent_descriptions
-    where = platform.server_line
+    where = platform.server_description
     if platform.server is not None:
         where = f"{platform.server.kind} server, {platform.server.host}:{platform.server.port}"
     print(f"{jid} is online ({where}).\nAsk it from another terminal:")

@@ -201,7 +201,7 @@ def clear(
 async def _clear(
     file: Path | None, data: Path | None, agent: str | None, person: str | None, conversation: str | None, yes: bool
 ) -> None:
-    from ...memory import ErasureReport, forget_conversation, forget_everybody, forget_person
+    from ...memory import ErasureReport, erase_conversation, erase_everyone, erase_person
 
     owner = _parse_person(person) if person else None
     async with open_storage(file, data, agent, is_exclusive=True) as storage:
@@ -210,7 +210,7 @@ async def _clear(
             confirm(f"delete the conversation {conversation} of {record.owner} with {jid}", yes)
             repository = storage.repository(jid)
             if repository is not None:
-                _print_erasure(jid, await forget_conversation(repository, storage.memory(jid), record))
+                _print_erasure(jid, await erase_conversation(repository, storage.memory(jid), record))
             return
         agents = storage.agents if agent == ALL_AGENTS else (storage.only_agent,)
         scope = f"of {owner}" if owner else "of everybody"
@@ -220,9 +220,9 @@ async def _clear(
             if repository is None:
                 _print_erasure(jid, ErasureReport())
             elif owner:
-                _print_erasure(jid, await forget_person(repository, storage.memory(jid), owner))
+                _print_erasure(jid, await erase_person(repository, storage.memory(jid), owner))
             else:
-                _print_erasure(jid, await forget_everybody(repository, storage.memory(jid)))
+                _print_erasure(jid, await erase_everyone(repository, storage.memory(jid)))
 
 
 def _parse_person(person: str) -> str:

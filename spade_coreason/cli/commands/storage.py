@@ -178,7 +178,7 @@ async def _open_read_only(settings: Settings) -> AsyncIterator[Database]:
     from ...storage import open_database
 
     try:
-        database = await open_database(settings.storage.url, reads_only=True)
+        database = await open_database(settings.storage.url, is_read_only=True)
     except DatabaseEmptyError as error:
         remedy = "name the platform's configuration with -c FILE, or its data with --data DIR"
         raise ConfigError("", f"{error}; {remedy}") from error

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from ...domain.jid import local_part
 from ...exceptions import ConfigError, PeerError
-from ...runtime import PeerEvent, collect
+from ...runtime import PeerEvent, collect_answer
 from .. import errors
 from ..answers import AnswerText, parse_steps
 from ..banner import print_model, print_platform
@@ -151,7 +151,7 @@ class _Transcript:
             self._print_verdict(False, 0)
             return
         pieces = sum(event.type == "stream.chunk" for event in events)
-        self._print_verdict(is_right(collect(jid, events).text, events), pieces)
+        self._print_verdict(is_right(collect_answer(jid, events).text, events), pieces)
 
     def _print_verdict(self, is_right: bool, pieces: int) -> None:
         self.wrong_count += not is_right

@@ -251,7 +251,7 @@ async def _decide_access(invocation: Invocation, *, is_admitted: bool) -> Comman
 _PERSON = Field("person", "their JID", is_required=True)
 _ON_OFF = (Choice("on", "on"), Choice("off", "off"), Choice(_DEFAULT, "as usual with this agent"))
 
-EVERYBODY = (
+COMMANDS_FOR_EVERYBODY = (
     Command("help", "what I am, and what you can ask here", _help),
     Command("status", "where this conversation is", _status, subject="a conversation"),
     Command("new", "begin a new conversation; what I remember stays", _new, subject="a conversation", is_immediate=False),
@@ -302,7 +302,7 @@ EVERYBODY = (
     ),
 )
 
-OPERATORS = (
+COMMANDS_FOR_OPERATORS = (
     Command(
         "all",
         "the conversations of everybody with me, the newest first",

@@ -15,8 +15,8 @@ from ...codec import encoder_for
 from ...domain import conversation
 from ...domain.identifiers import recover_thread
 from ...domain.messages import Completed, InboundRequest, TextEmitted
-from ...domain.preferences import DEFAULTS
-from ...memory import ActiveConversation, ErasureReport, forget_conversation, forget_person
+from ...domain.preferences import DEFAULT_PREFERENCES
+from ...memory import ActiveConversation, ErasureReport, erase_conversation, erase_person
 from ..admission import AdmissionControl
 from ..loader import ConversationLoader
 from ..mailbox import Mailbox, MailboxTask, QueuedRequest
@@ -71,7 +71,7 @@ class CommandExecutor:
         if (command := self.find_command(incoming)) is None or command.name != "cancel":
             return
         if may_start_early:
-            mailbox.has_cancelled = mailbox.cancel_current()
+            mailbox.has_cancelled_turn = mailbox.cancel_current()
         else:
             stored.add_done_callback(partial(_cancel_if_new, mailbox))
 
@@ -107,7 +107,7 @@ class CommandExecutor:
 
     async def _run_task(self, mailbox: Mailbox, command: Command, values: Mapping[str, Any], before_row: int) -> CommandResult:
         """Run a command from outside of the conversation. Requests up to `before_row` that still wait are older."""
-        active = mailbox.conversation or await self._loader.load(mailbox)
+        active = mailbox.active or await self._loader.load(mailbox)
         agent_command = self._commands.agent_commands.get(command.name)
         if agent_command is not None:
             incoming = InboundRequest("person", mailbox.sender, "", mailbox.key[1], {"query": command.text}, "")
@@ -118,7 +118,7 @@ class CommandExecutor:
             return await self._run_agent_command(turn, agent_command, values, sends_reply=False)
         result = await self._commands.run(command, values, self._context, mailbox.sender, active.record)
         result = await self._apply_result(mailbox, active, result, before_row + 1)
-        if mailbox.conversation is not None:
+        if mailbox.active is not None:
             await self._services.store.save_conversation(active.record)
         return result
 
@@ -141,15 +141,15 @@ class CommandExecutor:
         elif parsed.command.audience == "operators" and queued.incoming.owner:  # only a room says who this person is
             result = CommandResult(f"{parsed.command.text} is for those who write to me directly.", is_error=True)
         elif parsed.command.name == "cancel":
-            result = CommandResult("Stopped." if mailbox.has_cancelled else "There is nothing to stop.")
-            mailbox.has_cancelled = False
+            result = CommandResult("Stopped." if mailbox.has_cancelled_turn else "There is nothing to stop.")
+            mailbox.has_cancelled_turn = False
         else:
             result = await self._commands.run_parsed(parsed, self._context, mailbox.sender, active.record)
             result = await self._apply_result(mailbox, active, result, queued.inbox_row)
         stanzas = self._encode_result(queued.incoming, queued.key, result, active.record.conversation_id)
         answer = to_json(stanzas).decode()
-        if mailbox.conversation is None:  # it was deleted, and must not be created again
-            await store.inbox.store_answer(queued.inbox_row, answer)
+        if mailbox.active is None:  # it was deleted, and must not be created again
+            await store.inbox.store_reply(queued.inbox_row, answer)
         else:
             await store.inbox.finish(queued.inbox_row, active.record, None, answer)
         await queued.stored
@@ -250,14 +250,14 @@ class CommandExecutor:
             other.cancel_current()
         workers = [other.worker for other in others if other.worker is not None]
         if workers:
-            await asyncio.wait(workers, timeout=services.policy.timings.stop_s)
+            await asyncio.wait(workers, timeout=services.policy.timings.cancel_grace_s)
         await services.history_windows.cancel_for_owner(owner)
         if everything:
-            report = await forget_person(services.store, self._context.interaction_memory, owner)
+            report = await erase_person(services.store, self._context.interaction_memory, owner)
             active.person.variables.values.clear()
-            active.person.preferences = DEFAULTS
+            active.person.preferences = DEFAULT_PREFERENCES
         else:
-            report = await forget_conversation(services.store, self._context.interaction_memory, active.record)
+            report = await erase_conversation(services.store, self._context.interaction_memory, active.record)
             remaining = await services.store.load_variables("person", owner)
             person_values = active.person.variables.values
             for name, text in active.variables.values.items():
@@ -268,11 +268,11 @@ class CommandExecutor:
         for deleted in mailboxes:
             if deleted.conversation_id is not None:
                 services.expiry.on_deleted(deleted.conversation_id)
-            deleted.conversation = None
+            deleted.active = None
             services.mailboxes.evict_if_idle(deleted)
         return report
 
 
 def _cancel_if_new(mailbox: Mailbox, stored: asyncio.Future[bool]) -> None:
     if not stored.cancelled() and stored.exception() is None and stored.result():
-        mailbox.has_cancelled = mailbox.cancel_current()
+        mailbox.has_cancelled_turn = mailbox.cancel_current()

@@ -10,15 +10,15 @@ from ...contracts import AgentInterface
 from ...domain.forms import FieldError, FieldValue
 from ...exceptions import ConfigError
 from ...storage import StoredConversation
-from .builtin import EVERYBODY, OPERATORS
+from .builtin import COMMANDS_FOR_EVERYBODY, COMMANDS_FOR_OPERATORS
 from .decorator import AgentCommand, commands_of
 from .formatting import describe_deleted
 from .model import Command, CommandContext, CommandResult, Invocation
 from .parser import ParsedCommand, find_command, parse_command, remove_escape
 
 __all__ = [
-    "EVERYBODY",
-    "OPERATORS",
+    "COMMANDS_FOR_EVERYBODY",
+    "COMMANDS_FOR_OPERATORS",
     "Command",
     "CommandContext",
     "CommandResult",
@@ -30,7 +30,7 @@ __all__ = [
     "remove_escape",
 ]
 
-_PLATFORM_NAMES = {command.name.split()[0] for command in (*EVERYBODY, *OPERATORS)}
+_PLATFORM_NAMES = {command.name.split()[0] for command in (*COMMANDS_FOR_EVERYBODY, *COMMANDS_FOR_OPERATORS)}
 
 
 class Commands:
@@ -42,7 +42,7 @@ class Commands:
     def __init__(self, agent: AgentInterface, *, is_enabled: bool, operators: Iterable[str]) -> None:
         self._operators = frozenset(operators)
         self.agent_commands = {agent_command.name: agent_command for agent_command in _agent_commands(agent)}
-        platform = (*EVERYBODY, *(OPERATORS if self._operators else ())) if is_enabled else ()
+        platform = (*COMMANDS_FOR_EVERYBODY, *(COMMANDS_FOR_OPERATORS if self._operators else ())) if is_enabled else ()
         self.all: tuple[Command, ...] = (
             *platform,
             *(_as_command(agent_command) for agent_command in self.agent_commands.values()),

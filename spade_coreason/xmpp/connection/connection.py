@@ -131,7 +131,7 @@ class Connection:
             filters.cancel()
             await asyncio.gather(filters, return_exceptions=True)
 
-    def vanish(self) -> None:
+    def drop(self) -> None:
         """Cut the connection without closing the stream, and do not reconnect. The server sees the same as after `kill -9`."""
         self._is_closing = True
         self.client.abort()

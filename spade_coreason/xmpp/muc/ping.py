@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from slixmpp.exceptions import IqError, IqTimeout
 
-from ...codec import self_ping
+from ...codec import self_ping_query
 from ..connection.connection import Connection
 from .membership import RoomState, is_membership_lost
 from .room import Room
@@ -54,7 +54,7 @@ class RoomPing:
 
     async def _ping(self, room: Room, joined_at: float) -> None:
         iq = self._connection.client.make_iq_get(ito=f"{room.jid}/{room.nick}")
-        iq.append(self_ping())
+        iq.append(self_ping_query())
         try:
             await iq.send(timeout=RESPONSE_TIMEOUT_S)
         except IqTimeout:

@@ -18,9 +18,9 @@ from ...codec import (
     CommandCall,
     CommandProblem,
     CommandStage,
+    decode_command_call,
     problem_stanza,
-    read_call,
-    split_to_fit,
+    split_result,
     stage_stanza,
 )
 from ...domain.jid import bare_jid
@@ -100,7 +100,7 @@ class AdHocCommands:
         return DiscoItems(xml=query)
 
     def _on_call(self, iq: Any) -> None:
-        call = read_call(iq.xml)
+        call = decode_command_call(iq.xml)
         if call is None:
             return
         sender, iq_id = iq.xml.get("from", ""), iq.xml.get("id", "")
@@ -126,7 +126,7 @@ class AdHocCommands:
 
     def _send_stage(self, call: CommandCall, stage: CommandStage) -> None:
         limit = self._runner.policy.stanza_bytes
-        text, rest = split_to_fit(stage.text, max(limit - _ENVELOPE_BYTES, _MIN_TEXT_BYTES))
+        text, rest = split_result(stage.text, max(limit - _ENVELOPE_BYTES, _MIN_TEXT_BYTES))
         if rest:
             text += "\n…\nThe rest follows as a message."
         self._connection.send([stage_stanza(call, stage._replace(text=text), limit)])

@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element
 from slixmpp import Presence
 from slixmpp.exceptions import XMPPError
 
-from ...codec import ANSWER_MARKER, encode_notice
+from ...codec import REPLY_MARKER, encode_notice
 from ...domain.access import AccessPolicy
 from ...domain.jid import bare_jid
 from ...exceptions import StoreError
@@ -78,7 +78,7 @@ class Roster:
     def _on_subscribe(self, presence: Any) -> None:
         person = presence["from"].bare
         if self._access.is_allowed(person):
-            is_person = bool(presence["from"].user) and presence.xml.find(ANSWER_MARKER) is None
+            is_person = bool(presence["from"].user) and presence.xml.find(REPLY_MARKER) is None
             self._accept_subscription(person, is_person)
         elif self._access_requests.ask_operators(person):
             self._undecided.add(person)  # no presence until then; at the next login the server sends the request again
@@ -149,6 +149,6 @@ def _add_marker(stanza: Any) -> Any:
 
     Requests of SPADE behaviours are marked too.
     """
-    if isinstance(stanza, Presence) and stanza["type"] == "subscribe" and stanza.xml.find(ANSWER_MARKER) is None:
-        stanza.xml.append(Element(ANSWER_MARKER))
+    if isinstance(stanza, Presence) and stanza["type"] == "subscribe" and stanza.xml.find(REPLY_MARKER) is None:
+        stanza.xml.append(Element(REPLY_MARKER))
     return stanza

@@ -114,7 +114,7 @@ async def test_what_a_turn_adds_is_synced_once_and_before_its_answer_is_stored(t
         assert not finished
         assert t.unread(ALICE) == []
         assert disk.syncs == 0
-        assert [pending.answer for pending in await store.inbox.load_pending()] == [None]
+        assert [pending.reply for pending in await store.inbox.load_pending()] == [None]
         disk.spins.set()
         assert await asking == ["done"]
         assert disk.syncs == 1

@@ -419,7 +419,7 @@ async def test_knowledge_is_in_a_backup_and_found_in_either_database(
     open_knowledge: Open, models: ModelServer, database_url: str, postgres: Postgres, tmp_path: Path
 ) -> None:
     await open_knowledge(models).add(REFUNDS, "refunds")
-    beside = await open_database(database_url, reads_only=True)
+    beside = await open_database(database_url, is_read_only=True)
     await back_up(beside, tmp_path / "memory", tmp_path / "b.tar", "1", lambda done, total: None)
     await beside.close()
     for target in (f"{SQLITE}{tmp_path}/restored.db", postgres.url()):

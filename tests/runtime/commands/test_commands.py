@@ -14,7 +14,7 @@ import pytest
 from spade_coreason import AgentDefinition, AgentInteractionMemory, AgentRequest, AgentTester, Policy, ResponseHandler
 from spade_coreason.domain.conversation import Rules
 from spade_coreason.memory.session import Session
-from spade_coreason.runtime.commands.builtin import EVERYBODY
+from spade_coreason.runtime.commands.builtin import COMMANDS_FOR_EVERYBODY
 from spade_coreason.runtime.commands.parser import find_command, remove_escape
 from tests.support.clock import Clock
 from tests.support.errors import ExpectedErrors
@@ -79,7 +79,7 @@ async def said(t: AgentTester, text: str, **how: Any) -> str:
     ],
 )
 def test_what_begins_with_the_name_of_a_command_is_one(text: str, command: str | None) -> None:
-    found = find_command(text, EVERYBODY)
+    found = find_command(text, COMMANDS_FOR_EVERYBODY)
     assert (found[0].name if found else None) == command
 
 
@@ -87,21 +87,21 @@ def test_what_begins_with_the_name_of_a_command_is_one(text: str, command: str |
     ("text", "for_the_agent"), [("//help", "/help"), (" //Forget me", " /Forget me"), ("//x", "//x"), ("a//help", "a//help")]
 )
 def test_a_second_slash_makes_a_text_of_a_command(text: str, for_the_agent: str) -> None:
-    assert remove_escape(text, EVERYBODY) == for_the_agent
+    assert remove_escape(text, COMMANDS_FOR_EVERYBODY) == for_the_agent
 
 
 async def test_help_names_the_agent_and_every_command() -> None:
     async with talking() as t:
         text = await said(t, "/help")
         assert text.startswith("I am notes: Keeps notes")
-        assert all(f"\n{command.text}   {command.description}" in text for command in EVERYBODY)
+        assert all(f"\n{command.text}   {command.description}" in text for command in COMMANDS_FOR_EVERYBODY)
         assert "/pause" not in text
 
 
 async def test_every_command_of_the_help_is_one_and_counts_as_no_turn() -> None:
     async with talking() as t:
         await t.say("one")
-        for command in EVERYBODY:
+        for command in COMMANDS_FOR_EVERYBODY:
             assert not (await t.say(command.text))[0].startswith(("There is no /", "I do not know"))
         assert notes(t).asked == ["one"]
         assert [record.interaction_count for record in await t.conversations()] == [1]

@@ -189,7 +189,7 @@ async def test_what_a_turn_does_that_cannot_be_stopped_is_forgotten_too() -> Non
 
         wait = command("wait", "wait for a sign")(wait)
 
-    async with AgentTester(Stubborn, user=ALICE, policy=Policy(timings=RunnerTimings(stop_s=0.05))) as t:
+    async with AgentTester(Stubborn, user=ALICE, policy=Policy(timings=RunnerTimings(cancel_grace_s=0.05))) as t:
         for thread, text in (("a", "work"), ("b", "/wait")):
             t.send(text, thread=thread)
         await eventually(lambda: t.agent.at_work == 2)  # type: ignore[attr-defined]

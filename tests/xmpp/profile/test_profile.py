@@ -21,9 +21,9 @@ from spade_coreason import ResponseHandler, SessionHandle, __version__
 from spade_coreason.app.platform import Platform
 from spade_coreason.config.loader import load_settings
 from spade_coreason.contracts import AgentDefinition, AgentRequest
-from spade_coreason.domain.avatar import MAX_BYTES, Avatar, draw_avatar
+from spade_coreason.domain.avatar import MAX_AVATAR_BYTES, Avatar, draw_avatar
 from spade_coreason.domain.conversation import Rules
-from spade_coreason.memory.erasure import forget_person
+from spade_coreason.memory.erasure import erase_person
 from spade_coreason.memory.interaction.store import AgentInteractionMemory
 from spade_coreason.runtime.policy import Policy
 from spade_coreason.storage.database import StoreTimings
@@ -337,7 +337,7 @@ async def test_what_is_too_long_for_a_stanza_is_cut_or_left_out(real_server: Xmp
     text = "<&'" * 100_000
     capabilities = [{"name": f"talk {n}", "description": text, "inputs": {"description": text}} for n in range(60)]
     talkative.manifest = AgentDefinition.model_validate({**MANIFEST, "capabilities": capabilities})
-    picture = Avatar(os.urandom(MAX_BYTES), "image/png")
+    picture = Avatar(os.urandom(MAX_AVATAR_BYTES), "image/png")
     written: list[int] = []
 
     def prepare(host: HostedAgent) -> None:
@@ -589,7 +589,7 @@ async def test_it_introduces_itself_once_to_each_person(real_server: XmppServer,
             await silence(alice, agent.jid)
             await agent.restart()
         memory = AgentInteractionMemory(agent.jid, tmp_path)
-        assert (await forget_person(agent.store, memory, alice.jid)).variables >= 1
+        assert (await erase_person(agent.store, memory, alice.jid)).variables >= 1
         alice.xmpp.send_presence(pto=agent.jid, ptype="unsubscribe")
         await eventually(lambda: not agent.host.client.client_roster[alice.jid]["from"])
         alice.xmpp.send_presence(pto=agent.jid, ptype="subscribe")
